@@ -1,0 +1,1 @@
+"""The doors: HTTP, the command line and the job engine behind them."""
