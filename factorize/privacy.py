@@ -1,0 +1,262 @@
+"""Privacy calibration: from a certified sensitivity and a privacy target to the noise to draw.
+
+Everything this project releases is one Gaussian mechanism: C G + Z, with Z of standard deviation
+`sigma = noise_multiplier * adjacency.factor * clip_norm * sens(C)` per entry, whatever decoder B follows.
+Adaptively chosen gradients are covered because C is lower-triangular (Denisov et al. 2022). Nothing here is
+amplified by sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from functools import cached_property
+from numbers import Integral
+from typing import Any, Protocol, runtime_checkable
+
+from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.gaussian import (
+    check_delta,
+    gaussian_epsilon,
+    mu_of,
+    noise_multiplier_for_epsilon,
+    noise_multiplier_for_mu,
+    noise_multiplier_for_rho,
+    rho_of,
+)
+from factorize.scalars import double_above, finite_real
+
+
+class Adjacency(StrEnum):
+    """Which pairs of data sets must be indistinguishable."""
+
+    ZERO_OUT = "zero_out"
+    """One user's contributions become zero vectors; batches and divisors stay. Difference <= clip_norm."""
+
+    REPLACE_ONE = "replace_one"
+    """One user's contributions are replaced by another user's. Difference <= 2 clip_norm."""
+
+    @property
+    def factor(self) -> int:
+        """Largest change of one step's contribution, in units of clip_norm."""
+        return 2 if self is Adjacency.REPLACE_ONE else 1
+
+    @classmethod
+    def parse(cls, name: object) -> Adjacency:
+        """Read an adjacency from its name, or from dp_accounting's `REPLACE_SPECIAL` and `REPLACE_ONE`.
+
+        Raises:
+            UnsupportedAdjacency: the name is another one; add/remove is explained.
+        """
+        word = str(getattr(name, "name", name)).lower()
+        if word == "replace_special":
+            return cls.ZERO_OUT
+        if word in set(cls):
+            return cls(word)
+        reason = "is not known"
+        if "add" in word or "remove" in word:
+            reason = (
+                "is not covered: removing a record from a fixed order moves later ones to other steps, which"
+                " no sensitivity here bounds. Where a null record keeps the slot and the divisor is a fixed"
+                " public number, the relation is zero_out"
+            )
+        raise UnsupportedAdjacency(
+            f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL) or replace_one (REPLACE_ONE)",
+            field="adjacency",
+        )
+
+
+@runtime_checkable
+class CertifiedSensitivity(Protocol):
+    """What calibration needs to know of a sensitivity: its value, and why it may be believed."""
+
+    @property
+    def value(self) -> float:
+        """Sensitivity of C for contributions of norm at most 1, rounded up."""
+
+    @property
+    def kind(self) -> str:
+        """`exact` or `upper_bound`."""
+
+    @property
+    def rule(self) -> str:
+        """Name of the formula that was used."""
+
+    @property
+    def participation(self) -> Mapping[str, Any]:
+        """Which steps one user may take part in, in the contract's JSON form."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyTarget:
+    """What privacy is asked for: exactly one of (epsilon, delta), rho or mu.
+
+    Args:
+        epsilon: of (epsilon, delta)-differential privacy; needs `delta`.
+        delta: in (0, 1). Beside rho or mu it is optional, and the answer then has the exact epsilon at it.
+        rho: of rho-zCDP, equal to mu^2 / 2 for a Gaussian mechanism.
+        mu: of mu-GDP. Some papers call this number rho (Renyi divergence alpha rho^2 / 2).
+
+    Raises:
+        InvalidParameter: no target, more than one, epsilon without delta, or a value out of range.
+    """
+
+    epsilon: float | None = None
+    delta: float | None = None
+    rho: float | None = None
+    mu: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no target, and keep plain doubles."""
+        given = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidParameter(
+                f"{len(given)} privacy targets given ({', '.join(given) or 'none'}), exactly one is needed;"
+                " give epsilon with delta, or rho, or mu",
+                field=given[1] if given else "epsilon",
+            )
+        if self.epsilon is not None and self.delta is None:
+            raise InvalidParameter(
+                f"epsilon={self.epsilon} has no delta, and a Gaussian mechanism is never (epsilon, 0)-DP;"
+                " give delta in (0, 1), well below 1 / (number of users)",
+                field="delta",
+            )
+        if self.delta is not None:
+            object.__setattr__(self, "delta", check_delta(self.delta))
+        _ = self.noise_multiplier  # refuses a target out of range now rather than at its first use
+        object.__setattr__(self, given[0], float(getattr(self, given[0])))
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier that reaches the target: never below the true one, 2e-12 above it at most."""
+        if self.rho is not None:
+            return noise_multiplier_for_rho(self.rho)
+        if self.mu is not None:
+            return noise_multiplier_for_mu(self.mu)
+        assert self.epsilon is not None and self.delta is not None  # by __post_init__; narrows the types
+        return noise_multiplier_for_epsilon(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """The noise to draw, with the guarantee that it gives and the assumptions behind it.
+
+    Attributes:
+        noise_multiplier: standard deviation of Z in units of `adjacency.factor * clip_norm * sensitivity`.
+        sigma: standard deviation per entry of Z, for sums of clipped contributions, or for means with the
+            fixed divisor `batch_size` where that is given.
+        sensitivity: the certified sensitivity of C that was used.
+        clip_norm: bound on the norm of one user's contribution to one step.
+        adjacency: the neighbouring relation of the guarantee.
+        epsilon: None where the target named no delta.
+        delta: None where the target named no delta.
+        rho: of rho-zCDP.
+        mu: of mu-GDP.
+        batch_size: the fixed divisor of means, None for sums.
+    """
+
+    noise_multiplier: float
+    sigma: float
+    sensitivity: CertifiedSensitivity
+    clip_norm: float
+    adjacency: Adjacency
+    epsilon: float | None
+    delta: float | None
+    rho: float
+    mu: float
+    batch_size: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form, in the names of the contract's `calibrate` answer."""
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "sigma": self.sigma,
+            "sensitivity": self.sensitivity.value,
+            "sensitivity_kind": self.sensitivity.kind,
+            "sensitivity_rule": self.sensitivity.rule,
+            "participation": dict(self.sensitivity.participation),
+            "clip_norm": self.clip_norm,
+            "batch_size": self.batch_size,
+            "adjacency": self.adjacency.value,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "rho": self.rho,
+            "mu": self.mu,
+        }
+
+
+def calibrate(
+    sensitivity: CertifiedSensitivity,
+    target: PrivacyTarget,
+    *,
+    clip_norm: float = 1.0,
+    batch_size: int | None = None,
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+) -> Calibration:
+    """Return the noise that makes C G + Z as private as asked.
+
+    Args:
+        sensitivity: certified sensitivity of the strategy (`certificate.sensitivity`), never a bare number.
+        target: the privacy asked for.
+        clip_norm: bound on the norm of one user's contribution to one step; the training job must enforce it.
+        batch_size: the fixed public divisor where steps are means; never the size of a random batch.
+        adjacency: `zero_out` or `replace_one`; the latter needs twice the sigma.
+
+    Raises:
+        InvalidParameter: a number without its certificate, or a value out of range.
+        UnsupportedAdjacency: add/remove, or an unknown name.
+
+    Reference:
+        Denisov et al. 2022, theorem 2.1 (the mechanism); Balle, Wang 2018, theorem 8 (its privacy).
+    """
+    relation = Adjacency.parse(adjacency)
+    sens = _certified_value(sensitivity)
+    clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
+    divisor = 1 if batch_size is None else _divisor(batch_size)
+    z = target.noise_multiplier
+    mu = mu_of(z) if target.mu is None else target.mu
+    delta, epsilon = target.delta, target.epsilon
+    if epsilon is None and delta is not None:
+        epsilon = gaussian_epsilon(delta, mu)
+    sigma = Fraction(z) * relation.factor * Fraction(clip) * Fraction(sens) / divisor
+    return Calibration(
+        noise_multiplier=z,
+        sigma=double_above(sigma, "sigma"),
+        sensitivity=sensitivity,
+        clip_norm=clip,
+        adjacency=relation,
+        epsilon=epsilon,
+        delta=delta,
+        rho=rho_of(z) if target.rho is None else target.rho,
+        mu=mu,
+        batch_size=batch_size,
+    )
+
+
+def _divisor(batch_size: object) -> int:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+        raise InvalidParameter(
+            f"batch_size={batch_size!r} is not an integer >= 1; give the fixed public divisor of the means,"
+            " or leave it out for sums",
+            field="batch_size",
+        )
+    return int(batch_size)
+
+
+def _certified_value(sensitivity: object) -> float:
+    """Return the value of a sensitivity that states its kind, rule and participation."""
+    remedy = "pass certificate.sensitivity of a factorization, which states kind, rule and participation"
+    if not isinstance(sensitivity, CertifiedSensitivity):
+        raise InvalidParameter(
+            f"sensitivity is a bare {type(sensitivity).__name__} without a certificate; {remedy}",
+            field="sensitivity",
+        )
+    if sensitivity.kind not in ("exact", "upper_bound") or not sensitivity.participation:
+        raise InvalidParameter(
+            f"sensitivity of kind {sensitivity.kind!r} for participation {sensitivity.participation!r} proves"
+            f" no privacy (it must be exact or upper_bound, for a stated participation); {remedy}",
+            field="sensitivity",
+        )
+    return finite_real("sensitivity", sensitivity.value, remedy=remedy)

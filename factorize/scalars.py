@@ -1,0 +1,45 @@
+"""Single numbers: read from outside with a check, and rounded towards safety."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from numbers import Real
+
+from factorize.errors import InvalidParameter
+
+
+def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = True, remedy: str) -> float:
+    """Return a number from outside as a finite double above `low` (or equal to it, unless strict).
+
+    Raises:
+        InvalidParameter: not a real number (booleans and texts are not), not finite, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        kind = type(value).__name__
+        raise InvalidParameter(f"{name} is of type {kind}, not a real number; {remedy}", field=name)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number < low or (strict and number == low):
+        limit = f"finite and {'>' if strict else '>='} {low:g}"
+        raise InvalidParameter(f"{name}={number} is outside the limit ({limit}); {remedy}", field=name)
+    return number
+
+
+def double_above(value: Fraction, name: str) -> float:
+    """Return the smallest double that is not below an exact positive value."""
+    try:
+        nearest = float(value)
+    except OverflowError:
+        raise InvalidParameter(
+            f"{name} would exceed the largest double, 1.8e308; rescale the inputs it is made of", field=name
+        ) from None
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def root_above(square: Fraction | int, name: str) -> float:
+    """Return a double that is not below the root of an exact positive value, and at most 2 ulp above it."""
+    root = math.sqrt(double_above(Fraction(square), name))
+    return root if Fraction(root) ** 2 >= square else math.nextafter(root, math.inf)
