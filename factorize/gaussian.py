@@ -262,9 +262,7 @@ def _out_of_reach(target: str, side: str, limit: float, remedy: str) -> InvalidP
 def _runs(name: str, values: Iterable[float]) -> list[float]:
     runs = [finite_real(name, value, remedy=f"give the {name} of each run") for value in values]
     if not runs:
-        raise InvalidParameter(
-            f"0 runs to compose, at least 1 is needed; give the {name} of each run", field=name
-        )
+        raise InvalidParameter(f"0 runs to compose, at least 1 is needed; give the {name} of each run", field=name)
     return runs
 
 

@@ -1,0 +1,33 @@
+"""Factorizations for private training with correlated noise: specs, certificates, files.
+
+Names are loaded on first use, so that importing this package costs next to nothing in a training job.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Certificate": "factorize.certificate",
+    "Factorization": "factorize.factorization",
+    "Spec": "factorize.spec",
+    "certify": "factorize.certificate",
+    "load": "factorize.factorization",
+    "parse_spec": "factorize.spec",
+}
+
+if TYPE_CHECKING:
+    from factorize.certificate import Certificate, certify
+    from factorize.factorization import Factorization, load
+    from factorize.spec import Spec, parse_spec
+
+__all__ = ["Certificate", "Factorization", "Spec", "certify", "load", "parse_spec"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'factorize' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,137 @@
+"""Lower bounds over all strategy matrices, evaluated from a solver's dual evidence.
+
+Any evidence certifies a bound; good evidence certifies a tight one. With the target T = W A (workload weighted by the
+objective) and any matrix U = F F^T that is feasible for the participation,
+
+    objective >= scale * ||T F||_*^2 / cost(U)
+
+- single: F = diag(sqrt(weights)), cost = sum of weights              (mathematics D.2; D22)
+- fixed epochs: U is block diagonal over the patterns, F holds one k x k factor per pattern, and
+  cost = sum over patterns of the largest diagonal entry of F F^T     (mathematics F.2, F.3: masked dual)
+
+Keeping factors F instead of U makes U positive semidefinite by construction. Nothing here uses solver code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import CertificateError
+from factorize.matrix import Matrix
+from factorize.objective import MaxError
+from factorize.participation import FixedEpochs, Single
+from factorize.rounding import UNIT
+from factorize.spec import Spec
+
+_DIRECT_SVD = 640
+_LARGEST_SVD = 4096
+_POLAR_STEPS = 12
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """A bound that no strategy matrix beats.
+
+    Attributes:
+        objective: the bound, in the objective's units, rounding allowance subtracted.
+        rule: the formula used.
+    """
+
+    objective: float
+    rule: str
+
+    def document(self) -> dict[str, Any]:
+        """Return the contract's JSON form."""
+        return {"objective": self.objective, "rule": self.rule}
+
+
+def lower_bound(
+    spec: Spec, dual: Mapping[str, np.ndarray], *, strategy: Matrix, weighted_decoder: np.ndarray | None
+) -> LowerBound | None:
+    """Return the bound that the evidence certifies, or None where no bound is known or no evidence was given.
+
+    Args:
+        spec: canonical spec.
+        dual: `weights` of shape (n,) for single participation; `factors` of shape (b, k, k) for fixed epochs.
+        strategy: C, used only to guess the polar factor of T F; a bad guess costs time, never correctness.
+        weighted_decoder: W B, shape (m, n), for the same guess.
+
+    Raises:
+        CertificateError: the evidence has the wrong shape, is not finite, is negative or is all zero.
+    """
+    if isinstance(spec.objective, MaxError) or not dual:
+        return None
+    if isinstance(spec.participation, Single) and "weights" in dual:
+        factor, cost = _single(dual["weights"], spec.workload.n)
+    elif isinstance(spec.participation, FixedEpochs) and "factors" in dual:
+        factor, cost = _fixed_epochs(dual["factors"], spec.participation.patterns(spec.workload.n))
+    else:
+        return None
+    target = spec.objective.weigh(spec.workload.dense())
+    norm = nuclear_norm_below(target @ factor, _polar_guess(strategy, weighted_decoder, factor))
+    allowance = 1 - 16 * spec.workload.n * UNIT
+    return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * allowance, "nuclear norm dual")
+
+
+def _single(weights: np.ndarray, n: int) -> tuple[np.ndarray, float]:
+    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise CertificateError(f"dual.weights must be {n} finite non-negative numbers, not all zero")
+    return np.diag(np.sqrt(weights)), float(weights.sum())
+
+
+def _fixed_epochs(factors: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, float]:
+    b, k = patterns.shape
+    if factors.shape != (b, k, k) or not np.isfinite(factors).all() or not factors.any():
+        raise CertificateError(f"dual.factors must be finite, not all zero, of shape {(b, k, k)}; got {factors.shape}")
+    n = b * k
+    factor = np.zeros((n, n))
+    for pattern, block in zip(patterns, factors, strict=True):
+        factor[np.ix_(pattern, pattern)] = block
+    return factor, float(np.einsum("jik,jik->ji", factors, factors).max(axis=1).sum())
+
+
+def _polar_guess(strategy: Matrix, weighted_decoder: np.ndarray | None, factor: np.ndarray) -> np.ndarray | None:
+    """At the optimum W B C^-T F^-T is orthogonal and the polar factor of T F."""
+    if weighted_decoder is None or strategy.n <= _DIRECT_SVD:
+        return None
+    whitened = strategy.right_solve(np.eye(strategy.n))  # C^-1
+    try:
+        return np.linalg.solve(factor, (weighted_decoder @ whitened.T).T).T
+    except np.linalg.LinAlgError:
+        return None
+
+
+def nuclear_norm_below(matrix: np.ndarray, guess: np.ndarray | None = None) -> float:
+    """Return a number not above the sum of the singular values, up to the rounding of one product.
+
+    Small matrices: singular values. Larger ones: tr(Q^T M) / ||Q|| for a nearly orthogonal Q, found from the guess
+    by Newton-Schulz steps; ||Q||^2 <= 1 + ||Q^T Q - I||_F is computed, so a wrong Q gives a weaker bound and never
+    a false one.
+
+    Args:
+        matrix: shape (m, n).
+        guess: something near the polar factor, shape (m, n), or None.
+    """
+    if guess is not None and np.isfinite(guess).all():
+        polar, defect = _orthogonalise(guess)
+        if defect < 1e-6:
+            return float(np.vdot(polar, matrix)) / float(np.sqrt(1 + defect))
+    if min(matrix.shape) > _LARGEST_SVD:
+        return 0.0
+    return float(np.linalg.svd(matrix, compute_uv=False).sum())
+
+
+def _orthogonalise(guess: np.ndarray) -> tuple[np.ndarray, float]:
+    identity = np.eye(guess.shape[1])
+    polar, defect = guess, np.inf
+    for _ in range(_POLAR_STEPS):
+        gram = polar.T @ polar
+        previous, defect = defect, float(np.linalg.norm(gram - identity))
+        if defect < 1e-11 or defect >= 0.9 or defect > previous / 2:
+            break
+        polar = polar @ (1.5 * identity - 0.5 * gram)
+    return polar, defect

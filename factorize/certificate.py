@@ -1,0 +1,231 @@
+"""The certificate: every number of a result, recomputed from the matrices by code that no solver uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from factorize.bounds import LowerBound, lower_bound
+from factorize.errors import CertificateError
+from factorize.matrix import Matrix, check_dense
+from factorize.objective import Objective
+from factorize.participation import Sensitivity
+from factorize.series import series_product, series_quotient
+from factorize.solution import Outcome
+from factorize.spec import Spec
+
+RESIDUAL_LIMIT = 2.0**-40
+_BLOCK_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Losses of the factorization at its stated sensitivity s; e_i are the squared row norms of B.
+
+    Attributes:
+        total_squared: s^2 sum_i e_i (a variance).
+        mean_squared: the same divided by the number of outputs.
+        rmse: its root.
+        max_error: s max_i sqrt(e_i) (a standard deviation).
+        last_iterate: s sqrt(e_last).
+        objective: what the spec minimises (a variance; see factorize/objective.py).
+    """
+
+    total_squared: float
+    mean_squared: float
+    rmse: float
+    max_error: float
+    last_iterate: float
+    objective: float
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was recomputed, and for each number what it is.
+
+    Attributes:
+        sensitivity: with kind, rule and participation.
+        loss: at that sensitivity.
+        lower_bound: over all matrices for that participation and objective; None where none is known.
+        class_lower_bound: the same within the mechanism's class, where one is known.
+        relative_gap: objective / lower_bound - 1, or None.
+        residual: largest entry of |B C - A|.
+        converged: whether the tolerance of the spec was met.
+        warnings: sentences for the user.
+    """
+
+    sensitivity: Sensitivity
+    loss: Loss
+    lower_bound: LowerBound | None
+    class_lower_bound: LowerBound | None
+    relative_gap: float | None
+    residual: float
+    converged: bool
+    warnings: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return the contract's JSON form."""
+        return {
+            "sensitivity": self.sensitivity.document(),
+            "loss": {name: float(value) for name, value in vars(self.loss).items()},
+            "lower_bound": self.lower_bound and self.lower_bound.document(),
+            "class_lower_bound": self.class_lower_bound and self.class_lower_bound.document(),
+            "relative_gap": self.relative_gap,
+            "residual": {"max_abs": self.residual},
+            "converged": self.converged,
+            "warnings": list(self.warnings),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Certificate:
+        """Read the JSON form back.
+
+        Raises:
+            KeyError, TypeError, ValueError: the document is not one of a certificate.
+        """
+        stated = document["sensitivity"]
+        value = float.fromhex(stated["hex"])
+        return cls(
+            sensitivity=Sensitivity(value, stated["kind"], stated["rule"], stated["participation"]),
+            loss=Loss(**document["loss"]),
+            lower_bound=_bound_from(document["lower_bound"]),
+            class_lower_bound=_bound_from(document["class_lower_bound"]),
+            relative_gap=document["relative_gap"],
+            residual=document["residual"]["max_abs"],
+            converged=document["converged"],
+            warnings=tuple(document["warnings"]),
+        )
+
+
+def _bound_from(document: Mapping[str, Any] | None) -> LowerBound | None:
+    return None if document is None else LowerBound(document["objective"], document["rule"])
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """What the certificate needs of B: its squared row norms, the objective at sensitivity 1, and the residual."""
+
+    errors: np.ndarray
+    objective: float
+    residual: float
+    weighted: np.ndarray | None
+
+
+def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, outcome: Outcome) -> Certificate:
+    """Recompute sensitivity, residual, losses and lower bound of a strategy matrix.
+
+    Args:
+        spec: canonical spec with a named mechanism.
+        strategy: C, of side n.
+        dual: evidence for the lower bound (factorize/bounds.py), possibly empty.
+        outcome: how the solver says it stopped; decides `converged` only where no gap over all matrices is asked for.
+
+    Raises:
+        CertificateError: shapes do not fit, the residual is too large, or a number is not finite and positive.
+        TooLarge: the losses would need an n x n array above the limit.
+    """
+    if strategy.n != spec.workload.n:
+        raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
+    sensitivity = spec.participation.sensitivity(strategy)
+    decoder = _decode(spec, strategy)
+    _check_residual(decoder.residual, spec)
+    loss = _losses(sensitivity.value, decoder)
+    bound = lower_bound(spec, dual, strategy=strategy, weighted_decoder=decoder.weighted)
+    gap = None if bound is None or bound.objective <= 0 else loss.objective / bound.objective - 1
+    converged = _converged(spec, gap, outcome)
+    return Certificate(
+        sensitivity=sensitivity,
+        loss=loss,
+        lower_bound=None if gap is None else bound,
+        class_lower_bound=None,
+        relative_gap=gap,
+        residual=decoder.residual,
+        converged=converged,
+        warnings=_warnings(spec, sensitivity, gap, converged, outcome),
+    )
+
+
+def _decode(spec: Spec, strategy: Matrix) -> _Decoder:
+    column, workload = strategy.coefficients(), spec.workload.coefficients
+    if column is not None and workload is not None and spec.objective.kind != "lambda_tau":
+        return _decode_toeplitz(spec.objective, workload, column)
+    check_dense(max(strategy.n, spec.workload.m))
+    return _decode_dense(spec, strategy)
+
+
+def _decode_toeplitz(objective: Objective, workload: np.ndarray, column: np.ndarray) -> _Decoder:
+    """B is Toeplitz too: row i holds its first i + 1 coefficients."""
+    quotient = series_quotient(workload, column)
+    errors = np.cumsum(quotient**2)
+    residual = float(np.abs(series_product(quotient, column) - workload).max())
+    return _Decoder(errors, objective.of_row_errors(errors), residual, None)
+
+
+def _decode_dense(spec: Spec, strategy: Matrix) -> _Decoder:
+    workload, n = spec.workload, strategy.n
+    whole = strategy.dense()
+    decoder = np.empty((workload.m, n))
+    residual = 0.0
+    step = max(1, _BLOCK_BYTES // (8 * n))
+    for start in range(0, workload.m, step):
+        stop = min(start + step, workload.m)
+        rows = workload.row_block(start, stop)
+        decoder[start:stop] = strategy.right_solve(rows)
+        residual = max(residual, float(np.abs(decoder[start:stop] @ whole - rows).max()))
+    errors = np.einsum("ij,ij->i", decoder, decoder)
+    if spec.objective.kind == "max":
+        return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None)
+    weighted = spec.objective.weigh(decoder)
+    return _Decoder(errors, spec.objective.scale(workload.m) * float(np.vdot(weighted, weighted)), residual, weighted)
+
+
+def _check_residual(residual: float, spec: Spec) -> None:
+    largest = float(np.abs(spec.workload.adjoint(np.ones((spec.workload.m, 1)))).max())
+    if not residual <= RESIDUAL_LIMIT * max(largest, 1.0):
+        raise CertificateError(
+            f"B C differs from A by {residual:.3g}, above {RESIDUAL_LIMIT:.1e} of the workload's largest column sum "
+            f"{largest:.3g}; the strategy is too ill-conditioned to be inverted in double precision"
+        )
+
+
+def _losses(sensitivity: float, decoder: _Decoder) -> Loss:
+    variance = sensitivity**2
+    total = variance * float(decoder.errors.sum())
+    mean = total / len(decoder.errors)
+    loss = Loss(
+        total_squared=total,
+        mean_squared=mean,
+        rmse=math.sqrt(mean),
+        max_error=sensitivity * math.sqrt(float(decoder.errors.max())),
+        last_iterate=sensitivity * math.sqrt(float(decoder.errors[-1])),
+        objective=variance * decoder.objective,
+    )
+    if not all(math.isfinite(value) and value >= 0 for value in vars(loss).values()):
+        raise CertificateError("a loss is not finite; the strategy cannot be evaluated in double precision")
+    return loss
+
+
+def _converged(spec: Spec, gap: float | None, outcome: Outcome) -> bool:
+    if spec.mechanism.unrestricted and spec.optimize_for is None:
+        return gap is not None and gap <= spec.tolerance
+    return outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM)
+
+
+def _warnings(
+    spec: Spec, sensitivity: Sensitivity, gap: float | None, converged: bool, outcome: Outcome
+) -> tuple[str, ...]:
+    found = []
+    if sensitivity.kind == "upper_bound":
+        found.append(f"the sensitivity is an upper bound ({sensitivity.rule}): safe noise, maybe more than needed")
+    if not converged:
+        reached = "no gap is known" if gap is None else f"the gap reached is {gap:.3g}"
+        found.append(f"tolerance {spec.tolerance:g} was not met: {reached}; {outcome.value}")
+    if spec.objective.kind == "lambda_tau" and spec.workload.m % spec.objective.tau:
+        found.append(
+            f"tau={spec.objective.tau} does not divide {spec.workload.m}, so the last iterate has weight 1/tau"
+        )
+    return tuple(found)

@@ -1,0 +1,178 @@
+"""Canonical bytes: one strict JSON reader, one canonical writer, and digests over both.
+
+Two parsers that disagree about one text can make two specs share a digest, so every JSON text that enters (HTTP body,
+file, command line) goes through `read_json`, and every digest is taken over `canonical_json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import InvalidParameter, MalformedJson
+
+MAX_JSON_BYTES = 1 << 20
+MAX_DEPTH = 16
+MAX_INTEGER_DIGITS = 15
+MAX_STRING = 4096
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_BOM = b"\xef\xbb\xbf"
+# A string literal, or a bracket outside of one: what a depth count needs to see and nothing else.
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+def read_json(text: bytes | str, *, limit: int = MAX_JSON_BYTES) -> Any:
+    """Decode one JSON text strictly.
+
+    Refused, each with a message that names the rule: more than `limit` bytes, a byte-order mark, text that is not
+    UTF-8, nesting deeper than 16, duplicate keys, NaN and infinity by any spelling (`1e400` included), integers of
+    more than 15 digits, keys that are not ASCII, lone surrogates, strings longer than 4096 characters.
+
+    Args:
+        text: the JSON text.
+        limit: largest number of bytes.
+
+    Returns:
+        dict, list, str, int, float, bool or None.
+
+    Raises:
+        MalformedJson: the text breaks one of the rules.
+    """
+    decoded = _decode(text, limit)
+    _check_depth(decoded)
+    try:
+        value = json.loads(
+            decoded,
+            object_pairs_hook=_unique_keys,
+            parse_int=_integer,
+            parse_float=_real,
+            parse_constant=_no_constant,
+        )
+    except json.JSONDecodeError as error:
+        raise MalformedJson(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    _check_strings(value)
+    return value
+
+
+def _decode(text: bytes | str, limit: int) -> str:
+    try:
+        raw = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+    except UnicodeEncodeError:
+        raise MalformedJson("the text holds a lone surrogate, which is not UTF-8; remove it") from None
+    if len(raw) > limit:
+        raise MalformedJson(f"the text has {len(raw)} bytes, more than {limit}; upload long lists as a matrix")
+    if raw.startswith(_BOM):
+        raise MalformedJson("the text starts with a byte-order mark; save it as plain UTF-8")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedJson(f"byte {error.start} is not UTF-8; save the text as UTF-8") from None
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        mark = token.group()
+        if mark in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise MalformedJson(f"nested deeper than {MAX_DEPTH} levels; a spec needs fewer than 8")
+        elif mark in "]}":
+            depth -= 1
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if not key.isascii():
+            raise MalformedJson("an object key is not ASCII; the contract's field names all are")
+        if key in found:
+            raise MalformedJson(f"the key {key[:64]!r} is given twice; keep one")
+        _check_strings(value)
+        found[key] = value
+    return found
+
+
+def _check_strings(value: Any) -> None:
+    if isinstance(value, str):
+        _string(value)
+    elif isinstance(value, list):
+        for entry in value:
+            _check_strings(entry)
+
+
+def _string(value: str) -> None:
+    if len(value) > MAX_STRING:
+        raise MalformedJson(f"a string has {len(value)} characters, more than {MAX_STRING}")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise MalformedJson("a string holds a lone surrogate; remove it")
+
+
+def _integer(digits: str) -> int:
+    if len(digits.lstrip("-")) > MAX_INTEGER_DIGITS:
+        raise MalformedJson(f"an integer has more than {MAX_INTEGER_DIGITS} digits; write it as a real (1e20)")
+    return int(digits)
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise MalformedJson(f"the number {text[:32]} overflows a double; the largest is about 1.8e308")
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise MalformedJson(f"{name} is not a JSON number; give a finite value")
+
+
+def canonical_json(value: Any) -> bytes:
+    """Write plain data as its one canonical JSON text.
+
+    Keys sorted, no white space, ASCII only; a real is the shortest text that reads back as the same double (Python's
+    `repr`), so `0.1` is `0.1` and the real one is `1.0`.
+
+    Raises:
+        ValueError: the value holds NaN or infinity.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode("ascii")
+
+
+def sha256(data: bytes | memoryview) -> str:
+    """Return the lower-case hex sha256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def json_digest(value: Any) -> str:
+    """Return the sha256 of the canonical JSON of plain data."""
+    return sha256(canonical_json(value))
+
+
+def raw_bytes(array: np.ndarray) -> memoryview:
+    """Return the little-endian C-order bytes of an array, without a copy where it already is that."""
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8).data
+
+
+def tensor_digest(tensors: Iterable[np.ndarray]) -> str:
+    """Return the sha256 over the raw little-endian bytes of tensors, in the order given."""
+    state = hashlib.sha256()
+    for tensor in tensors:
+        state.update(raw_bytes(tensor))
+    return state.hexdigest()
+
+
+def check_digest(text: str, *, what: str = "digest") -> str:
+    """Return `text` if it is 64 lower-case hex digits.
+
+    Raises:
+        InvalidParameter: otherwise; the text itself is not repeated, since it may go into a header or a log.
+    """
+    if not isinstance(text, str) or not _DIGEST.fullmatch(text):
+        raise InvalidParameter(f"a {what} is 64 lower-case hexadecimal digits; this is not", field=what)
+    return text

@@ -1,0 +1,197 @@
+"""Every error of the project, drawn as one tree.
+
+FactorizeError
+├── InvalidParameter            a value is out of range, of the wrong type or not finite        (also a ValueError)
+│   ├── InvalidSpec             a spec breaks the contract; carries a JSON pointer per problem
+│   ├── InvalidWorkload         a workload or a user's matrix cannot be used
+│   ├── InvalidStrategy         a strategy matrix is not lower-triangular, singular or not finite
+│   ├── InvalidParticipation    a participation pattern does not fit n
+│   ├── ConditionNotMet         a formula was asked for whose hypothesis fails
+│   ├── UnsupportedAdjacency    a neighbouring relation that no bound here covers
+│   ├── UnsupportedProblem      the spec is valid, and this mechanism has no answer for it
+│   └── TooLarge                the estimate of bytes or steps is above the limit
+├── SolveFailed                 a solver stopped without an answer that can be certified
+│   ├── NotPositiveDefinite
+│   ├── Cancelled
+│   └── LimitExceeded           the solve ran out of memory or time
+├── CertificateError            the recomputed numbers contradict the claim; nothing is stored
+├── StoreError
+│   ├── NotFound
+│   ├── CorruptObject           stored bytes do not hash to their name
+│   └── StoreUnavailable        no space, no permission, an I/O error; try again
+└── ServiceError                the service answered with a problem, or cannot be reached
+    └── ServiceUnreachable
+
+Every message states the value, the limit and the way out. `slug` is the stable name of the error in problem
+documents and in the command line's JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class FactorizeError(Exception):
+    """Base of everything this project raises on purpose."""
+
+    slug: ClassVar[str] = "error"
+
+
+class InvalidParameter(FactorizeError, ValueError):
+    """A value is out of range, of the wrong type or not finite.
+
+    Args:
+        message: value, limit and remedy.
+        field: name of the parameter or JSON pointer of the field, if there is one.
+    """
+
+    slug = "invalid-parameter"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule of a spec: where (an RFC 6901 JSON pointer) and what."""
+
+    pointer: str
+    message: str
+
+
+class InvalidSpec(InvalidParameter):
+    """A spec breaks the contract."""
+
+    slug = "invalid-spec"
+
+    def __init__(self, violations: list[Violation]) -> None:
+        self.violations = violations
+        text = "; ".join(f"{v.pointer or '(the spec)'}: {v.message}" for v in violations)
+        super().__init__(text, field=violations[0].pointer if violations else None)
+
+
+class MalformedJson(InvalidParameter):
+    """A text is not JSON as this project reads it (one strict reader for files, HTTP and the command line)."""
+
+    slug = "malformed-json"
+
+
+class InvalidWorkload(InvalidParameter):
+    """A workload or a user's matrix cannot be used."""
+
+    slug = "invalid-workload"
+
+
+class InvalidStrategy(InvalidParameter):
+    """A strategy matrix is not square, not lower-triangular, singular or not finite."""
+
+    slug = "invalid-strategy"
+
+
+class InvalidParticipation(InvalidParameter):
+    """A participation pattern is empty or does not fit the number of steps."""
+
+    slug = "invalid-participation"
+
+
+class ConditionNotMet(InvalidParameter):
+    """A formula was asked for whose hypothesis fails; the message names the safe alternative."""
+
+    slug = "condition-not-met"
+
+
+class UnsupportedAdjacency(InvalidParameter):
+    """A neighbouring relation that no bound of this project covers."""
+
+    slug = "unsupported-adjacency"
+
+
+class UnsupportedProblem(InvalidParameter):
+    """The spec is valid, and this mechanism (of this release) has no answer for it."""
+
+    slug = "unsupported-problem"
+
+
+class TooLarge(InvalidParameter):
+    """The estimate of bytes or steps is above the limit; nothing was allocated."""
+
+    slug = "too-large"
+
+
+class SolveFailed(FactorizeError):
+    """A solver stopped without an answer that can be certified."""
+
+    slug = "solve-failed"
+
+
+class NotPositiveDefinite(SolveFailed):
+    """A Gram matrix that must be positive definite is not, at double precision."""
+
+    slug = "not-positive-definite"
+
+
+class Cancelled(SolveFailed):
+    """The caller asked the solver to stop."""
+
+    slug = "cancelled"
+
+
+class LimitExceeded(SolveFailed):
+    """A solve ran out of the memory or the time it was admitted with."""
+
+    slug = "limit-exceeded"
+
+
+class CertificateError(FactorizeError):
+    """The recomputed numbers contradict the claim, or evidence is missing; nothing is stored."""
+
+    slug = "certificate-error"
+
+
+class StoreError(FactorizeError):
+    """Base of the store's errors."""
+
+    slug = "store-error"
+
+
+class NotFound(StoreError, LookupError):
+    """No object of that name."""
+
+    slug = "not-found"
+
+
+class CorruptObject(StoreError):
+    """Stored bytes do not hash to their name; they are never served."""
+
+    slug = "corrupt-object"
+
+
+class StoreUnavailable(StoreError):
+    """The store's medium refused: no space, no permission, an I/O error. Nothing was published; try again."""
+
+    slug = "store-unavailable"
+
+
+class ServiceError(FactorizeError):
+    """The service answered with a problem document.
+
+    Args:
+        message: title and detail of the problem.
+        status: HTTP status.
+        problem: the decoded problem document.
+    """
+
+    slug = "service-error"
+
+    def __init__(self, message: str, *, status: int | None = None, problem: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = problem or {}
+
+
+class ServiceUnreachable(ServiceError):
+    """No service answered at that address."""
+
+    slug = "service-unreachable"

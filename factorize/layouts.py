@@ -1,0 +1,63 @@
+"""Matrices as named tensors, and back: the structures of the file format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.encoding import tensor_digest
+from factorize.errors import CorruptObject
+from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+
+_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
+    "dense": lambda parts, n: DenseMatrix(parts[""]),
+    "toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
+    "banded_toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
+    "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
+}
+
+
+def _inner(parts: Mapping[str, np.ndarray], n: int) -> Matrix:
+    return build_matrix("dense" if "" in parts else "toeplitz", parts, n)
+
+
+def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int) -> Matrix:
+    """Return the matrix that tensors of a structure describe.
+
+    Args:
+        structure: the contract's name.
+        parts: tensors by suffix ('' for a dense matrix).
+        n: side.
+
+    Raises:
+        CorruptObject: unknown structure, or a tensor is missing.
+        InvalidStrategy: the numbers do not make an invertible lower-triangular matrix.
+    """
+    if structure not in _BUILDERS:
+        raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(_BUILDERS))}; update factorize")
+    try:
+        return _BUILDERS[structure](parts, n)
+    except KeyError as missing:
+        raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
+
+
+def tensor_names(matrix_name: str, suffixes: list[str]) -> list[str]:
+    """Return the tensors' names in a file: `C` for a dense matrix, `C.coefficients` for a Toeplitz one."""
+    return [f"{matrix_name}.{suffix}" if suffix else matrix_name for suffix in suffixes]
+
+
+def describe(
+    matrix_name: str, structure: str, tensors: Mapping[str, np.ndarray], shape: tuple[int, int]
+) -> dict[str, Any]:
+    """Return the manifest's entry of one matrix; the digest is over the tensors' raw bytes in the order listed."""
+    arrays = list(tensors.values())
+    return {
+        "structure": structure,
+        "shape": list(shape),
+        "dtype": "float64",
+        "tensors": tensor_names(matrix_name, list(tensors)),
+        "sha256": tensor_digest(arrays),
+        "bytes": int(sum(array.nbytes for array in arrays)),
+    }

@@ -1,0 +1,171 @@
+"""The names and parameters of the mechanisms: what may be asked for, whether or not a solver of it is installed."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from factorize.model import Count, Fraction, Frozen, NonNegative, Positive
+
+Normalization = Literal["none", "columns", "auto"]
+
+
+class Mechanism(Frozen):
+    """Base of the mechanisms.
+
+    Attributes:
+        unrestricted: whether the family is all lower-triangular matrices, so that the tolerance bounds the gap to the
+            certified lower bound; a restricted family is judged within its own class.
+    """
+
+    unrestricted: ClassVar[bool] = False
+
+
+class Auto(Mechanism):
+    """The certified optimum that fits the spec; replaced by its name before the digest is taken."""
+
+    kind: Literal["auto"] = "auto"
+
+
+class Dense(Mechanism):
+    """The optimum over all lower-triangular matrices, stored whole."""
+
+    unrestricted: ClassVar[bool] = True
+
+    kind: Literal["dense"]
+
+
+class Banded(Mechanism):
+    """The optimum over matrices with `bands` diagonals."""
+
+    kind: Literal["banded"]
+    bands: Count
+
+
+class BufferedLinear(Mechanism):
+    """The streaming optimum with `buffers` time-varying buffers."""
+
+    kind: Literal["buffered_linear"]
+    buffers: Count
+
+
+class Toeplitz(Mechanism):
+    """The best Toeplitz matrix."""
+
+    kind: Literal["toeplitz"]
+    normalization: Normalization = "none"
+
+
+class BandedToeplitz(Mechanism):
+    """The best Toeplitz matrix with `bands` diagonals."""
+
+    kind: Literal["banded_toeplitz"]
+    bands: Count
+    normalization: Normalization = "none"
+
+
+class NuToeplitz(Mechanism):
+    """Coefficients of (1 - (1 - nu) x)^(-1/2), for a given nu or the best one (C24)."""
+
+    kind: Literal["nu_toeplitz"]
+    nu: Fraction | Literal["tune"]
+    normalization: Normalization = "none"
+
+
+class Spectral(Mechanism):
+    """Frequency-domain optimum for a Hessian spectrum, or for strong convexity and smoothness (C24, Theorem 3.1)."""
+
+    kind: Literal["spectral"]
+    learning_rate: Positive
+    eigenvalues: Annotated[list[Positive], Field(min_length=1)] | None = None
+    strong_convexity: Positive | None = None
+    smoothness: Positive | None = None
+
+
+class Blt(Mechanism):
+    """Buffered linear Toeplitz."""
+
+    kind: Literal["blt"]
+    buffers: Count
+    normalization: Normalization = "none"
+
+
+class SquareRoot(Mechanism):
+    """The square root of the prefix sum."""
+
+    kind: Literal["square_root"]
+    normalization: Normalization = "none"
+
+
+class BandedSquareRoot(Mechanism):
+    """The first `bands` diagonals of the square root."""
+
+    kind: Literal["banded_square_root"]
+    bands: Count
+    normalization: Normalization = "none"
+
+
+class BandedInverseSquareRoot(Mechanism):
+    """The inverse of the first `bands` diagonals of the inverse square root."""
+
+    kind: Literal["banded_inverse_square_root"]
+    bands: Count
+    normalization: Normalization = "none"
+
+
+class Tree(Mechanism):
+    """Binary-tree aggregation with one of three decoders."""
+
+    kind: Literal["tree"]
+    decoder: Literal["online", "honaker_online", "honaker_full"]
+    restart_every: Count | None = None
+
+
+class Fft(Mechanism):
+    """The FFT mechanism of multi-epoch matrix factorization."""
+
+    kind: Literal["fft"]
+
+
+class AntiPgd(Mechanism):
+    """Differences of independent noise, damped or not."""
+
+    kind: Literal["anti_pgd"]
+    damping: NonNegative | None = None
+
+
+class IdentityMechanism(Mechanism):
+    """C = I: independent noise, DP-SGD."""
+
+    kind: Literal["identity"]
+
+
+class Semidefinite(Mechanism):
+    """The conic program solved by CVXPY and SCS, repaired and certified; for small n."""
+
+    unrestricted: ClassVar[bool] = True
+
+    kind: Literal["semidefinite"]
+
+
+AnyMechanism = Annotated[
+    Auto
+    | Dense
+    | Banded
+    | BufferedLinear
+    | Toeplitz
+    | BandedToeplitz
+    | NuToeplitz
+    | Spectral
+    | Blt
+    | SquareRoot
+    | BandedSquareRoot
+    | BandedInverseSquareRoot
+    | Tree
+    | Fft
+    | AntiPgd
+    | IdentityMechanism
+    | Semidefinite,
+    Field(discriminator="kind"),
+]

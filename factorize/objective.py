@@ -1,0 +1,121 @@
+"""What is minimised: a variance, as a function of the decoder B and the squared sensitivity.
+
+Every objective but `max` is scale * sens(C)^2 * ||W B||_F^2 with a fixed matrix W, so it is the mean objective of the
+weighted workload W A; `weigh` applies W. Where W is diagonal, the squared row norms of B are enough (`row_weights`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.model import Count, Frozen, NonNegative
+
+
+class Objective(Frozen):
+    """Base: the mean squared error's answers, changed by each kind where it differs."""
+
+    def check(self, m: int) -> None:
+        """Raise InvalidParameter if the objective does not fit m outputs."""
+
+    def scale(self, m: int) -> float:
+        """Return the constant between ||W B||_F^2 and the objective."""
+        return 1.0
+
+    def weigh(self, rows: np.ndarray) -> np.ndarray:
+        """Return W times a matrix of all m rows, shape (m, d)."""
+        return rows
+
+    def row_weights(self, m: int) -> np.ndarray | None:
+        """Return the weights of the squared row norms of B, shape (m,), or None if they do not decide."""
+        return np.ones(m)
+
+    def of_row_errors(self, errors: np.ndarray) -> float:
+        """Return the objective at sensitivity 1 from the squared row norms of B, shape (m,)."""
+        weights = self.row_weights(len(errors))
+        if weights is None:
+            raise UnsupportedProblem(f"{type(self).__name__} needs the whole decoder, not only its row norms")
+        return self.scale(len(errors)) * float(weights @ errors)
+
+
+class Mean(Objective):
+    """Mean squared error: sens(C)^2 ||B||_F^2 / m."""
+
+    kind: Literal["mean"] = "mean"
+
+    def scale(self, m: int) -> float:
+        """One over the number of outputs."""
+        return 1.0 / m
+
+
+class LambdaTau(Objective):
+    """DP-MF+: sens(C)^2 ||Lambda_tau B||_F^2 (a sum), rewarding low noise between restarts of length tau.
+
+    Lambda_tau is lower-triangular (K23, Appendix B, made exact). For step t = 1..m: if tau divides t, row t is
+    e_t - e_{t-tau}; otherwise (e_t - e_{floor(t/tau) tau}) / sqrt(tau); e_0 is zero.
+    """
+
+    kind: Literal["lambda_tau"]
+    tau: Count
+
+    def weigh(self, rows: np.ndarray) -> np.ndarray:
+        """Subtract each row's reference row and scale."""
+        t = np.arange(1, len(rows) + 1)
+        closing = t % self.tau == 0
+        reference = np.where(closing, t - self.tau, t // self.tau * self.tau)
+        out = np.array(rows, dtype=np.float64)
+        later = reference > 0
+        out[later] -= rows[reference[later] - 1]
+        return out * np.where(closing, 1.0, self.tau**-0.5)[:, None]
+
+    def row_weights(self, m: int) -> None:
+        """Differences of rows matter, so row norms do not decide."""
+        return None
+
+
+class MaxError(Objective):
+    """Largest variance of an output: sens(C)^2 max_i ||B[i, :]||^2."""
+
+    kind: Literal["max"]
+
+    def weigh(self, rows: np.ndarray) -> np.ndarray:
+        """There is no fixed W."""
+        raise UnsupportedProblem("the max objective is no squared norm of a weighted decoder; use mean or weighted")
+
+    def row_weights(self, m: int) -> None:
+        """There are no fixed weights."""
+        return None
+
+    def of_row_errors(self, errors: np.ndarray) -> float:
+        """The largest of them."""
+        return float(errors.max())
+
+
+class Weighted(Objective):
+    """Weighted sum of variances: sens(C)^2 sum_i weights_i ||B[i, :]||^2."""
+
+    kind: Literal["weighted"]
+    weights: Annotated[list[NonNegative], Field(min_length=1)]
+
+    def check(self, m: int) -> None:
+        """One weight per output, not all zero."""
+        if len(self.weights) != m or not any(self.weights):
+            raise InvalidParameter(
+                f"weights has {len(self.weights)} entries, {sum(map(bool, self.weights))} of them positive, and the "
+                f"workload has {m} outputs; give one weight per output and at least one positive",
+                field="/objective/weights",
+            )
+
+    def weigh(self, rows: np.ndarray) -> np.ndarray:
+        """Scale the rows by the roots of the weights."""
+        return rows * np.sqrt(self.row_weights(len(rows)))[:, None]
+
+    def row_weights(self, m: int) -> np.ndarray:
+        """The weights."""
+        return np.array(self.weights)
+
+
+AnyObjective = Annotated[Mean | LambdaTau | MaxError | Weighted, Field(discriminator="kind")]

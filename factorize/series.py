@@ -1,0 +1,86 @@
+"""Power series modulo x^n: what products and inverses of lower-triangular Toeplitz matrices are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Above this many multiplications the quotient switches from the direct recursion to FFTs.
+_DIRECT_WORK = 2**28
+_DIRECT_ROWS = 2048
+
+
+def series_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Return numerator / denominator modulo x^n.
+
+    The direct recursion (O(n * bands), relative accuracy of each coefficient) where it is affordable; above that
+    Newton's iteration with FFTs, whose error is about 1e-15 of the *largest* coefficient.
+
+    Args:
+        numerator: shape (n,).
+        denominator: shape (bands,) with bands <= n; first entry non-zero.
+
+    Returns:
+        Shape (n,).
+    """
+    n = len(numerator)
+    if n * min(n, 2 * len(denominator)) // 2 <= _DIRECT_WORK:
+        return _direct_quotient(np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64))
+    return _fft_quotient(numerator, denominator)
+
+
+def _direct_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    out = np.array(numerator, dtype=np.float64)
+    lead, tail = denominator[0], denominator[1:]
+    reversed_tail = np.ascontiguousarray(tail[::-1])
+    for t in range(len(out)):
+        reach = min(t, len(tail))
+        if reach:
+            out[t] -= out[t - reach : t] @ reversed_tail[len(tail) - reach :]
+        out[t] /= lead
+    return out
+
+
+def _fft_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    n = len(numerator)
+    inverse = np.array([1.0 / denominator[0]])
+    while len(inverse) < n:
+        size = min(2 * len(inverse), n)
+        inverse = _newton_step(inverse, denominator, size)
+    inverse = _newton_step(inverse, denominator, n)
+    return series_product(np.asarray(numerator, dtype=np.float64), inverse)
+
+
+def _newton_step(inverse: np.ndarray, denominator: np.ndarray, size: int) -> np.ndarray:
+    padded = np.zeros(size)
+    padded[: len(inverse)] = inverse
+    defect = -series_product(_resized(denominator, size), padded)
+    defect[0] += 1.0
+    return padded + series_product(padded, defect)
+
+
+def _resized(series: np.ndarray, size: int) -> np.ndarray:
+    out = np.zeros(size)
+    out[: min(size, len(series))] = series[:size]
+    return out
+
+
+def series_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a * b modulo x^n for two series of shape (n,), by FFT."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    n = len(a)
+    size = next_fast_len(2 * n, real=True)
+    return irfft(rfft(a, size) * rfft(b, size), size)[:n]
+
+
+def series_product_rows(rows: np.ndarray, series: np.ndarray) -> np.ndarray:
+    """Return each row times the series modulo x^n, shape (r, n); direct up to n = 2048, by FFT above."""
+    n = rows.shape[1]
+    if n <= _DIRECT_ROWS:
+        from factorize.workloads.base import toeplitz_rows
+
+        return np.ascontiguousarray(rows) @ toeplitz_rows(series, 0, n).T
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    size = next_fast_len(2 * n, real=True)
+    return irfft(rfft(rows, size, axis=1) * rfft(series, size), size, axis=1)[:, :n]

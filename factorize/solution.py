@@ -1,0 +1,68 @@
+"""What a solver claims: a strategy matrix, evidence for a lower bound, and how it stopped. Nothing here is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from factorize.matrix import Matrix
+
+
+class Outcome(Enum):
+    """How a solver stopped; the value is the message, remedy included."""
+
+    CONVERGED = "the solver's own stopping rule was met"
+    CLOSED_FORM = "a closed form, nothing to converge"
+    ROUNDING_LIMIT = "no further progress in double precision; ask for a larger tolerance"
+    ITERATION_LIMIT = "stopped at the iteration limit; ask for a larger tolerance, or start from a neighbouring result"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solver's claim.
+
+    Attributes:
+        strategy: C, scaled as its structure defines it (dense: sensitivity 1; Toeplitz: first coefficient 1).
+        dual: evidence for the lower bound, by name without the prefix `dual.`; see factorize/bounds.py.
+        outcome: how the solver stopped.
+        iterations: steps of its outer loop.
+        class_gap: relative gap within the mechanism's own class as the solver sees it, if it has one.
+    """
+
+    strategy: Matrix
+    outcome: Outcome
+    iterations: int
+    dual: Mapping[str, np.ndarray] = field(default_factory=dict)
+    class_gap: float | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step of a running solve.
+
+    Attributes:
+        iteration: number of the step, from 1.
+        relative_gap: gap to the best lower bound over all matrices so far, or None.
+        class_gap: gap within the mechanism's own class, or None.
+        seconds: since the solve began.
+    """
+
+    iteration: int
+    relative_gap: float | None
+    class_gap: float | None
+    seconds: float
+
+
+ProgressCallback = Callable[[Progress], None]
+"""Called between steps; may raise `factorize.errors.Cancelled` to stop the solve."""
+
+
+class Solver(Protocol):
+    """One mechanism's solver."""
+
+    def __call__(self, problem: object, progress: ProgressCallback) -> Solution:
+        """Return a claim, or raise UnsupportedProblem or SolveFailed."""

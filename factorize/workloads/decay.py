@@ -1,0 +1,28 @@
+"""Exponentially decaying sums."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.operators import Decay, Operator
+
+
+class ExponentialDecay(StepWorkload):
+    """A[i, j] = rate^(i-j), 0 < rate <= 1."""
+
+    kind: Literal["decay"]
+    rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+    def operators(self) -> tuple[Operator, ...]:
+        """One first-order recursion."""
+        return (Decay(np.full(self.n, self.rate)),)
+
+    def bidiagonal_inverse(self) -> BidiagonalInverse:
+        """1 on the diagonal, -rate below it."""
+        q = np.full(self.n, self.rate)
+        q[0] = 0.0
+        return BidiagonalInverse(np.ones(self.n), q)

@@ -1,0 +1,24 @@
+"""The identity: every step's gradient is released for itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.operators import Operator
+
+
+class Identity(StepWorkload):
+    """A = I."""
+
+    kind: Literal["identity"]
+
+    def operators(self) -> tuple[Operator, ...]:
+        """No operator at all."""
+        return ()
+
+    def bidiagonal_inverse(self) -> BidiagonalInverse:
+        """The identity again."""
+        return BidiagonalInverse(np.ones(self.n), np.zeros(self.n))

@@ -1,0 +1,59 @@
+"""SGD with heavy-ball or Nesterov momentum, with or without a learning-rate schedule."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from factorize.model import Fraction
+from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
+from factorize.workloads.schedules import LearningRates, explicit
+
+
+class Momentum(StepWorkload):
+    """m_i = momentum m_{i-1} + g_i, x_{i+1} = x_i - eta_i m_i: A = S diag(eta) M, M[i, j] = momentum^(i-j).
+
+    With `nesterov`: x_{i+1} = x_i - eta_i (g_i + momentum m_i), so A = S diag(eta) (I + momentum M). The order of the
+    factors matters as soon as the rates change. Source: mathematics in docs/notation.md; C24, section 4 for the
+    workload with momentum and cooldown.
+    """
+
+    kind: Literal["momentum"]
+    momentum: Fraction
+    learning_rates: LearningRates | None = None
+    nesterov: bool = False
+
+    def model_post_init(self, _context: object) -> None:
+        """Check the list against n."""
+        if self.learning_rates is not None:
+            explicit(self.learning_rates, self.n)
+
+    @property
+    def time_invariant(self) -> bool:
+        """Whether the learning rate is constant."""
+        return self.learning_rates is None
+
+    def rates(self) -> np.ndarray:
+        """Return the n learning rates, ones where none are given."""
+        return np.ones(self.n) if self.learning_rates is None else np.array(explicit(self.learning_rates, self.n))
+
+    def canonical(self) -> Momentum:
+        """With the schedule as its list."""
+        if self.learning_rates is None:
+            return self
+        return self.model_copy(update={"learning_rates": explicit(self.learning_rates, self.n)})
+
+    def operators(self) -> tuple[Operator, ...]:
+        """Momentum, then the rates, then the sum."""
+        first = LookAhead(self.momentum, self.n) if self.nesterov else Decay(np.full(self.n, self.momentum))
+        return (first, Accumulate()) if self.time_invariant else (first, Scale(self.rates()), Accumulate())
+
+    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
+        """Only without momentum is this a plain schedule."""
+        rates = self.rates()
+        if self.momentum or not rates.all():
+            return None
+        p = 1.0 / rates
+        return BidiagonalInverse(p, np.where(np.arange(self.n) == 0, 0.0, p))

@@ -1,0 +1,145 @@
+"""The linear maps that optimizers are made of, each applied to columns in O(n) per column.
+
+A workload A is a product of these: `apply` runs the recursion forwards (A x), `adjoint` runs its transpose backwards
+(A^T y). Both take and return arrays of shape (n, d). Nothing n x n is formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class Operator(Protocol):
+    """A lower-triangular n x n map known by its action."""
+
+    def apply(self, x: Array) -> Array:
+        """Return L x for x of shape (n, d)."""
+
+    def adjoint(self, y: Array) -> Array:
+        """Return L^T y for y of shape (n, d)."""
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """The prefix sum: y_i = y_{i-1} + x_i."""
+
+    def apply(self, x: Array) -> Array:
+        """Return the running sums over the first axis."""
+        return np.cumsum(x, axis=0)
+
+    def adjoint(self, y: Array) -> Array:
+        """Return the running sums from the end."""
+        return np.cumsum(y[::-1], axis=0)[::-1]
+
+
+@dataclass(frozen=True)
+class Decay:
+    """A first-order recursion with its own factor each step: y_i = factors_i y_{i-1} + x_i."""
+
+    factors: Array
+
+    def apply(self, x: Array) -> Array:
+        """Run the recursion forwards."""
+        y = np.array(x, dtype=np.float64)
+        for i in range(1, len(y)):
+            y[i] += self.factors[i] * y[i - 1]
+        return y
+
+    def adjoint(self, y: Array) -> Array:
+        """Run x_i = y_i + factors_{i+1} x_{i+1} backwards."""
+        x = np.array(y, dtype=np.float64)
+        for i in range(len(x) - 2, -1, -1):
+            x[i] += self.factors[i + 1] * x[i + 1]
+        return x
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A diagonal matrix: y_i = factors_i x_i."""
+
+    factors: Array
+
+    def apply(self, x: Array) -> Array:
+        """Scale the rows."""
+        return self.factors[:, None] * x
+
+    def adjoint(self, y: Array) -> Array:
+        """Scale the rows."""
+        return self.factors[:, None] * y
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding sum of the last `width` entries."""
+
+    width: int
+
+    def apply(self, x: Array) -> Array:
+        """Subtract the running sum from `width` steps ago: exact for integers, one rounding more for reals."""
+        sums = np.cumsum(x, axis=0)
+        sums[self.width :] -= sums[: -self.width].copy()
+        return sums
+
+    def adjoint(self, y: Array) -> Array:
+        """The same sum in the other direction."""
+        return self.apply(y[::-1])[::-1]
+
+
+@dataclass(frozen=True)
+class LookAhead:
+    """Nesterov's output: y = x + momentum m, with m_i = momentum m_{i-1} + x_i."""
+
+    momentum: float
+    n: int
+
+    def apply(self, x: Array) -> Array:
+        """Add the weighted momentum to its input."""
+        return x + self.momentum * self._buffer().apply(x)
+
+    def adjoint(self, y: Array) -> Array:
+        """Add the weighted adjoint momentum to its input."""
+        return y + self.momentum * self._buffer().adjoint(y)
+
+    def _buffer(self) -> Decay:
+        return Decay(np.full(self.n, self.momentum))
+
+
+@dataclass(frozen=True)
+class CoupledDecay:
+    """Weight decay added to the gradient: m_i = mu m_{i-1} + x_i - rate s_{i-1}, s_i = s_{i-1} + eta_i m_i; y = s.
+
+    s_i is x_0 - x_{i+1} of the optimizer x_{i+1} = x_i - eta_i m_i, m_i = mu m_{i-1} + g_i + rate x_i.
+    """
+
+    learning_rates: Array
+    momentum: float
+    rate: float
+
+    def apply(self, x: Array) -> Array:
+        """Run the optimizer forwards."""
+        moved = np.zeros(x.shape, dtype=np.float64)
+        s = np.zeros(x.shape[1])
+        m = np.zeros(x.shape[1])
+        for i, eta in enumerate(self.learning_rates):
+            m = self.momentum * m + x[i] - self.rate * s
+            s = s + eta * m
+            moved[i] = s
+        return moved
+
+    def adjoint(self, y: Array) -> Array:
+        """Run the transposed recursion backwards; bars are derivatives with respect to the state."""
+        out = np.zeros(y.shape, dtype=np.float64)
+        s_bar = np.zeros(y.shape[1])
+        m_bar = np.zeros(y.shape[1])
+        for i in range(len(y) - 1, -1, -1):
+            s_bar = s_bar + y[i]
+            m_bar = m_bar + self.learning_rates[i] * s_bar
+            out[i] = m_bar
+            s_bar = s_bar - self.rate * m_bar
+            m_bar = self.momentum * m_bar
+        return out

@@ -1,0 +1,43 @@
+"""SGD with a learning-rate schedule."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.operators import Accumulate, Operator, Scale
+from factorize.workloads.schedules import LearningRates, explicit
+
+
+class Schedule(StepWorkload):
+    """A = S diag(learning_rates): A[i, j] = learning_rates[j] for j <= i."""
+
+    kind: Literal["schedule"]
+    learning_rates: LearningRates
+
+    def model_post_init(self, _context: object) -> None:
+        """Check the list against n."""
+        explicit(self.learning_rates, self.n)
+
+    @property
+    def time_invariant(self) -> bool:
+        """No: the rate changes."""
+        return False
+
+    def canonical(self) -> Schedule:
+        """With the schedule as its list."""
+        return Schedule(kind=self.kind, n=self.n, learning_rates=explicit(self.learning_rates, self.n))
+
+    def operators(self) -> tuple[Operator, ...]:
+        """Scale, then sum."""
+        return (Scale(np.array(explicit(self.learning_rates, self.n))), Accumulate())
+
+    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
+        """Row i of A^-1 is (x_i - x_{i-1}) / learning_rates_i; None where a rate is zero."""
+        rates = np.array(explicit(self.learning_rates, self.n))
+        if not rates.all():
+            return None
+        p = 1.0 / rates
+        return BidiagonalInverse(p, np.where(np.arange(self.n) == 0, 0.0, p))

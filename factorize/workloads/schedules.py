@@ -1,0 +1,94 @@
+"""Named learning-rate schedules; each becomes its explicit list in the canonical spec.
+
+All are relative to a peak of 1, since only relative rates matter to a factorization.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from factorize.errors import InvalidWorkload
+from factorize.model import Count, Frozen, NonNegative, UnitInterval
+
+
+class Cosine(Frozen):
+    """From 1 at step 0 to `final` at the last step along half a cosine."""
+
+    kind: Literal["cosine"]
+    final: UnitInterval = 0.0
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        return [_half_cosine(i, n - 1, self.final) for i in range(n)]
+
+
+class LinearCooldown(Frozen):
+    """1, then linear over the last `steps` steps: 1 - (1 - final)(i - (n - steps) + 1) / steps (C24, G.1)."""
+
+    kind: Literal["linear_cooldown"]
+    steps: Count
+    final: UnitInterval = 0.0
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        _fits(self.steps, n, "steps")
+        start = n - self.steps
+        return [1.0 if i < start else 1 - (1 - self.final) * (i - start + 1) / self.steps for i in range(n)]
+
+
+class Step(Frozen):
+    """Multiplied by `factor` after each `every` steps."""
+
+    kind: Literal["step"]
+    every: Count
+    factor: UnitInterval
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        return [self.factor ** (i // self.every) for i in range(n)]
+
+
+class WarmupCosine(Frozen):
+    """Linear up to 1 over `warmup` steps ((i + 1) / warmup), then half a cosine down to `final`."""
+
+    kind: Literal["warmup_cosine"]
+    warmup: Count
+    final: UnitInterval = 0.0
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        _fits(self.warmup, n, "warmup")
+        rest = n - self.warmup
+        up = [(i + 1) / self.warmup for i in range(self.warmup)]
+        return up + [_half_cosine(i + 1, rest, self.final) for i in range(rest)]
+
+
+Named = Annotated[Cosine | LinearCooldown | Step | WarmupCosine, Field(discriminator="kind")]
+LearningRates = list[NonNegative] | Named
+
+
+def explicit(rates: LearningRates, n: int) -> list[float]:
+    """Return a schedule as its list of n rates.
+
+    Raises:
+        InvalidWorkload: the list has another length than n, or is all zeros.
+    """
+    listed = list(rates) if isinstance(rates, list) else [value + 0.0 for value in rates.rates(n)]
+    if len(listed) != n:
+        raise InvalidWorkload(f"learning_rates has {len(listed)} entries and n is {n}; give one rate per step")
+    if not any(listed):
+        raise InvalidWorkload("learning_rates are all zero, so no step moves anything; give at least one positive rate")
+    return listed
+
+
+def _half_cosine(i: int, last: int, final: float) -> float:
+    # cos(pi) is exactly -1 in double precision, so the last rate is `final` itself and not a rounding above it.
+    return 1.0 if last <= 0 else final + (1 - final) * (1 + math.cos(math.pi * i / last)) / 2
+
+
+def _fits(steps: int, n: int, name: str) -> None:
+    if steps > n:
+        raise InvalidWorkload(f"{name}={steps} exceeds n={n}; use at most n")

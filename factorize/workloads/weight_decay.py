@@ -1,0 +1,68 @@
+"""SGD with weight decay, decoupled from the gradient or added to it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import model_validator
+
+from factorize.model import Fraction, NonNegative
+from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
+from factorize.workloads.schedules import LearningRates, explicit
+
+
+class WeightDecay(StepWorkload):
+    """Decoupled: x_{i+1} = (1 - eta_i rate) x_i - eta_i m_i, so A = P diag(eta) M.
+
+    P[i, j] = prod_{s=j+1..i} (1 - eta_s rate). Coupled: rate x_i is added to the gradient before the momentum, so
+    A = (I + rate S diag(eta) M Sh)^-1 S diag(eta) M with Sh the shift by one step.
+    """
+
+    kind: Literal["weight_decay"]
+    rate: NonNegative
+    mode: Literal["decoupled", "coupled"]
+    momentum: Fraction = 0.0
+    learning_rates: LearningRates | None = None
+
+    @model_validator(mode="after")
+    def _contracts(self) -> WeightDecay:
+        fastest = float(self.rates().max())
+        if fastest * self.rate >= 1:
+            raise ValueError(
+                f"rate={self.rate} times the largest learning rate {fastest} is not below 1; lower the rate, since "
+                "learning rates are relative to a peak of 1"
+            )
+        return self
+
+    @property
+    def time_invariant(self) -> bool:
+        """Whether the learning rate is constant."""
+        return self.learning_rates is None
+
+    def rates(self) -> np.ndarray:
+        """Return the n learning rates, ones where none are given."""
+        return np.ones(self.n) if self.learning_rates is None else np.array(explicit(self.learning_rates, self.n))
+
+    def canonical(self) -> WeightDecay:
+        """With the schedule as its list."""
+        if self.learning_rates is None:
+            return self
+        return self.model_copy(update={"learning_rates": explicit(self.learning_rates, self.n)})
+
+    def operators(self) -> tuple[Operator, ...]:
+        """Momentum, rates, then the decaying sum; or the coupled recursion as one."""
+        rates = self.rates()
+        if self.mode == "coupled":
+            return (CoupledDecay(rates, self.momentum, self.rate),)
+        return (Decay(np.full(self.n, self.momentum)), Scale(rates), Decay(1.0 - rates * self.rate))
+
+    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
+        """diag(1/eta) (I - shifted decay), for the decoupled rule without momentum and without zero rates."""
+        rates = self.rates()
+        if self.momentum or self.mode == "coupled" or not rates.all():
+            return None
+        q = (1.0 - rates * self.rate) / rates
+        q[0] = 0.0
+        return BidiagonalInverse(1.0 / rates, q)

@@ -1,0 +1,28 @@
+"""Sliding-window sums."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from factorize.model import Count
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.operators import Operator, Window
+
+
+class SlidingWindow(StepWorkload):
+    """A[i, j] = 1 for 0 <= i - j < width."""
+
+    kind: Literal["window"]
+    width: Count
+
+    @model_validator(mode="after")
+    def _fits(self) -> SlidingWindow:
+        if self.width > self.n:
+            raise ValueError(f"width={self.width} exceeds n={self.n}; use width <= n (width = n is the prefix sum)")
+        return self
+
+    def operators(self) -> tuple[Operator, ...]:
+        """One windowed sum."""
+        return (Window(self.width),)
