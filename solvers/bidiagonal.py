@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from solvers.newton import Optimum, Progress, maximise
 from solvers.poles import UNIT, Poles
+from solvers.streaming import Generators
 from solvers.threads import run
 
 Array = NDArray[np.float64]
@@ -75,6 +76,7 @@ class Bidiagonal:
         require_range("q", self.q[self.q != 0.0])
         self._p2, self._q2 = self.p**2, self.q**2
         self.size = self.p.size
+        self._work: Array | None = None
 
     def start(self) -> Array:
         """``v[i] = sqrt((A^T A)[i, i])``."""
@@ -84,7 +86,7 @@ class Bidiagonal:
         """An interval that contains the spectrum of ``V^-1/2 G G^T V^-1/2``.
 
         The right end is Gershgorin's; the left end the Collatz-Wielandt bound for the non-negative matrix
-        ``V^1/2 A^T A V^1/2`` after three power steps.  Both are moved outwards by far more than they can be rounded.
+        ``V^1/2 A^T A V^1/2`` after one power step.  Both are moved outwards by far more than they can be rounded.
         """
         inverse_lower, upper = _interval(self.p, self.q, v)
         slack = 1e-6 + 32.0 * self.size * UNIT
@@ -104,8 +106,13 @@ class Bidiagonal:
         return x, bound
 
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
-        """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``."""
-        ratio, scale = (np.empty((self.size, poles.nodes.size)) for _ in range(2))
+        """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
+
+        The next call overwrites the arrays behind the product: mapping them afresh would cost more than filling them.
+        """
+        if self._work is None or self._work.shape[2] != poles.nodes.size:
+            self._work = np.empty((2, self.size, poles.nodes.size))
+        ratio, scale = self._work
         _factor(self._p2, self._q2, v, poles.nodes, poles.weights, ratio, scale)
         pays = self._pays(poles)
 
@@ -118,6 +125,15 @@ class Bidiagonal:
             return np.add(below, above, out=below)
 
         return product
+
+    def generators(self, v: Array, poles: Poles) -> Generators:
+        """One buffer per pole: decay rho, input w (K^-1)[k, k], output 1."""
+        decay, inputs = (np.empty((self.size, poles.nodes.size, 1)) for _ in range(2))
+        _factor(self._p2, self._q2, v, poles.nodes, poles.weights, decay[..., 0], inputs[..., 0])
+        np.sqrt(decay, out=decay)
+        inputs *= (poles.weights / poles.nodes)[:, None]
+        np.sqrt(inputs, out=inputs)
+        return Generators(decay[..., None], inputs, np.ones_like(inputs))
 
     def _sweep(self, v: Array, poles: Poles, *, track: bool) -> tuple[Array, Array]:
         count, pays = poles.nodes.size, self._pays(poles)
@@ -168,14 +184,17 @@ def _interval(p: Array, q: Array, v: Array) -> tuple[float, float]:
         right = q[i + 1] * p[i] / (root[i] * root[i + 1]) if i + 1 < n else 0.0
         upper = max(upper, (p[i] / root[i]) ** 2 + (q[i] / root[i]) ** 2 + left + right)
         left = right
+    inverse = 1.0 / p
     x = root / root.max()
     ratio = 0.0
-    for _ in range(4):
+    for _ in range(2):
         y = root * x
-        for i in range(n):
-            y[i] = (y[i] + (q[i] * y[i - 1] if i > 0 else 0.0)) / p[i]
-        for i in range(n - 1, -1, -1):
-            y[i] = (y[i] + (q[i + 1] * y[i + 1] if i + 1 < n else 0.0)) / p[i]
+        y[0] *= inverse[0]
+        for i in range(1, n):
+            y[i] = (y[i] + q[i] * y[i - 1]) * inverse[i]
+        y[n - 1] *= inverse[n - 1]
+        for i in range(n - 2, -1, -1):
+            y[i] = (y[i] + q[i + 1] * y[i + 1]) * inverse[i]
         y *= root
         ratio = (y / x).max()
         x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
