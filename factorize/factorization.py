@@ -15,9 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.certificate import Certificate, certify
-from factorize.encoding import canonical_json, json_digest, read_json, tensor_digest
+from factorize.encoding import canonical_json, read_json, tensor_digest
 from factorize.errors import CertificateError, CorruptObject, FactorizeError, InvalidParameter, TooLarge
 from factorize.layouts import build_matrix, describe
+from factorize.manifest import SCHEMA, check_manifest, manifest_digest
 from factorize.matrix import MAX_DENSE, Matrix, ToeplitzMatrix
 from factorize.series import series_quotient
 from factorize.solution import Outcome, Solution
@@ -25,11 +26,8 @@ from factorize.spec import Spec, parse_spec
 from factorize.workloads import UserMatrix
 from factorize.workloads.base import toeplitz_rows
 
-SCHEMA = 1
 MatrixName = Literal["C", "C_inv", "B"]
 MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
-_VOLATILE = ("digest", "files", "created")
-_VOLATILE_SOLVER = ("seconds", "environment")
 _MANIFEST_BYTES = 1 << 30
 
 
@@ -217,10 +215,7 @@ def from_tensors(
         CorruptObject: see `load`.
     """
     try:
-        if manifest["schema"] != SCHEMA:
-            raise CorruptObject(f"schema {manifest['schema']} is not {SCHEMA}; use a release that knows it")
-        if manifest_digest(manifest) != manifest["digest"]:
-            raise CorruptObject("the manifest does not hash to its own digest")
+        check_manifest(manifest)
         spec = _bound(parse_spec(manifest["spec"]), matrices or {})
         if spec.digest != manifest["spec_digest"]:
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
@@ -316,14 +311,6 @@ def _manifest(
         manifest["dual"] = {"tensors": names, "sha256": tensor_digest(dual.values())}
     manifest["digest"] = manifest_digest(manifest)
     return json.loads(canonical_json(manifest))
-
-
-def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest: over all of it but the volatile parts."""
-    lasting = {key: value for key, value in manifest.items() if key not in _VOLATILE}
-    solver = lasting.get("solver", {})
-    lasting["solver"] = {key: value for key, value in solver.items() if key not in _VOLATILE_SOLVER}
-    return json_digest(lasting)
 
 
 def compare(claimed: Mapping[str, Any], fresh: Certificate) -> None:

@@ -1,0 +1,72 @@
+"""The manifest's own rules: which parts its digest covers, and what a reader checks before believing the rest.
+
+Light on purpose: a training job reads manifests without the packages that parse specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from factorize.encoding import check_digest, json_digest
+from factorize.errors import CorruptObject, InvalidParameter
+
+SCHEMA = 1
+_VOLATILE = ("digest", "files", "created")
+_VOLATILE_SOLVER = ("seconds", "environment")
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the digest of a manifest: over all of it but the volatile parts."""
+    lasting = {key: value for key, value in manifest.items() if key not in _VOLATILE}
+    solver = lasting.get("solver", {})
+    lasting["solver"] = {key: value for key, value in solver.items() if key not in _VOLATILE_SOLVER}
+    return json_digest(lasting)
+
+
+def check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Check that a manifest is of a known schema and hashes to the digest and the spec digest that it states.
+
+    Raises:
+        CorruptObject: it does not, or it is no manifest.
+    """
+    try:
+        if manifest["schema"] != SCHEMA:
+            raise CorruptObject(f"schema {manifest['schema']!r} is not {SCHEMA}; use a release that knows it")
+        if manifest_digest(manifest) != manifest["digest"]:
+            raise CorruptObject("the manifest does not hash to its own digest; get it again")
+        if json_digest(manifest["spec"]) != manifest["spec_digest"]:
+            raise CorruptObject("the manifest's spec does not hash to its spec digest")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of a manifest.
+
+    Attributes:
+        sha256: of the whole file; its address.
+        bytes: its length.
+    """
+
+    sha256: str
+    bytes: int
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> StoredFile:
+        """Return the file that holds the matrices.
+
+        Raises:
+            CorruptObject: the manifest names none, or not by sha256 and length.
+        """
+        try:
+            entry = manifest["files"][0]
+            length = entry["bytes"]
+            digest = check_digest(entry["sha256"], what="sha256")
+        except (KeyError, TypeError, IndexError, InvalidParameter):
+            raise CorruptObject("the manifest names no file by sha256 and bytes, so nothing can be checked") from None
+        if type(length) is not int or length <= 0:
+            raise CorruptObject(f"the manifest states a file of {str(length)[:20]} bytes; the length is an integer > 0")
+        return cls(digest, length)
