@@ -12,7 +12,6 @@ import numpy as np
 from factorize.bounds import LowerBound, lower_bound
 from factorize.errors import CertificateError
 from factorize.matrix import Matrix, check_dense
-from factorize.objective import Objective
 from factorize.participation import Sensitivity
 from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome
@@ -132,7 +131,6 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
     sensitivity = spec.participation.sensitivity(strategy)
     decoder = _decode(spec, strategy)
-    _check_residual(decoder.residual, spec)
     loss = _losses(sensitivity.value, decoder)
     bound = lower_bound(spec, dual, strategy=strategy, weighted_decoder=decoder.weighted)
     gap = None if bound is None or bound.objective <= 0 else loss.objective / bound.objective - 1
@@ -152,17 +150,19 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
 def _decode(spec: Spec, strategy: Matrix) -> _Decoder:
     column, workload = strategy.coefficients(), spec.workload.coefficients
     if column is not None and workload is not None and spec.objective.kind != "lambda_tau":
-        return _decode_toeplitz(spec.objective, workload, column)
+        return _decode_toeplitz(spec, workload, column)
     check_dense(max(strategy.n, spec.workload.m))
     return _decode_dense(spec, strategy)
 
 
-def _decode_toeplitz(objective: Objective, workload: np.ndarray, column: np.ndarray) -> _Decoder:
+def _decode_toeplitz(spec: Spec, workload: np.ndarray, column: np.ndarray) -> _Decoder:
     """B is Toeplitz too: row i holds its first i + 1 coefficients."""
-    quotient = series_quotient(workload, column)
+    with np.errstate(over="ignore", invalid="ignore"):
+        quotient = series_quotient(workload, column)
+        residual = float(np.abs(series_product(quotient, column) - workload).max())
+    _check_residual(residual, spec)
     errors = np.cumsum(quotient**2)
-    residual = float(np.abs(series_product(quotient, column) - workload).max())
-    return _Decoder(errors, objective.of_row_errors(errors), residual, None)
+    return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None)
 
 
 def _decode_dense(spec: Spec, strategy: Matrix) -> _Decoder:
@@ -174,8 +174,11 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> _Decoder:
     for start in range(0, workload.m, step):
         stop = min(start + step, workload.m)
         rows = workload.row_block(start, stop)
-        decoder[start:stop] = strategy.right_solve(rows)
-        residual = max(residual, float(np.abs(decoder[start:stop] @ whole - rows).max()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            decoder[start:stop] = strategy.right_solve(rows)
+            # Not Python's max, which would drop a NaN and with it the evidence that the solve failed.
+            residual = float(np.maximum(residual, np.abs(decoder[start:stop] @ whole - rows).max()))
+    _check_residual(residual, spec)
     errors = np.einsum("ij,ij->i", decoder, decoder)
     if spec.objective.kind == "max":
         return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None)

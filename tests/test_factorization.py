@@ -1,0 +1,258 @@
+"""One manifest binds spec, matrices, evidence and certificate; whatever does not fit it is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from factorize import load
+from factorize.encoding import json_digest, sha256
+from factorize.errors import CertificateError, CorruptObject, InvalidParameter, TooLarge
+from factorize.factorization import Factorization, from_tensors, manifest_digest
+from factorize.matrix import DenseMatrix, ToeplitzMatrix
+from factorize.solution import Outcome, Solution
+from factorize.spec import parse_spec
+
+SOLVER = {"mechanism": "dense", "version": "0", "seconds": 0.5, "environment": {"cpus": 2}}
+
+
+def optimum(vectors: dict[str, Any]) -> Factorization:
+    case = vectors["D.opt_prefix.n4"]
+    spec = parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "dense"}})
+    solution = Solution(DenseMatrix(np.array(case["C"])), Outcome.CONVERGED, 7, {"weights": np.array(case["v"])})
+    return Factorization.from_solution(spec, solution, solver=SOLVER)
+
+
+def square_root(n: int = 6) -> Factorization:
+    spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}})
+    column = np.cumprod([1.0] + [(t - 0.5) / t for t in range(1, n)])
+    return Factorization.from_solution(spec, Solution(ToeplitzMatrix(column, n), Outcome.CLOSED_FORM, 0), solver=SOLVER)
+
+
+@pytest.fixture
+def made(vectors: dict[str, Any]) -> Factorization:
+    return optimum(vectors)
+
+
+def test_manifest_has_the_contracts_fields(made: Factorization) -> None:
+    manifest = made.manifest
+    assert set(manifest) == {
+        "schema",
+        "spec",
+        "spec_digest",
+        "digest",
+        "certificate",
+        "matrices",
+        "dual",
+        "solver",
+    }
+    assert manifest["spec_digest"] == json_digest(manifest["spec"])
+    assert set(manifest["certificate"]) == {
+        "sensitivity",
+        "loss",
+        "lower_bound",
+        "class_lower_bound",
+        "relative_gap",
+        "residual",
+        "converged",
+        "warnings",
+    }
+    raw = made.rows("C", 0, 4).astype("<f8").tobytes()
+    assert manifest["matrices"] == {
+        "C": {
+            "structure": "dense",
+            "shape": [4, 4],
+            "dtype": "float64",
+            "tensors": ["C"],
+            "sha256": sha256(raw),
+            "bytes": 128,
+        }
+    }
+    assert manifest["dual"]["tensors"] == ["dual.weights"]
+    assert manifest["solver"]["iterations"] == 7
+
+
+def test_the_digest_leaves_out_only_what_may_vary(made: Factorization) -> None:
+    manifest = copy.deepcopy(made.manifest)
+    manifest["solver"]["seconds"] = 99.0
+    manifest["solver"]["environment"] = {}
+    manifest["files"] = [{"sha256": "0" * 64}]
+    manifest["created"] = "today"
+    assert manifest_digest(manifest) == made.digest
+    for change in (
+        lambda m: m["solver"].update(version="1"),
+        lambda m: m["certificate"]["sensitivity"].update(value=0.5),
+        lambda m: m["matrices"]["C"].update(sha256="0" * 64),
+        lambda m: m["spec"]["workload"].update(n=5),
+    ):
+        other = copy.deepcopy(made.manifest)
+        change(other)
+        assert manifest_digest(other) != made.digest
+
+
+def test_a_file_opens_with_the_plain_library(made: Factorization, tmp_path: Path) -> None:
+    path = tmp_path / "factors.safetensors"
+    made.save(path)
+    with safe_open(path, framework="numpy") as file:
+        assert set(file.keys()) == {"C", "dual.weights"}
+        np.testing.assert_array_equal(file.get_tensor("C"), made.rows("C", 0, 4))
+        assert json.loads(file.metadata()["manifest"]) == made.manifest
+
+
+@pytest.mark.parametrize("build", [optimum, lambda _: square_root()])
+def test_round_trip(vectors: dict[str, Any], tmp_path: Path, build: Callable[[Any], Factorization]) -> None:
+    made = build(vectors)
+    path = tmp_path / "factors.safetensors"
+    made.save(path)
+    loaded = load(path)
+    assert loaded.manifest == made.manifest
+    assert loaded.certificate == made.certificate
+    assert loaded.verify() == made.certificate
+    n = made.strategy.n
+    dense = made.strategy.dense()
+    np.testing.assert_array_equal(loaded.rows("C", 0, n), dense)
+    np.testing.assert_allclose(loaded.rows("C_inv", 0, n) @ dense, np.eye(n), atol=1e-14)
+    np.testing.assert_allclose(loaded.rows("B", 0, n) @ dense, np.tril(np.ones((n, n))), atol=1e-14)
+    np.testing.assert_array_equal(loaded.rows("B", 1, 3), loaded.rows("B", 0, n)[1:3])
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "stop"), [("D", 0, 1), ("C", -1, 1), ("C", 2, 1), ("B", 0, 5), ("C_inv", 5, 5)]
+)
+def test_rows_outside(made: Factorization, name: Any, start: int, stop: int) -> None:
+    with pytest.raises(InvalidParameter):
+        made.rows(name, start, stop)
+
+
+@pytest.mark.parametrize("build", [optimum, lambda _: square_root()])
+def test_further_matrices_on_request(
+    vectors: dict[str, Any], tmp_path: Path, build: Callable[[Any], Factorization]
+) -> None:
+    made = build(vectors)
+    expanded = made.with_matrices(["B", "C", "C_inv"])
+    assert expanded.digest != made.digest
+    assert expanded.spec_digest == made.spec_digest
+    path = tmp_path / "all.safetensors"
+    expanded.save(path)
+    loaded = load(path)
+    assert list(loaded.manifest["matrices"]) == ["B", "C", "C_inv"] or set(loaded.manifest["matrices"]) == {
+        "B",
+        "C",
+        "C_inv",
+    }
+    assert loaded.verify() == made.certificate
+    with safe_open(path, framework="numpy") as file:
+        name = "C_inv" if made.strategy.structure == "dense" else "C_inv.coefficients"
+        np.testing.assert_allclose(file.get_tensor(name).reshape(-1)[0], made.rows("C_inv", 0, 1)[0, 0])
+    with pytest.raises(InvalidParameter, match="'D'"):
+        made.with_matrices(["D"])  # type: ignore[list-item]  # a caller's mistake, on purpose
+
+
+def test_further_matrices_that_would_not_fit() -> None:
+    spec = parse_spec(
+        {
+            "workload": {"kind": "schedule", "n": 16_385, "learning_rates": {"kind": "cosine"}},
+            "mechanism": {"kind": "identity"},
+        }
+    )
+    huge = Factorization(spec, ToeplitzMatrix(np.array([1.0]), 16_385), {}, {"matrices": {"C": {}}})
+    with pytest.raises(TooLarge, match="stream its rows"):
+        huge.with_matrices(["B"])
+
+
+def rewritten(made: Factorization, tmp_path: Path, *, manifest: Any = None, **tensors: np.ndarray) -> Path:
+    path = tmp_path / "tampered.safetensors"
+    text = json.dumps(made.manifest if manifest is None else manifest)
+    save_file({**made.tensors(), **{k.replace("__", "."): v for k, v in tensors.items()}}, path, {"manifest": text})
+    return path
+
+
+def test_other_bytes_are_refused(made: Factorization, tmp_path: Path) -> None:
+    nudged = made.rows("C", 0, 4)
+    nudged[2, 1] = np.nextafter(nudged[2, 1], 2)
+    with pytest.raises(CorruptObject, match="bytes of C"):
+        load(rewritten(made, tmp_path, C=nudged))
+    with pytest.raises(CorruptObject, match="dual evidence"):
+        load(rewritten(made, tmp_path, dual__weights=np.ones(4)))
+    with pytest.raises(CorruptObject, match="float64"):
+        load(rewritten(made, tmp_path, C=made.rows("C", 0, 4).astype(np.float32)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["certificate"]["sensitivity"].update(value=0.1, hex=(0.1).hex()),
+        lambda m: m["spec"]["workload"].update(n=5),
+        lambda m: m.update(schema=2),
+        lambda m: m.update(digest="0" * 64),
+        lambda m: m.pop("certificate"),
+        lambda m: m.update(matrices={}),
+        lambda m: m.update(spec=[]),
+        lambda m: m["matrices"]["C"].update(structure="pickle"),
+    ],
+)
+def test_an_edited_manifest_is_refused(made: Factorization, tmp_path: Path, change: Callable[[Any], None]) -> None:
+    manifest = copy.deepcopy(made.manifest)
+    change(manifest)
+    with pytest.raises(CorruptObject):
+        load(rewritten(made, tmp_path, manifest=manifest))
+
+
+def signed(made: Factorization, change: Callable[[Any], None]) -> Factorization:
+    """A forger's version: the manifest edited and its digest recomputed."""
+    manifest = copy.deepcopy(made.manifest)
+    change(manifest)
+    manifest["digest"] = manifest_digest(manifest)
+    return from_tensors(manifest, made.tensors())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["sensitivity"].update(value=0.999, hex=(0.999).hex()), "sensitivity"),
+        (lambda c: c["sensitivity"].update(value=0.999), "two different numbers"),
+        (lambda c: c["sensitivity"].update(participation={"kind": "fixed_epochs", "epochs": 4}), "participation"),
+        (lambda c: c["sensitivity"].update(rule="trust me"), "rule"),
+        (lambda c: c["loss"].update(rmse=1.0), r"loss\.rmse"),
+        (lambda c: c["lower_bound"].update(objective=1.8), "lower bound"),
+    ],
+)
+def test_a_forged_claim_fails_verification(made: Factorization, change: Callable[[Any], None], message: str) -> None:
+    forged = signed(made, lambda manifest: change(manifest["certificate"]))
+    with pytest.raises(CertificateError, match=message):
+        forged.verify()
+
+
+def test_a_forged_structure_is_refused(made: Factorization) -> None:
+    with pytest.raises(CorruptObject, match="pickle"):
+        signed(made, lambda manifest: manifest["matrices"]["C"].update(structure="pickle"))
+
+
+def test_a_strategy_of_one_result_with_the_claim_of_another_fails(made: Factorization) -> None:
+    weaker = DenseMatrix(np.eye(4) * 2)
+    mixed = Factorization(made.spec, weaker, made.dual, made.manifest)
+    with pytest.raises(CertificateError, match="below the recomputed"):
+        mixed.verify()
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"\x00" * 100)
+    with pytest.raises(CorruptObject, match="not a safetensors file"):
+        load(garbage)
+    plain = tmp_path / "plain.safetensors"
+    save_file({"C": np.eye(2)}, plain)
+    with pytest.raises(CorruptObject, match="no 'manifest'"):
+        load(plain)
+    for text in ("{", "[]", "NaN"):
+        save_file({"C": np.eye(2)}, plain, {"manifest": text})
+        with pytest.raises(CorruptObject):
+            load(plain)

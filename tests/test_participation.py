@@ -1,0 +1,199 @@
+"""Sensitivities against enumeration of every pattern and sign, and against the published vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from brute_force import absolute_sensitivity, fixed_epoch_patterns, min_sep_patterns, sign_sensitivity, single_patterns
+from factorize.errors import InvalidParticipation
+from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.participation import FixedEpochs, MinSep, Single, best_selection
+
+CLOSE = 1 + 1e-11
+entries = st.floats(-2, 2, allow_subnormal=False)
+
+
+def lower_triangular(raw: np.ndarray) -> DenseMatrix:
+    array = np.tril(raw)
+    np.fill_diagonal(array, np.abs(np.diagonal(array)) + 0.1)
+    return DenseMatrix(array)
+
+
+@st.composite
+def matrices(draw: st.DrawFn, nonnegative: bool = False) -> DenseMatrix:
+    n = draw(st.integers(1, 8))
+    raw = draw(arrays(np.float64, (n, n), elements=entries))
+    return lower_triangular(np.abs(raw) if nonnegative else raw)
+
+
+@given(matrices())
+def test_single_is_the_largest_column_norm(matrix: DenseMatrix) -> None:
+    stated = Single().sensitivity(matrix)
+    true = sign_sensitivity(matrix.array, single_patterns(matrix.n))
+    assert stated.kind == "exact"
+    assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
+
+
+@given(matrices(), st.integers(1, 4))
+def test_fixed_epochs_bracket_the_truth(matrix: DenseMatrix, epochs: int) -> None:
+    if matrix.n % epochs:
+        return
+    stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(matrix)
+    patterns = fixed_epoch_patterns(matrix.n, epochs)
+    assert stated.value >= sign_sensitivity(matrix.array, patterns) * (1 - 1e-15)
+    assert stated.value <= absolute_sensitivity(matrix.array, patterns) * CLOSE
+    if stated.kind == "exact":
+        assert stated.value <= sign_sensitivity(matrix.array, patterns) * CLOSE
+
+
+@given(matrices(nonnegative=True), st.integers(1, 4))
+def test_fixed_epochs_are_exact_for_nonnegative_matrices(matrix: DenseMatrix, epochs: int) -> None:
+    if matrix.n % epochs == 0:
+        stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(matrix)
+        assert stated.kind == "exact"
+        assert stated.value <= sign_sensitivity(matrix.array, fixed_epoch_patterns(matrix.n, epochs)) * CLOSE
+
+
+@given(matrices(), st.integers(1, 8), st.integers(1, 4))
+def test_min_sep_bounds_every_pattern(matrix: DenseMatrix, separation: int, most: int) -> None:
+    participation = MinSep(kind="min_sep", min_sep=separation, max_participations=most)
+    stated = participation.sensitivity(matrix)
+    assert stated.value >= absolute_sensitivity(matrix.array, min_sep_patterns(matrix.n, separation, most)) * (
+        1 - 1e-14
+    )
+
+
+@given(matrices(), st.integers(1, 8), st.integers(1, 4))
+def test_banded_matrices_are_exact_under_min_sep(matrix: DenseMatrix, separation: int, most: int) -> None:
+    banded = DenseMatrix(np.triu(matrix.array, 1 - separation))
+    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(banded)
+    true = sign_sensitivity(banded.array, min_sep_patterns(banded.n, separation, most))
+    assert stated.kind == "exact"
+    assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
+
+
+def test_one_band_too_many_is_not_called_exact() -> None:
+    matrix = DenseMatrix(np.eye(4) + np.diag([1.0, -1.0, 1.0], -1))
+    assert MinSep(kind="min_sep", min_sep=2).sensitivity(matrix).kind == "exact"
+    assert MinSep(kind="min_sep", min_sep=1).sensitivity(matrix).kind == "upper_bound"
+
+
+monotone = arrays(np.float64, st.integers(1, 9), elements=st.floats(0, 1)).map(lambda a: np.sort(a)[::-1] + 1e-3)
+
+
+@given(monotone, st.integers(1, 6), st.integers(1, 4))
+def test_monotone_toeplitz_is_exact(column: np.ndarray, separation: int, most: int) -> None:
+    matrix = ToeplitzMatrix(column, len(column))
+    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(matrix)
+    true = sign_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most))
+    assert stated.kind == "exact"
+    assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
+
+
+@given(arrays(np.float64, st.integers(1, 9), elements=entries), st.integers(1, 6), st.integers(1, 4))
+def test_any_toeplitz_is_bounded(column: np.ndarray, separation: int, most: int) -> None:
+    column[0] = abs(column[0]) + 0.1
+    matrix = ToeplitzMatrix(column, len(column))
+    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(matrix)
+    true = absolute_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most))
+    assert stated.value >= true * (1 - 1e-14) or stated.rule == "banded: best selection of columns"
+    assert stated.value >= sign_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most)) * (1 - 1e-15)
+
+
+@given(matrices(), st.data())
+def test_column_scaling_is_seen(matrix: DenseMatrix, data: st.DataObject) -> None:
+    scale = data.draw(arrays(np.float64, matrix.n, elements=st.floats(0.1, 3)))
+    scaled = ColumnScaled(matrix, scale)
+    written_out = DenseMatrix(scaled.dense())
+    for participation in (Single(), FixedEpochs(kind="fixed_epochs", epochs=matrix.n)):
+        assert participation.sensitivity(scaled).value == pytest.approx(
+            participation.sensitivity(written_out).value, rel=1e-12
+        )
+
+
+@given(arrays(np.float64, st.integers(1, 9), elements=st.floats(0, 5)), st.integers(1, 9), st.integers(1, 4))
+def test_best_selection_against_enumeration(values: np.ndarray, separation: int, most: int) -> None:
+    patterns = min_sep_patterns(len(values), separation, most)
+    assert best_selection(values, separation, most) == pytest.approx(max(values[list(p)].sum() for p in patterns))
+
+
+def sqrt_column(n: int) -> np.ndarray:
+    return np.cumprod([1.0] + [(t - 0.5) / t for t in range(1, n)])
+
+
+def test_published_square_root(vectors: dict[str, Any]) -> None:
+    expected = vectors["C.sqrt.n8"]
+    forms: list[Matrix] = [ToeplitzMatrix(sqrt_column(8), 8), DenseMatrix(ToeplitzMatrix(sqrt_column(8), 8).dense())]
+    for matrix in forms:
+        assert Single().sensitivity(matrix).value == pytest.approx(expected["single"], rel=1e-12)
+        two = FixedEpochs(kind="fixed_epochs", epochs=2).sensitivity(matrix)
+        assert (two.value, two.kind) == (pytest.approx(expected["fixed_k2_b4"], rel=1e-12), "exact")
+        three = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(matrix)
+        assert three.value == pytest.approx(expected["minsep_b2_k3"], rel=1e-12)
+
+
+def test_published_traps(vectors: dict[str, Any]) -> None:
+    trap = vectors["C.negative_gram_trap"]
+    negative = ToeplitzMatrix(np.array(trap["coef"], dtype=float), trap["n"])
+    stated = FixedEpochs(kind="fixed_epochs", epochs=4).sensitivity(DenseMatrix(negative.dense()))
+    assert stated.value == pytest.approx(trap["exact_vector"], rel=1e-12)
+    counter = vectors["C.toeplitz_nonmonotone_counterexample"]
+    column = ToeplitzMatrix(np.array(counter["coef"]), counter["n"])
+    stated = MinSep(kind="min_sep", min_sep=1, max_participations=2).sensitivity(column)
+    assert stated.kind == "upper_bound"
+    assert stated.value >= counter["exact"]
+    banded = vectors["C.banded"]
+    stated = MinSep(kind="min_sep", min_sep=2, max_participations=2).sensitivity(DenseMatrix(np.array(banded["C"])))
+    assert (stated.value, stated.kind) == (pytest.approx(banded["brute"], rel=1e-12), "exact")
+    monotone_case = vectors["C.toeplitz_monotone"]
+    stated = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(
+        ToeplitzMatrix(np.array(monotone_case["coef"]), 6)
+    )
+    assert (stated.value, stated.kind) == (pytest.approx(monotone_case["brute"], rel=1e-12), "exact")
+
+
+@pytest.mark.parametrize("key", ["C.frustrated_gram", "C.frustrated_gram2"])
+def test_frustrated_grams_are_only_bounded(vectors: dict[str, Any], key: str) -> None:
+    case = vectors[key]
+    reversal = np.eye(3)[::-1]
+    factor = reversal @ np.linalg.cholesky(reversal @ np.array(case["X"]) @ reversal).T @ reversal
+    stated = FixedEpochs(kind="fixed_epochs", epochs=3).sensitivity(DenseMatrix(np.tril(factor)))
+    assert stated.kind == "upper_bound"
+    assert stated.value == pytest.approx(case["abs_bound"], rel=1e-12)
+    assert stated.value > case["elliptope_exact"]
+
+
+def test_values_are_rounded_outwards() -> None:
+    # 0.1^2 + 0.2^2 has no exact double root; the stated value must not be below the true one.
+    from fractions import Fraction
+
+    matrix = DenseMatrix(np.array([[0.1, 0.0], [0.2, 0.1]]))
+    true_square = Fraction(0.1) ** 2 + Fraction(0.2) ** 2
+    value = Single().sensitivity(matrix).value
+    assert Fraction(value) ** 2 >= true_square
+    assert Fraction(np.nextafter(np.nextafter(value, 0), 0)) ** 2 < true_square
+
+
+def test_patterns_that_do_not_fit() -> None:
+    with pytest.raises(InvalidParticipation, match="not a multiple"):
+        FixedEpochs(kind="fixed_epochs", epochs=3).canonical(8)
+    with pytest.raises(InvalidParticipation, match="exceeds n"):
+        MinSep(kind="min_sep", min_sep=9).canonical(8)
+
+
+def test_a_sensitivity_states_its_participation() -> None:
+    stated = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(DenseMatrix(np.eye(6)))
+    assert stated.document() == {
+        "value": stated.value,
+        "hex": stated.value.hex(),
+        "kind": "exact",
+        "rule": "banded: best selection of columns",
+        "participation": {"kind": "min_sep", "min_sep": 2, "max_participations": 3},
+    }
+    assert stated.value == pytest.approx(3**0.5)

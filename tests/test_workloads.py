@@ -1,0 +1,195 @@
+"""Each workload against a direct simulation of its optimizer, and against the published matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize.errors import InvalidWorkload
+from factorize.spec import parse_spec
+from factorize.workloads import KINDS, UserMatrix, Workload
+from factorize.workloads.base import toeplitz_rows
+from factorize.workloads.matrix import from_array
+
+ETA = [1.0, 1.0, 0.5, 0.25]
+
+
+def workload(**fields: Any) -> Workload:
+    return parse_spec({"workload": fields}).workload
+
+
+EXAMPLES: list[dict[str, Any]] = [
+    {"kind": "prefix", "n": 7},
+    {"kind": "identity", "n": 5},
+    {"kind": "decay", "n": 6, "rate": 0.7},
+    {"kind": "window", "n": 7, "width": 3},
+    {"kind": "window", "n": 7, "width": 7},
+    {"kind": "momentum", "n": 6, "momentum": 0.9},
+    {"kind": "momentum", "n": 6, "momentum": 0.9, "nesterov": True},
+    {"kind": "momentum", "n": 4, "momentum": 0.9, "learning_rates": ETA},
+    {"kind": "momentum", "n": 4, "momentum": 0.9, "learning_rates": ETA, "nesterov": True},
+    {"kind": "schedule", "n": 4, "learning_rates": ETA},
+    {"kind": "schedule", "n": 9, "learning_rates": {"kind": "cosine", "final": 0.1}},
+    {"kind": "schedule", "n": 9, "learning_rates": {"kind": "warmup_cosine", "warmup": 3, "final": 0}},
+    {"kind": "schedule", "n": 9, "learning_rates": {"kind": "step", "every": 2, "factor": 0.5}},
+    {"kind": "weight_decay", "n": 6, "rate": 0.1, "mode": "decoupled"},
+    {"kind": "weight_decay", "n": 6, "rate": 0.1, "mode": "coupled"},
+    {"kind": "weight_decay", "n": 4, "rate": 0.1, "mode": "decoupled", "momentum": 0.9, "learning_rates": ETA},
+    {"kind": "weight_decay", "n": 4, "rate": 0.1, "mode": "coupled", "momentum": 0.9, "learning_rates": ETA},
+    {"kind": "srg", "n": 6, "momentum": 0.9, "decay": 0.5},
+    {"kind": "mu2", "n": 5, "output": "q"},
+    {"kind": "mu2", "n": 5, "output": "w"},
+    {"kind": "mu2", "n": 5, "output": "x"},
+    {"kind": "matrix", "rows": [[1, 0, 0], [2, 1, 0], [0, 1, 3]]},
+    {"kind": "matrix", "rows": [[1, 0.5, 0], [2, 1, 4]]},
+]
+
+
+def test_every_kind_has_an_example() -> None:
+    assert {example["kind"] for example in EXAMPLES} == set(KINDS)
+
+
+def simulate(fields: dict[str, Any], gradients: np.ndarray) -> np.ndarray:
+    """x_0 - x_{i+1} of the optimizer, written as its textbook loop."""
+    kind, n = fields["kind"], len(gradients)
+    rates = workload(**fields).rates() if kind in ("momentum", "weight_decay") else np.ones(n)
+    if kind == "schedule":
+        rates = np.array(workload(**fields).document()["learning_rates"])
+    mu, rate = fields.get("momentum", 0.0), fields.get("rate", 0.0)
+    x, m, moved = 0.0, 0.0, []
+    for i, g in enumerate(gradients):
+        if kind == "weight_decay" and fields["mode"] == "coupled":
+            g = g + rate * x
+        m = mu * m + g
+        step = g + mu * m if fields.get("nesterov") else m
+        shrink = 1 - rates[i] * rate if kind == "weight_decay" and fields["mode"] == "decoupled" else 1.0
+        x = shrink * x - rates[i] * step
+        moved.append(-x)
+    return np.array(moved)
+
+
+@pytest.mark.parametrize(
+    "fields", [f for f in EXAMPLES if f["kind"] in ("prefix", "momentum", "schedule", "weight_decay")], ids=str
+)
+def test_optimizers_against_their_loops(fields: dict[str, Any]) -> None:
+    given_workload = workload(**fields)
+    if fields["kind"] == "schedule":
+        fields = fields | {"learning_rates": given_workload.canonical().document()["learning_rates"]}
+    gradients = np.random.default_rng(0).normal(size=given_workload.n)
+    expected = simulate(fields, gradients)
+    np.testing.assert_allclose(given_workload.apply(gradients[:, None])[:, 0], expected, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(given_workload.dense() @ gradients, expected, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("fields", EXAMPLES, ids=str)
+def test_all_views_of_a_workload_agree(fields: dict[str, Any]) -> None:
+    given_workload = workload(**fields)
+    dense = given_workload.dense()
+    m, n = given_workload.m, given_workload.n
+    assert dense.shape == (m, n)
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(n, 2)), rng.normal(size=(m, 2))
+    np.testing.assert_allclose(given_workload.apply(x), dense @ x, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(given_workload.adjoint(y), dense.T @ y, rtol=1e-12, atol=1e-13)
+    for start, stop in ((0, m), (1, m), (m - 1, m), (1, 1)):
+        np.testing.assert_allclose(given_workload.row_block(start, stop), dense[start:stop], rtol=1e-13, atol=1e-15)
+    if m == n:
+        assert not np.triu(dense, 1).any()
+    if given_workload.coefficients is not None:
+        np.testing.assert_allclose(dense, toeplitz_rows(given_workload.coefficients, 0, n))
+
+
+@pytest.mark.parametrize("fields", EXAMPLES, ids=str)
+def test_bidiagonal_inverses(fields: dict[str, Any]) -> None:
+    given_workload = workload(**fields)
+    inverse = given_workload.bidiagonal_inverse()
+    if inverse is None:
+        assert fields["kind"] not in ("prefix", "identity", "decay")
+        return
+    matrix = np.diag(inverse.p) - np.diag(inverse.q[1:], -1)
+    np.testing.assert_allclose(matrix @ given_workload.dense(), np.eye(given_workload.n), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"kind": "momentum", "n": 4, "momentum": 0.9}, "B.momentum.n4"),
+        ({"kind": "momentum", "n": 4, "momentum": 0.9, "learning_rates": ETA}, "B.momentum_schedule.n4"),
+        (
+            {"kind": "weight_decay", "n": 4, "rate": 0.1, "mode": "decoupled", "momentum": 0.9, "learning_rates": ETA},
+            "B.momentum_schedule_decoupled_wd.n4",
+        ),
+        (
+            {"kind": "weight_decay", "n": 4, "rate": 0.1, "mode": "coupled", "momentum": 0.9, "learning_rates": ETA},
+            "B.momentum_schedule_coupled_wd.n4",
+        ),
+    ],
+)
+def test_published_matrices(vectors: dict[str, Any], fields: dict[str, Any], key: str) -> None:
+    np.testing.assert_allclose(workload(**fields).dense(), vectors[key]["matrix"], rtol=1e-12)
+
+
+def test_momentum_before_the_schedule_is_another_matrix(vectors: dict[str, Any]) -> None:
+    dense = workload(kind="momentum", n=4, momentum=0.9, learning_rates=ETA).dense()
+    assert not np.allclose(dense, vectors["B.momentum_schedule.n4"]["wrong_order_M_A_D"])
+
+
+def test_mu2_and_srg(vectors: dict[str, Any]) -> None:
+    maps = vectors["B.mu2.n4"]
+    np.testing.assert_allclose(workload(kind="mu2", n=4, output="w").dense(), maps["w_map"], rtol=1e-12)
+    np.testing.assert_allclose(workload(kind="mu2", n=4, output="x").dense(), maps["x_map"], rtol=1e-12)
+    srg = vectors["B.srg_true.n6"]
+    coefficients = workload(kind="srg", n=6, momentum=srg["mu"], decay=srg["c"]).coefficients
+    np.testing.assert_allclose(coefficients, srg["toeplitz_coef"], rtol=1e-12)
+
+
+@given(st.integers(1, 30), st.floats(0, 0.99), st.floats(0, 1))
+def test_srg_coefficients_are_a_product_of_series(n: int, momentum: float, decay: float) -> None:
+    powers = [np.array([base**t for t in range(n)]) for base in (1.0, momentum, decay)]
+    expected = np.convolve(np.convolve(powers[0], powers[1])[:n], powers[2])[:n]
+    np.testing.assert_allclose(
+        workload(kind="srg", n=n, momentum=momentum, decay=decay).coefficients, expected, rtol=1e-12
+    )
+
+
+def test_named_schedules() -> None:
+    def rates(n: int, **schedule: Any) -> list[float]:
+        return workload(kind="schedule", n=n, learning_rates=schedule).document()["learning_rates"]
+
+    assert rates(3, kind="cosine", final=0.5) == [1.0, 0.75, 0.5]
+    assert rates(3, kind="cosine") == [1.0, 0.5, 0.0]
+    assert rates(1, kind="cosine", final=0.5) == [1.0]
+    assert rates(4, kind="linear_cooldown", steps=2, final=0.5) == [1.0, 1.0, 0.75, 0.5]
+    assert rates(5, kind="step", every=2, factor=0.5) == [1.0, 1.0, 0.5, 0.5, 0.25]
+    assert rates(4, kind="warmup_cosine", warmup=2, final=0) == pytest.approx([0.5, 1.0, 0.5, 0.0], abs=0)
+
+
+def test_a_matrix_known_by_its_digest_wants_its_numbers() -> None:
+    array = np.array([[2.0, 0.0], [1.0, 3.0]])
+    named = from_array(array)
+    asked = UserMatrix(kind="matrix", sha256=named.sha256, shape=[2, 2])
+    with pytest.raises(InvalidWorkload, match="upload"):
+        asked.dense()
+    np.testing.assert_array_equal(asked.bind(array).dense(), array)
+    with pytest.raises(InvalidWorkload, match="do not hash"):
+        asked.bind(array + np.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((2, 2)), "all zeros"),
+        (np.array([[1.0, 1e-300], [1.0, 1.0]]), "lower-triangular"),
+        (np.array([[np.nan]]), "NaN"),
+        (np.array([[np.inf]]), "infinity"),
+        (np.ones(3), "two dimensions"),
+        (np.ones((0, 3)), "two dimensions"),
+    ],
+)
+def test_matrices_that_cannot_be_workloads(array: np.ndarray, message: str) -> None:
+    with pytest.raises(InvalidWorkload, match=message):
+        from_array(array)
