@@ -1,0 +1,40 @@
+# Everything a fresh clone needs: each target sets up its own virtual environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench soak lock clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak
+
+# Exact versions and hashes, so that two installs are the same install.
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "factorize needs Python 3.11 or later: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+# Refresh the lock from pyproject.toml.
+lock:
+	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-emit-index-url --no-annotate --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) .demo build dist *.egg-info
