@@ -35,7 +35,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from api.database import engines, jobs, open_database
 from api.job import STATES, EngineRow, Job, Order
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, StoreUnavailable
 
 _OPEN = ("queued", "running")
 
@@ -68,8 +68,16 @@ class Ledger:
         self.close()
 
     @contextmanager
+    def _read(self) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except sa.exc.DatabaseError as error:
+            raise StoreUnavailable(f"the job database does not answer: {error.orig}; try again") from error
+
+    @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        with self._engine.connect().execution_options(write=True) as connection, connection.begin():
+        with self._read() as connection, connection.execution_options(write=True).begin():
             yield connection
 
     # Claims and changes of state
@@ -127,9 +135,7 @@ class Ledger:
 
     def finish(self, spec_digest: str, digest: str) -> Job | None:
         """The store has the result, whoever put it there: done. None if the job was not open."""
-        return self._update(
-            [jobs.c.spec_digest == spec_digest], {"state": "done", "digest": digest, "error": None}
-        )
+        return self._update([jobs.c.spec_digest == spec_digest], {"state": "done", "digest": digest, "error": None})
 
     def cancel(self, spec_digest: str) -> Job | None:
         """A user asked for the end. None if the job was not open."""
@@ -155,20 +161,20 @@ class Ledger:
 
     def get(self, spec_digest: str) -> Job | None:
         """The job of a spec, or None."""
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             row = connection.execute(_by_digest(spec_digest)).one_or_none()
         return None if row is None else _job(row)
 
     def unfinished(self) -> list[Job]:
         """All queued and running jobs, first come first."""
         order = (jobs.c.submitted, jobs.c.spec_digest)
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             rows = connection.execute(sa.select(jobs).where(jobs.c.state.in_(_OPEN)).order_by(*order)).all()
         return [_job(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state; every state is present."""
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)).all()
         return dict.fromkeys(STATES, 0) | {state: count for state, count in rows}
 
@@ -208,7 +214,7 @@ class Ledger:
         if cursor is not None:
             last_time, last_digest = _read_cursor(cursor)
             query = query.where(sa.or_(time < last_time, sa.and_(time == last_time, digest < last_digest)))
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             found = [_job(row) for row in connection.execute(query)]
         return found[:limit], _write_cursor(found[limit - 1]) if len(found) > limit else None
 
@@ -217,9 +223,7 @@ class Ledger:
     def announce(self, engine: EngineRow) -> None:
         """Write down that an engine lives."""
         with self._write() as connection:
-            connection.execute(
-                engines.insert().values(**{n: getattr(engine, n) for n in EngineRow.__slots__})
-            )
+            connection.execute(engines.insert().values(**{n: getattr(engine, n) for n in EngineRow.__slots__}))
 
     def beat(self, engine_id: str) -> bool:
         """Move the engine's number, so that others see it live. False if others have declared it dead."""
@@ -229,7 +233,7 @@ class Ledger:
 
     def engines(self) -> dict[str, EngineRow]:
         """Engines by id."""
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             return {row.id: EngineRow(**row._mapping) for row in connection.execute(sa.select(engines))}
 
     def forget(self, engine_id: str) -> None:
@@ -259,9 +263,7 @@ def _write_cursor(job: Job) -> str:
 
 def _read_cursor(cursor: str) -> tuple[str, str]:
     try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode(
-            "ascii"
-        )
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
         time, digest = text.split(" ")
     except (binascii.Error, UnicodeError, ValueError) as error:
         raise InvalidParameter(

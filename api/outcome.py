@@ -24,12 +24,8 @@ class Ending(Enum):
 
     DONE = "the solve is stored"
     FAILED = "the solver stopped without an answer; its message says why"
-    OUT_OF_MEMORY = (
-        "the solve wanted more memory than it was admitted with; use a smaller n or a structured mechanism"
-    )
-    TIMEOUT = (
-        "the solve ran past its wall limit; use a larger tolerance or a cheaper mechanism, or raise the limit"
-    )
+    OUT_OF_MEMORY = "the solve wanted more memory than it was admitted with; use a smaller n or a structured mechanism"
+    TIMEOUT = "the solve ran past its wall limit; use a larger tolerance or a cheaper mechanism, or raise the limit"
     CANCELLED = "the solve was cancelled; post the spec again to solve it"
     CRASHED = "the solver process was killed; post the spec again, and report it if it happens again"
     INTERRUPTED = "the solver process was told to end from outside; the service tries again by itself"

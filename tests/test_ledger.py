@@ -246,9 +246,7 @@ def test_a_bad_filter_is_refused_with_its_name(ledger, arguments):
 def test_every_change_of_a_running_job_is_numbered_without_gaps_among_threads(ledger):
     job = claim(ledger)
     with ThreadPoolExecutor(8) as pool:
-        numbers = [
-            j.seq for j in pool.map(lambda i: ledger.update_progress(job, {"iteration": i}), range(40))
-        ]
+        numbers = [j.seq for j in pool.map(lambda i: ledger.update_progress(job, {"iteration": i}), range(40))]
     assert sorted(numbers) == list(range(2, 42))
 
 

@@ -215,9 +215,7 @@ def test_wall_limit():
     ids=["traceback", "reported"],
 )
 def test_memory_limit(catch):
-    body = textwrap.dedent("try:\n    block = bytearray(2 << 30)") + textwrap.dedent(
-        catch or "\nfinally: pass"
-    )
+    body = textwrap.dedent("try:\n    block = bytearray(2 << 30)") + textwrap.dedent(catch or "\nfinally: pass")
     outcome = solve(body, memory_mb=16)
     assert outcome.ending is Ending.OUT_OF_MEMORY and outcome.error is not None
     assert outcome.error["type"] == "out_of_memory" and "16 MB" in outcome.error["message"]
@@ -286,10 +284,7 @@ def test_an_exception_in_report_kills_the_child(tmp_path):
 def test_a_guard_that_is_killed_or_stopped_takes_nobody_with_it(tmp_path, stop, monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.5)
     log = tmp_path / "pids"
-    body = (
-        textwrap.dedent(FAMILY.format(path=str(log)))
-        + f"\nos.kill(os.getppid(), {int(stop)})\ntime.sleep(60)"
-    )
+    body = textwrap.dedent(FAMILY.format(path=str(log))) + f"\nos.kill(os.getppid(), {int(stop)})\ntime.sleep(60)"
     outcome = run(request(body, seconds_limit=1.5), report=lambda event: None, cancelled=lambda: False)
     assert outcome.ending is (Ending.CRASHED if stop == signal.SIGKILL else Ending.TIMEOUT)
     pids = read_pids(log, 4)[:3]  # the last left the session, and with the guard the only one who knew it
