@@ -1,0 +1,146 @@
+"""The store's small documents: manifests and spec entries, each one line of JSON that carries its own sha256.
+
+The digest of a manifest does not cover its volatile parts (files, time, environment), and a spec entry has no digest of
+its own; the seal `{"record": ..., "sha256": ...}` covers every byte of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from factorize.encoding import canonical_json, check_digest, json_digest, read_json
+from factorize.errors import CorruptObject, FactorizeError
+from factorize.manifest import StoredFile, check_manifest
+
+MAX_RECORD_BYTES = 1 << 30
+SPECS = "specs"
+FAMILIES = "families"
+MANIFESTS = "manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class SpecEntry:
+    """Which factorization answers a spec.
+
+    Attributes:
+        spec_digest: what was asked.
+        family: the same without the tolerance.
+        tolerance: what was asked for.
+        converged: whether it was met.
+        digest: the answer.
+    """
+
+    spec_digest: str
+    family: str
+    tolerance: float
+    converged: bool
+    digest: str
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> SpecEntry:
+        """Return the entry that a manifest makes for its own spec."""
+        spec = manifest["spec"]
+        converged = manifest["certificate"]["converged"]
+        return cls(manifest["spec_digest"], family_digest(spec), spec["tolerance"], converged, manifest["digest"])
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Where it stands: below its family and below its own digest."""
+        return family_key(self.family, self.spec_digest), spec_key(self.spec_digest)
+
+    def sealed(self) -> bytes:
+        """Return its bytes."""
+        return seal(asdict(self))
+
+
+def family_digest(spec: Mapping[str, Any]) -> str:
+    """Return the sha256 of a canonical spec document without its tolerance."""
+    return json_digest({name: value for name, value in spec.items() if name != "tolerance"})
+
+
+def spec_key(spec_digest: str) -> str:
+    """Return the key of a spec's entry."""
+    return f"{SPECS}/{check_digest(spec_digest)[:2]}/{spec_digest}.json"
+
+
+def family_folder(family: str) -> str:
+    """Return the folder of a family's entries."""
+    return f"{FAMILIES}/{check_digest(family)[:2]}/{family}"
+
+
+def family_key(family: str, spec_digest: str) -> str:
+    """Return the key of a spec's entry below its family."""
+    return f"{family_folder(family)}/{check_digest(spec_digest)}.json"
+
+
+def manifest_key(digest: str) -> str:
+    """Return the key of a manifest."""
+    return f"{MANIFESTS}/{check_digest(digest)[:2]}/{digest}.json"
+
+
+def seal(record: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a record with their own sha256."""
+    return canonical_json({"record": record, "sha256": json_digest(record)})
+
+
+def unseal(text: bytes, name: str) -> dict[str, Any]:
+    """Return the record of a sealed text.
+
+    Args:
+        text: the bytes.
+        name: what they are, for the message.
+
+    Raises:
+        CorruptObject: one bit of it is not what was written.
+    """
+    try:
+        sealed = read_json(text, limit=MAX_RECORD_BYTES)
+        record = sealed["record"]
+        intact = isinstance(record, dict) and seal(record) == text
+    except (FactorizeError, LookupError, TypeError, ValueError) as error:
+        raise CorruptObject(f"{name} is damaged: {error}; run fsck --repair") from None
+    if not intact:
+        raise CorruptObject(f"{name} is damaged: it does not hash to its own sha256; run fsck --repair")
+    return record
+
+
+def read_manifest(text: bytes, digest: str) -> dict[str, Any]:
+    """Return a manifest from its stored bytes.
+
+    Raises:
+        CorruptObject: damaged, or not the manifest of that digest, or not one that names a file.
+    """
+    name = f"the manifest {digest}"
+    manifest = unseal(text, name)
+    try:
+        check_manifest(manifest)
+        StoredFile.of(manifest)
+        answers = SpecEntry.of(manifest).digest == digest
+    except CorruptObject as error:
+        raise CorruptObject(f"{name} is damaged: {error}; run fsck --repair") from None
+    except (LookupError, TypeError) as error:
+        raise CorruptObject(f"{name} is not one of this format: {type(error).__name__}: {error}") from None
+    if not answers:
+        raise CorruptObject(f"{name} is another one, {manifest['digest']}; run fsck --repair")
+    return manifest
+
+
+def read_entry(text: bytes, name: str) -> SpecEntry:
+    """Return a spec entry from its stored bytes.
+
+    Raises:
+        CorruptObject: damaged, or not an entry.
+    """
+    record = unseal(text, name)
+    try:
+        return SpecEntry(**record)
+    except TypeError as error:
+        raise CorruptObject(f"{name} is not a spec entry: {error}") from None
+
+
+def user_matrices(spec: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
+    """Return digest and shape of every user's matrix that a canonical spec document names."""
+    workloads = [spec["workload"], spec.get("optimize_for") or {}]
+    return [(entry["sha256"], entry["shape"]) for entry in workloads if entry.get("kind") == "matrix"]
