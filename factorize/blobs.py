@@ -11,7 +11,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -247,9 +247,25 @@ def blob_key(sha256: str) -> str:
 
 
 def read_chunks(reader: Reader) -> Iterator[bytes]:
-    """Iterate over an open object in chunks of 4 MiB; a file that shrinks meanwhile just ends early."""
-    for offset in range(0, reader.entry.size, CHUNK_BYTES):
-        yield reader.read(min(CHUNK_BYTES, reader.entry.size - offset), offset)
+    """Iterate over an open object in chunks of 4 MiB, each read while the one before it is being used.
+
+    A file that shrinks meanwhile yields short chunks; the digest is what tells.
+    """
+    size = reader.entry.size
+    if size <= CHUNK_BYTES:
+        yield reader.read(size, 0)
+        return
+    with ThreadPoolExecutor(1, "read-ahead") as pool:
+        coming = pool.submit(reader.read, CHUNK_BYTES, 0)
+        for index in range(1, _count(size)):
+            chunk = coming.result()
+            coming = pool.submit(reader.read, _length(size, index), index * CHUNK_BYTES)
+            yield chunk
+        yield coming.result()
+
+
+def _count(size: int) -> int:
+    return -(-size // CHUNK_BYTES)
 
 
 def _length(size: int, index: int) -> int:

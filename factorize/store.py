@@ -231,7 +231,8 @@ class Store:
             text = self.index.read(MARKER)
         if text != canonical_json(FORMAT):
             raise StoreUnavailable(
-                f"{self.url}/{MARKER} is not that of store format {FORMAT['version']}; use the release that wrote it"
+                f"{self.url}/{MARKER} is not that of store format {FORMAT['version']}; use the release that wrote it, "
+                "or remove that file if it is damaged"
             )
 
     def enter(self, entry: SpecEntry) -> None:
