@@ -25,7 +25,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.newton import Optimum, Progress, maximise
+from solvers.newton import Optimum, Progress, maximise, require_range
 from solvers.poles import UNIT, Poles
 from solvers.streaming import Generators
 from solvers.threads import run
@@ -34,7 +34,6 @@ Array = NDArray[np.float64]
 
 _FLAGS = {"reassoc", "contract", "nsz"}
 _CHUNK_BYTES = 1 << 17  # one chunk of e for all poles of a block stays in the second-level cache
-_RANGE = 1e60
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
 
 
@@ -72,8 +71,8 @@ class Bidiagonal:
         if self.p.ndim != 1 or self.p.shape != self.q.shape or not self.p.size:
             raise ValueError(f"p and q must be vectors of one length, got shapes {self.p.shape} and {self.q.shape}")
         self.q[0] = 0.0
-        require_range("p", self.p)
-        require_range("q", self.q[self.q != 0.0])
+        require_range("p", self.p, 1e-60, 1e60)
+        require_range("q", self.q[self.q != 0.0], 1e-60, 1e60)
         self._p2, self._q2 = self.p**2, self.q**2
         self.size = self.p.size
         self._work: Array | None = None
@@ -151,17 +150,6 @@ class Bidiagonal:
 
     def _pays(self, poles: Poles) -> bool:
         return self.size * poles.nodes.size >= _PARALLEL_WORK
-
-
-def require_range(name: str, values: Array) -> None:
-    """Refuse values outside [1e-60, 1e60], where the recurrences could leave the range of float64.
-
-    Raises:
-        ValueError: with the offending value.
-    """
-    wrong = ~((values >= 1.0 / _RANGE) & (values <= _RANGE))  # also true for NaN
-    if wrong.any():
-        raise ValueError(f"{name} holds {values[wrong][0]}, outside [1e-60, 1e60]; rescale the workload")
 
 
 @numba.njit(cache=True, nogil=True)

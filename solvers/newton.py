@@ -11,8 +11,9 @@ see `Structure`.  No step forms an n x n array.
 
 A step solves ``S diag(v) dlog v = diag(X) - mean`` with ``S = -d diag(X) / dv``, symmetric positive definite.  In the
 unknown ``y = sqrt(v) dlog v`` its matrix has its spectrum in ``(0, mean / 2]`` near the optimum, hence conjugate
-gradients without a preconditioner.  They control a norm weighted with v, which may span thirty decades; a few
-Richardson steps afterwards clean the entries that this norm does not see.  A few power steps ``v <- v X_ii^2`` come
+gradients without a preconditioner.  They control a norm weighted with v, which may span thirty decades; entries
+that this norm does not see, and that end with a larger residual than they began with, are set back to a power step, and
+a few Richardson steps clean up.  A few power steps ``v <- v X_ii^2`` come
 first; they never lower N^2 / sum(v), since ``||A D||_*`` is convex in the diagonal of D.
 
 The approximations follow the progress: poles for a hundredth of the gap that the step can reach, and for S, which
@@ -44,7 +45,7 @@ _MOST_STEPS = 60
 _MOST_PRODUCTS = 60
 _STALL = 8  # steps without a better gap after which rounding, not work, is what is missing
 _HESSIAN_ERROR = 0.065
-_LONGEST_STEP = 1.5  # in log v
+_LONGEST_RISE, _LONGEST_FALL = 3.5, 1.5  # factors 4.5 upwards and downwards
 _SUM_ROUNDING = 100 * UNIT  # pairwise sums of n < 2**40 products and the few operations around them
 
 
@@ -151,6 +152,8 @@ def maximise(
     while True:
         if callback is not None:
             callback(step, current.gap)
+        if current.lower > best.lower * (1.0 + 2.0 * best.poles.delta):
+            best_step = step
         if current.gap < best.gap:
             best, best_step = current, step
         if best.gap <= 0.9 * tolerance or step >= min(_MOST_STEPS, best_step + _STALL):
@@ -165,6 +168,17 @@ def maximise(
         step += 1
 
 
+def require_range(name: str, values: Array, low: float, high: float) -> None:
+    """Refuse values outside [low, high], where the recurrences could leave the range of float64.
+
+    Raises:
+        ValueError: with the first offending value.
+    """
+    wrong = ~((values >= low) & (values <= high))  # also true for NaN
+    if wrong.any():
+        raise ValueError(f"{name} holds {values[wrong][0]}, outside [{low:g}, {high:g}]; rescale the workload")
+
+
 def _checked(start: Array, size: int) -> Array:
     v = np.array(start, dtype=np.float64)
     if v.shape != (size,) or not np.all((v > 0) & np.isfinite(v)):
@@ -173,7 +187,7 @@ def _checked(start: Array, size: int) -> Array:
 
 
 def _evaluate(structure: Structure, v: Array, error: float) -> _Iterate:
-    poles = zolotarev(*structure.interval(v), error=error)
+    poles = zolotarev(*structure.interval(v), error=error, multiple=8)
     x = structure.diagonal(v, poles)
     total, budget = float((v * x).sum()), float(v.sum())
     if not 0.0 < total < math.inf:
@@ -202,14 +216,18 @@ def _direction(structure: Structure, at: _Iterate) -> tuple[Array, int]:
     y = right / largest
     norm = float(right @ right)
     reach = math.sqrt(norm / at.budget) / at.mean
-    y, used = _conjugate_gradients(apply, right, y, norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2)
+    y, residual, used = _conjugate_gradients(apply, right, y, norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2)
+    lost = np.abs(residual) > np.maximum(np.abs(right), 0.1 * np.abs(at.x - at.mean).max() * root)
+    y[lost] = right[lost] / largest
     for _ in range(_SMOOTHING_STEPS):
         y += (right - apply(y)) / largest
     y /= root
     return y, used + _SMOOTHING_STEPS
 
 
-def _conjugate_gradients(apply: Callable[[Array], Array], right: Array, y: Array, enough: float) -> tuple[Array, int]:
+def _conjugate_gradients(
+    apply: Callable[[Array], Array], right: Array, y: Array, enough: float
+) -> tuple[Array, Array, int]:
     residual = right - apply(y)
     along = residual.copy()
     norm, used = float(residual @ residual), 1
@@ -223,15 +241,19 @@ def _conjugate_gradients(apply: Callable[[Array], Array], right: Array, y: Array
         previous, norm = norm, float(residual @ residual)
         along *= norm / previous
         along += residual
-    return y, used
+    return y, residual, used
+
+
+def _growth(step: Array) -> Array:
+    """Factor for v: linear upwards, as diag(X) sees sums of neighbouring v; exponential downwards, to stay positive."""
+    return np.where(step > 0.0, 1.0 + np.minimum(step, _LONGEST_RISE), np.exp(np.clip(step, -_LONGEST_FALL, 0.0)))
 
 
 def _search(structure: Structure, at: _Iterate, direction: Array, error: float) -> _Iterate:
     """Backtrack on the lower bound; a power step if four lengths fail."""
-    np.clip(direction, -_LONGEST_STEP, _LONGEST_STEP, out=direction)
     length = 1.0
     for _ in range(4):
-        trial = _evaluate(structure, at.v * np.exp(length * direction), error)
+        trial = _evaluate(structure, at.v * _growth(length * direction), error)
         if trial.lower >= at.lower * (1.0 - 4.0 * (at.poles.delta + trial.poles.delta)):
             return trial
         length *= 0.3
