@@ -1,0 +1,211 @@
+"""One HTTP/1.1 connection to one service, on the standard library alone.
+
+Every failure of the network becomes `ServiceUnreachable` and every problem document a `ServiceError`, so that callers
+see two errors and no socket's. A body's length is always checked: the standard library's `readinto` returns a short
+count for a connection that was cut, without any error.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from factorize.encoding import read_json
+from factorize.errors import InvalidParameter, MalformedJson, ServiceError, ServiceUnreachable
+
+TIMEOUT = 30.0
+"""Seconds without a byte after which a connection counts as stalled; twice the service's pause between pings."""
+
+_DOCUMENT_BYTES = 1 << 28
+_PROBLEM_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a service is: scheme, host, port and the path that it is mounted under."""
+
+    scheme: str
+    host: str
+    port: int | None
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Read `http://host:port/prefix`.
+
+        Raises:
+            InvalidParameter: another scheme, no host, or a query.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise InvalidParameter(
+                f"url {str(url)[:80]!r} is no address of a service; give http://HOST:PORT or https://HOST", field="url"
+            )
+        return cls(parts.scheme, parts.hostname, port, parts.path.rstrip("/"))
+
+    def __str__(self) -> str:
+        """The URL."""
+        port = "" if self.port is None else f":{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}{port}{self.prefix}"
+
+
+@contextmanager
+def network(address: Address) -> Iterator[None]:
+    """Turn what the network raises inside into `ServiceUnreachable`."""
+    try:
+        yield
+    except TimeoutError:
+        raise ServiceUnreachable(f"{address} sent nothing for too long; try again, or raise the timeout") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(error)[:200] or type(error).__name__
+        raise ServiceUnreachable(f"{address} cannot be reached ({reason}); is `factorize serve` running?") from error
+
+
+class Reply:
+    """An answer whose body has not been read yet.
+
+    Attributes:
+        status: HTTP status.
+        length: what Content-Length states, or None.
+    """
+
+    def __init__(self, response: http.client.HTTPResponse, address: Address) -> None:
+        self._response = response
+        self._address = address
+        self.status = response.status
+        self.length = response.length
+
+    def header(self, name: str) -> str | None:
+        """Return one header's value, or None."""
+        return self._response.getheader(name)
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer from the body; 0 means that the body, or the connection, has ended."""
+        with network(self._address):
+            return self._response.readinto(buffer)
+
+    def line(self, limit: int) -> bytes:
+        """Return the next line of the body, at most `limit` bytes; empty at the end."""
+        with network(self._address):
+            return self._response.readline(limit)
+
+    def close(self) -> None:
+        """Let go of what has not been read."""
+        self._response.close()
+
+    def document(self, limit: int = _DOCUMENT_BYTES) -> dict[str, Any]:
+        """Return the whole body as one JSON object.
+
+        Raises:
+            ServiceUnreachable: the body was cut.
+            ServiceError: it is no JSON object.
+        """
+        with network(self._address):
+            raw = self._response.read(limit + 1)
+            if self._response.length:
+                raise http.client.IncompleteRead(raw, self._response.length)
+        try:
+            value = read_json(raw, limit=limit)
+        except MalformedJson as error:
+            raise ServiceError(f"{self._address} did not answer with JSON: {error}", status=self.status) from None
+        if not isinstance(value, dict):
+            raise ServiceError(f"{self._address} answered with JSON that is no object", status=self.status)
+        return value
+
+
+class Connection:
+    """A connection that is opened on first use and kept; one thread at a time.
+
+    Args:
+        url: of the service.
+        timeout: seconds without a byte after which the service counts as unreachable.
+    """
+
+    def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
+        self.address = Address.parse(url)
+        self.timeout = timeout
+        self._open: http.client.HTTPConnection | None = None
+        self._reply: Reply | None = None
+
+    def send(
+        self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Send one request and return the answer, whose body is still to be read.
+
+        A kept connection that the service has closed meanwhile is opened again, once: every request here is idempotent.
+
+        Raises:
+            ServiceUnreachable: nothing answered.
+            ServiceError: the answer is a problem, or a redirection.
+        """
+        kept = self._open is not None
+        try:
+            reply = self._send(method, path, body, dict(headers or {}))
+        except ServiceUnreachable:
+            self.close()
+            if not kept:
+                raise
+            reply = self._send(method, path, body, dict(headers or {}))
+        if reply.status >= 300:
+            raise self._problem(reply)
+        return reply
+
+    def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+        with network(self.address):
+            if self._open is None:
+                self._open = self._connect()
+            try:
+                self._open.request(method, self.address.prefix + path, body=body, headers=headers)
+                self._reply = Reply(self._open.getresponse(), self.address)
+                return self._reply
+            except BaseException:
+                self.close()
+                raise
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = self.address.host, self.address.port
+        if self.address.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=self.timeout, context=context)
+        return http.client.HTTPConnection(host, port, timeout=self.timeout)
+
+    def _problem(self, reply: Reply) -> ServiceError:
+        try:
+            problem = reply.document(_PROBLEM_BYTES)
+        except ServiceError:
+            problem = {}
+        finally:
+            self.close()
+        title = problem.get("title") or f"{self.address} answered with HTTP status {reply.status}"
+        detail = problem.get("detail")
+        return ServiceError(f"{title}: {detail}" if detail else str(title), status=reply.status, problem=problem)
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._reply is not None:
+            self._reply.close()  # it holds the socket where the service has announced to close
+            self._reply = None
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def __enter__(self) -> Connection:
+        """Return the connection."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()

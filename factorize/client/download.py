@@ -1,0 +1,222 @@
+"""Download one factor file: resumed by Range, hashed while it is read, named only after it is checked."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from factorize.client.connection import TIMEOUT, Connection, Reply
+from factorize.client.events import Event, ProgressCallback, ignore
+from factorize.client.service import Service, SpecSource
+from factorize.encoding import read_json, tensor_digest
+from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, ServiceUnreachable, StoreUnavailable
+from factorize.manifest import StoredFile, check_manifest
+
+ATTEMPTS = 3
+"""Consecutive connections without a new byte, and whole transfers with wrong bytes, after which a download gives up."""
+
+_BUFFER_BYTES = 1 << 18  # a broken connection loses at most this much of what it brought
+_PAUSE = 0.2
+_MANIFEST_BYTES = 1 << 30
+
+
+def fetch(
+    source: SpecSource, *, url: str, to: str | Path, progress: ProgressCallback = ignore, timeout: float = TIMEOUT
+) -> Path:
+    """Download the factor file of a spec or digest; solve it first if the service does not have it.
+
+    The bytes go to `FILE.part`, which a later call resumes, and get their name once length, sha256, the manifest inside
+    and every matrix agree with the manifest that answered.
+
+    Args:
+        source: a spec (JSON text, plain data, `factorize.Spec`), a digest, or a spec digest. Pin the digest in training
+            jobs: it names these bytes for ever.
+        url: of the service.
+        to: where to write; a file there is replaced, and kept as it is if it already has the right bytes.
+        progress: called with the events of a running solve, then with `download` events {bytes, total}.
+        timeout: seconds without a byte after which a connection counts as stalled; a download then resumes.
+
+    Returns:
+        The path written.
+
+    Raises:
+        CorruptObject: the bytes are wrong after three transfers, or the manifest answers another question.
+        SolveFailed, Cancelled: the solve ended without a result.
+        ServiceError, ServiceUnreachable: refused, or three connections in a row brought nothing.
+        StoreUnavailable: the file cannot be written.
+        InvalidParameter: `to` is a folder, or another download writes it now.
+    """
+    target = Path(to)
+    if target.is_dir():
+        raise InvalidParameter(f"{target} is a folder; name the file to write", field="to")
+    service = Service(url, timeout=timeout)
+    manifest = service.manifest(source, progress=progress)
+    stored = StoredFile.of(manifest)
+    if _has(target, stored):
+        return target
+    try:
+        _download(service, stored, manifest, target, progress)
+    except OSError as error:  # the network's have become ServiceUnreachable
+        reason = error.strerror or error
+        raise StoreUnavailable(f"{target} cannot be written: {reason}; free space or name another file") from error
+    return target
+
+
+def check_file(path: str | Path, manifest: Mapping[str, Any]) -> None:
+    """Check that a file is the one that a manifest describes: its own manifest has that digest, and so do its matrices.
+
+    Raises:
+        CorruptObject: otherwise.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            inside = read_json((file.metadata() or {}).get("manifest", ""), limit=_MANIFEST_BYTES)
+            check_manifest(inside)
+            if inside["digest"] != manifest["digest"]:
+                raise CorruptObject(f"{path} holds {inside['digest']}, not {manifest['digest']}; do not use it")
+            for entry in (*inside["matrices"].values(), inside["dual"]):
+                if entry and tensor_digest(file.get_tensor(name) for name in entry["tensors"]) != entry["sha256"]:
+                    raise CorruptObject(f"the bytes of {entry['tensors'][0]} in {path} do not hash to their digest")
+    except CorruptObject:
+        raise
+    except (SafetensorError, FactorizeError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptObject(f"{path} is not a factor file: {str(error)[:200]}") from None
+
+
+def _download(
+    service: Service, stored: StoredFile, manifest: Mapping[str, Any], target: Path, progress: ProgressCallback
+) -> None:
+    part = target.with_name(target.name + ".part")
+    with _exclusive(part) as file, service.connect() as connection:
+        try:
+            _fill(connection, stored, file, progress)
+            file.flush()
+            check_file(part, manifest)
+        except CorruptObject:
+            part.unlink()  # nothing to resume from
+            raise
+        os.fsync(file.fileno())
+        os.replace(part, target)
+    _sync_folder(target)
+
+
+def _fill(connection: Connection, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
+    """Bring a part file to the stored length and sha256, from whatever it holds."""
+    for _ in range(ATTEMPTS):
+        state = _hash_part(file, stored)
+        state = _transfer(connection, stored, file, state, progress)
+        if state.hexdigest() == stored.sha256:
+            return
+        file.truncate(0)
+        connection.close()
+    raise CorruptObject(
+        f"{connection.address} sent {ATTEMPTS} times {stored.bytes} bytes that do not hash to {stored.sha256}; "
+        "something between it and here changes them"
+    )
+
+
+def _hash_part(file: BinaryIO, stored: StoredFile) -> Any:
+    """Return the sha256 state of what a part file holds, which is emptied if it cannot be the start of the file."""
+    if os.fstat(file.fileno()).st_size > stored.bytes:
+        file.truncate(0)
+    state = hashlib.sha256()
+    file.seek(0)
+    while block := file.read(_BUFFER_BYTES):
+        state.update(block)
+    return state
+
+
+def _transfer(
+    connection: Connection, stored: StoredFile, file: BinaryIO, state: Any, progress: ProgressCallback
+) -> Any:
+    """Append until the part file has the stored length; return the sha256 state over all of it."""
+    idle = 0
+    while (position := file.tell()) < stored.bytes:
+        try:
+            reply = _ask(connection, stored, position)
+            if reply.status == 200 and position:
+                file.seek(0)
+                file.truncate(0)
+                state = hashlib.sha256()
+                position = 0
+            _append(reply, stored, file, state, progress)
+        except ServiceUnreachable:
+            connection.close()
+            idle = 0 if file.tell() > position else idle + 1
+            if idle == ATTEMPTS:
+                raise
+            time.sleep(_PAUSE * idle)
+    return state
+
+
+def _ask(connection: Connection, stored: StoredFile, position: int) -> Reply:
+    """Ask for the bytes from a position on, and check that the answer is about them.
+
+    Raises:
+        ServiceUnreachable: it is not; worth another try.
+        ServiceError: a problem, which another try would not change.
+    """
+    etag = f'"{stored.sha256}"'
+    headers = {"Accept-Encoding": "identity"}
+    if position:
+        headers |= {"Range": f"bytes={position}-", "If-Range": etag}
+    reply = connection.send("GET", f"/v1/blobs/{stored.sha256}", headers=headers)
+    first = position if reply.status == 206 else 0
+    expected = f"bytes {first}-{stored.bytes - 1}/{stored.bytes}"
+    if reply.status not in (200, 206) or (reply.status == 206 and reply.header("Content-Range") != expected):
+        raise ServiceUnreachable(f"{connection.address} sent another range than the one asked for ({expected})")
+    if reply.length != stored.bytes - first:
+        raise ServiceUnreachable(f"{connection.address} announced {reply.length} bytes, not {stored.bytes - first}")
+    return reply
+
+
+def _append(reply: Reply, stored: StoredFile, file: BinaryIO, state: Any, progress: ProgressCallback) -> None:
+    buffer = memoryview(bytearray(_BUFFER_BYTES))
+    while (left := stored.bytes - file.tell()) > 0:
+        count = reply.readinto(buffer[: min(left, _BUFFER_BYTES)])
+        if not count:
+            raise ServiceUnreachable(f"the connection was cut {left} bytes before the end of {stored.sha256}")
+        file.write(buffer[:count])
+        state.update(buffer[:count])
+        progress(Event("download", {"bytes": file.tell(), "total": stored.bytes}))
+
+
+def _has(path: Path, stored: StoredFile) -> bool:
+    """Whether a file is there already, byte for byte."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != stored.bytes:
+                return False
+            return hashlib.file_digest(file, "sha256").hexdigest() == stored.sha256
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _exclusive(part: Path) -> Iterator[BinaryIO]:
+    """Open a part file for this process alone."""
+    with open(part, "a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat())
+        except BlockingIOError:
+            mine = False
+        if not mine:  # locked, or renamed by its writer between the opening and the lock
+            raise InvalidParameter(f"another download is writing {part} now; wait for it", field="to")
+        yield file
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

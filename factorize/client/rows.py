@@ -1,0 +1,154 @@
+"""Rows of C, C^-1 or B streamed from a service in blocks, with the next block on its way while one is used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal
+
+import numpy as np
+
+from factorize.client.connection import TIMEOUT, Connection, Reply
+from factorize.client.service import PATH, Service, SpecSource
+from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable
+
+BLOCK_BYTES = 4 << 20
+ATTEMPTS = 3
+"""Connections that may fail for one block before the stream gives up."""
+
+MATRICES = ("C", "C_inv", "B")
+_PAUSE = 0.2
+
+
+class RowStream:
+    """The rows of one matrix of one factorization, in order; memory for two blocks.
+
+    Args:
+        url: of the service.
+        source: digest (pin it in training jobs), spec digest or spec; what answers is checked against it.
+        matrix: `C`, `C_inv` (the noising matrix) or `B` (the decoder).
+        block_bytes: size of one request; 4 MB hides the latency of a local network.
+        timeout: seconds without a byte after which a connection counts as broken; the block is asked for again.
+        manifest: the checked manifest, where the caller has it already.
+
+    Attributes:
+        manifest: the checked manifest.
+        digest: of the factorization; every block is asked for under it, so that no two results can mix.
+        shape: (rows, n).
+
+    Raises:
+        InvalidParameter: unknown matrix, or a block smaller than 1 byte.
+        CorruptObject, ServiceError, ServiceUnreachable: no valid manifest came.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        source: SpecSource,
+        matrix: Literal["C", "C_inv", "B"] = "C_inv",
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        timeout: float = TIMEOUT,
+        manifest: dict[str, Any] | None = None,
+    ) -> None:
+        if matrix not in MATRICES:
+            raise InvalidParameter(f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRICES)}", field="matrix")
+        if block_bytes < 1:
+            message = f"block_bytes={block_bytes} is below 1; give the bytes of one request"
+            raise InvalidParameter(message, field="block_bytes")
+        self._service = Service(url, timeout=timeout)
+        self.manifest = manifest if manifest is not None else self._service.manifest(source)
+        self.digest = str(self.manifest["digest"])
+        self.matrix = matrix
+        self.shape = _shape(self.manifest, matrix)
+        self._per_block = max(1, block_bytes // (8 * self.shape[1]))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield every row, read-only, shape (n,), float64."""
+        return self.iterate(0)
+
+    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
+        """Yield the rows from `start` on.
+
+        Raises:
+            InvalidParameter: `start` is outside the matrix.
+            ServiceError: refused, or an answer with another shape or type than asked for.
+            ServiceUnreachable: three connections in a row broke.
+        """
+        for block in self.blocks(start):
+            yield from block
+
+    def blocks(self, start: int = 0) -> Generator[np.ndarray, None, None]:
+        """Yield read-only blocks of rows from `start` on, each of at most `block_bytes`; see `iterate`.
+
+        Requests begin at multiples of the block's rows wherever the stream begins: a service that computes rows may
+        round a row differently in another block, and a restarted job has to get the bits that it had.
+        """
+        if not 0 <= start <= self.shape[0]:
+            raise InvalidParameter(f"row {start} is outside {self.matrix}, rows 0:{self.shape[0]}", field="start")
+        skipped = start % self._per_block
+        spans = iter(range(start - skipped, self.shape[0], self._per_block))
+        with self._service.connect() as connection, ThreadPoolExecutor(1, "factorize-rows") as ahead:
+
+            def ask() -> Future[np.ndarray] | None:
+                first = next(spans, None)
+                return None if first is None else ahead.submit(self._read, connection, first)
+
+            coming = ask()
+            while coming is not None:
+                block = coming.result()
+                coming = ask()
+                yield block[skipped:]
+                skipped = 0
+
+    def _read(self, connection: Connection, first: int) -> np.ndarray:
+        stop = min(first + self._per_block, self.shape[0])
+        path = f"{PATH}/{self.digest}/matrices/{self.matrix}?rows={first}:{stop}"
+        failures = 0
+        while True:
+            try:
+                return _fill(connection.send("GET", path), (stop - first, self.shape[1]))
+            except ServiceUnreachable:
+                connection.close()
+                failures += 1
+                if failures == ATTEMPTS:
+                    raise
+                time.sleep(_PAUSE * failures)
+
+
+def _fill(reply: Reply, shape: tuple[int, int]) -> np.ndarray:
+    """Read one block of exactly the shape asked for.
+
+    Raises:
+        ServiceUnreachable: the body was cut; worth another try.
+        ServiceError: the headers state another shape, type or length.
+    """
+    stated = (reply.header("X-Factorize-Shape") or "", reply.header("X-Factorize-Dtype"))
+    size = 8 * shape[0] * shape[1]
+    if stated != (f"{shape[0]},{shape[1]}", "float64") or reply.length not in (None, size):
+        raise ServiceError(
+            f"asked for rows of shape {shape} in float64; the service announced shape {stated[0][:40]!r}, "
+            f"dtype {str(stated[1])[:20]!r}, {reply.length} bytes",
+            status=reply.status,
+        )
+    block = np.empty(shape, dtype="<f8")
+    buffer = block.reshape(-1).view(np.uint8).data
+    filled = 0
+    while filled < size:
+        count = reply.readinto(buffer[filled:])
+        if not count:
+            raise ServiceUnreachable(f"the connection was cut {size - filled} bytes before the end of a block of rows")
+        filled += count
+    if reply.readinto(memoryview(bytearray(1))):
+        raise ServiceError(f"more bytes came than {shape} rows have", status=reply.status)
+    native = block.astype(np.float64, copy=False)
+    native.setflags(write=False)
+    return native
+
+
+def _shape(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:
+    """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs."""
+    n = manifest["matrices"]["C"]["shape"][1]
+    rows = manifest["spec"]["workload"].get("shape", [n])[0] if matrix == "B" else n
+    return rows, n

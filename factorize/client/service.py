@@ -1,0 +1,252 @@
+"""A service, as a training job or the command line sees it: post a spec, follow the job, get the checked manifest."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any, Protocol, runtime_checkable
+
+from factorize.client.connection import TIMEOUT, Connection
+from factorize.client.events import Event, ProgressCallback, ignore, read_events
+from factorize.encoding import canonical_json, check_digest
+from factorize.errors import Cancelled, CorruptObject, ServiceError, ServiceUnreachable, SolveFailed
+from factorize.manifest import check_manifest
+
+PATH = "/v1/factorizations"
+ATTEMPTS = 5
+"""Consecutive failures to reach the service after which waiting for a job gives up."""
+
+_SETTLE = 0.05
+"""Seconds to wait after a job's last event, where its result is not visible yet."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@runtime_checkable
+class Documented(Protocol):
+    """A spec that writes itself as plain data (`factorize.Spec`)."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+
+
+SpecSource = str | bytes | Mapping[str, Any] | Documented
+"""A spec: JSON text, plain data or a `factorize.Spec`. A text of 64 hexadecimal digits is a digest or spec digest."""
+
+
+class Service:
+    """One service by its URL.
+
+    Args:
+        url: `http://127.0.0.1:8000`, say.
+        timeout: seconds without a byte after which a connection counts as broken.
+        pause: seconds between two looks at a job whose events cannot be followed.
+    """
+
+    def __init__(self, url: str, *, timeout: float = TIMEOUT, pause: float = 1.0) -> None:
+        self.url = url
+        self.timeout = timeout
+        self.pause = pause
+        self.connect().close()  # refuses what is no address now
+
+    def connect(self) -> Connection:
+        """Return a new connection, not opened yet."""
+        return Connection(self.url, timeout=self.timeout)
+
+    def post(self, spec: SpecSource) -> dict[str, Any]:
+        """Ask for a factorization.
+
+        Returns:
+            The manifest (it has a `certificate`) if the service has it, else the job document.
+
+        Raises:
+            ServiceError: the spec is refused; `problem` names the field.
+            ServiceUnreachable: nothing answered.
+        """
+        return self._call("POST", PATH, spec_bytes(spec))
+
+    def status(self, digest: str) -> dict[str, Any]:
+        """Return the manifest or the job document of a digest or spec digest.
+
+        Raises:
+            ServiceError: it is unknown (status 404), or another problem.
+            ServiceUnreachable: nothing answered.
+        """
+        return self._call("GET", f"{PATH}/{check_digest(digest)}")
+
+    def cancel(self, spec_digest: str) -> dict[str, Any]:
+        """Cancel a job and return its document.
+
+        Raises:
+            ServiceError: it is finished (status 409) or unknown (404).
+        """
+        return self._call("DELETE", f"{PATH}/{check_digest(spec_digest)}")
+
+    def canonicalize(self, spec: SpecSource) -> dict[str, Any]:
+        """Return the canonical spec, its digest, whether it is known, and an estimate of seconds and bytes."""
+        return self._call("POST", "/v1/canonicalize", spec_bytes(spec))
+
+    def events(self, spec_digest: str, *, after: str | None = None) -> Generator[Event, None, None]:
+        """Yield a job's events until its last one, or until the connection ends.
+
+        Args:
+            spec_digest: names the job.
+            after: id of the last event seen, to go on behind it.
+        """
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": after} if after else {})
+        with self.connect() as connection:
+            reply = connection.send("GET", f"{PATH}/{check_digest(spec_digest)}/events", headers=headers)
+            for event in read_events(reply):
+                yield event
+                if event.final:
+                    return
+
+    def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> dict[str, Any]:
+        """Follow a job to its end: by its events, or by asking again where events cannot be followed.
+
+        Args:
+            digest: digest or spec digest.
+            progress: called with every event, and with the job's progress where it had to be asked for.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            SolveFailed: the job failed; posting the spec again tries again.
+            Cancelled: the job was cancelled.
+            ServiceUnreachable: the service was away for five looks in a row.
+        """
+        last: Event | None = None
+        failures = 0
+        while True:
+            try:
+                document = self.status(digest)
+            except ServiceUnreachable:
+                failures += 1
+                if failures == ATTEMPTS:
+                    raise
+            else:
+                failures = 0
+                if "certificate" in document:
+                    return document
+                _refuse_ended(document)
+                last = self._follow(document, last, progress)
+            time.sleep(min(self.pause, _SETTLE) if last and last.final else self.pause)
+
+    def _follow(self, job: Mapping[str, Any], last: Event | None, progress: ProgressCallback) -> Event | None:
+        """Report events until the stream ends or breaks; return the last one, or the job's progress where none came."""
+        before = last
+        with closing(self.events(_job_digest(job), after=last.id if last else None)) as stream:
+            while (event := _next(stream)) is not None:
+                last = event
+                progress(event)
+        if last is before and isinstance(job.get("progress"), dict):
+            last = Event("progress", job["progress"], last.id if last else None)
+            progress(last)
+        return last
+
+    def manifest(self, source: SpecSource, *, progress: ProgressCallback = ignore) -> dict[str, Any]:
+        """Return the manifest of a spec or digest, solved if need be, and checked.
+
+        The manifest has to hash to its own digest and to answer what was asked: the same digest, or the same spec field
+        by field. A valid answer to another question would give noise for the wrong participation.
+
+        Args:
+            source: a spec, a digest or a spec digest.
+            progress: called with the events of the job, if one runs.
+
+        Raises:
+            CorruptObject: the manifest does not hash to its digest, or answers another question.
+            SolveFailed, Cancelled: see `wait`.
+            ServiceError, ServiceUnreachable: refused, or no answer.
+        """
+        if is_digest(source):
+            document = self.wait(str(source), progress=progress)
+        else:
+            document = self.post(source)
+            if "certificate" not in document:
+                document = self.wait(_job_digest(document), progress=progress)
+        check_manifest(document)
+        check_answers(document, source)
+        return document
+
+    def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        with self.connect() as connection:
+            return connection.send(method, path, body=body, headers=headers).document()
+
+
+def is_digest(source: object) -> bool:
+    """Whether a source is a digest rather than a spec."""
+    return isinstance(source, str) and _DIGEST.fullmatch(source) is not None
+
+
+def spec_bytes(spec: SpecSource) -> bytes:
+    """Return a spec as the JSON text to post; texts go as they are, so that the service's strict reader sees them."""
+    if isinstance(spec, bytes):
+        return spec
+    if isinstance(spec, str):
+        return spec.encode("utf-8", "surrogatepass")
+    return canonical_json(spec.document() if isinstance(spec, Documented) else dict(spec))
+
+
+def check_answers(manifest: Mapping[str, Any], source: SpecSource) -> None:
+    """Check that a manifest is the answer to what was asked.
+
+    For a spec, every field has to be equal after defaults and foldings are filled in here, not by the service. Two
+    differences are allowed: any mechanism where `auto` was asked for, and a smaller tolerance.
+
+    Raises:
+        CorruptObject: it answers another question.
+    """
+    if is_digest(source):
+        if source not in (manifest["digest"], manifest["spec_digest"]):
+            raise CorruptObject(f"asked for {source!s}, and the service sent the manifest of {manifest['digest']}")
+        return
+    from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
+
+    asked = parse_spec(spec_bytes(source)).document()
+    given = dict(manifest["spec"])
+    if given["tolerance"] <= asked["tolerance"]:
+        given["tolerance"] = asked["tolerance"]
+    if asked["mechanism"]["kind"] == "auto":
+        given["mechanism"] = asked["mechanism"]
+    wrong = sorted(key for key in asked.keys() | given.keys() if asked.get(key) != given.get(key))
+    if wrong:
+        raise CorruptObject(
+            f"the service answered another spec: {wrong[0]} is {str(given.get(wrong[0]))[:120]}, "
+            f"asked for {str(asked.get(wrong[0]))[:120]}; do not use it"
+        )
+
+
+def _refuse_ended(job: Mapping[str, Any]) -> None:
+    state = job.get("state")
+    if state == "cancelled":
+        raise Cancelled("the job was cancelled; post the spec again to run it")
+    if state == "failed":
+        raise SolveFailed(f"the solve failed: {_reason(job.get('error'))}; post the spec again to try again")
+    if state not in ("queued", "running", "done"):
+        raise ServiceError(f"the service answered with neither a manifest nor a job (state {str(state)[:40]!r})")
+
+
+def _next(stream: Iterator[Event]) -> Event | None:
+    """Return the next event; None at the end of the stream and where it breaks."""
+    try:
+        return next(stream, None)
+    except ServiceError:
+        return None
+
+
+def _job_digest(job: Mapping[str, Any]) -> str:
+    digest = job.get("spec_digest")
+    if not is_digest(digest):
+        raise ServiceError("the service answered with a job that names no spec digest")
+    return str(digest)
+
+
+def _reason(error: object) -> str:
+    if isinstance(error, Mapping):
+        error = error.get("detail") or error.get("message") or error.get("title")
+    return str(error or "no reason was given")[:500]

@@ -1,0 +1,288 @@
+"""A real HTTP server on loopback that speaks the contract, and breaks each answer as a test plans it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+
+from factorize.encoding import sha256
+from factorize.factorization import Factorization
+from factorize.matrix import DenseMatrix, ToeplitzMatrix
+from factorize.solution import Outcome, Solution
+from factorize.spec import parse_spec
+
+Fault = Callable[["Handler", int, dict[str, str], bytes], None]
+
+
+def square_root(n: int) -> np.ndarray:
+    """First column of the square root of the prefix matrix: c_k = c_{k-1} (2k - 1) / (2k)."""
+    return np.cumprod(np.concatenate([[1.0], (2 * np.arange(1, n) - 1) / (2 * np.arange(1, n))]))
+
+
+def make(n: int, *, dense: bool = False, **spec: Any) -> Factorization:
+    """Return a certified square-root factorization of the prefix workload, stored dense if asked."""
+    strategy = ToeplitzMatrix(square_root(n), n)
+    parsed = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}, **spec})
+    claim = Solution(DenseMatrix(strategy.dense()) if dense else strategy, Outcome.CLOSED_FORM, 0)
+    return Factorization.from_solution(parsed, claim, solver={"mechanism": "square_root", "version": "0"})
+
+
+class HostileService:
+    """Serves factorizations; `plan` says how the next answers of one kind are broken.
+
+    Kinds are `post`, `status`, `events`, `blob` and `rows`. Jobs: documents that `status` answers before the manifest.
+    """
+
+    def __init__(self, folder: Path, *factorizations: Factorization) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.manifests: dict[str, dict[str, Any]] = {}
+        self.by_digest: dict[str, Factorization] = {}
+        self.jobs: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
+        self.events: deque[bytes] = deque()
+        self.plans: dict[str, deque[Fault]] = defaultdict(deque)
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.release = threading.Event()
+        for factorization in factorizations:
+            self.add(folder, factorization)
+
+    def add(self, folder: Path, factorization: Factorization) -> None:
+        """Serve one more."""
+        path = folder / f"{factorization.digest}.safetensors"
+        factorization.save(path)
+        data = path.read_bytes()
+        self.blobs[sha256(data)] = data
+        manifest = {**factorization.manifest, "files": [{"sha256": sha256(data), "bytes": len(data)}]}
+        for name in (factorization.digest, factorization.spec_digest):
+            self.manifests[name] = manifest
+            self.by_digest[name] = factorization
+
+    def plan(self, kind: str, *faults: Fault) -> None:
+        """Break the next answers of a kind, one fault each; later ones are right again."""
+        self.plans[kind].extend(faults)
+
+    def paths(self, part: str) -> list[str]:
+        """Return the paths asked for that hold a text."""
+        return [path for _, path, _ in self.seen if part in path]
+
+    def __enter__(self) -> HostileService:
+        self._server = _Server(("127.0.0.1", 0), type("Bound", (Handler,), {"service": self}))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is part of the tests."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    service: HostileService
+    protocol_version = "HTTP/1.1"
+    timeout = 20
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._note()
+        spec = parse_spec(body)
+        if spec.mechanism.kind == "auto":
+            spec = parse_spec({**spec.document(), "mechanism": {"kind": "square_root"}})
+        job = self.service.jobs.get(spec.digest)
+        if job:
+            self._json("post", 202, job.popleft())
+        elif spec.digest in self.service.manifests:
+            self._json("post", 200, self.service.manifests[spec.digest])
+        else:
+            self._json("post", 422, {"title": "Refused", "detail": "n is too large", "pointer": "/workload/n"})
+
+    def do_GET(self) -> None:
+        self._note()
+        parts = urlsplit(self.path)
+        steps = parts.path.strip("/").split("/")
+        if steps[1] == "blobs":
+            self._blob(steps[2])
+        elif len(steps) == 3:
+            self._status(steps[2])
+        elif steps[3] == "events":
+            events = self.service.events.popleft() if self.service.events else b""
+            self._answer("events", 200, {"Content-Type": "text/event-stream"}, events)
+        else:
+            self._rows(steps[2], steps[4], parse_qs(parts.query)["rows"][0])
+
+    def _status(self, digest: str) -> None:
+        job = self.service.jobs.get(digest)
+        if job:
+            self._json("status", 200, job.popleft())
+        elif digest in self.service.manifests:
+            self._json("status", 200, self.service.manifests[digest])
+        else:
+            self._json("status", 404, {"title": "Not found", "detail": "no such factorization"})
+
+    def _blob(self, digest: str) -> None:
+        data = self.service.blobs[digest]
+        headers = {"ETag": f'"{digest}"'}
+        given = self.headers.get("Range")
+        if given is None or self.headers.get("If-Range") != headers["ETag"]:
+            self._answer("blob", 200, headers, data)
+        else:
+            start = int(given.removeprefix("bytes=").removesuffix("-"))
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            self._answer("blob", 206, headers, data[start:])
+
+    def _rows(self, digest: str, matrix: str, rows: str) -> None:
+        start, stop = map(int, rows.split(":"))
+        block = self.service.by_digest[digest].rows(matrix, start, stop)
+        headers = {"X-Factorize-Shape": f"{block.shape[0]},{block.shape[1]}", "X-Factorize-Dtype": "float64"}
+        self._answer("rows", 200, headers, block.astype("<f8").tobytes())
+
+    def _json(self, kind: str, status: int, document: dict[str, Any]) -> None:
+        self._answer(kind, status, {"Content-Type": "application/json"}, json.dumps(document).encode())
+
+    def _answer(self, kind: str, status: int, headers: dict[str, str], body: bytes) -> None:
+        plan = self.service.plans[kind]
+        (plan.popleft() if plan else honest)(self, status, headers, body)
+
+    def _note(self) -> None:
+        self.service.seen.append((self.command, self.path, dict(self.headers)))
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        """Send status line and headers."""
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+def honest(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+    """Answer as the contract says."""
+    handler.head(status, {**headers, "Content-Length": str(len(body))})
+    handler.wfile.write(body)
+
+
+def cut(at: int) -> Fault:
+    """Announce the whole body, send `at` bytes of it and close."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        handler.head(status, {**headers, "Content-Length": str(len(body))})
+        handler.wfile.write(body[:at])
+        handler.close_connection = True
+
+    return fault
+
+
+def reset(at: int) -> Fault:
+    """Send `at` bytes and reset the connection."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        cut(at)(handler, status, headers, body)
+        handler.wfile.flush()
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    return fault
+
+
+def stall(at: int) -> Fault:
+    """Send `at` bytes and then nothing until the test is over."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        cut(at)(handler, status, headers, body)
+        handler.wfile.flush()
+        handler.service.release.wait(10)
+
+    return fault
+
+
+def flip(at: int) -> Fault:
+    """Flip one bit."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        changed = bytearray(body)
+        changed[at % len(changed)] ^= 0x10
+        honest(handler, status, headers, bytes(changed))
+
+    return fault
+
+
+def shortened(by: int) -> Fault:
+    """Leave out the end, and say so: a well-formed answer of the wrong length (negative: lengthened)."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        honest(handler, status, headers, body[:-by] if by > 0 else body + bytes(-by))
+
+    return fault
+
+
+def close_delimited(at: int) -> Fault:
+    """State no length, send `at` bytes and close: what many clients take for the whole body."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        handler.close_connection = True
+        handler.head(status, {**headers, "Connection": "close"})
+        handler.wfile.write(body[:at])
+
+    return fault
+
+
+def chunked_cut(at: int) -> Fault:
+    """Send chunks and close without the last one."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        handler.head(status, {**headers, "Transfer-Encoding": "chunked"})
+        handler.wfile.write(b"%x\r\n%s\r\n" % (at, body[:at]))
+        handler.close_connection = True
+
+    return fault
+
+
+def swapped(at: int) -> Fault:
+    """Exchange the two parts of the body."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        honest(handler, status, headers, body[at:] + body[:at])
+
+    return fault
+
+
+def relabelled(**changes: str) -> Fault:
+    """Send the right body under changed headers; `_` stands for `-`."""
+
+    def fault(handler: Handler, status: int, headers: dict[str, str], body: bytes) -> None:
+        honest(handler, status, headers | {name.replace("_", "-"): value for name, value in changes.items()}, body)
+
+    return fault
+
+
+def problem(status: int, **document: Any) -> Fault:
+    """Answer with a problem document."""
+
+    def fault(handler: Handler, *_: object) -> None:
+        honest(handler, status, {"Content-Type": "application/problem+json"}, json.dumps(document).encode())
+
+    return fault
+
+
+def vanish(handler: Handler, *_: object) -> None:
+    """Close without a byte."""
+    handler.close_connection = True
