@@ -1,0 +1,309 @@
+"""The picture of a factorization: C, C^-1, and the error of each query against the certified bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from factorize.errors import InvalidParameter
+from factorize.matrix import ToeplitzMatrix
+from factorize.objective import Mean, Weighted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from factorize.factorization import Factorization, MatrixName
+
+FORMATS = (".png", ".pdf", ".svg")
+MAX_PIXELS = 512
+MAX_QUERIES = 2048
+_WHOLE_SIDE = 4096
+_BLOCK_BYTES = 1 << 26
+_SHOWN = 1e-4
+_EMPTY = "#eeeeee"
+_OURS, _BASELINE, _BOUND = "#1f5fa8", "#9a9a9a", "#c1440e"
+
+
+@dataclass(frozen=True)
+class Image:
+    """A matrix reduced to pixels.
+
+    Attributes:
+        pixels: shape (p, q); in each cell the entry of largest magnitude, NaN where all entries are above the diagonal.
+        rows: number of rows of the matrix.
+        columns: number of its columns.
+        exact: whether every entry of the matrix was looked at.
+    """
+
+    pixels: np.ndarray
+    rows: int
+    columns: int
+    exact: bool
+
+    @property
+    def note(self) -> str:
+        """What was left out, for the title."""
+        if self.pixels.shape == (self.rows, self.columns):
+            return ""
+        return " (largest entry per cell)" if self.exact else " (largest entry per cell, rows sampled)"
+
+
+def save_picture(factorization: Factorization, path: Path) -> None:
+    """Draw a factorization and write the picture.
+
+    Args:
+        factorization: what to draw.
+        path: `.png`, `.pdf` or `.svg`.
+
+    Raises:
+        InvalidParameter: another suffix.
+        OSError: the file cannot be written.
+    """
+    check_format(path)
+    draw(factorization).savefig(path, dpi=130)
+
+
+def check_format(path: Path) -> None:
+    """Refuse a file name whose suffix is no picture format.
+
+    Raises:
+        InvalidParameter: see above.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidParameter(f"{path.name!r} does not end in one of {', '.join(FORMATS)}; name the picture so")
+
+
+def draw(factorization: Factorization) -> Figure:
+    """Return a figure with heatmaps of C and C^-1, the error of each query, and the certificate's numbers."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 9.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    (left, right), (below_left, below_right) = figure.subplots(2, 2, height_ratios=(1.3, 1))
+    _heatmap(left, image_of(factorization, "C"), "strategy matrix C")
+    _heatmap(right, image_of(factorization, "C_inv"), "noising matrix $C^{-1}$")
+    curve = error_curve(factorization)
+    _beside_independent_noise(below_left, curve)
+    _beside_bound(below_right, curve, factorization)
+    figure.suptitle(title(factorization), fontsize=12)
+    return figure
+
+
+def title(factorization: Factorization) -> str:
+    """Return what was asked, and below it what is certified."""
+    certificate = factorization.certificate
+    loss, sensitivity = certificate.loss, certificate.sensitivity
+    kind = "exact" if sensitivity.kind == "exact" else "upper bound"
+    gap = "no bound known" if certificate.relative_gap is None else f"gap to the bound {certificate.relative_gap:.1e}"
+    numbers = (
+        f"sensitivity {sensitivity.value:.6g} ({kind})",
+        f"RMSE {loss.rmse:.6g}",
+        f"max error {loss.max_error:.6g}",
+        gap,
+        factorization.digest[:12],
+    )
+    return f"{summary(factorization)}\n{'  ·  '.join(numbers)}"
+
+
+def summary(factorization: Factorization) -> str:
+    """Return workload, participation, objective and mechanism in one line."""
+    spec = factorization.spec
+    parts = (spec.workload, spec.participation, spec.objective, spec.mechanism)
+    return "  ·  ".join(_describe(part.document()) for part in parts)
+
+
+def _describe(document: dict[str, Any]) -> str:
+    scalars = {
+        key: value
+        for key, value in document.items()
+        if key not in ("kind", "sha256") and not isinstance(value, list | dict) and value not in ("none", False)
+    }
+    text = ", ".join(f"{key}={value}" for key, value in scalars.items())
+    return f"{document['kind']} ({text})" if text else str(document["kind"])
+
+
+def image_of(factorization: Factorization, name: MatrixName, *, pixels: int = MAX_PIXELS) -> Image:
+    """Reduce a matrix to at most `pixels` x `pixels` cells, reading it by rows.
+
+    The entry of largest magnitude stands for its cell, so that a diagonal does not fade. Above n = 4096 only the
+    first and the last row of each cell are read.
+    """
+    rows, n = factorization.shape(name)
+    edges = np.unique(np.linspace(0, rows, min(rows, pixels) + 1).astype(int))
+    columns = np.unique(np.linspace(0, n, min(n, pixels) + 1).astype(int))
+    whole = max(rows, n) <= _WHOLE_SIDE
+    cells = np.empty((len(edges) - 1, len(columns) - 1))
+    for index, (start, stop) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        block = _block(factorization, name, int(start), int(stop), whole)
+        cells[index] = _largest(block, columns[:-1])
+    hidden = columns[None, :-1] >= edges[1:, None]  # the cell's first column is past its last row
+    cells[hidden] = np.nan
+    return Image(cells, rows, n, whole)
+
+
+def _block(factorization: Factorization, name: MatrixName, start: int, stop: int, whole: bool) -> np.ndarray:
+    if whole or stop - start <= 2:
+        return factorization.rows(name, start, stop)
+    ends = [factorization.rows(name, row, row + 1) for row in (start, stop - 1)]
+    return np.vstack(ends)
+
+
+def _largest(block: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the entry of largest magnitude per group of columns, sign kept, shape (len(starts),)."""
+    highest = np.maximum.reduceat(block.max(axis=0), starts)
+    lowest = np.minimum.reduceat(block.min(axis=0), starts)
+    return np.where(highest >= -lowest, highest, lowest)
+
+
+def _heatmap(axes: Axes, image: Image, name: str) -> None:
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    norm, colours, extend = _scale(image.pixels)
+    shown = axes.imshow(
+        np.ma.masked_invalid(image.pixels),
+        norm=norm,
+        cmap=colormaps[colours].with_extremes(bad=_EMPTY),
+        interpolation="nearest",
+        extent=(0.5, image.columns + 0.5, image.rows + 0.5, 0.5),
+    )
+    axes.set_title(f"{name}{image.note}", fontsize=11)
+    axes.set_xlabel("column (step)")
+    axes.set_ylabel("row (step)")
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    bar = axes.figure.colorbar(shown, ax=axes, shrink=0.92, pad=0.02, extend=extend)
+    if colours == "viridis":
+        _plain_ticks(bar.ax)
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """Label a logarithmic y axis with 0.1, 0.2, 0.5 in place of powers, also where it spans less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    steps = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=steps))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _scale(pixels: np.ndarray) -> tuple[Any, str, str]:
+    """Return norm, colours and which end of the colour bar is open.
+
+    Logarithmic for a matrix without negative entries, else logarithmic on both sides of a linear part around zero;
+    entries below 1e-4 of the largest look alike.
+    """
+    from matplotlib.colors import LogNorm, SymLogNorm
+
+    values = pixels[np.isfinite(pixels)]
+    sizes = np.abs(values[values != 0])
+    top, least = float(sizes.max()), float(sizes.min())
+    floor = min(max(least, top * _SHOWN), top / 10)
+    if values.min() >= 0:
+        return LogNorm(floor, top, clip=True), "viridis", "min" if values.min() < floor else "neither"
+    return SymLogNorm(floor, vmin=-top, vmax=top), "RdBu_r", "neither"
+
+
+@dataclass(frozen=True)
+class ErrorCurve:
+    """Errors of the queries that were looked at.
+
+    Attributes:
+        queries: their numbers from 1, shape (q,).
+        ours: standard deviations for noise of standard deviation 1 times the sensitivity, shape (q,).
+        independent: the same for C = I, scaled to its own sensitivity, shape (q,).
+    """
+
+    queries: np.ndarray
+    ours: np.ndarray
+    independent: np.ndarray
+
+
+def error_curve(factorization: Factorization, *, queries: int = MAX_QUERIES) -> ErrorCurve:
+    """Compute the error of each query, or of evenly spaced ones where there are more than `queries`."""
+    spec, m = factorization.spec, factorization.spec.workload.m
+    chosen = np.unique(np.linspace(0, m - 1, min(m, queries)).round().astype(int))
+    identity = ToeplitzMatrix(np.ones(1), spec.workload.n)
+    ours = _row_norms(lambda a, b: factorization.rows("B", a, b), chosen, spec.workload.n)
+    workload = _row_norms(spec.workload.row_block, chosen, spec.workload.n)
+    return ErrorCurve(
+        queries=chosen + 1,
+        ours=factorization.certificate.sensitivity.value * ours,
+        independent=spec.participation.sensitivity(identity).value * workload,
+    )
+
+
+def _row_norms(rows: Callable[[int, int], np.ndarray], chosen: np.ndarray, n: int) -> np.ndarray:
+    """Return the 2-norms of the chosen rows, reading neighbours together."""
+    step = max(1, _BLOCK_BYTES // (8 * n))
+    norms = np.empty(len(chosen))
+    runs = np.split(np.arange(len(chosen)), np.flatnonzero(np.diff(chosen) > 1) + 1)
+    for run in runs:
+        for first in range(0, len(run), step):
+            part = run[first : first + step]
+            norms[part] = np.linalg.norm(rows(int(chosen[part[0]]), int(chosen[part[-1]]) + 1), axis=1)
+    return norms
+
+
+def bound_per_query(factorization: Factorization) -> float | None:
+    """Return the certified lower bound as a root mean square over the queries; None where it is not one.
+
+    Only the mean objective bounds the plain average of the errors; `weighted` bounds it under its weights.
+    """
+    bound, objective = factorization.certificate.lower_bound, factorization.spec.objective
+    if bound is None:
+        return None
+    if isinstance(objective, Mean):
+        return math.sqrt(bound.objective)
+    if isinstance(objective, Weighted):
+        return math.sqrt(bound.objective / sum(objective.weights))
+    return None
+
+
+def _beside_independent_noise(axes: Axes, curve: ErrorCurve) -> None:
+    axes.plot(curve.queries, curve.independent, color=_BASELINE, lw=1.6, label="independent noise, C = I")
+    axes.plot(curve.queries, curve.ours, color=_OURS, lw=2.0, label="this factorization")
+    axes.set_yscale("log")
+    _plain_ticks(axes)
+    _finish(axes, curve, "error of each query, at noise multiplier 1")
+
+
+def _beside_bound(axes: Axes, curve: ErrorCurve, factorization: Factorization) -> None:
+    rmse, bound = factorization.certificate.loss.rmse, bound_per_query(factorization)
+    axes.plot(curve.queries, curve.ours, color=_OURS, lw=2.0, label="this factorization")
+    axes.axhline(rmse, color=_OURS, lw=1.2, ls="--", label=f"its root mean square, {rmse:.5g}")
+    if bound is not None:
+        label = f"lower bound on the root mean square, {bound:.5g}"
+        axes.axhline(bound, color=_BOUND, lw=2.4, ls=(0, (1, 2)), label=label)
+    lowest, highest = min(float(curve.ours.min()), bound or rmse), float(curve.ours.max())
+    room = 0.08 * highest + 0.25 * (highest - lowest)
+    axes.set_ylim(max(0.0, lowest - 0.3 * room), highest + room)  # the legend goes above the curve
+    _finish(axes, curve, f"the same against the certified bound{_bound_note(factorization)}")
+
+
+def _finish(axes: Axes, curve: ErrorCurve, name: str) -> None:
+    axes.set_xlim(1, max(2, curve.queries[-1]))
+    axes.set_xlabel("query")
+    axes.set_ylabel("standard deviation")
+    axes.set_title(name, fontsize=11)
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize=9, loc="best")
+
+
+def _bound_note(factorization: Factorization) -> str:
+    """Say where the bound is when it is not a line in the picture."""
+    bound, loss = factorization.certificate.lower_bound, factorization.certificate.loss
+    if bound is None:
+        return " (none known)"
+    if bound_per_query(factorization) is None:
+        kind = factorization.spec.objective.kind
+        return f"\n{kind} objective {loss.objective:.6g}, its lower bound {bound.objective:.6g}"
+    return ""
