@@ -364,15 +364,16 @@ class TestService:
         with socket.create_server(("127.0.0.1", 0)) as other:
 
             def speak() -> None:
-                for _ in range(2):
-                    connection, _address = other.accept()
-                    with connection:
-                        connection.recv(65536)
-                        connection.sendall(answer)
+                connection, _ = other.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
 
-            threading.Thread(target=speak, daemon=True).start()
+            speaker = threading.Thread(target=speak)
+            speaker.start()
             with pytest.raises(ServiceError):
                 Service(f"http://127.0.0.1:{other.getsockname()[1]}", timeout=2).status("0" * 64)
+            speaker.join()
 
     @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://h:99999", "http://h/?a=1"])
     def test_what_is_no_address(self, url):
