@@ -56,8 +56,10 @@ class Cache(Generic[Value]):
         """Keep a value and drop those that were not used for longest."""
         with self._lock:
             self._remove(key)
-            self._values[key] = value
-            self._total += self._cost(value)
+            cost = self._cost(value)
+            if cost <= self._limit:
+                self._values[key] = value
+                self._total += cost
             while self._total > self._limit:
                 self._remove(next(iter(self._values)))
 

@@ -14,12 +14,14 @@ Keeping factors F instead of U makes U positive semidefinite by construction. No
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from factorize import resolvents
 from factorize.errors import CertificateError
 from factorize.matrix import Matrix
 from factorize.objective import MaxError
@@ -27,7 +29,10 @@ from factorize.participation import FixedEpochs, Single
 from factorize.rounding import UNIT
 from factorize.spec import Spec
 
+DENSE_RULE = "nuclear norm dual"
+RESOLVENT_RULE = "nuclear norm dual, by resolvents of the bidiagonal inverse"
 _DIRECT_SVD = 640
+_LARGEST_DENSE = 8192
 _LARGEST_SVD = 4096
 _POLAR_STEPS = 12
 
@@ -71,16 +76,28 @@ def lower_bound(
         factor, cost = _fixed_epochs(dual["factors"], spec.participation.patterns(spec.workload.n))
     else:
         return None
+    inverse = spec.workload.bidiagonal_inverse() if spec.workload.n > _DIRECT_SVD else None
+    weighted_inverse = None if inverse is None else spec.objective.weighted_inverse(inverse)
+    if weighted_inverse is not None and "weights" in dual:
+        norm = resolvents.nuclear_norm_below(weighted_inverse, dual["weights"])
+        return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * (1 - 4 * UNIT), RESOLVENT_RULE)
+    if max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
+        return None
     target = spec.objective.weigh(spec.workload.dense())
-    norm = nuclear_norm_below(target @ factor, _polar_guess(strategy, weighted_decoder, factor))
+    norm = nuclear_norm_below(_times(target, factor), _polar_guess(strategy, weighted_decoder, factor))
     allowance = 1 - 16 * spec.workload.n * UNIT
-    return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * allowance, "nuclear norm dual")
+    return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * allowance, DENSE_RULE)
 
 
 def _single(weights: np.ndarray, n: int) -> tuple[np.ndarray, float]:
     if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise CertificateError(f"dual.weights must be {n} finite non-negative numbers, not all zero")
-    return np.diag(np.sqrt(weights)), float(weights.sum())
+    return np.sqrt(weights), math.fsum(weights)
+
+
+def _times(target: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Return T F, for a diagonal F kept as a vector too."""
+    return target * factor if factor.ndim == 1 else target @ factor
 
 
 def _fixed_epochs(factors: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, float]:
@@ -98,9 +115,12 @@ def _polar_guess(strategy: Matrix, weighted_decoder: np.ndarray | None, factor: 
     """At the optimum W B C^-T F^-T is orthogonal and the polar factor of T F."""
     if weighted_decoder is None or strategy.n <= _DIRECT_SVD:
         return None
-    whitened = strategy.right_solve(np.eye(strategy.n))  # C^-1
+    whitened = weighted_decoder @ strategy.right_solve(np.eye(strategy.n)).T  # W B C^-T
+    if factor.ndim == 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return whitened / factor
     try:
-        return np.linalg.solve(factor, (weighted_decoder @ whitened.T).T).T
+        return np.linalg.solve(factor, whitened.T).T
     except np.linalg.LinAlgError:
         return None
 

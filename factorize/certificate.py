@@ -19,6 +19,7 @@ from factorize.spec import Spec
 
 RESIDUAL_LIMIT = 2.0**-40
 _BLOCK_BYTES = 2**26
+_WHOLE_CHECK = 2048  # up to here every row of B is formed, whatever the structure of C
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class _Decoder:
     objective: float
     residual: float
     weighted: np.ndarray | None
+    remarks: tuple[str, ...] = ()
 
 
 def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, outcome: Outcome) -> Certificate:
@@ -143,7 +145,7 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
         relative_gap=gap,
         residual=decoder.residual,
         converged=converged,
-        warnings=_warnings(spec, sensitivity, gap, converged, outcome),
+        warnings=_warnings(spec, sensitivity, gap, converged, outcome) + decoder.remarks,
     )
 
 
@@ -151,6 +153,10 @@ def _decode(spec: Spec, strategy: Matrix) -> _Decoder:
     column, workload = strategy.coefficients(), spec.workload.coefficients
     if column is not None and workload is not None and spec.objective.kind != "lambda_tau":
         return _decode_toeplitz(spec, workload, column)
+    if strategy.n > _WHOLE_CHECK:
+        structured = _decode_structured(spec, strategy)
+        if structured is not None:
+            return structured
     check_dense(max(strategy.n, spec.workload.m))
     return _decode_dense(spec, strategy)
 
@@ -165,6 +171,35 @@ def _decode_toeplitz(spec: Spec, workload: np.ndarray, column: np.ndarray) -> _D
     return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None)
 
 
+def _decode_structured(spec: Spec, strategy: Matrix) -> _Decoder | None:
+    """Carry the covariance of the workload driven by C^-1 along the steps; no n x n array."""
+    workload = spec.workload.state_space()
+    errors = None if workload is None else strategy.decoder_errors(workload)
+    if workload is None or errors is None:
+        return None
+    residual = _sampled_residual(spec, strategy)
+    _check_residual(residual, spec)
+    weights = spec.objective.state_space(spec.workload.m)
+    remarks = (f"the residual is the largest over {len(_sampled_rows(spec.workload.m))} rows, not over all",)
+    if weights is None or spec.objective.row_weights(spec.workload.m) is not None:
+        return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None, remarks)
+    weighted = strategy.decoder_errors(workload.then(weights))
+    if weighted is None:
+        return None
+    return _Decoder(errors, spec.objective.scale(spec.workload.m) * math.fsum(weighted), residual, None, remarks)
+
+
+def _sampled_rows(m: int) -> list[int]:
+    """First rows, last rows and powers of two in between."""
+    return sorted({0, 1, m - 2, m - 1, *(2**k for k in range(1, 27) if 2**k < m)})
+
+
+def _sampled_residual(spec: Spec, strategy: Matrix) -> float:
+    rows = np.concatenate([spec.workload.row_block(i, i + 1) for i in _sampled_rows(spec.workload.m)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.abs(strategy.left_multiply(strategy.right_solve(rows)) - rows).max())
+
+
 def _decode_dense(spec: Spec, strategy: Matrix) -> _Decoder:
     workload, n = spec.workload, strategy.n
     whole = strategy.dense()
@@ -177,7 +212,8 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> _Decoder:
         with np.errstate(over="ignore", invalid="ignore"):
             decoder[start:stop] = strategy.right_solve(rows)
             # Not Python's max, which would drop a NaN and with it the evidence that the solve failed.
-            residual = float(np.maximum(residual, np.abs(decoder[start:stop] @ whole - rows).max()))
+            product = decoder[start:stop] @ whole
+            residual = float(np.maximum(residual, np.abs(product - rows).max()))
     _check_residual(residual, spec)
     errors = np.einsum("ij,ij->i", decoder, decoder)
     if spec.objective.kind == "max":

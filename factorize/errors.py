@@ -3,6 +3,7 @@
 FactorizeError
 ├── InvalidParameter            a value is out of range, of the wrong type or not finite        (also a ValueError)
 │   ├── InvalidSpec             a spec breaks the contract; carries a JSON pointer per problem
+│   ├── MalformedJson           a text is not JSON by the strict rules
 │   ├── InvalidWorkload         a workload or a user's matrix cannot be used
 │   ├── InvalidStrategy         a strategy matrix is not lower-triangular, singular or not finite
 │   ├── InvalidParticipation    a participation pattern does not fit n

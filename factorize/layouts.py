@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from factorize.buffered import BufferedMatrix
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
 from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
@@ -15,12 +16,18 @@ _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "dense": lambda parts, n: DenseMatrix(parts[""]),
     "toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
     "banded_toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
+    "buffered": lambda parts, n: _buffered(parts, "decay"),
+    "state_space": lambda parts, n: _buffered(parts, "transition"),
     "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
 }
 
 
 def _inner(parts: Mapping[str, np.ndarray], n: int) -> Matrix:
     return build_matrix("dense" if "" in parts else "toeplitz", parts, n)
+
+
+def _buffered(parts: Mapping[str, np.ndarray], middle: str) -> Matrix:
+    return BufferedMatrix(parts["diagonal"], parts[middle], parts["input"], parts["output"])
 
 
 def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int) -> Matrix:

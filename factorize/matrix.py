@@ -15,6 +15,7 @@ import numpy as np
 from factorize.errors import InvalidStrategy, TooLarge
 from factorize.series import series_product_rows, series_quotient
 from factorize.workloads.base import toeplitz_rows
+from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
 
@@ -45,6 +46,14 @@ class Matrix(ABC):
     @abstractmethod
     def column_norms_squared(self) -> np.ndarray:
         """Return the squared 2-norm of each column, shape (n,), in ordinary floating point."""
+
+    def left_multiply(self, block: np.ndarray) -> np.ndarray:
+        """Return block times this matrix, shape (r, n), for rows of shape (r, n)."""
+        return block @ self.dense()
+
+    def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
+        """Return the squared row norms of A C^-1, shape (n,), if this structure has a recursion for them; else None."""
+        return None
 
     def coefficients(self) -> np.ndarray | None:
         """Return the first column, shape (n,), if the matrix is Toeplitz; else None."""

@@ -13,6 +13,8 @@ from pydantic import Field
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.model import Count, Frozen, NonNegative
+from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.state_space import StateSpace, differences_from_reference, identity, scaling
 
 
 class Objective(Frozen):
@@ -32,6 +34,14 @@ class Objective(Frozen):
     def row_weights(self, m: int) -> np.ndarray | None:
         """Return the weights of the squared row norms of B, shape (m,), or None if they do not decide."""
         return np.ones(m)
+
+    def state_space(self, m: int) -> StateSpace | None:
+        """Return W as a recursion with few states."""
+        return identity(m)
+
+    def weighted_inverse(self, inverse: BidiagonalInverse) -> BidiagonalInverse | None:
+        """Return (W A)^-1 if it is bidiagonal like A^-1, else None."""
+        return inverse
 
     def of_row_errors(self, errors: np.ndarray) -> float:
         """Return the objective at sensitivity 1 from the squared row norms of B, shape (m,)."""
@@ -69,7 +79,28 @@ class LambdaTau(Objective):
         out = np.array(rows, dtype=np.float64)
         later = reference > 0
         out[later] -= rows[reference[later] - 1]
-        return out * np.where(closing, 1.0, self.tau**-0.5)[:, None]
+        return out * self._scales(len(rows))[:, None]
+
+    def _scales(self, m: int) -> np.ndarray:
+        return np.where(np.arange(1, m + 1) % self.tau == 0, 1.0, self.tau**-0.5)
+
+    def state_space(self, m: int) -> StateSpace:
+        """One state, the reference row."""
+        scales = self._scales(m)
+        return differences_from_reference(scales, scales == 1.0 if self.tau > 1 else np.ones(m, dtype=bool))
+
+    def weighted_inverse(self, inverse: BidiagonalInverse) -> BidiagonalInverse | None:
+        """Within a block the reference cancels from x_t = y_t / scale_t - y_{t-1} / scale_{t-1}; across blocks it is x.
+
+        This needs A = S diag(rates), whose inverse takes differences of one size per step.
+        """
+        p, q = inverse
+        if (q[1:] != p[1:]).any():
+            return None
+        scales = self._scales(len(p))
+        first_of_block = np.arange(len(p)) % self.tau == 0
+        before = np.concatenate([[1.0], scales[:-1]])
+        return BidiagonalInverse(p / scales, np.where(first_of_block, 0.0, q / before))
 
     def row_weights(self, m: int) -> None:
         """Differences of rows matter, so row norms do not decide."""
@@ -87,6 +118,14 @@ class MaxError(Objective):
 
     def row_weights(self, m: int) -> None:
         """There are no fixed weights."""
+        return None
+
+    def state_space(self, m: int) -> None:
+        """There is no fixed W."""
+        return None
+
+    def weighted_inverse(self, inverse: BidiagonalInverse) -> None:
+        """There is no fixed W."""
         return None
 
     def of_row_errors(self, errors: np.ndarray) -> float:
@@ -116,6 +155,17 @@ class Weighted(Objective):
     def row_weights(self, m: int) -> np.ndarray:
         """The weights."""
         return np.array(self.weights)
+
+    def state_space(self, m: int) -> StateSpace:
+        """The roots of the weights."""
+        return scaling(np.sqrt(self.row_weights(m)))
+
+    def weighted_inverse(self, inverse: BidiagonalInverse) -> BidiagonalInverse | None:
+        """Columns divided by the roots of the weights; None with a zero weight."""
+        roots = np.sqrt(self.row_weights(len(inverse.p)))
+        if not roots.all():
+            return None
+        return BidiagonalInverse(inverse.p / roots, inverse.q / np.concatenate([[1.0], roots[:-1]]))
 
 
 AnyObjective = Annotated[Mean | LambdaTau | MaxError | Weighted, Field(discriminator="kind")]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.objective import LambdaTau, MaxError, Mean, Weighted
+from factorize.spec import parse_spec
 
 
 @pytest.mark.parametrize(("m", "tau", "key"), [(12, 3, "E.lambda.12.3"), (7, 3, "E.lambda.7.3")])
@@ -51,6 +52,34 @@ def test_the_other_objectives() -> None:
     weighted = Weighted(kind="weighted", weights=[0, 1, 2])
     assert weighted.of_row_errors(errors) == 10.0
     np.testing.assert_allclose(np.sum(weighted.weigh(np.diag(np.sqrt(errors))) ** 2), 10.0)
+
+
+@given(st.integers(1, 14), st.integers(1, 16))
+def test_weights_as_recursions_and_inverses(m: int, tau: int) -> None:
+    rates = np.random.default_rng(m).uniform(0.5, 2, m)
+    workload = parse_spec({"workload": {"kind": "schedule", "n": m, "learning_rates": list(rates)}}).workload
+    inverse = workload.bidiagonal_inverse()
+    assert inverse is not None
+    for objective in (Mean(), LambdaTau(kind="lambda_tau", tau=tau), Weighted(kind="weighted", weights=list(rates**3))):
+        weights = objective.weigh(np.eye(m))
+        space = objective.state_space(m)
+        x = np.random.default_rng(tau).normal(size=m)
+        state, y = np.zeros(space.feed.shape[1]), []
+        for i, value in enumerate(x):
+            y.append(space.read[i] @ state + space.through[i] * value)
+            state = space.follow[i] @ state + space.feed[i] * value
+        np.testing.assert_allclose(y, weights @ x, rtol=1e-12, atol=1e-13)
+        weighted = objective.weighted_inverse(inverse)
+        matrix = np.diag(weighted.p) - np.diag(weighted.q[1:], -1)
+        np.testing.assert_allclose(matrix @ weights @ workload.dense(), np.eye(m), atol=1e-9)
+
+
+def test_weights_whose_inverse_is_not_bidiagonal() -> None:
+    decay = parse_spec({"workload": {"kind": "decay", "n": 4, "rate": 0.5}}).workload.bidiagonal_inverse()
+    assert LambdaTau(kind="lambda_tau", tau=2).weighted_inverse(decay) is None
+    assert Weighted(kind="weighted", weights=[1, 0, 1, 1]).weighted_inverse(decay) is None
+    assert MaxError(kind="max").weighted_inverse(decay) is None
+    assert MaxError(kind="max").state_space(4) is None
 
 
 def test_what_an_objective_cannot_do() -> None:

@@ -114,6 +114,21 @@ def test_bidiagonal_inverses(fields: dict[str, Any]) -> None:
     np.testing.assert_allclose(matrix @ given_workload.dense(), np.eye(given_workload.n), atol=1e-12)
 
 
+@pytest.mark.parametrize("fields", EXAMPLES, ids=str)
+def test_state_spaces(fields: dict[str, Any]) -> None:
+    given_workload = workload(**fields)
+    space = given_workload.state_space()
+    if space is None:
+        assert fields["kind"] == "matrix" or fields == {"kind": "window", "n": 7, "width": 3}
+        return
+    x = np.random.default_rng(2).normal(size=given_workload.n)
+    state, y = np.zeros(space.feed.shape[1]), []
+    for i, value in enumerate(x):
+        y.append(space.read[i] @ state + space.through[i] * value)
+        state = space.follow[i] @ state + space.feed[i] * value
+    np.testing.assert_allclose(y, given_workload.dense() @ x, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize(
     ("fields", "key"),
     [

@@ -9,6 +9,7 @@ import numpy as np
 
 from factorize.model import Count, Frozen
 from factorize.workloads.operators import Operator
+from factorize.workloads.state_space import StateSpace, identity
 
 
 class BidiagonalInverse(NamedTuple):
@@ -81,6 +82,16 @@ class Workload(Frozen):
         for operator in reversed(self.operators()):
             y = operator.adjoint(y)
         return y
+
+    def state_space(self) -> StateSpace | None:
+        """Return A as a recursion with few states, or None if it is not one."""
+        whole = identity(self.n)
+        for operator in self.operators():
+            factor = operator.state_space(self.n)
+            if factor is None:
+                return None
+            whole = whole.then(factor)
+        return whole
 
     @cached_property
     def coefficients(self) -> np.ndarray | None:

@@ -98,6 +98,10 @@ class UserMatrix(Workload):
         """Return A^T y."""
         return self.array.T @ y
 
+    def state_space(self) -> None:
+        """Not known of a user's matrix."""
+        return None
+
     def row_block(self, start: int, stop: int) -> np.ndarray:
         """Return a copy of rows start..stop-1."""
         return self.array[start:stop].copy()

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from factorize.workloads.state_space import StateSpace, first_order, identity, scaling
+
 Array = np.ndarray
 
 
@@ -22,6 +24,9 @@ class Operator(Protocol):
 
     def adjoint(self, y: Array) -> Array:
         """Return L^T y for y of shape (n, d)."""
+
+    def state_space(self, n: int) -> StateSpace | None:
+        """Return the map as a recursion with few states, or None if it needs many."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,10 @@ class Accumulate:
     def adjoint(self, y: Array) -> Array:
         """Return the running sums from the end."""
         return np.cumsum(y[::-1], axis=0)[::-1]
+
+    def state_space(self, n: int) -> StateSpace:
+        """One state, the sum."""
+        return first_order(np.ones(n))
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,10 @@ class Decay:
             x[i] += self.factors[i + 1] * x[i + 1]
         return x
 
+    def state_space(self, n: int) -> StateSpace:
+        """One state, the last output."""
+        return first_order(self.factors)
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -71,6 +84,10 @@ class Scale:
     def adjoint(self, y: Array) -> Array:
         """Scale the rows."""
         return self.factors[:, None] * y
+
+    def state_space(self, n: int) -> StateSpace:
+        """No state."""
+        return scaling(self.factors)
 
 
 @dataclass(frozen=True)
@@ -89,6 +106,12 @@ class Window:
         """The same sum in the other direction."""
         return self.apply(y[::-1])[::-1]
 
+    def state_space(self, n: int) -> StateSpace | None:
+        """None: a window remembers `width` inputs; one step is the identity, n steps the running sum."""
+        if self.width == 1:
+            return identity(n)
+        return first_order(np.ones(n)) if self.width >= n else None
+
 
 @dataclass(frozen=True)
 class LookAhead:
@@ -104,6 +127,11 @@ class LookAhead:
     def adjoint(self, y: Array) -> Array:
         """Add the weighted adjoint momentum to its input."""
         return y + self.momentum * self._buffer().adjoint(y)
+
+    def state_space(self, n: int) -> StateSpace:
+        """One state, m_{i-1}: y_i = (1 + momentum) x_i + momentum^2 m_{i-1}."""
+        mu = np.full((n, 1), self.momentum)
+        return StateSpace(mu[:, :, None], np.ones((n, 1)), mu**2, np.full(n, 1.0 + self.momentum))
 
     def _buffer(self) -> Decay:
         return Decay(np.full(self.n, self.momentum))
@@ -143,3 +171,14 @@ class CoupledDecay:
             s_bar = s_bar - self.rate * m_bar
             m_bar = self.momentum * m_bar
         return out
+
+    def state_space(self, n: int) -> StateSpace:
+        """Two states, (s, m): m' = momentum m - rate s + x, s' = s + eta m'; the output is s'."""
+        eta = self.learning_rates
+        follow = np.empty((n, 2, 2))
+        follow[:, 0, 0] = 1.0 - eta * self.rate
+        follow[:, 0, 1] = eta * self.momentum
+        follow[:, 1, 0] = -self.rate
+        follow[:, 1, 1] = self.momentum
+        feed = np.stack([eta, np.ones(n)], axis=1)
+        return StateSpace(follow, feed, follow[:, 0, :].copy(), np.array(eta))

@@ -1,0 +1,213 @@
+"""Compiled recurrences behind structured matrices and their certificates. Imported on first use, since numba is heavy.
+
+A structured matrix has entries X[i, j] = output[i] . transition[i] ... transition[j+1] input[j] below the diagonal. Its
+states come in groups that do not mix, so a transition is stored as (groups, states, states) blocks: one state per group
+for plain buffers, two for momentum, one group for a full transition.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_rows(diagonal, transition, inputs, outputs, start, out):  # type: ignore[no-untyped-def]
+    """Write rows start, start + 1, ... of X into `out`, shape (r, n): one backward sweep per row, O(n) each."""
+    groups, states = inputs.shape[1], inputs.shape[2]
+    carried = np.empty((groups, states))
+    stepped = np.empty(states)
+    for r in range(out.shape[0]):
+        i = start + r
+        out[r, i + 1 :] = 0.0
+        out[r, i] = diagonal[i]
+        carried[:] = outputs[i]
+        for j in range(i - 1, -1, -1):
+            entry = 0.0
+            for g in range(groups):
+                for b in range(states):
+                    stepped[b] = 0.0
+                    for a in range(states):
+                        stepped[b] += transition[j + 1, g, a, b] * carried[g, a]
+                for b in range(states):
+                    carried[g, b] = stepped[b]
+                    entry += stepped[b] * inputs[j, g, b]
+            out[r, j] = entry
+
+
+@numba.njit(cache=True, nogil=True)
+def solve_rows(diagonal, transition, inputs, outputs, block, out):  # type: ignore[no-untyped-def]
+    """Solve y X = b for each row b of `block`, from the last column to the first; O(n) per row."""
+    n, groups, states = inputs.shape
+    carried = np.empty((groups, states))
+    stepped = np.empty(states)
+    for r in range(block.shape[0]):
+        carried[:] = 0.0
+        for j in range(n - 1, -1, -1):
+            known = block[r, j]
+            for g in range(groups):
+                for a in range(states):
+                    known -= carried[g, a] * inputs[j, g, a]
+            y = known / diagonal[j]
+            out[r, j] = y
+            for g in range(groups):
+                for b in range(states):
+                    stepped[b] = 0.0
+                    for a in range(states):
+                        stepped[b] += transition[j, g, a, b] * (carried[g, a] + outputs[j, g, a] * y)
+                for b in range(states):
+                    carried[g, b] = stepped[b]
+
+
+@numba.njit(cache=True, nogil=True)
+def column_norms(diagonal, transition, inputs, outputs, norms):  # type: ignore[no-untyped-def]
+    """Write the squared column norms: diagonal^2 + input . Q input, Q <- T^T (output output^T + Q) T backwards."""
+    n, groups, states = inputs.shape
+    m = groups * states
+    gram = np.zeros((m, m))
+    half = np.empty((m, m))
+    for j in range(n - 1, -1, -1):
+        into, out = inputs[j].reshape(m), outputs[j].reshape(m)
+        total = diagonal[j] * diagonal[j]
+        for a in range(m):
+            for b in range(m):
+                total += into[a] * gram[a, b] * into[b]
+        norms[j] = total
+        for a in range(m):
+            for h in range(groups):
+                for b in range(states):
+                    entry = 0.0
+                    for c in range(states):
+                        k = h * states + c
+                        entry += (gram[a, k] + out[a] * out[k]) * transition[j, h, c, b]
+                    half[a, h * states + b] = entry
+        for g in range(groups):
+            for a in range(states):
+                for b in range(m):
+                    entry = 0.0
+                    for c in range(states):
+                        entry += transition[j, g, c, a] * half[g * states + c, b]
+                    gram[g * states + a, b] = entry
+
+
+@numba.njit(cache=True, nogil=True)
+def output_variances(diagonal, transition, inputs, outputs, follow, feed, read, through, variances):  # type: ignore[no-untyped-def]
+    """Write the variance of each output of a workload driven by C^-1 times unit noise; shape (n,).
+
+    x_i = (y_i - output_i . T_i s) / diagonal_i, s <- T_i s + input_i x_i are the rows of C^-1 y; the workload takes x:
+    o_i = read_i . u + through_i x_i, u <- follow_i u + feed_i x_i. The covariance of (s, u) is carried along.
+    """
+    n, groups, states = inputs.shape
+    m, q = groups * states, feed.shape[1]
+    size = m + q
+    cov = np.zeros((size, size))
+    step = np.zeros((size, size))
+    half = np.empty((size, size))
+    gain = np.zeros(size)
+    row = np.zeros(size)
+    load = np.zeros(size)
+    for i in range(n):
+        # Row of x on the old state: x = (y - output . T s) / diagonal.
+        step[:] = 0.0
+        row[:] = 0.0
+        for g in range(groups):
+            for a in range(states):
+                for b in range(states):
+                    step[g * states + a, g * states + b] = transition[i, g, a, b]
+                    row[g * states + b] -= outputs[i, g, a] * transition[i, g, a, b] / diagonal[i]
+        for a in range(q):
+            for b in range(q):
+                step[m + a, m + b] = follow[i, a, b]
+        load[:m] = inputs[i].reshape(m)
+        load[m:] = feed[i]
+        # Output: read . u + through x, with x = row . (s, u) + y / diagonal.
+        for a in range(size):
+            gain[a] = through[i] * row[a] + (read[i, a - m] if a >= m else 0.0)
+        total = (through[i] / diagonal[i]) ** 2
+        for a in range(size):
+            for b in range(size):
+                total += gain[a] * cov[a, b] * gain[b]
+        variances[i] = total
+        for a in range(size):
+            for b in range(size):
+                step[a, b] += load[a] * row[b]
+        for a in range(size):
+            for b in range(size):
+                entry = 0.0
+                for c in range(size):
+                    entry += step[a, c] * cov[c, b]
+                half[a, b] = entry
+        for a in range(size):
+            for b in range(a + 1):
+                entry = load[a] * load[b] / diagonal[i] ** 2
+                for c in range(size):
+                    entry += half[a, c] * step[b, c]
+                cov[a, b] = entry
+                cov[b, a] = entry
+
+
+@numba.njit(cache=True, nogil=True)
+def multiply_rows(diagonal, transition, inputs, outputs, block, out):  # type: ignore[no-untyped-def]
+    """Write b X for each row b of `block`, from the last column to the first; O(n) per row."""
+    n, groups, states = inputs.shape
+    carried = np.empty((groups, states))
+    stepped = np.empty(states)
+    for r in range(block.shape[0]):
+        carried[:] = 0.0
+        for j in range(n - 1, -1, -1):
+            entry = block[r, j] * diagonal[j]
+            for g in range(groups):
+                for a in range(states):
+                    entry += carried[g, a] * inputs[j, g, a]
+            out[r, j] = entry
+            for g in range(groups):
+                for b in range(states):
+                    stepped[b] = 0.0
+                    for a in range(states):
+                        stepped[b] += transition[j, g, a, b] * (carried[g, a] + outputs[j, g, a] * block[r, j])
+                for b in range(states):
+                    carried[g, b] = stepped[b]
+
+
+@numba.njit(cache=True, nogil=True)
+def resolvent_trace(p, q, weights, shift):  # type: ignore[no-untyped-def]
+    """Return sum_i weights_i (K^-1)_ii and a bound on its relative error in units of 2^-53.
+
+    K = G G^T + shift diag(weights), G bidiagonal with diagonal p and -q below it. Only positive numbers are added,
+    multiplied and divided. Pivots from above, e_i = s_i + q_i^2 e_{i-1} / (p_{i-1}^2 + e_{i-1}), and from below,
+    f_i = p_i^2 h_{i+1} / (q_{i+1}^2 + h_{i+1}) with h_i = s_i + f_i, s = shift * weights; (K^-1)_ii = 1 / (e_i + f_i).
+
+    The error bound runs along: eight roundings a step, and the errors of the step before times the derivative
+    d log e_i / d log e_{i-1}, which is below 1. The sum is compensated.
+    """
+    n = p.shape[0]
+    below = np.empty(n)
+    below_error = np.empty(n)
+    below[n - 1] = p[n - 1] * p[n - 1]
+    below_error[n - 1] = 1.0
+    for i in range(n - 2, -1, -1):
+        held = shift * weights[i + 1] + below[i + 1]
+        coupling = q[i + 1] * q[i + 1]
+        below[i] = p[i] * p[i] * (held / (coupling + held))
+        passed = coupling / (coupling + held) * (below[i + 1] / held)
+        below_error[i] = 8.0 + passed * below_error[i + 1] * (1.0 + 1e-15)
+    total = 0.0
+    compensation = 0.0
+    worst = 0.0
+    above = shift * weights[0]
+    above_error = 1.0
+    for i in range(n):
+        if i > 0:
+            square = p[i - 1] * p[i - 1]
+            through = q[i] * q[i] * (above / (square + above))
+            following = shift * weights[i] + through
+            passed = square / (square + above) * (through / following) if following > 0.0 else 0.0
+            above_error = 8.0 + passed * above_error * (1.0 + 1e-15)
+            above = following
+        term = weights[i] / (above + below[i])
+        worst = max(worst, above_error, below_error[i])
+        adjusted = term - compensation
+        added = total + adjusted
+        compensation = (added - total) - adjusted
+        total = added
+    return total, worst + 6.0
