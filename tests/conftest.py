@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from servers import LiveService
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
@@ -25,3 +29,13 @@ def vectors() -> dict[str, Any]:
 def reference_values() -> dict[str, dict[str, Any]]:
     """Certified optima of small problems, by id."""
     return {entry["id"]: entry for entry in json.loads((DATA / "reference-values.json").read_text())["entries"]}
+
+
+@pytest.fixture(scope="session")
+def live_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """A running service that tests share; it solves in real child processes."""
+    from api.settings import Settings
+    from servers import serving
+
+    with serving(Settings(store=str(tmp_path_factory.mktemp("live") / "store"))) as live:
+        yield live
