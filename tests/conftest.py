@@ -34,8 +34,9 @@ def reference_values() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="session")
 def live_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """A running service that tests share; it solves in real child processes."""
-    from api.settings import Settings
     from servers import serving
+
+    from api.settings import Settings
 
     with serving(Settings(store=str(tmp_path_factory.mktemp("live") / "store"))) as live:
         yield live

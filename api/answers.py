@@ -1,0 +1,98 @@
+"""What the routes share: the running service, ids from addresses, and answers that caches may keep."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import Depends, Request
+from starlette.responses import Response
+
+from api.errors import Problem
+from api.job import Job
+from api.results import Result
+from api.service import Service
+from factorize.encoding import canonical_json
+
+RETRY_SECONDS = 1
+FOREVER = "private, max-age=31536000, immutable, no-transform"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TAG = re.compile(r'\s*(?:W/)?("[^"]*"|\*)\s*(?:,|$)')
+
+heavy = CapacityLimiter(4)
+"""Threads for work that keeps a processor busy, so that quick answers are not queued behind it."""
+
+
+def service_of(request: Request) -> Service:
+    """Return the running service."""
+    service: Service = request.app.state.service
+    return service
+
+
+RunningService = Annotated[Service, Depends(service_of)]
+
+
+def digest_in(name: str) -> str:
+    """Return an id from an address.
+
+    Raises:
+        Problem: it is not 64 lower-case hexadecimal digits, so nothing has it; it is not repeated in the answer.
+    """
+    if not _DIGEST.fullmatch(name):
+        raise Problem("not-found", "an id here is 64 lower-case hexadecimal digits; nothing has this one")
+    return name
+
+
+def not_known(name: str) -> Problem:
+    """Return the answer for an id that nothing has."""
+    return Problem("not-found", f"nothing has the digest {name}; post its spec to have it solved")
+
+
+async def find(service: Service, name: str) -> Result:
+    """Return the result that a digest or spec digest in an address names.
+
+    Raises:
+        Problem: nothing has it, or its job is not done.
+    """
+    digest_in(name)
+    found = await run_sync(service.lookup, name)
+    if isinstance(found, Result):
+        return found
+    if found is None:
+        raise not_known(name)
+    raise Problem("not-found", f"the job of {name} is {found.state}; there is no result to read yet")
+
+
+def json_response(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a JSON answer."""
+    return Response(canonical_json(document), status, headers, "application/json")
+
+
+def manifest_response(request: Request, result: Result, *, pinned: bool, headers: dict[str, str]) -> Response:
+    """Return a manifest, or 304 where the client has it.
+
+    Args:
+        request: the request.
+        result: the result.
+        pinned: whether the address names these bytes, so that the answer can be kept for ever.
+        headers: further headers.
+    """
+    tag = f'"{result.digest}"'
+    headers = {**headers, "ETag": tag, "Cache-Control": FOREVER if pinned else "no-cache"}
+    if request.method in ("GET", "HEAD") and matches(request.headers.get("if-none-match"), tag):
+        return Response(status_code=304, headers=headers)
+    return Response(result.text, 200, headers, "application/json")
+
+
+def job_response(job: Job, status: int, headers: dict[str, str]) -> Response:
+    """Return a job's document."""
+    if not job.finished:
+        headers = {**headers, "Retry-After": str(RETRY_SECONDS)}
+    return json_response(job.document(), status, headers)
+
+
+def matches(condition: str | None, tag: str) -> bool:
+    """Say whether an If-None-Match names an entity tag."""
+    return condition is not None and any(found in (tag, "*") for found in _TAG.findall(condition))

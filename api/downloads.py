@@ -1,0 +1,90 @@
+"""Files by sha256, whole or in part. Every byte comes from a buffer that was hashed (factorize/blobs.py)."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import AsyncIterator, Iterator
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
+
+from api.answers import FOREVER, RunningService, digest_in, matches, not_known
+from api.errors import Problem
+from api.schema import answers
+from factorize.blobs import Blob
+from factorize.errors import NotFound
+
+PIECE_BYTES = 1 << 19
+_RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)
+
+router = APIRouter()
+
+
+@router.head("/v1/blobs/{sha256}", include_in_schema=False)
+@router.get("/v1/blobs/{sha256}", responses=answers(200, 206, 304, 404, 416, 503, media="application/octet-stream"))
+async def get_blob(request: Request, service: RunningService, sha256: str) -> Response:
+    """Give a file, or one range of it."""
+    try:
+        blob = await run_sync(service.store.blob, digest_in(sha256))
+    except NotFound:
+        raise not_known(sha256) from None
+    headers = _headers(blob)
+    if matches(request.headers.get("if-none-match"), headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    start, stop, status = 0, blob.size, 200
+    wanted = _wanted_range(request, headers["ETag"])
+    if wanted is not None:
+        start, stop = _range(wanted, blob.size)
+        status = 206
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{blob.size}"
+    headers["Content-Length"] = str(stop - start)
+    body = b"" if request.method == "HEAD" else _pieces(blob.read(start, stop))
+    service.sent_bytes += stop - start if body else 0
+    if isinstance(body, bytes):
+        return Response(None, status, headers, "application/octet-stream")
+    return StreamingResponse(body, status, headers, "application/octet-stream")
+
+
+def _headers(blob: Blob) -> dict[str, str]:
+    digest = base64.b64encode(bytes.fromhex(blob.sha256)).decode("ascii")
+    return {
+        "ETag": f'"{blob.sha256}"',
+        "Accept-Ranges": "bytes",
+        "Cache-Control": FOREVER,
+        "Repr-Digest": f"sha-256=:{digest}:",
+    }
+
+
+async def _pieces(views: Iterator[memoryview]) -> AsyncIterator[memoryview]:
+    """Cut verified buffers so that the kernel takes most pieces at once; nothing is copied."""
+    while (view := await run_sync(next, views, None)) is not None:
+        for start in range(0, len(view), PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]
+
+
+def _wanted_range(request: Request, tag: str) -> str | None:
+    """The Range header, unless If-Range says that the client holds a part of something else."""
+    condition = request.headers.get("if-range")
+    return request.headers.get("range") if condition in (None, tag) else None
+
+
+def _range(text: str, size: int) -> tuple[int, int]:
+    """Return first byte and end of a Range header with one range.
+
+    Raises:
+        Problem: it has more than one, or none that lies inside the file.
+    """
+    found = _RANGE.fullmatch(text.strip())
+    if found is not None and (found[1] or found[2]):
+        if found[1]:
+            start, stop = int(found[1]), min(int(found[2] or size), size - 1) + 1
+        else:
+            start, stop = max(0, size - int(found[2])), size
+        if start < stop:
+            return start, stop
+    detail = f"ask for one range inside the file, bytes=0-{size - 1} at most"
+    raise Problem(
+        "range-not-satisfiable", detail, headers={"Content-Range": f"bytes */{size}", "Accept-Ranges": "bytes"}
+    )

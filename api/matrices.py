@@ -1,0 +1,99 @@
+"""Rows of C, C_inv and B, and the upload of a user's own matrix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import numpy as np
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from api.answers import FOREVER, RunningService, find, heavy, json_response
+from api.errors import Problem
+from api.limits import read_body
+from api.results import Rows
+from api.schema import RAW_BODY, answers
+from factorize.errors import InvalidParameter
+from factorize.factorization import MATRIX_NAMES
+from factorize.workloads.matrix import MAX_SIDE
+
+_ROWS = re.compile(r"(\d{0,15}):(\d{0,15})", re.ASCII)
+_uploads = CapacityLimiter(4)
+
+router = APIRouter()
+
+
+@router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False)
+@router.get(
+    "/v1/factorizations/{name}/matrices/{matrix}",
+    responses=answers(200, 404, 422, 503, media="application/octet-stream"),
+)
+async def get_rows(
+    request: Request,
+    service: RunningService,
+    name: str,
+    matrix: str,
+    rows: Annotated[str | None, Query(max_length=40, description="first:end, all rows by default")] = None,
+) -> Response:
+    """Give rows of a matrix as little-endian float64 in C order, whatever the mechanism."""
+    wanted = next((known for known in MATRIX_NAMES if known == matrix), None)
+    if wanted is None:
+        raise Problem("not-found", f"a factorization has the matrices {', '.join(MATRIX_NAMES)}")
+    start, stop = _bounds(rows)
+    result = await find(service, name)
+    found = await run_sync(service.results.rows, result, wanted, start, stop, limiter=heavy)
+    shape = found.shape
+    headers = {
+        "Content-Length": str(8 * shape[0] * shape[1]),
+        "X-Factorize-Shape": f"{shape[0]},{shape[1]}",
+        "X-Factorize-Dtype": "float64",
+        "X-Factorize-Digest": result.digest,
+        "Cache-Control": FOREVER if result.digest == name else "no-cache",
+    }
+    if request.method == "HEAD":
+        return Response(None, 200, headers, "application/octet-stream")
+    service.sent_bytes += 8 * shape[0] * shape[1]
+    return StreamingResponse(_blocks(found), 200, headers, "application/octet-stream")
+
+
+async def _blocks(rows: Rows) -> AsyncIterator[memoryview]:
+    """Make one block at a time, in a thread, and the next when this one is on its way."""
+    blocks = rows.blocks()
+    while (block := await run_sync(next, blocks, None, limiter=heavy)) is not None:
+        yield block
+
+
+def _bounds(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    found = _ROWS.fullmatch(text)
+    if found is None:
+        raise InvalidParameter("rows is first:end, such as 0:128; either may be left out", field="rows")
+    return (int(found[1]) if found[1] else None), (int(found[2]) if found[2] else None)
+
+
+@router.post("/v1/matrices", openapi_extra=RAW_BODY, responses=answers(201, 411, 413, 422, 503))
+async def post_matrix(
+    request: Request,
+    service: RunningService,
+    rows: Annotated[int, Query(ge=1, le=MAX_SIDE, description="Number of rows.")],
+    columns: Annotated[int, Query(ge=1, le=MAX_SIDE, description="Number of columns.")],
+) -> Response:
+    """Take a workload matrix, little-endian float64 in C order, and give the sha256 that names it in a spec."""
+    expected, limit = 8 * rows * columns, service.settings.max_upload_bytes
+    declared = request.headers.get("content-length")
+    if declared is None:
+        raise Problem("length-required", f"send Content-Length: {expected} for {rows} x {columns} float64 numbers")
+    if int(declared) > limit:
+        raise Problem("too-much-data", f"the body has {declared} bytes; the limit is {limit}")
+    if int(declared) != expected:
+        detail = f"the body has {int(declared)} bytes, and {rows} x {columns} float64 numbers are {expected}"
+        raise Problem("invalid-parameter", detail)
+    async with _uploads:
+        body = await read_body(request, limit=expected)
+        array = np.frombuffer(body, dtype="<f8").reshape(rows, columns)
+        return json_response(await run_sync(service.upload, array, limiter=heavy), 201)

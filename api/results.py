@@ -1,0 +1,227 @@
+"""Stored results as the doors hand them out: manifests from memory, rows from factorizations that stay open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from factorize.blobs import Cache, blob_key
+from factorize.encoding import read_json
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, TooLarge
+from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
+from factorize.records import MAX_RECORD_BYTES
+from factorize.spec import Spec
+from factorize.store import Store
+
+BLOCK_BYTES = 1 << 22
+_DOCUMENT_BYTES = 1 << 26
+_EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A stored factorization.
+
+    Args:
+        digest: names its bytes.
+        spec_digest: names the spec that it answers.
+        file: sha256 of its file.
+        text: its manifest, canonical JSON.
+    """
+
+    digest: str
+    spec_digest: str
+    file: str
+    text: bytes
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the manifest."""
+        return read_json(self.text, limit=MAX_RECORD_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Consecutive rows of a matrix, in blocks that are made one at a time.
+
+    Args:
+        factorization: an open one.
+        matrix: which matrix.
+        start: first row.
+        stop: one past the last row.
+    """
+
+    factorization: Factorization
+    matrix: MatrixName
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+        return self.stop - self.start, self.factorization.shape(self.matrix)[1]
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Iterate over the rows as little-endian float64 in C order, at most 4 MiB (or one row) at a time."""
+        step = max(1, BLOCK_BYTES // (8 * self.shape[1]))
+        for first in range(self.start, self.stop, step):
+            block = self.factorization.rows(self.matrix, first, min(first + step, self.stop))
+            yield block.astype("<f8", order="C", copy=False).reshape(-1).view("u1").data
+
+
+class Results:
+    """What a store holds, for many readers at once. Safe for threads.
+
+    Args:
+        store: the store.
+        cache_bytes: memory for factorizations that stay open.
+    """
+
+    def __init__(self, store: Store, *, cache_bytes: int) -> None:
+        self.store = store
+        self._texts: Cache[Result] = Cache(_DOCUMENT_BYTES, lambda result: len(result.text) + 500)
+        self._open: Cache[Factorization] = Cache(cache_bytes, _weight)
+        self._opening = threading.Lock()
+        self._expanding = threading.Lock()
+        self._expanded: dict[tuple[str, tuple[str, ...]], str] | None = None
+
+    def answer(self, spec: Spec) -> Result | None:
+        """Return the result that answers a spec with a named mechanism, if one is stored."""
+        known = self._remembered(spec.digest)
+        if known is not None:
+            return known
+        digest = self.store.find(spec)
+        return None if digest is None else self._result(digest, spec.digest)
+
+    def named(self, name: str) -> Result | None:
+        """Return a result by its digest or spec digest.
+
+        Raises:
+            CorruptObject: it is there and damaged.
+        """
+        known = self._remembered(name)
+        if known is not None:
+            return known
+        try:
+            return self._result(name, name)
+        except NotFound:
+            return None
+
+    def rows(self, result: Result, matrix: MatrixName, start: int | None, stop: int | None) -> Rows:
+        """Return rows of a matrix, all of them by default.
+
+        Raises:
+            InvalidParameter: the rows are outside the matrix.
+        """
+        factorization = self._opened(result)
+        last = factorization.shape(matrix)[0]
+        first, end = start or 0, last if stop is None else stop
+        if not 0 <= first <= end <= last:
+            message = f"rows {first}:{end} are outside {matrix}, which has rows 0:{last}"
+            raise InvalidParameter(message, field="rows")
+        return Rows(factorization, matrix, first, end)
+
+    def expanded(self, result: Result, names: Sequence[MatrixName], *, limit_mb: int | None) -> Result:
+        """Return the result whose file holds further matrices beside C; it is computed and stored the first time.
+
+        Args:
+            result: any result of the factorization.
+            names: matrices that the file is to hold.
+            limit_mb: memory that it may take, in units of 2^20 bytes.
+
+        Raises:
+            TooLarge: a matrix without structure does not fit.
+        """
+        wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
+        if wanted == tuple(name for name in MATRIX_NAMES if name in result.manifest()["matrices"]):
+            return result
+        with self._expanding:
+            index = self._expansions()
+            found = self._result_if_there(index.get((_identity(result.manifest()), wanted)))
+            if found is not None:
+                return found
+            base = self._opened(result)
+            _check_memory(base, wanted, limit_mb)
+            manifest = self.store.put(base.with_matrices([name for name in wanted if name != "C"]))
+            index[_identity(manifest), wanted] = manifest["digest"]
+            return self._result(manifest["digest"], manifest["digest"])
+
+    def _expansions(self) -> dict[tuple[str, tuple[str, ...]], str]:
+        """Digest by C and the names of the stored matrices; read from the store once."""
+        if self._expanded is None:
+            self._expanded = {
+                (_identity(manifest), tuple(name for name in MATRIX_NAMES if name in manifest["matrices"])): digest
+                for manifest in self.store.items()
+                if len(manifest["matrices"]) > 1 and (digest := manifest["digest"])
+            }
+        return self._expanded
+
+    def _result_if_there(self, digest: str | None) -> Result | None:
+        if digest is None:
+            return None
+        with suppress(NotFound, CorruptObject):
+            found = self._result(digest, digest)
+            return found if self._is_there(found) else None
+        return None
+
+    def _remembered(self, name: str) -> Result | None:
+        result = self._texts.get(name)
+        return result if result is not None and self._is_there(result) else None
+
+    def _result(self, digest: str, name: str) -> Result:
+        text = self.store.manifest_bytes(digest)
+        manifest = read_json(text, limit=MAX_RECORD_BYTES)
+        result = Result(manifest["digest"], manifest["spec_digest"], manifest["files"][0]["sha256"], text)
+        self._texts.put(name, result)
+        return result
+
+    def _is_there(self, result: Result) -> bool:
+        """Whether the file is still there and not known to be damaged: a manifest alone is no result."""
+        with suppress(NotFound):
+            self.store.objects.status(blob_key(result.file))
+            return not self.store.blobs.damaged(result.file)
+        return False
+
+    def _opened(self, result: Result) -> Factorization:
+        found = self._open.get(result.digest)
+        if found is None:
+            with self._opening:
+                found = self._open.get(result.digest) or self.store.load(result.digest)
+                self._open.put(result.digest, found)
+        return found
+
+
+def read_names(text: str | None) -> tuple[MatrixName, ...]:
+    """Read a list of matrices, `C,C_inv,B`.
+
+    Raises:
+        InvalidParameter: an unknown name.
+    """
+    names = [] if text is None else text.split(",")
+    if not set(names) <= set(MATRIX_NAMES):
+        known = ", ".join(MATRIX_NAMES)
+        raise InvalidParameter(f"matrices is a list of {known} with commas between, such as C,C_inv", field="matrices")
+    return tuple(name for name in MATRIX_NAMES if name in names)
+
+
+def _identity(manifest: dict[str, Any]) -> str:
+    """What a file and the one with further matrices have in common: the spec and the bytes of C."""
+    return f"{manifest['spec_digest']} {manifest['matrices']['C']['sha256']}"
+
+
+def _weight(factorization: Factorization) -> int:
+    """Memory of an open factorization; structured ones keep coefficients of B and C_inv beside those of C."""
+    return 3 * sum(array.nbytes for array in factorization.tensors().values()) + 10_000
+
+
+def _check_memory(base: Factorization, names: Sequence[MatrixName], limit_mb: int | None) -> None:
+    if limit_mb is None or base.strategy.coefficients() is not None:
+        return
+    size = sum(8 * rows * columns for rows, columns in (base.shape(name) for name in names))
+    if _EXPANDING * size > limit_mb << 20:
+        raise TooLarge(
+            f"a file with {', '.join(names)} has {size / 2**30:.1f} GiB and takes {_EXPANDING} times that to make; the "
+            f"limit is {limit_mb / 1024:.1f} GiB. Stream the rows instead"
+        )

@@ -1,0 +1,248 @@
+"""The service behind the doors: one path from a spec to a stored factorization.
+
+`obtain` is what HTTP and command line have in common: parse, name the mechanism, take the digest, look into the store,
+and only then have it solved. Besides the child process this is the only module here that imports `solvers`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+import solvers
+from api.engine import Engine
+from api.errors import AboveCapacity
+from api.job import Job, Order
+from api.ledger import Ledger
+from api.results import Result, Results
+from api.settings import Settings
+from factorize.encoding import canonical_json
+from factorize.errors import InvalidSpec, InvalidWorkload, NotFound, Violation
+from factorize.factorization import MatrixName
+from factorize.spec import Spec, parse_spec
+from factorize.store import Store, open_store
+from factorize.workloads import UserMatrix
+
+LEDGER_FILE = "jobs.sqlite"
+MEBIBYTE = 1 << 20
+_SAFETY = 4.0  # wall limit over estimate
+_QUICK_SECONDS = 5.0  # a solve of less than that gets one thread
+_STORE_CURSOR = re.compile(r"store:([0-9a-f]{64})?")
+
+Source = bytes | str | dict[str, Any] | Spec
+
+
+class Service:
+    """Store, ledger and engine. Safe for threads.
+
+    Args:
+        settings: where they are.
+        command: command line of the child process; by default this Python with `-m api.child`.
+
+    Raises:
+        StoreUnavailable: store or database cannot be opened.
+    """
+
+    def __init__(self, settings: Settings, *, command: tuple[str, ...] | None = None) -> None:
+        self.settings = settings
+        self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
+        self.results = Results(self.store, cache_bytes=settings.cache_bytes)
+        self.ledger = Ledger(settings.database or f"sqlite:///{ledger_path(self.store)}")
+        self.known_total = self.sent_bytes = 0
+        self.engine = Engine(
+            self.ledger,
+            find=self.store.digest_of,
+            store=self.store.url,
+            scheduler=settings.scheduler,
+            capacity_mb=settings.capacity_mb,
+            processors=settings.processors,
+            command=command,
+        )
+
+    def start(self) -> Self:
+        """Start the engine, which takes up what earlier runs left open."""
+        self.engine.start()
+        return self
+
+    def close(self) -> None:
+        """End the engine and close the ledger."""
+        self.engine.close()
+        self.ledger.close()
+
+    def __enter__(self) -> Self:
+        """Start; use as `with Service(settings) as service`."""
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        """Close."""
+        self.close()
+
+    # The one path
+
+    @staticmethod
+    def canonical(source: Source) -> Spec:
+        """Return the canonical spec with its mechanism named."""
+        return solvers.choose(source if isinstance(source, Spec) else parse_spec(source))
+
+    def obtain(self, source: Source, matrices: Sequence[MatrixName] = ()) -> Result | Job:
+        """Return the stored result of a spec, or the job that solves it.
+
+        Args:
+            source: JSON text, plain data that came through the strict reader, or a spec.
+            matrices: what the result's file is to hold; C alone by default.
+
+        Raises:
+            MalformedJson, InvalidSpec, UnsupportedProblem: see `parse_spec` and `solvers.choose`.
+            TooLarge: the estimate is above what this service admits.
+            StoreUnavailable, CorruptObject: from the store.
+        """
+        spec = self.canonical(source)
+        result = self.results.answer(spec)
+        if result is None:
+            self._keep_matrices(spec)
+            job = self.engine.submit(self._order(spec))
+            result = self.results.answer(spec) if job.state == "done" else None
+            if result is None:
+                return job
+        else:
+            self.known_total += 1
+        return self.expanded(result, matrices)
+
+    def lookup(self, name: str, matrices: Sequence[MatrixName] = ()) -> Result | Job | None:
+        """Return what is known by a digest or a spec digest: a result, else a job, else None."""
+        result = self.results.named(name)
+        return self.ledger.get(name) if result is None else self.expanded(result, matrices)
+
+    def expanded(self, result: Result, matrices: Sequence[MatrixName]) -> Result:
+        """Return the result whose file holds these matrices; see `Results.expanded`."""
+        return self.results.expanded(result, matrices, limit_mb=self.engine.capacity_mb) if matrices else result
+
+    def canonicalize(self, source: Source) -> dict[str, Any]:
+        """Return canonical spec, digest, whether an answer is stored, and the estimate. Solves and stores nothing."""
+        spec = self.canonical(source)
+        return {
+            "spec": spec.document(),
+            "spec_digest": spec.digest,
+            "known": self.results.answer(spec) is not None,
+            "estimate": vars(solvers.estimate(spec)),
+        }
+
+    def cancel(self, name: str) -> Job | None:
+        """End a job that a user does not want any more; None if it is not queued or running."""
+        return self.engine.cancel(name)
+
+    def upload(self, array: np.ndarray) -> dict[str, Any]:
+        """Store a user's matrix and return the names by which a spec may use it: sha256 and shape.
+
+        Raises:
+            InvalidWorkload: the numbers cannot be a workload.
+        """
+        return {"sha256": self.store.put_matrix(array), "shape": list(array.shape)}
+
+    # The list
+
+    def page(
+        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Return one page of all there is: jobs, newest first, then stored results that no job of ours has made.
+
+        Raises:
+            InvalidParameter: unknown state, a cursor that is not ours, or a limit out of range.
+        """
+        items: list[dict[str, Any]] = []
+        if cursor is None or not _STORE_CURSOR.fullmatch(cursor):
+            jobs, following = self.ledger.page(state=state, workload=workload, cursor=cursor, limit=limit)
+            items = [job_document(job) for job in jobs]
+            if following is not None:
+                return items, following
+            cursor = "store:"
+        if state not in (None, "done"):
+            return items, None
+        after = cursor.removeprefix("store:") or None
+        for document in self._stored_elsewhere(workload, after):
+            if len(items) == limit:
+                return items, f"store:{after or ''}"
+            items.append(document)
+            after = document["digest"]
+        return items, None
+
+    def _stored_elsewhere(self, workload: str | None, after: str | None) -> Iterator[dict[str, Any]]:
+        for manifest in self.store.items(workload=workload, after=after):
+            spec_digest, digest = manifest["spec_digest"], manifest["digest"]
+            if self.store.digest_of(spec_digest) == digest and self.ledger.get(spec_digest) is None:
+                yield {
+                    "spec_digest": spec_digest,
+                    "state": "done",
+                    "progress": None,
+                    "error": None,
+                    "submitted": manifest["created"],
+                    "updated": manifest["created"],
+                    "workload": manifest["spec"]["workload"]["kind"],
+                    "digest": digest,
+                }
+
+    # Admission
+
+    def _order(self, spec: Spec) -> Order:
+        """Say what a solve may take, from the estimate, before any array exists."""
+        needed = solvers.estimate(spec)
+        memory_mb = math.ceil(needed.bytes / MEBIBYTE)
+        limit_mb, limit_seconds = self.engine.capacity_mb, self.settings.max_solve_seconds
+        if needed.seconds > limit_seconds or (limit_mb is not None and memory_mb > limit_mb):
+            limit = "" if limit_mb is None else f"{limit_mb / 1024:.1f} GiB and "
+            raise AboveCapacity(
+                f"the solve takes about {needed.bytes / 2**30:.1f} GiB and {needed.seconds:.3g} s; the limit is {limit}"
+                f"{limit_seconds:g} s; use a smaller n or a structured mechanism (nu_toeplitz, say)",
+                vars(needed),
+            )
+        return Order(
+            spec_digest=spec.digest,
+            spec=canonical_json(spec.document()).decode("ascii"),
+            workload=spec.workload.kind,
+            memory_mb=memory_mb,
+            seconds_limit=min(max(_SAFETY * needed.seconds, self.settings.min_solve_seconds), limit_seconds),
+            threads=1 if needed.seconds < _QUICK_SECONDS else self.settings.processors or _processors(),
+        )
+
+    def _keep_matrices(self, spec: Spec) -> None:
+        """Store inline matrices for the child, and check that those known by name were uploaded."""
+        missing = []
+        for name in ("workload", "optimize_for"):
+            part = getattr(spec, name)
+            if isinstance(part, UserMatrix) and not self._have(part):
+                message = "no matrix of this sha256 and shape was uploaded; send it to POST /v1/matrices first"
+                missing.append(Violation(f"/{name}/sha256", message))
+        if missing:
+            raise InvalidSpec(missing)
+
+    def _have(self, matrix: UserMatrix) -> bool:
+        with suppress(InvalidWorkload):  # known by name only
+            self.store.put_matrix(matrix.array)
+            return True
+        assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form
+        with suppress(NotFound):
+            return self.store.blob(matrix.sha256).size == 8 * math.prod(matrix.shape)
+        return False
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    """Return a job's entry in the list: its document, the kind of workload and the digest of its result."""
+    return {**job.document(), "workload": job.workload, "digest": job.digest}
+
+
+def ledger_path(store: Store) -> Path:
+    """Return the path of the ledger that lives inside a store's directory."""
+    return Path(unquote(urlsplit(store.url).path)) / LEDGER_FILE
+
+
+def _processors() -> int:
+    from dask.system import CPU_COUNT
+
+    return int(CPU_COUNT)

@@ -1,0 +1,158 @@
+"""The service's settings: defaults, one TOML file, `FACTORIZE_*` variables, and what the caller gives; later wins."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from factorize.errors import InvalidParameter
+
+CONFIG_VARIABLE = "FACTORIZE_CONFIG"
+CONFIG_FILE = "factorize.toml"
+DAY = 86_400.0
+
+Bytes = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def default_store() -> str:
+    """Return the folder for results: `factorize` in the user's data folder (XDG_DATA_HOME, ~/.local/share)."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return str(Path(base) / "factorize")
+
+
+class Settings(BaseSettings):
+    """Where things are, and how much of them there may be.
+
+    Attributes:
+        store: URL or path of the store; by default `factorize` in the user's data folder.
+        database: SQLAlchemy URL of the job ledger; by default an SQLite file in the store's directory.
+        scheduler: address of a dask scheduler; by default scheduler and worker run in this process.
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one.
+        allow_remote: listen on an address that other machines reach. There are no keys yet, so everyone who
+            reaches the port may use the service.
+        allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
+        capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
+        processors: threads for all running solves; by default all.
+        min_solve_seconds: least wall limit of a solve; it is four times the estimate where that is more.
+        max_solve_seconds: largest wall limit; a spec whose estimate is above it is refused.
+        max_json_bytes: largest JSON body.
+        max_upload_bytes: largest matrix upload.
+        max_header_bytes: largest header block.
+        max_headers: largest number of header fields.
+        max_connections: open connections; more are answered 503.
+        receive_seconds: how long a client may take over its header block, or stay silent in a body.
+        keep_alive_seconds: how long an idle connection stays open.
+        stall_seconds: how long a client may take nothing of an answer.
+        cache_bytes: memory for verified pieces of files, and as much again for factorizations whose rows are read.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="FACTORIZE_", extra="forbid", frozen=True)
+
+    store: str = Field(default_factory=default_store)
+    database: str | None = None
+    scheduler: str | None = None
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    allow_remote: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    capacity_mb: Annotated[int, Field(ge=1)] | None = None
+    processors: Annotated[int, Field(ge=1)] | None = None
+    min_solve_seconds: Seconds = 600.0
+    max_solve_seconds: Seconds = DAY
+    max_json_bytes: Bytes = 1 << 20
+    max_upload_bytes: Bytes = 64 << 20
+    max_header_bytes: Bytes = 16 << 10
+    max_headers: Annotated[int, Field(ge=1)] = 64
+    max_connections: Annotated[int, Field(ge=1)] = 1024
+    receive_seconds: Seconds = 10.0
+    keep_alive_seconds: Annotated[int, Field(ge=1)] = 15
+    stall_seconds: Seconds = 30.0
+    cache_bytes: Bytes = 512 << 20
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _lower_case(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name.lower() for name in names)
+
+    @model_validator(mode="after")
+    def _loopback_unless_allowed(self) -> Self:
+        if not self.allow_remote and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} can be reached by other machines, and this release has no keys: everyone who "
+                "reaches the port could use the service. Use 127.0.0.1 (and a reverse proxy that checks who asks), or "
+                "say allow_remote = true"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What the caller gives wins over the environment, and that over the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_file())
+
+
+def config_file() -> Path | None:
+    """Return the TOML file to read: the one that `FACTORIZE_CONFIG` names, or `factorize.toml` in this folder.
+
+    Raises:
+        InvalidParameter: `FACTORIZE_CONFIG` names a file that does not exist.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            raise InvalidParameter(f"{CONFIG_VARIABLE} names {named}, which is not a file", field=CONFIG_VARIABLE)
+        return Path(named)
+    local = Path(CONFIG_FILE)
+    return local if local.is_file() else None
+
+
+def load_settings(**given: Any) -> Settings:
+    """Return the settings in force.
+
+    Args:
+        given: fields that win over file and environment; None stands for not given.
+
+    Raises:
+        InvalidParameter: a field is unknown or out of range, or the file is not TOML.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise InvalidParameter("; ".join(_sentence(entry) for entry in error.errors(include_url=False))) from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidParameter(f"{config_file()} is not TOML: {error}", field=CONFIG_VARIABLE) from None
+
+
+def _sentence(entry: Any) -> str:
+    name = ".".join(str(part) for part in entry["loc"])
+    message = entry["msg"].removeprefix("Value error, ")
+    return f"setting {name}: {message}" if name else message
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a name or address is this machine's own and nobody else's."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
