@@ -1,0 +1,181 @@
+"""How factorizations are found: one list of solvers, and the one path from a spec to a certified result.
+
+Numerical back-ends (scipy, numba, cvxpy) are imported when a solver first needs them, not here.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+import factorize
+from factorize.errors import UnsupportedProblem
+from factorize.factorization import Factorization
+from factorize.matrix import MAX_DENSE
+from factorize.mechanisms import Auto, Dense
+from factorize.objective import MaxError
+from factorize.participation import FixedEpochs, MinSep
+from factorize.solution import Progress, ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.workloads import UserMatrix, Workload
+from solvers import closed_form, dense, epochs, semidefinite
+from solvers.budget import Estimate, refuse_beyond_memory
+from solvers.problem import Problem
+
+__all__ = ["SOLVERS", "Entry", "Estimate", "choose", "estimate", "solve"]
+
+LARGEST_AUTOMATIC = 8192
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One solver.
+
+    Attributes:
+        solve: from a problem and a progress callback to a claim.
+        supports: the reason why a canonical spec is outside this solver, with the way out, or None.
+        estimate: cost of a canonical spec that is supported.
+    """
+
+    solve: Callable[[Problem, ProgressCallback], Solution]
+    supports: Callable[[Spec], str | None]
+    estimate: Callable[[Spec], Estimate]
+
+
+SOLVERS: dict[str, tuple[Entry, ...]] = {
+    "dense": (
+        Entry(dense.solve, dense.supports, dense.estimate),
+        Entry(epochs.solve, epochs.supports, epochs.estimate),
+    ),
+    "nu_toeplitz": (Entry(closed_form.solve_nu_toeplitz, closed_form.supports, closed_form.estimate),),
+    "square_root": (Entry(closed_form.solve_square_root, closed_form.supports, closed_form.estimate),),
+    "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
+    "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
+}
+"""The one list: mechanism to its solvers; the first that supports the spec is taken."""
+
+
+def choose(spec: Spec) -> Spec:
+    """Return the canonical spec with a named mechanism that has a solver.
+
+    `auto` is `dense` for single participation up to n = 8192 and for fixed epochs.
+
+    Raises:
+        InvalidSpec: the parts of the spec do not fit each other.
+        UnsupportedProblem: no solver of this release has an answer; the message says what to use.
+    """
+    spec = spec.canonical()
+    if isinstance(spec.mechanism, Auto):
+        spec = spec.model_copy(update={"mechanism": _automatic(spec)})
+    _entry(spec)
+    return spec
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return what solving a spec will cost; no array is made.
+
+    Raises:
+        InvalidSpec: see `choose`.
+        UnsupportedProblem: see `choose`.
+        TooLarge: more than this machine's memory, or above the limit of dense arrays; the message holds the estimate.
+    """
+    return _admitted(choose(spec))[1]
+
+
+def solve(
+    spec: Spec, *, progress: ProgressCallback | None = None, matrices: Mapping[str, np.ndarray] | None = None
+) -> Factorization:
+    """Solve a spec and certify the result.
+
+    Args:
+        spec: what is asked for.
+        progress: called between steps; what it raises (`Cancelled`, say) ends the solve.
+        matrices: numbers of user-supplied matrices by sha256, for specs that name them so.
+
+    Returns:
+        The certified factorization; its certificate says whether the tolerance was met.
+
+    Raises:
+        InvalidSpec: see `choose`.
+        UnsupportedProblem: see `choose`.
+        TooLarge: see `estimate`.
+        InvalidWorkload: a matrix is known by its digest only, or its numbers have another digest.
+        SolveFailed: the solver found no answer that can be certified.
+        CertificateError: the recomputed numbers contradict the solver's claim.
+    """
+    spec = _bound(choose(spec), matrices or {})
+    entry, _ = _admitted(spec)
+    began = time.monotonic()
+    solution = entry.solve(Problem(spec), progress or _ignore)
+    return Factorization.from_solution(spec, solution, solver=_provenance(spec, time.monotonic() - began))
+
+
+def _ignore(_progress: Progress) -> None:
+    """Take a step's report and do nothing with it."""
+
+
+def _automatic(spec: Spec) -> Dense:
+    if isinstance(spec.objective, MaxError):
+        raise UnsupportedProblem(
+            "'auto' has no certified optimum for objective 'max' in this release; ask for nu_toeplitz or square_root "
+            "by name"
+        )
+    if isinstance(spec.participation, MinSep):
+        raise UnsupportedProblem(
+            "'auto' means 'banded' for min_sep, which is not in this release; ask for nu_toeplitz or square_root by "
+            "name, whose sensitivity under min_sep is exact"
+        )
+    if spec.workload.n > LARGEST_AUTOMATIC and not isinstance(spec.participation, FixedEpochs):
+        raise UnsupportedProblem(
+            f"'auto' means 'buffered_linear' above n={LARGEST_AUTOMATIC} (got n={spec.workload.n}), which is not in "
+            f"this release; ask for nu_toeplitz, or for dense up to n={MAX_DENSE}, by name"
+        )
+    return Dense(kind="dense")
+
+
+def _entry(spec: Spec) -> Entry:
+    kind = spec.mechanism.kind
+    if kind not in SOLVERS:
+        raise UnsupportedProblem(
+            f"mechanism {kind!r} is not in this release; use one of {', '.join(sorted(SOLVERS))}",
+            field="/mechanism/kind",
+        )
+    reasons = [entry.supports(spec) for entry in SOLVERS[kind]]
+    for entry, reason in zip(SOLVERS[kind], reasons, strict=True):
+        if reason is None:
+            return entry
+    raise UnsupportedProblem(reasons[0] or "", field="/mechanism/kind")
+
+
+def _admitted(spec: Spec) -> tuple[Entry, Estimate]:
+    entry = _entry(spec)
+    needed = entry.estimate(spec)
+    refuse_beyond_memory(needed, f"{spec.mechanism.kind} with n={spec.workload.n}")
+    return entry, needed
+
+
+def _bound(spec: Spec, matrices: Mapping[str, np.ndarray]) -> Spec:
+    def bind(workload: Workload | None) -> Workload | None:
+        if isinstance(workload, UserMatrix) and workload.sha256 is not None and workload.sha256 in matrices:
+            return workload.bind(matrices[workload.sha256])
+        return workload
+
+    return spec.model_copy(update={"workload": bind(spec.workload), "optimize_for": bind(spec.optimize_for)})
+
+
+def _provenance(spec: Spec, seconds: float) -> dict[str, object]:
+    return {
+        "mechanism": spec.mechanism.kind,
+        "version": factorize.__version__,
+        "seconds": seconds,
+        "environment": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "machine": platform.machine(),
+            "system": platform.system(),
+        },
+    }

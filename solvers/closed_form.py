@@ -1,0 +1,157 @@
+"""Strategies that are a formula: nu-Toeplitz (C24), the square root of the prefix sum, and the identity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from factorize.certificate import certify
+from factorize.matrix import MAX_DENSE, ColumnScaled, Matrix, ToeplitzMatrix
+from factorize.mechanisms import NuToeplitz
+from factorize.objective import LambdaTau
+from factorize.series import series_product
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from solvers.dense import refuse_weights
+from solvers.evidence import LARGEST_SINGLE, evidence
+from solvers.problem import Problem, Reporter
+
+_GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
+_FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
+_LOG_ACCURACY = 1e-6  # of log nu; the loss is flat at its minimum, so this is 1e-12 of the loss
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside these formulas, or None: every participation and objective is certified."""
+    if spec.optimize_for is not None and spec.mechanism.kind == "nu_toeplitz":
+        return refuse_weights(spec)
+    return None
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: series of length n, or n x n arrays where the certificate needs the decoder whole."""
+    n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
+    tuned = 60 if getattr(spec.mechanism, "nu", 0.0) == "tune" else 1
+    if needs_decoder(spec):
+        needed = estimate_of(entries=8.0 * n * m, multiplications=tuned * 2.0 * n * n * m)
+        return refuse_beyond_dense(needed, n, m)
+    evidence_work = 800.0 * n**3 if n <= LARGEST_SINGLE else 0.0
+    return estimate_of(entries=40.0 * n, multiplications=tuned * 500.0 * n + evidence_work)
+
+
+def needs_decoder(spec: Spec) -> bool:
+    """Return whether the certificate forms the decoder as an n x n array, because it is not Toeplitz."""
+    asked = getattr(spec.mechanism, "normalization", "none")
+    normalised = asked == "columns" or (asked == "auto" and spec.workload.n <= MAX_DENSE)
+    return normalised or not spec.workload.time_invariant or isinstance(spec.objective, LambdaTau)
+
+
+def strategy_coefficients(n: int, nu: float) -> np.ndarray:
+    """Return the first n coefficients of (1 - (1 - nu) x)^(-1/2): positive and decreasing.
+
+    c_t = c_{t-1} (t - 1/2) / t for nu = 0, times exp(t log1p(-nu)), which does not round 1 - nu.
+    Source: C24, section 4.
+
+    Args:
+        n: number of coefficients.
+        nu: damping in [0, 1).
+    """
+    t = np.arange(1.0, n)
+    return _damped(np.cumprod(np.concatenate([[1.0], (t - 0.5) / t])), nu)
+
+
+def noising_coefficients(n: int, nu: float) -> np.ndarray:
+    """Return the first n coefficients of (1 - (1 - nu) x)^(1/2): 1, then negative; what the noise is multiplied with.
+
+    Args:
+        n: number of coefficients.
+        nu: damping in [0, 1).
+    """
+    t = np.arange(1.0, n)
+    return _damped(np.cumprod(np.concatenate([[1.0], (t - 1.5) / t])), nu)
+
+
+def _damped(series: np.ndarray, nu: float) -> np.ndarray:
+    with np.errstate(under="ignore"):
+        damped = series * np.exp(np.arange(len(series)) * math.log1p(-nu))
+    damped[np.abs(damped) < _FLUSH] = 0.0
+    return damped
+
+
+def solve_nu_toeplitz(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the nu-Toeplitz strategy for the given nu, or for the nu of the smallest loss."""
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, NuToeplitz)
+    nu = tune(problem) if isinstance(mechanism.nu, str) else mechanism.nu
+    return _finish(problem, ToeplitzMatrix(strategy_coefficients(problem.n, nu), problem.n), progress)
+
+
+def solve_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the square root of the prefix sum: nu = 0."""
+    return _finish(problem, ToeplitzMatrix(strategy_coefficients(problem.n, 0.0), problem.n), progress)
+
+
+def solve_identity(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return C = I: independent noise."""
+    return _finish(problem, ToeplitzMatrix(np.ones(1), problem.n), progress)
+
+
+def tune(problem: Problem) -> float:
+    """Return the nu in {0} and [1e-9, 0.9] with the smallest loss: a grid, then a bounded search around its best point.
+
+    The loss is the objective itself, sens(C)^2 times the error, for the problem's workload and participation.
+    """
+    from scipy.optimize import minimize_scalar
+
+    loss = _loss_of_nu(problem)
+    values = [loss(nu) for nu in _GRID]
+    best = int(np.argmin(values))
+    low, high = _GRID[max(best - 1, 0)], _GRID[min(best + 1, len(_GRID) - 1)]
+    found = minimize_scalar(
+        lambda log_nu: loss(math.exp(log_nu)),
+        bounds=(math.log(low), math.log(high)),
+        method="bounded",
+        options={"xatol": _LOG_ACCURACY},
+    )
+    candidates = [0.0, float(_GRID[best]), math.exp(float(found.x))]
+    return min(candidates, key=loss)
+
+
+def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
+    """Return the loss as a function of nu: O(n log n) where decoder rows nest, else as the certificate computes it."""
+    workload, n = problem.workload.coefficients, problem.n
+    if workload is None or needs_decoder(problem.spec):
+        own = problem.spec.model_copy(update={"workload": problem.workload, "optimize_for": None})
+        return lambda nu: _certified_loss(own, normalised(own, ToeplitzMatrix(strategy_coefficients(n, nu), n)))
+
+    def loss(nu: float) -> float:
+        sensitivity = problem.participation.sensitivity(ToeplitzMatrix(strategy_coefficients(n, nu), n))
+        decoder = series_product(workload, noising_coefficients(n, nu))
+        return sensitivity.value**2 * problem.objective.of_row_errors(np.cumsum(decoder**2))
+
+    return loss
+
+
+def _finish(problem: Problem, matrix: ToeplitzMatrix, progress: ProgressCallback) -> Solution:
+    report = Reporter(progress)
+    strategy = normalised(problem.spec, matrix)
+    report(1, None)
+    return Solution(strategy, Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
+
+
+def normalised(spec: Spec, matrix: ToeplitzMatrix) -> Matrix:
+    """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the certified loss."""
+    asked = getattr(spec.mechanism, "normalization", "none")
+    if asked == "none" or (asked == "auto" and spec.workload.n > MAX_DENSE):
+        return matrix
+    scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
+    if asked == "auto" and _certified_loss(spec, scaled) >= _certified_loss(spec, matrix):
+        return matrix
+    return scaled
+
+
+def _certified_loss(spec: Spec, matrix: Matrix) -> float:
+    return certify(spec, matrix, {}, outcome=Outcome.CLOSED_FORM).loss.objective

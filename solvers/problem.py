@@ -1,0 +1,106 @@
+"""What a solver is given: the spec seen as one matrix to factor, and a voice for its progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from factorize.matrix import DenseMatrix
+from factorize.objective import Objective
+from factorize.participation import AnyParticipation
+from factorize.solution import Progress, ProgressCallback
+from factorize.spec import Spec
+from factorize.workloads import Workload
+
+_ULP = 2.0**-52
+
+StepReport = Callable[[int, float | None], None]
+"""What an iteration tells its step and its gap; it may raise `Cancelled`."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A canonical spec with a named mechanism, as the solvers read it.
+
+    Every objective but `max` is scale * sens(C)^2 * ||T C^-1||_F^2 with one target T = W A.
+    """
+
+    spec: Spec
+
+    @property
+    def workload(self) -> Workload:
+        """The workload to optimise for."""
+        return self.spec.optimize_for or self.spec.workload
+
+    @property
+    def n(self) -> int:
+        """Number of steps."""
+        return self.workload.n
+
+    @property
+    def participation(self) -> AnyParticipation:
+        """Over which the sensitivity is taken."""
+        return self.spec.participation
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised."""
+        return self.spec.objective
+
+    @property
+    def tolerance(self) -> float:
+        """Relative gap asked for."""
+        return self.spec.tolerance
+
+    @cached_property
+    def target(self) -> np.ndarray:
+        """T = W A, shape (m, n).
+
+        Raises:
+            UnsupportedProblem: the objective is `max`, which no fixed W expresses.
+        """
+        return np.ascontiguousarray(self.objective.weigh(self.workload.dense()))
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """Which columns of T are not exactly zero, shape (n,); a zero learning rate makes one that is."""
+        return np.asarray(self.target.any(axis=0))
+
+    @property
+    def evaluates_itself(self) -> bool:
+        """Whether the workload to optimise for is the one to evaluate on, so that a dual of one serves the other."""
+        return self.spec.optimize_for is None
+
+    def with_unit_sensitivity(self, strategy: np.ndarray) -> DenseMatrix:
+        """Return C scaled so that its certified sensitivity is at most 1, and within a few roundings of it.
+
+        Args:
+            strategy: lower-triangular, shape (n, n).
+        """
+        matrix = DenseMatrix(strategy)
+        for ulps in (2, 4, 8):
+            value = self.participation.sensitivity(matrix).value
+            if 1 - 64 * _ULP <= value <= 1:
+                break
+            matrix = DenseMatrix(matrix.array * ((1 - ulps * _ULP) / value))
+        return matrix
+
+
+class Reporter:
+    """Passes steps on to the caller, with the seconds since it was made.
+
+    Args:
+        callback: the caller's; what it raises ends the solve.
+    """
+
+    def __init__(self, callback: ProgressCallback) -> None:
+        self._callback = callback
+        self._began = time.monotonic()
+
+    def __call__(self, iteration: int, relative_gap: float | None, class_gap: float | None = None) -> None:
+        """Report one step of the outer loop, counted from 1."""
+        self._callback(Progress(iteration, relative_gap, class_gap, time.monotonic() - self._began))
