@@ -24,17 +24,19 @@ soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
 
 # Exact versions and hashes, so that two installs are the same install.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements-dev.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "factorize needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $(STAMP)
 
-# Refresh the lock from pyproject.toml.
+# Refresh the locks from pyproject.toml: what the service runs on, and that with the tools of the tests.
+LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+  --no-annotate
 lock:
-	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes \
-	  --no-header --no-emit-index-url --no-annotate --output-file requirements.lock
+	$(LOCK) --output-file requirements.lock
+	$(LOCK) --extra test --output-file requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) .demo build dist *.egg-info
