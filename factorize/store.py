@@ -37,6 +37,7 @@ from factorize.errors import CorruptObject, InvalidParameter, InvalidWorkload, N
 from factorize.factorization import Factorization, from_tensors, load
 from factorize.files import Files
 from factorize.index import Index
+from factorize.manifest import StoredFile
 from factorize.objects import Directory, Objects, Reader, make_root
 from factorize.records import (
     MANIFESTS,
@@ -134,7 +135,7 @@ class Store:
         from safetensors.numpy import load as read_tensors
 
         manifest = self.manifest(digest)
-        data = b"".join(self.blob(manifest["files"][0]["sha256"]).read())
+        data = b"".join(self.blob(StoredFile.of(manifest).sha256).read())
         try:
             tensors = read_tensors(data)
         except SafetensorError as error:
@@ -241,11 +242,15 @@ class Store:
             self._publish(key, entry.sealed(), partial(self.index.sound, key))
 
     def _intact(self, digest: str) -> bool:
-        """Whether manifest and file are there and hash to their names, read anew."""
-        with suppress(NotFound, CorruptObject):
-            manifest = read_manifest(self.index.read(manifest_key(digest)), digest)
-            return self._sound(manifest["files"][0]["sha256"])
-        return False
+        """Whether manifest and file are there and hash to their names, read anew; a damaged file is moved away."""
+        try:
+            file = StoredFile.of(read_manifest(self.index.read(manifest_key(digest)), digest))
+        except (NotFound, CorruptObject):
+            return False
+        sound = self._sound(file.sha256)
+        if not sound:
+            self.quarantine(blob_key(file.sha256))
+        return sound
 
     def _sound(self, sha256: str) -> bool:
         with suppress(NotFound, CorruptObject):
@@ -319,19 +324,22 @@ def open_store(
 def _root(url: str) -> Path:
     """Return the absolute directory that a path or file:// URL names."""
     scheme, separator, _ = url.partition("://")
-    if not separator:
-        if not url or "\0" in url:
-            raise InvalidParameter(f"{url[:40]!r} is not a directory's path; give one, or a file:// URL", field="store")
-        return Path(url).expanduser().absolute()
-    parts = urlsplit(url)
-    if scheme != "file":
+    if separator and scheme != "file":
         raise InvalidParameter(
             f"{scheme[:20]}:// is no directory, and object stores are not in this release; give a path or file:// URL",
             field="store",
         )
-    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise InvalidParameter("a file:// URL of a store has no host and an absolute path: file:///path", field="store")
-    return Path(unquote(parts.path))
+    path = url
+    if separator:
+        parts = urlsplit(url)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise InvalidParameter(
+                "a store's file:// URL has no host and an absolute path: file:///path", field="store"
+            )
+        path = unquote(parts.path)
+    if not path or "\0" in path:
+        raise InvalidParameter(f"{path[:40]!r} is not a directory's path; give one, or a file:// URL", field="store")
+    return (Path(path) if separator else Path(path).expanduser()).absolute()
 
 
 def _bound_matrices(spec: Spec) -> dict[str, np.ndarray]:

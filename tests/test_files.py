@@ -1,0 +1,251 @@
+"""The file operations themselves, and how a directory turns their failures into the store's errors."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from store_cases import OPERATIONS, ShortWrites, failing, recording
+
+from factorize import files as files_module
+from factorize.errors import CorruptObject, NotFound, StoreUnavailable
+from factorize.files import Files
+from factorize.objects import Directory, make_root
+
+FILES = Files()
+
+
+def put(directory: Directory, key: str, data: bytes) -> bool:
+    with directory.stage() as staged:
+        staged.write(data)
+        return directory.put(key, staged)
+
+
+def read(directory: Directory, key: str) -> bytes:
+    with directory.open(key) as reader:
+        return reader.read(reader.entry.size, 0)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def test_nothing_is_created_over_something(tmp_path):
+    os.close(FILES.create(tmp_path / "a"))
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        FILES.create(tmp_path / "a")
+    (tmp_path / "dangling").symlink_to(tmp_path / "b")
+    with pytest.raises(FileExistsError):
+        FILES.create(tmp_path / "dangling")
+    with pytest.raises(FileExistsError):
+        FILES.link(tmp_path / "a", tmp_path / "dangling")
+
+
+def test_a_directory_may_be_there_already_and_a_file_may_not(tmp_path):
+    FILES.make_directory(tmp_path / "d")
+    FILES.make_directory(tmp_path / "d")
+    (tmp_path / "f").touch()
+    with pytest.raises(FileExistsError):
+        FILES.make_directory(tmp_path / "f")
+
+
+def test_symbolic_links_are_not_opened_and_a_fifo_does_not_block(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with pytest.raises(OSError) as raised:
+        FILES.open(tmp_path / "link")
+    assert raised.value.errno == errno.ELOOP
+    os.mkfifo(tmp_path / "fifo")
+    FILES.close(FILES.open(tmp_path / "fifo"))
+
+
+def test_sync_uses_the_full_barrier_where_there_is_one(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"x")
+    descriptor = FILES.open(tmp_path / "file")
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda fd: seen.append(("fsync", fd)))
+    monkeypatch.setattr(fcntl, "fcntl", lambda fd, command: seen.append((command, fd)))
+    monkeypatch.setattr(files_module, "FULL_SYNC", None)
+    FILES.sync(descriptor)
+    monkeypatch.setattr(files_module, "FULL_SYNC", 51)
+    FILES.sync(descriptor)
+    FILES.close(descriptor)
+    assert seen == [("fsync", descriptor), (51, descriptor)]
+
+
+def test_a_library_that_fails_to_write_is_an_io_error(tmp_path):
+    from safetensors.numpy import save_file
+
+    with pytest.raises(OSError, match="No such file or directory"):
+        FILES.produce(tmp_path / "missing" / "x", lambda path: save_file({}, path))
+
+
+def test_an_object_is_put_once(directory):
+    assert put(directory, "a/b/c", b"first")
+    assert not put(directory, "a/b/c", b"second")
+    assert read(directory, "a/b/c") == b"first"
+    assert [entry.key for entry in directory.list()] == ["a/b/c"], "no temporary file stays"
+    entry = directory.status("a/b/c")
+    assert (entry.kind, entry.size, entry.writable) == ("file", 5, False)
+
+
+def test_an_object_is_written_whole_by_short_writes(tmp_path):
+    directory = Directory(tmp_path, ShortWrites())
+    assert put(directory, "a", bytes(range(100)))
+    assert read(directory, "a") == bytes(range(100))
+    with directory.open("a") as reader:
+        assert reader.read(20, 90) == bytes(range(90, 100)), "fewer at the end"
+        assert reader.read(0, 0) == b""
+
+
+def test_every_step_of_a_put_is_synced_before_the_next(tmp_path):
+    files = recording()
+    put(Directory(tmp_path, files), "a/b", b"data")
+    synced = ["sync_directory", "sync"]
+    folder = ["make_directory", *synced]
+    write = ["create", "write", "close"]
+    publish = ["open", "seal", "sync", "close", *folder, "link", *synced, "unlink"]
+    assert files.calls == [*folder, *write, *publish]
+
+
+def test_moving_and_deleting(directory):
+    put(directory, "a/b", b"data")
+    directory.move("a/b", "quarantine/a/b.1")
+    assert read(directory, "quarantine/a/b.1") == b"data"
+    directory.delete("quarantine/a/b.1")
+    assert list(directory.list()) == []
+    for missing in (directory.delete, directory.status, directory.protect, lambda key: directory.move(key, "x")):
+        with pytest.raises(NotFound):
+            missing("a/b")
+    with pytest.raises(NotFound):
+        read(directory, "a/b")
+
+
+def test_protecting_takes_the_write_permission_away(directory):
+    put(directory, "a", b"data")
+    (directory.root / "a").chmod(0o666)
+    assert directory.status("a").writable
+    directory.protect("a")
+    assert not directory.status("a").writable
+
+
+def test_listing_is_sorted_and_follows_no_links(directory, tmp_path):
+    for key in ("b/2", "b/1", "a/x/y", "c"):
+        put(directory, key, b"")
+    (tmp_path / "b" / "0").symlink_to(tmp_path / "a")
+    os.mkfifo(tmp_path / "b" / "9")
+    assert [(entry.key, entry.kind) for entry in directory.list()] == [
+        ("a/x/y", "file"),
+        ("b/0", "symlink"),
+        ("b/1", "file"),
+        ("b/2", "file"),
+        ("b/9", "other"),
+        ("c", "file"),
+    ]
+    assert [entry.key for entry in directory.list("b")] == ["b/0", "b/1", "b/2", "b/9"]
+    assert list(directory.list("nothing")) == []
+
+
+def test_what_disappears_while_it_is_listed_is_left_out(tmp_path):
+    class Stale(Files):
+        def list(self, path: Path) -> list[str]:
+            return ["gone", *super().list(path)]
+
+    directory = Directory(tmp_path, Stale())
+    put(directory, "a", b"")
+    assert [entry.key for entry in directory.list()] == ["a"]
+
+
+def test_what_is_no_file_is_corrupt(directory, tmp_path):
+    put(directory, "a", b"data")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CorruptObject, match="symbolic link"):
+        read(directory, "link")
+    for key in ("fifo", "folder"):
+        with pytest.raises(CorruptObject, match="not a regular file"):
+            read(directory, key)
+
+
+def test_a_folder_removed_behind_our_back_is_made_again(directory, tmp_path):
+    put(directory, "a/b", b"1")
+    (tmp_path / "a" / "b").unlink()
+    (tmp_path / "a").rmdir()
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        put(directory, "a/b", b"2")
+    assert put(directory, "a/b", b"3")
+    assert read(directory, "a/b") == b"3"
+
+
+def test_a_file_in_the_place_of_a_folder_is_reported(directory, tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(StoreUnavailable, match="File exists"):
+        put(directory, "a/b", b"1")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free space"),
+        (errno.EDQUOT, "free space"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EROFS, "permissions"),
+        (errno.EACCES, "permissions"),
+        (errno.EPERM, "hard links"),
+        (errno.EIO, "check the disk"),
+    ],
+)
+def test_each_error_names_path_cause_and_remedy(tmp_path, number, remedy):
+    directory = Directory(tmp_path, failing(number, at=0))
+    with pytest.raises(StoreUnavailable) as raised:
+        put(directory, "a", b"")
+    for part in (str(tmp_path), os.strerror(number), remedy):
+        assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - {"restrict", "produce"}))
+def test_every_operation_that_fails_is_unavailable(tmp_path, operation):
+    """Whatever the directory does, an error of the medium never leaves as an OSError."""
+    whole = Directory(tmp_path)
+    put(whole, "old/a", b"data")
+
+    class Broken(Files):
+        pass
+
+    def fail(self: Files, *arguments: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    setattr(Broken, operation, fail)
+    directory = Directory(tmp_path, Broken())
+    failed = 0
+    for action in (
+        lambda: put(directory, "new/b", b"data"),
+        lambda: read(directory, "old/a"),
+        lambda: list(directory.list()),
+        lambda: directory.protect("old/a"),
+        lambda: directory.move("old/a", "moved/a"),
+        lambda: directory.delete("old/a"),
+    ):
+        try:
+            action()
+        except (StoreUnavailable, NotFound):
+            failed += 1
+    assert failed or operation == "close"
+
+
+def test_a_new_root_is_for_its_owner_only_and_an_old_one_is_left_alone(tmp_path):
+    make_root(FILES, tmp_path / "x" / "y")
+    assert stat.S_IMODE((tmp_path / "x" / "y").stat().st_mode) == 0o700
+    (tmp_path / "x" / "y").chmod(0o750)
+    make_root(FILES, tmp_path / "x" / "y")
+    assert stat.S_IMODE((tmp_path / "x" / "y").stat().st_mode) == 0o750
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnavailable):
+        make_root(FILES, tmp_path / "file" / "z")
