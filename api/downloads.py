@@ -65,9 +65,10 @@ async def _pieces(views: Iterator[memoryview]) -> AsyncIterator[memoryview]:
 
 
 def _wanted_range(request: Request, tag: str) -> str | None:
-    """The Range header, unless If-Range says that the client holds a part of something else."""
-    condition = request.headers.get("if-range")
-    return request.headers.get("range") if condition in (None, tag) else None
+    """The Range header, unless it counts in other units or If-Range says that the client has part of something else."""
+    wanted = request.headers.get("range", "").strip()
+    counts_bytes = wanted.lower().startswith("bytes")
+    return wanted if counts_bytes and request.headers.get("if-range") in (None, tag) else None
 
 
 def _range(text: str, size: int) -> tuple[int, int]:
@@ -76,7 +77,7 @@ def _range(text: str, size: int) -> tuple[int, int]:
     Raises:
         Problem: it has more than one, or none that lies inside the file.
     """
-    found = _RANGE.fullmatch(text.strip())
+    found = _RANGE.fullmatch(text)
     if found is not None and (found[1] or found[2]):
         if found[1]:
             start, stop = int(found[1]), min(int(found[2] or size), size - 1) + 1

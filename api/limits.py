@@ -59,16 +59,16 @@ class RequestGuard:
             await refusal.response(request_id)(scope, receive, completed)
 
     def _refusal(self, scope: Scope) -> Problem | None:
-        raw: list[tuple[bytes, bytes]] = scope["headers"]
         headers = Headers(scope=scope)
         return (
-            self._refuse_headers(scope, raw)
-            or self._refuse_framing(headers)
+            self._refuse_headers(scope, headers)
+            or self._refuse_framing(scope, headers)
             or self._refuse_host(headers)
             or self._refuse_origin(headers)
         )
 
-    def _refuse_headers(self, scope: Scope, raw: list[tuple[bytes, bytes]]) -> Problem | None:
+    def _refuse_headers(self, scope: Scope, headers: Headers) -> Problem | None:
+        raw = headers.raw
         target = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         size = target + sum(len(name) + len(value) + 4 for name, value in raw)
         most, fields = self.settings.max_header_bytes, self.settings.max_headers
@@ -77,7 +77,10 @@ class RequestGuard:
         detail = f"the header block has {size} bytes in {len(raw)} fields; the limits are {most} and {fields}"
         return Problem("too-many-headers", detail, headers={"Connection": "close"})
 
-    def _refuse_framing(self, headers: Headers) -> Problem | None:
+    def _refuse_framing(self, scope: Scope, headers: Headers) -> Problem | None:
+        if scope["http_version"] not in ("1.0", "1.1"):
+            detail = "the request names a version of HTTP that is not spoken here; use HTTP/1.1"
+            return Problem("bad-request", detail, headers={"Connection": "close"})
         length = headers.get("content-length")
         if "transfer-encoding" in headers and length is not None:
             # Two lengths for one body are how requests are smuggled past a proxy.

@@ -11,6 +11,7 @@ import logging
 import secrets
 import socket
 import sys
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -105,7 +106,8 @@ class Connection(H11Protocol):
             body = problem.body(request_id)
             headers = {"Content-Type": MEDIA_TYPE, **SECURITY_HEADERS, **problem.headers, "X-Request-Id": request_id}
             headers |= {"Server": "factorize", "Content-Length": str(len(body)), "Connection": "close"}
-            start = h11.Response(status_code=problem.kind.status, headers=list(headers.items()))
+            status = HTTPStatus(problem.kind.status)
+            start = h11.Response(status_code=status, headers=list(headers.items()), reason=status.phrase.encode())
             for event in (start, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None and not self.cycle.response_complete:

@@ -14,6 +14,9 @@ from factorize.errors import InvalidWorkload
 from factorize.model import Count, Frozen, NonNegative, UnitInterval
 
 
+MAX_LISTED = 1 << 20
+
+
 class Cosine(Frozen):
     """From 1 at step 0 to `final` at the last step along half a cosine."""
 
@@ -74,8 +77,13 @@ def explicit(rates: LearningRates, n: int) -> list[float]:
     """Return a schedule as its list of n rates.
 
     Raises:
-        InvalidWorkload: the list has another length than n, or is all zeros.
+        InvalidWorkload: the list has another length than n, or is all zeros, or would be too long to write down.
     """
+    if n > MAX_LISTED:
+        raise InvalidWorkload(
+            f"n={n} learning rates are above the limit of {MAX_LISTED}, since the canonical spec lists each; use a smaller "
+            "n, or leave the schedule out"
+        )
     listed = list(rates) if isinstance(rates, list) else [value + 0.0 for value in rates.rates(n)]
     if len(listed) != n:
         raise InvalidWorkload(f"learning_rates has {len(listed)} entries and n is {n}; give one rate per step")

@@ -28,7 +28,7 @@ class WeightDecay(StepWorkload):
 
     @model_validator(mode="after")
     def _contracts(self) -> WeightDecay:
-        fastest = float(self.rates().max())
+        fastest = 1.0 if self.learning_rates is None else max(explicit(self.learning_rates, self.n))
         if fastest * self.rate >= 1:
             raise ValueError(
                 f"rate={self.rate} times the largest learning rate {fastest} is not below 1; lower the rate, since "

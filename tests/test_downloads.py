@@ -1,0 +1,280 @@
+"""Files and rows, over a real connection: whole, in part, and never damaged."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as read_tensors
+from servers import Answer, LiveService
+
+from factorize.blobs import blob_key
+from factorize.factorization import from_tensors
+
+TOEPLITZ: dict[str, Any] = {"workload": {"kind": "prefix", "n": 20}, "mechanism": {"kind": "square_root"}}
+DENSE: dict[str, Any] = {"workload": {"kind": "prefix", "n": 20}, "mechanism": {"kind": "dense"}}
+USER: dict[str, Any] = {
+    "workload": {"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0], [0.0, 3.0]]},
+    "mechanism": {"kind": "dense"},
+}
+
+
+@pytest.fixture(scope="module")
+def sha256(live_service: LiveService) -> str:
+    """Name of a stored file."""
+    return live_service.solve(DENSE)["files"][0]["sha256"]
+
+
+@pytest.fixture(scope="module")
+def whole(live_service: LiveService, sha256: str) -> Answer:
+    return live_service.get(f"/v1/blobs/{sha256}")
+
+
+def test_a_file_is_what_its_name_says(live_service: LiveService, sha256: str, whole: Answer) -> None:
+    assert whole.status == 200
+    assert hashlib.sha256(whole.body).hexdigest() == sha256
+    assert int(whole.headers["content-length"]) == len(whole.body)
+    assert whole.headers["etag"] == f'"{sha256}"'
+    assert whole.headers["accept-ranges"] == "bytes"
+    assert "immutable" in whole.headers["cache-control"]
+    digest = base64.b64encode(bytes.fromhex(sha256)).decode()
+    assert whole.headers["repr-digest"] == f"sha-256=:{digest}:"
+    assert whole.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_file_opens_with_the_plain_library_and_verifies(live_service: LiveService, whole: Answer) -> None:
+    manifest = live_service.solve(DENSE)
+    lasting = {name: value for name, value in manifest.items() if name not in ("files", "created")}
+    assert from_tensors(lasting, read_tensors(whole.body)).verify().converged
+
+
+@pytest.mark.parametrize(
+    ("asked", "start", "stop"),
+    [
+        ("bytes=0-0", 0, 1),
+        ("bytes=5-9", 5, 10),
+        ("bytes=7-", 7, None),
+        ("bytes=-3", -3, None),
+        ("bytes=10-999999999999", 10, None),
+        ("bytes=-999999999999", 0, None),
+        (" Bytes = 2 - 4 ", 2, 5),
+    ],
+)
+def test_one_range(
+    live_service: LiveService, sha256: str, whole: Answer, asked: str, start: int, stop: int | None
+) -> None:
+    part = live_service.get(f"/v1/blobs/{sha256}", {"Range": asked})
+    expected = whole.body[start:stop]
+    first = whole.body.index(expected) if start >= 0 else len(whole.body) + start
+    assert (part.status, part.body) == (206, expected)
+    assert (
+        part.headers["content-range"]
+        == f"bytes {start % len(whole.body)}-{first + len(expected) - 1}/{len(whole.body)}"
+    )
+    assert int(part.headers["content-length"]) == len(expected)
+    assert part.headers["etag"] == f'"{sha256}"'
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "bytes=0-1,4-5",
+        "bytes=" + ",".join(f"{i}-{i}" for i in range(1000)),
+        "bytes=999999999-",
+        "bytes=-0",
+        "bytes=9-5",
+        "bytes=-",
+        "bytes=a-b",
+        "bytes=" + "9" * 400 + "-",
+        "bytes",
+    ],
+    ids=lambda asked: asked[:24],
+)
+def test_other_ranges_are_not_satisfiable(live_service: LiveService, sha256: str, whole: Answer, asked: str) -> None:
+    answer = live_service.get(f"/v1/blobs/{sha256}", {"Range": asked})
+    answer.problem(416, "range-not-satisfiable")
+    assert answer.headers["content-range"] == f"bytes */{len(whole.body)}"
+
+
+@pytest.mark.parametrize("asked", ["lines=1-2", "nonsense", ""])
+def test_ranges_in_other_units_are_ignored(live_service: LiveService, sha256: str, whole: Answer, asked: str) -> None:
+    answer = live_service.get(f"/v1/blobs/{sha256}", {"Range": asked})
+    assert (answer.status, answer.body) == (200, whole.body)
+
+
+def test_if_range_guards_a_resumed_download(live_service: LiveService, sha256: str, whole: Answer) -> None:
+    same = live_service.get(f"/v1/blobs/{sha256}", {"Range": "bytes=4-7", "If-Range": f'"{sha256}"'})
+    assert (same.status, same.body) == (206, whole.body[4:8])
+    for other in ('"' + "0" * 64 + '"', f'W/"{sha256}"', "Fri, 20 Nov 2026 05:00:00 GMT"):
+        answer = live_service.get(f"/v1/blobs/{sha256}", {"Range": "bytes=4-7", "If-Range": other})
+        assert (answer.status, answer.body) == (200, whole.body)
+
+
+@pytest.mark.parametrize("condition", ['"{}"', 'W/"{}"', '"x", "{}"', "*"])
+def test_a_current_copy_is_not_sent_again(live_service: LiveService, sha256: str, condition: str) -> None:
+    answer = live_service.get(f"/v1/blobs/{sha256}", {"If-None-Match": condition.format(sha256)})
+    assert (answer.status, answer.body) == (304, b"")
+    assert answer.headers["etag"] == f'"{sha256}"'
+
+
+def test_another_copy_is_replaced(live_service: LiveService, sha256: str, whole: Answer) -> None:
+    answer = live_service.get(f"/v1/blobs/{sha256}", {"If-None-Match": f'"{"0" * 64}"'})
+    assert (answer.status, answer.body) == (200, whole.body)
+
+
+def test_head_has_the_headers_and_no_body(live_service: LiveService, sha256: str, whole: Answer) -> None:
+    head = live_service.send("HEAD", f"/v1/blobs/{sha256}")
+    volatile = ("date", "x-request-id")
+    assert (head.status, head.body) == (200, b"")
+    assert {k: v for k, v in head.headers.items() if k not in volatile} == {
+        k: v for k, v in whole.headers.items() if k not in volatile
+    }
+
+
+def test_unknown_files_are_not_found(live_service: LiveService) -> None:
+    live_service.get("/v1/blobs/" + "0" * 64).problem(404, "not-found")
+
+
+@pytest.mark.parametrize("spec", [TOEPLITZ, DENSE, USER], ids=["toeplitz", "dense", "user"])
+def test_rows_of_every_matrix_multiply_to_the_workload(live_service: LiveService, spec: dict[str, Any]) -> None:
+    name = live_service.solve(spec)["spec_digest"]
+    found = {matrix: rows(live_service, name, matrix) for matrix in ("C", "C_inv", "B")}
+    n = len(found["C"])
+    given = spec["workload"].get("rows")
+    workload = np.tril(np.ones((n, n))) if given is None else np.array(given)
+    np.testing.assert_allclose(found["B"] @ found["C"], workload, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found["C_inv"] @ found["C"], np.eye(n), rtol=0, atol=1e-12)
+
+
+def rows(live: LiveService, name: str, matrix: str, query: str = "") -> np.ndarray:
+    answer = live.get(f"/v1/factorizations/{name}/matrices/{matrix}{query}")
+    assert answer.status == 200, answer
+    shape = tuple(int(side) for side in answer.headers["x-factorize-shape"].split(","))
+    assert answer.headers["x-factorize-dtype"] == "float64"
+    assert int(answer.headers["content-length"]) == 8 * math.prod(shape)
+    return np.frombuffer(answer.body, dtype="<f8").reshape(shape)
+
+
+@pytest.mark.parametrize(
+    ("query", "part"), [("3:5", slice(3, 5)), (":2", slice(2)), ("17:", slice(17, 20)), ("4:4", slice(0))]
+)
+def test_some_rows(live_service: LiveService, query: str, part: slice) -> None:
+    manifest = live_service.solve(DENSE)
+    everything = rows(live_service, manifest["digest"], "C_inv")
+    np.testing.assert_allclose(rows(live_service, manifest["digest"], "C_inv", f"?rows={query}"), everything[part])
+
+
+def test_rows_name_the_bytes_they_come_from(live_service: LiveService) -> None:
+    manifest = live_service.solve(DENSE)
+    for name, kept in ((manifest["digest"], True), (manifest["spec_digest"], False)):
+        answer = live_service.send("HEAD", f"/v1/factorizations/{name}/matrices/B?rows=0:1")
+        assert (answer.status, answer.headers["content-length"]) == (200, "160")
+        assert answer.headers["x-factorize-digest"] == manifest["digest"]
+        assert ("immutable" in answer.headers["cache-control"]) is kept
+
+
+@pytest.mark.parametrize("query", ["0:21", "5:4", "21:22", "a:b", "1", "-1:2", "0:1:2", "9999999999999999:", "0:٣"])
+def test_rows_outside_are_refused(live_service: LiveService, query: str) -> None:
+    from urllib.parse import quote
+
+    digest = live_service.solve(DENSE)["digest"]
+    answer = live_service.get(f"/v1/factorizations/{digest}/matrices/C?rows={quote(query)}")
+    assert answer.problem(422, "invalid-parameter")["errors"][0]["pointer"] == "/rows"
+
+
+def test_other_matrices_are_not_found(live_service: LiveService) -> None:
+    digest = live_service.solve(DENSE)["digest"]
+    live_service.get(f"/v1/factorizations/{digest}/matrices/D").problem(404, "not-found")
+    live_service.get(f"/v1/factorizations/{'0' * 64}/matrices/C").problem(404, "not-found")
+
+
+def test_a_matrix_of_many_blocks_is_streamed_whole(live_service: LiveService) -> None:
+    """1500 x 1500 is more than four blocks of 4 MiB."""
+    spec = {"workload": {"kind": "prefix", "n": 1500}, "mechanism": {"kind": "identity"}}
+    name = live_service.solve(spec)["spec_digest"]
+    np.testing.assert_array_equal(rows(live_service, name, "B"), np.tril(np.ones((1500, 1500))))
+
+
+def test_damaged_bytes_are_never_served(live_service: LiveService) -> None:
+    spec = {**DENSE, "workload": {"kind": "prefix", "n": 21}}
+    manifest = live_service.solve(spec)
+    sha256 = manifest["files"][0]["sha256"]
+    path = Path(live_service.store.url.removeprefix("file://")) / blob_key(sha256)
+    sound = path.read_bytes()
+    assert live_service.get(f"/v1/blobs/{sha256}").body == sound
+
+    path.chmod(0o644)
+    path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    answer = live_service.get(f"/v1/blobs/{sha256}")
+    answer.problem(503, "corrupt-object")
+    assert "etag" not in answer.headers
+    live_service.get(f"/v1/blobs/{sha256}", {"Range": "bytes=0-3"}).problem(503, "corrupt-object")
+
+    again = live_service.solve(spec)
+    assert hashlib.sha256(live_service.get(f"/v1/blobs/{again['files'][0]['sha256']}").body).hexdigest()
+    assert live_service.get(f"/v1/blobs/{again['files'][0]['sha256']}").status == 200
+
+
+def test_a_damaged_file_serves_no_rows(live_service: LiveService) -> None:
+    manifest = live_service.solve({**DENSE, "workload": {"kind": "prefix", "n": 22}})
+    path = Path(live_service.store.url.removeprefix("file://")) / blob_key(manifest["files"][0]["sha256"])
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.truncate(100)
+    live_service.get(f"/v1/factorizations/{manifest['digest']}/matrices/C").problem(503, "corrupt-object")
+
+
+def test_uploaded_matrices_are_named_by_their_numbers(live_service: LiveService) -> None:
+    numbers = np.array([[1.0, 0.0], [2.0, 3.0], [0.5, 0.0]])
+    answer = live_service.send("POST", "/v1/matrices?rows=3&columns=2", numbers.tobytes())
+    assert answer.status == 201
+    assert answer.json() == {"sha256": hashlib.sha256(numbers.tobytes()).hexdigest(), "shape": [3, 2]}
+    assert live_service.solve({"workload": {"kind": "matrix", **answer.json()}})["matrices"]["C"]["shape"] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "status", "slug"),
+    [
+        ("rows=2&columns=2", struct.pack("<3d", 1, 2, 3), 422, "invalid-parameter"),
+        ("rows=2&columns=2", struct.pack("<4d", 1, 0, math.nan, 1), 422, "invalid-parameter"),
+        ("rows=2&columns=2", struct.pack("<4d", 1, 5, 1, 1), 422, "invalid-parameter"),
+        ("rows=2&columns=2", struct.pack("<4d", 0, 0, 0, 0), 422, "invalid-parameter"),
+        ("rows=0&columns=2", b"", 422, "invalid-parameter"),
+        ("rows=2&columns=1e9", b"", 422, "invalid-parameter"),
+        ("rows=2", b"", 422, "invalid-parameter"),
+        ("rows=16385&columns=1", b"", 422, "invalid-parameter"),
+    ],
+)
+def test_other_uploads_are_refused(live_service: LiveService, query: str, body: bytes, status: int, slug: str) -> None:
+    live_service.send("POST", f"/v1/matrices?{query}", body).problem(status, slug)
+
+
+def test_an_upload_says_its_length_before_it_is_read(live_service: LiveService) -> None:
+    chunked = {"Transfer-Encoding": "chunked"}
+    live_service.send("POST", "/v1/matrices?rows=1&columns=1", b"8\r\n12345678\r\n0\r\n\r\n", chunked).problem(
+        411, "length-required"
+    )
+    head = f"POST /v1/matrices?rows=3000&columns=3000 HTTP/1.1\r\nHost: localhost\r\nContent-Length: {8 * 3000**2}\r\n"
+    answer = live_service.raw(f"{head}Connection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_many_downloads_at_once_are_all_right(live_service: LiveService, sha256: str, whole: Answer) -> None:
+    bodies: list[bytes] = []
+
+    def download() -> None:
+        bodies.append(live_service.get(f"/v1/blobs/{sha256}").body)
+
+    threads = [threading.Thread(target=download) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bodies == [whole.body] * 50
