@@ -251,7 +251,7 @@ def _losses(sensitivity: float, decoder: _Decoder) -> Loss:
 def _converged(spec: Spec, gap: float | None, outcome: Outcome) -> bool:
     if spec.mechanism.unrestricted and spec.optimize_for is None:
         return gap is not None and gap <= spec.tolerance
-    return outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM)
+    return outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
 
 
 def _warnings(

@@ -17,6 +17,7 @@ class Outcome(Enum):
 
     CONVERGED = "the solver's own stopping rule was met"
     CLOSED_FORM = "a closed form, nothing to converge"
+    LOCAL_OPTIMUM = "converged to a stationary point of a class that is not convex; no smaller loss was found in it"
     ROUNDING_LIMIT = "no further progress in double precision; ask for a larger tolerance"
     ITERATION_LIMIT = "stopped at the iteration limit; ask for a larger tolerance, or start from a neighbouring result"
 

@@ -1,0 +1,305 @@
+"""Error and sensitivity of a Toeplitz strategy as functions of its first column, with their gradients.
+
+With c the column of C and y = 1/c modulo x^n, both parts of the loss are quadratic forms in a series:
+
+    sensitivity^2   S(c) = sum_t (sum_{i < k} c_{t - i b})^2                       (k participations, b steps apart)
+    error           E(c) = sum_s w_s b_s^2,     b = a y                            (Toeplitz workload, first column a)
+                    E(c) = sum_s v_d |b_s - b_{s-d}|^2 summed over lags d          (lambda_tau of one)
+                    E(c) = y^T Q y,     Q_st = sum_j (T^T T)_{j+s, j+t}            (any other target T)
+
+A change of c moves y by -y y dc and b by -b y dc, so the gradient is one correlation with the series b y (or y y).
+Truncated products of series commute, and one evaluation costs a dozen real FFTs of length 2n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+
+Array = NDArray[np.float64]
+
+_DIRECT = 64  # terms of the inverse that the recursion computes before Newton's iteration takes over
+
+
+class ErrorForm(Protocol):
+    """A squared error as a quadratic form in a series that depends on 1/c."""
+
+    def series(self, inverse: Array, fft: Transforms) -> Array:
+        """Return the series (b or y), shape (n,), from y = 1/c."""
+
+    def value_and_gradient(self, series: Array) -> tuple[float, Array]:
+        """Return the form and its derivative with respect to the series, shape (n,)."""
+
+
+class Transforms:
+    """Products of series modulo x^n by real FFTs of one length.
+
+    Args:
+        n: number of coefficients.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.size = next_fast_len(2 * n, real=True)
+
+    def forward(self, series: Array) -> NDArray[np.complex128]:
+        """Return the transform, padded with zeros."""
+        return rfft(series, self.size)
+
+    def back(self, spectrum: NDArray[np.complex128]) -> Array:
+        """Return the first n coefficients."""
+        return irfft(spectrum, self.size)[: self.n]
+
+    def product(self, a: Array, b: Array) -> Array:
+        """Return a b modulo x^n."""
+        return self.back(self.forward(a) * self.forward(b))
+
+    def correlate(self, a: Array, b: Array) -> Array:
+        """Return sum_i a_i b_{i-k} for k = 0..n-1: the transposed product."""
+        return self.back(self.forward(a) * self.forward(b).conj())
+
+
+def reciprocal(series: Array, n: int) -> Array:
+    """Return 1 / series modulo x^n, shape (n,), by Newton's iteration.
+
+    A step from m to 2m terms wraps the known part of each product around, so FFTs of length 2m suffice. The error is
+    about 1e-15 of the largest coefficient: enough to optimise, not to certify.
+
+    Args:
+        series: shape (bands,), first entry non-zero.
+        n: number of terms.
+    """
+    sizes = [n]
+    while sizes[-1] > _DIRECT:
+        sizes.append(-(-sizes[-1] // 2))
+    padded = np.zeros(n)
+    padded[: min(n, len(series))] = series[:n]
+    inverse = _recursion(padded[: sizes[-1]])
+    for size in reversed(sizes[:-1]):
+        length, known = next_fast_len(size, real=True), len(inverse)
+        spectrum = rfft(inverse, length)
+        defect = irfft(rfft(padded[:size], length) * spectrum, length)[known:size]
+        inverse = np.concatenate([inverse, -irfft(rfft(defect, length) * spectrum, length)[: size - known]])
+    return inverse
+
+
+def _recursion(series: Array) -> Array:
+    inverse = np.zeros(len(series))
+    inverse[0] = 1.0 / series[0]
+    for t in range(1, len(series)):
+        inverse[t] = -(series[1 : t + 1] @ inverse[t - 1 :: -1]) / series[0]
+    return inverse
+
+
+def square_root(series: Array) -> Array:
+    """Return the square root of a series modulo x^n, first coefficient positive, shape (n,).
+
+    It is a r, with r = 1/sqrt(a) from Newton's iteration r <- r (3 - a r^2) / 2.
+    """
+    n = len(series)
+    root = np.array([1.0 / np.sqrt(series[0])])
+    while len(root) < n:
+        size = min(2 * len(root), n)
+        fft = Transforms(size)
+        padded = np.concatenate([root, np.zeros(size - len(root))])
+        spectrum = fft.forward(padded)
+        square = fft.back(spectrum**2)
+        defect = fft.product(square, series[:size])
+        root = 1.5 * padded - 0.5 * fft.back(spectrum * fft.forward(defect))
+    return Transforms(n).product(series, root)
+
+
+@dataclass(frozen=True)
+class ToeplitzError:
+    """E = sum_s weights_s b_s^2 for b = workload / c.
+
+    Attributes:
+        workload: first column of A, shape (n,).
+        weights: shape (n,); weights_s is the sum of the objective's row weights from row s on.
+    """
+
+    workload: Array
+    weights: Array
+
+    @cached_property
+    def _summing(self) -> bool:
+        return bool((self.workload == 1.0).all())
+
+    def series(self, inverse: Array, fft: Transforms) -> Array:
+        """Return b = a y; a running sum for the prefix workload."""
+        return np.cumsum(inverse) if self._summing else fft.product(self.workload, inverse)
+
+    def value_and_gradient(self, series: Array) -> tuple[float, Array]:
+        """The weighted sum of squares."""
+        half = self.weights * series
+        return float(half @ series), 2.0 * half
+
+
+@dataclass(frozen=True)
+class LambdaError:
+    """E = ||Lambda_tau B||_F^2 for b = workload / c.
+
+    Row t (from 1) of Lambda_tau B is row t of B minus row t - d with d = t mod tau (tau itself instead of 0), so with
+    b_s = 0 for s < 0 its squared norm is sum_{s < t} (b_s - b_{s-d})^2, and all rows of one d share those terms.
+
+    Attributes:
+        workload: first column of A, shape (n,).
+        tau: length of a restart.
+    """
+
+    workload: Array
+    tau: int
+
+    def series(self, inverse: Array, fft: Transforms) -> Array:
+        """Return b = a y."""
+        return fft.product(self.workload, inverse)
+
+    def value_and_gradient(self, series: Array) -> tuple[float, Array]:
+        """O(n tau): one difference for each lag."""
+        n, gradient, value = len(series), np.zeros(len(series)), 0.0
+        index = np.arange(n)
+        for lag in range(1, min(self.tau, n) + 1):
+            # rows lag, lag + tau, ...; term s is in those with t > s
+            rows = (n - lag) // self.tau + 1 - np.maximum(0, -(-(index + 1 - lag) // self.tau))
+            weights = rows * (1.0 if lag == self.tau else 1.0 / self.tau)
+            difference = series.copy()
+            difference[lag:] -= series[: n - lag]
+            half = weights * difference
+            value += float(half @ difference)
+            gradient += 2.0 * half
+            gradient[: n - lag] -= 2.0 * half[lag:]
+        return value, gradient
+
+
+@dataclass(frozen=True)
+class QuadraticError:
+    """E = y^T Q y: any target, at O(n^2) per evaluation.
+
+    Attributes:
+        form: Q, shape (n, n), symmetric.
+    """
+
+    form: Array
+
+    @classmethod
+    def of(cls, target: Array) -> QuadraticError:
+        """Sum the diagonals of T^T T from the end: Q[s, t] = G[s, t] + Q[s + 1, t + 1] read from the last corner.
+
+        Args:
+            target: T, shape (m, n).
+        """
+        n = target.shape[1]
+        gram = target.T @ target
+        # E = sum_j |T C^-1 e_j|^2 and column j of C^-1 is y shifted by j, so Q[s, t] sums G[j+s, j+t] over j
+        for s in range(n - 2, -1, -1):
+            gram[s, :-1] += gram[s + 1, 1:]
+        return cls(gram)
+
+    def series(self, inverse: Array, fft: Transforms) -> Array:
+        """Return y itself."""
+        return inverse
+
+    def value_and_gradient(self, series: Array) -> tuple[float, Array]:
+        """A product with Q."""
+        half = self.form @ series
+        return float(half @ series), 2.0 * half
+
+
+@dataclass(frozen=True)
+class LeadingPattern:
+    """S = sum_t (sum_{i < count, i separation <= t} c_{t - i separation})^2.
+
+    Exact for non-negative coefficients that do not increase (KL24, Theorem 2), and for any with count = 1.
+
+    Attributes:
+        separation: steps between two participations.
+        count: number of participations.
+    """
+
+    separation: int
+    count: int
+
+    def value_and_gradient(self, column: Array) -> tuple[float, Array]:
+        """Add the shifted columns, square, and add the shifts back."""
+        if self.count == 1:
+            return float(column @ column), 2.0 * column
+        total, n = column.copy(), len(column)
+        shifts = [i * self.separation for i in range(1, self.count)]
+        for shift in shifts:
+            total[shift:] += column[: n - shift]
+        gradient = total.copy()
+        for shift in shifts:
+            gradient[: n - shift] += total[shift:]
+        return float(total @ total), 2.0 * gradient
+
+
+@dataclass(frozen=True)
+class DisjointColumns:
+    """S = sum_i ||column i separation of C||^2: exact for every sign where bands <= separation.
+
+    Attributes:
+        separation: steps between two participations.
+        count: number of participations.
+        n: number of steps.
+    """
+
+    separation: int
+    count: int
+    n: int
+
+    def value_and_gradient(self, column: Array) -> tuple[float, Array]:
+        """Coefficient t is in those of the columns 0, b, ... that are longer than t."""
+        starts = self.separation * np.arange(self.count)
+        lengths = np.sort(self.n - starts)
+        weights = self.count - np.searchsorted(lengths, np.arange(len(column)), side="right")
+        half = weights * column
+        return float(half @ column), 2.0 * half
+
+
+class ToeplitzLoss:
+    """log(E S) of a Toeplitz strategy and its gradient.
+
+    Args:
+        n: number of steps.
+        error: E.
+        sensitivity: S.
+    """
+
+    def __init__(self, n: int, error: ErrorForm, sensitivity: LeadingPattern | DisjointColumns) -> None:
+        self.n = n
+        self.error = error
+        self.sensitivity = sensitivity
+        self.fft = Transforms(n)
+        self._last: tuple[Array, tuple[float, Array]] | None = None
+
+    def __call__(self, column: Array) -> tuple[float, Array]:
+        """Return log(E S), infinity where it is not finite, and its gradient; the last answer is remembered.
+
+        Args:
+            column: c_0..c_{bands-1}, shape (bands,), c_0 > 0; zero after its end.
+        """
+        if self._last is None or self._last[0] is not column:
+            self._last = (column, self._evaluate(column))
+        return self._last[1]
+
+    def _evaluate(self, column: Array) -> tuple[float, Array]:
+        fft, bands = self.fft, len(column)
+        with np.errstate(all="ignore"):
+            inverse = reciprocal(column, self.n)
+            series = self.error.series(inverse, fft)
+            error, slope = self.error.value_and_gradient(series)
+            squared, pull = self.sensitivity.value_and_gradient(column)
+            if not (0 < error < np.inf and 0 < squared < np.inf):
+                return np.inf, np.zeros(bands)
+            through = fft.back(fft.forward(series) * fft.forward(inverse))
+            push = fft.correlate(slope, through)[:bands]
+        return float(np.log(error) + np.log(squared)), pull / squared - push / error
+
+    def value(self, column: Array) -> float:
+        """Return E S itself."""
+        return float(np.exp(self(column)[0]))
