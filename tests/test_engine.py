@@ -243,12 +243,26 @@ def test_a_queued_job_can_be_cancelled_and_never_starts(place):
     engine.submit(order(0, gate="go"))
     wait_for(place.starts)
     engine.submit(order(1))
+    tasks = engine._embedded.cluster.scheduler.tasks
+    wait_for(lambda: len(tasks) == 2)
     assert engine.cancel(digest(1)) is not None
+    wait_for(lambda: len(tasks) == 1)
     place.open("go")
     place.ended(digest(0))
     engine.submit(order(2))
     place.ended(digest(2))
     assert [name for name, _ in place.starts()] == [digest(0), digest(2)]
+
+
+def test_a_storm_of_submits_and_cancels_leaves_the_engine_free(place):
+    engine = place.engine()
+    for number in range(20):
+        engine.submit(order(number, gate="never"))
+        engine.cancel(digest(number))
+    engine.submit(order(99, memory_mb=1000))  # has its turn only if no cancelled solve holds anything for ever
+    assert place.ended(digest(99)).state == "done"
+    assert place.ledger.counts()["cancelled"] == 20
+    assert not [pid for _, pid in place.starts() if alive(pid)]
 
 
 def test_wall_and_memory_limits_are_named(place):
