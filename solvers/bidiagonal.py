@@ -12,8 +12,6 @@ from each end that adds, multiplies and divides positive numbers only:
 
 so nothing is lost to the condition number, whatever the schedule.  Cost: O(n) per pole; memory O(n) for the diagonal.
 
-The kernels may reorder sums and contract ``a * b + c`` (``fastmath`` flags of ``_FLAGS``): with positive terms that
-changes a result within the rounding allowance below, and it lets the compiler run eight poles per instruction.
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.kernels import compiled
 from solvers.newton import Optimum, Progress, maximise, require_range
 from solvers.poles import UNIT, Poles
 from solvers.streaming import Generators
 from solvers.threads import run
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
-_FLAGS = {"reassoc", "contract", "nsz"}
 _CHUNK_BYTES = 1 << 17  # one chunk of e for all poles of a block stays in the second-level cache
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
 
@@ -75,6 +73,7 @@ class Bidiagonal:
         require_range("q", self.q[self.q != 0.0], 1e-60, 1e60)
         self._p2, self._q2 = self.p**2, self.q**2
         self.size = self.p.size
+        self._back = np.arange(self.size, dtype=np.int64)[::-1].copy()
         self._work: Array | None = None
 
     def start(self) -> Array:
@@ -112,13 +111,16 @@ class Bidiagonal:
         if self._work is None or self._work.shape[2] != poles.nodes.size:
             self._work = np.empty((2, self.size, poles.nodes.size))
         ratio, scale = self._work
-        _factor(self._p2, self._q2, v, poles.nodes, poles.weights, ratio, scale)
+        _factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, ratio, scale)
         pays = self._pays(poles)
 
         def product(x: Array) -> Array:
             below, above = np.empty_like(x), np.empty_like(x)
             run(
-                [partial(_product_below, ratio, scale, x, below), partial(_product_above, ratio, scale, x, above)],
+                [
+                    partial(_product_below, ratio, scale, x, below),
+                    partial(_product_above, ratio, scale, self._back, x, above),
+                ],
                 together=pays,
             )
             return np.add(below, above, out=below)
@@ -128,7 +130,7 @@ class Bidiagonal:
     def generators(self, v: Array, poles: Poles) -> Generators:
         """One buffer per pole: decay rho, input w (K^-1)[k, k], output 1."""
         decay, inputs = (np.empty((self.size, poles.nodes.size, 1)) for _ in range(2))
-        _factor(self._p2, self._q2, v, poles.nodes, poles.weights, decay[..., 0], inputs[..., 0])
+        _factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, decay[..., 0], inputs[..., 0])
         np.sqrt(decay, out=decay)
         inputs *= (poles.weights / poles.nodes)[:, None]
         np.sqrt(inputs, out=inputs)
@@ -142,7 +144,19 @@ class Bidiagonal:
         error = np.zeros((len(parts), self.size if track else 1))
         chunk = max(32, _CHUNK_BYTES // (8 * count))
         calls = [
-            partial(_diagonal, self._p2, self._q2, v, poles.nodes[s], poles.weights[s], chunk, track, x[k], error[k])
+            partial(
+                _diagonal,
+                self._p2,
+                self._q2,
+                v,
+                poles.nodes[s],
+                poles.weights[s],
+                chunk,
+                track,
+                self._back,
+                x[k],
+                error[k],
+            )
             for k, s in enumerate(parts)
         ]
         run(calls, together=pays)
@@ -152,7 +166,7 @@ class Bidiagonal:
         return self.size * poles.nodes.size >= _PARALLEL_WORK
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _start(p2: Array, q2: Array) -> Array:
     v = np.empty_like(p2)
     carried = 0.0
@@ -163,7 +177,7 @@ def _start(p2: Array, q2: Array) -> Array:
     return v
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _interval(p: Array, q: Array, v: Array) -> tuple[float, float]:
     n = p.size
     root = np.sqrt(v)
@@ -189,27 +203,31 @@ def _interval(p: Array, q: Array, v: Array) -> tuple[float, float]:
     return ratio, upper
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def _forward(
-    p2: Array, q2: Array, v: Array, t: Array, first: int, last: int, e: Array, error: Array, track: bool
+    p2: Array, q2: Array, v: Array, t: Array, first: int, last: int, back: Index, e: Array, error: Array, track: bool
 ) -> None:
     """Rows 1.. of the buffers from row 0: row r holds index first + r - 1."""
-    for i in range(first, last):
+    state, count = e[0].copy(), t.size
+    state_error = error[0].copy()
+    for step in range(first, last):
+        i = back[v.size - 1 - step]
         r = i - first + 1
         decay = p2[i - 1] if i > 0 else 1.0
-        for j in range(t.size):
-            own, before = t[j] * v[i], e[r - 1, j]
-            e[r, j] = own + q2[i] * before / (decay + before)
         if track:
-            for j in range(t.size):
-                own, before = t[j] * v[i], e[r - 1, j]
-                passed = 5.0 + error[r - 1, j] * decay / (decay + before)
-                error[r, j] = 1.0 + (own + (e[r, j] - own) * passed) / e[r, j]
+            for j in range(count):
+                own, passed = t[j] * v[i], q2[i] * state[j] / (decay + state[j])
+                growth = 5.0 + state_error[j] * decay / (decay + state[j])
+                state_error[j] = 1.0 + (own + passed * growth) / (own + passed)
+                error[r, j] = state_error[j]
+        for j in range(count):
+            state[j] = t[j] * v[i] + q2[i] * state[j] / (decay + state[j])
+            e[r, j] = state[j]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def _diagonal(
-    p2: Array, q2: Array, v: Array, t: Array, w: Array, chunk: int, track: bool, x: Array, x_error: Array
+    p2: Array, q2: Array, v: Array, t: Array, w: Array, chunk: int, track: bool, back: Index, x: Array, x_error: Array
 ) -> None:
     n, count = v.size, t.size
     chunks = (n + chunk - 1) // chunk
@@ -220,13 +238,14 @@ def _diagonal(
         saved[c, 0], saved[c, 1] = e[-1], error[-1]
         if c + 1 < chunks:
             e[0], error[0] = saved[c, 0], saved[c, 1]
-            _forward(p2, q2, v, t, c * chunk, (c + 1) * chunk, e, error, track)
+            _forward(p2, q2, v, t, c * chunk, (c + 1) * chunk, back, e, error, track)
     f, f_error = np.full(count, p2[n - 1]), np.ones(count)
     for c in range(chunks - 1, -1, -1):
         first, last = c * chunk, min(n, (c + 1) * chunk)
         e[0], error[0] = saved[c, 0], saved[c, 1]
-        _forward(p2, q2, v, t, first, last, e, error, track)
-        for i in range(last - 1, first - 1, -1):
+        _forward(p2, q2, v, t, first, last, back, e, error, track)
+        for step in range(n - last, n - first):
+            i = back[step]
             r = i - first + 1
             total, total_error = 0.0, 0.0
             if track:
@@ -245,17 +264,18 @@ def _diagonal(
             x[i] = total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
-def _factor(p2: Array, q2: Array, v: Array, t: Array, w: Array, ratio: Array, scale: Array) -> None:
+@compiled
+def _factor(p2: Array, q2: Array, v: Array, t: Array, w: Array, back: Index, ratio: Array, scale: Array) -> None:
     n, count = ratio.shape
-    for j in range(count):
-        scale[0, j] = t[j] * v[0]
-    for i in range(1, n):
+    e = np.zeros(count)
+    for i in range(n):
+        decay = p2[i - 1] if i > 0 else 1.0
         for j in range(count):
-            before = scale[i - 1, j]
-            scale[i, j] = t[j] * v[i] + q2[i] * before / (p2[i - 1] + before)
+            e[j] = t[j] * v[i] + q2[i] * e[j] / (decay + e[j])
+            scale[i, j] = e[j]
     f = np.full(count, p2[n - 1])
-    for i in range(n - 1, -1, -1):
+    for step in range(n):
+        i = back[step]
         before = p2[i - 1] if i > 0 else 0.0
         for j in range(count):
             h = t[j] * v[i] + f[j]
@@ -266,7 +286,7 @@ def _factor(p2: Array, q2: Array, v: Array, t: Array, w: Array, ratio: Array, sc
             f[j] = passed * h
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def _product_below(ratio: Array, scale: Array, x: Array, y: Array) -> None:
     n, count = ratio.shape
     state = np.zeros(count)
@@ -278,11 +298,12 @@ def _product_below(ratio: Array, scale: Array, x: Array, y: Array) -> None:
         y[i] = total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
-def _product_above(ratio: Array, scale: Array, x: Array, y: Array) -> None:
+@compiled
+def _product_above(ratio: Array, scale: Array, back: Index, x: Array, y: Array) -> None:
     n, count = ratio.shape
     state = np.zeros(count)
-    for i in range(n - 1, -1, -1):
+    for step in range(n):
+        i = back[step]
         total = 0.0
         for j in range(count):
             total += scale[i, j] * state[j]

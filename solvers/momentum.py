@@ -41,7 +41,7 @@ from solvers.threads import run
 
 Array = NDArray[np.float64]
 
-_LANES = 8  # poles per sweep; the stored filter of more would leave the cache
+_LANES = 16  # poles per sweep: two vectors; the stored filter of more would leave the cache
 _PARALLEL_WORK = 1 << 17  # steps times poles from which a second thread pays for its start
 
 
@@ -94,12 +94,13 @@ class Momentum:
         require_range("lam", self.lam, 1e-60, 1.0)
         self.size = self.eta.size
         self._steps = np.stack([self.beta, self.eta, self.lam])
+        self._back = np.arange(self.size, dtype=np.int64)[::-1].copy()
         self._work: Array = np.empty((self.size, 6, 0))
 
     def start(self) -> Array:
         """``v[i] = sqrt((A^T A)[i, i])``, the filter without observations."""
         stored = np.empty((self.size, 3, 1))
-        two_filter.predict(self._steps, np.zeros(self.size), np.ones(1), stored)
+        two_filter.predict(self._steps, np.zeros(self.size), np.ones(1), self._back, stored)
         return np.sqrt(stored[:, 0, 0])
 
     def interval(self, v: Array) -> tuple[float, float]:
@@ -124,7 +125,7 @@ class Momentum:
         filtered = np.empty((self.size, 3, 0))
         for part in parts:
             filtered = _resized(filtered, part.stop - part.start)
-            two_filter.predict(self._steps, v, poles.nodes[part], filtered)
+            two_filter.predict(self._steps, v, poles.nodes[part], self._back, filtered)
             two_filter.combine(self._steps, v, poles.nodes[part], poles.weights[part], filtered, x)
 
     def certified_diagonal(self, v: Array, poles: Poles) -> tuple[Array, Array]:
@@ -134,7 +135,7 @@ class Momentum:
         for part in _blocks(poles.nodes.size):
             nodes, weights = poles.nodes[part], poles.weights[part]
             filtered = _resized(filtered, nodes.size)
-            two_filter.predict_tracked(self._steps, v, nodes, filtered)
+            two_filter.predict_tracked(self._steps, v, nodes, self._back, filtered)
             two_filter.combine_tracked(self._steps, v, nodes, weights, filtered, x, error)
         bound = (error / x + poles.nodes.size + 4.0) * UNIT * 1.01
         if not np.all(bound < 1e-3):
@@ -148,14 +149,14 @@ class Momentum:
         """
         count = poles.nodes.size
         loops = self._work = _resized(self._work, count)
-        two_filter.close(self._steps, v, poles.nodes, poles.weights * poles.nodes, loops)
+        two_filter.close(self._steps, v, poles.nodes, poles.weights * poles.nodes, self._back, loops)
         pays = self._pays(poles)
 
         def product(x: Array) -> Array:
             above, below = np.empty_like(x), np.empty_like(x)
             run(
                 [
-                    partial(two_filter.product_above, loops, x, above),
+                    partial(two_filter.product_above, loops, self._back, x, above),
                     partial(two_filter.product_below, loops, x, below),
                 ],
                 together=pays,
@@ -168,7 +169,7 @@ class Momentum:
         """Two states per pole: transition ``Phi[i-1]^T``, input e1, output ``w sigma``."""
         n, count = self.size, poles.nodes.size
         loops = np.empty((n, 6, count))
-        two_filter.close(self._steps, v, poles.nodes, poles.weights**2, loops)
+        two_filter.close(self._steps, v, poles.nodes, poles.weights**2, self._back, loops)
         transition = np.zeros((n, count, 2, 2))
         for k, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
             transition[1:, :, column, row] = loops[:-1, k]

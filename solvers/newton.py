@@ -33,6 +33,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.kernels import compiled
 from solvers.poles import UNIT, Poles, zolotarev
 
 Array = NDArray[np.float64]
@@ -44,6 +45,7 @@ _SMOOTHING_STEPS = 4
 _MOST_STEPS = 60
 _MOST_PRODUCTS = 60
 _STALL = 8  # steps without a better gap after which rounding, not work, is what is missing
+_CACHED = 1 << 16  # steps up to which 16 poles cost no more than 8
 _HESSIAN_ERROR = 0.065
 _LONGEST_RISE, _LONGEST_FALL = 3.5, 1.5  # factors 4.5 upwards and downwards
 _SUM_ROUNDING = 100 * UNIT  # pairwise sums of n < 2**40 products and the few operations around them
@@ -203,7 +205,8 @@ def _power(at: _Iterate) -> Array:
 def _direction(structure: Structure, at: _Iterate) -> tuple[Array, int]:
     """Newton direction in log v by conjugate gradients and smoothing, and the number of products spent."""
     # a wider interval, since the derivative of the approximation is poor at its ends
-    poles = zolotarev(0.25 * at.poles.lower, 4.0 * at.poles.upper, error=_HESSIAN_ERROR, multiple=8)
+    lanes = 16 if structure.size < _CACHED else 8
+    poles = zolotarev(0.25 * at.poles.lower, 4.0 * at.poles.upper, error=_HESSIAN_ERROR, multiple=lanes)
     hessian = structure.hessian(at.v, poles)
     root, largest = np.sqrt(at.v), 0.5 * at.mean
 
@@ -214,7 +217,7 @@ def _direction(structure: Structure, at: _Iterate) -> tuple[Array, int]:
 
     right = root * (at.x - at.mean)
     y = right / largest
-    norm = float(right @ right)
+    norm = _dot(right, right)
     reach = math.sqrt(norm / at.budget) / at.mean
     y, residual, used = _conjugate_gradients(apply, right, y, norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2)
     lost = np.abs(residual) > np.maximum(np.abs(right), 0.1 * np.abs(at.x - at.mean).max() * root)
@@ -230,18 +233,35 @@ def _conjugate_gradients(
 ) -> tuple[Array, Array, int]:
     residual = right - apply(y)
     along = residual.copy()
-    norm, used = float(residual @ residual), 1
+    norm, used = _dot(residual, residual), 1
     while norm > enough and used < _MOST_PRODUCTS:
         image = apply(along)
         used += 1
-        length = norm / float(along @ image)
-        y += length * along
-        image *= length
-        residual -= image
-        previous, norm = norm, float(residual @ residual)
-        along *= norm / previous
-        along += residual
+        norm = _advance(y, residual, along, image, norm)
     return y, residual, used
+
+
+@compiled
+def _dot(a: Array, b: Array) -> float:
+    """Without the threads of a linear algebra library, whose start costs more than the sum."""
+    total = 0.0
+    for i in range(a.size):
+        total += a[i] * b[i]
+    return total
+
+
+@compiled
+def _advance(y: Array, residual: Array, along: Array, image: Array, norm: float) -> float:
+    """One step of conjugate gradients in place; return the squared norm of the new residual."""
+    length = norm / _dot(along, image)
+    new = 0.0
+    for i in range(y.size):
+        y[i] += length * along[i]
+        residual[i] -= length * image[i]
+        new += residual[i] * residual[i]
+    for i in range(y.size):
+        along[i] = residual[i] + new / norm * along[i]
+    return new
 
 
 def _growth(step: Array) -> Array:

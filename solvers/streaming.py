@@ -21,17 +21,16 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.kernels import compiled
 from solvers.poles import Poles
 
 Array = NDArray[np.float64]
 
 _MARGIN = 2.0**-40  # scaled below 1 by more than the recursion and the dense product round
 _LEAF = 64  # columns below which a matrix product does not pay
-_FLAGS = {"reassoc", "contract", "nsz"}
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def streaming_factor(structure: Streamable, v: Array, poles: Poles) -> Streaming
     )
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def _riccati(transition: Array, inputs: Array, outputs: Array, diagonal: Array, eta: Array) -> int:
     """Fill ``diagonal`` and ``eta``; return the step that failed, or -1."""
     n, states, count = inputs.shape
@@ -173,7 +172,7 @@ def _riccati(transition: Array, inputs: Array, outputs: Array, diagonal: Array, 
     return -1
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def _leaf(diagonal: Array, transition: Array, inputs: Array, outputs: Array, first: int, last: int, c: Array) -> None:
     _, count, states = inputs.shape
     state, new = np.empty((count, states)), np.empty(states)
@@ -193,7 +192,7 @@ def _leaf(diagonal: Array, transition: Array, inputs: Array, outputs: Array, fir
             c[i, k] = total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def _rows(transition: Array, outputs: Array, middle: int, last: int) -> Array:
     """``output[i] transition[i] ... transition[middle]`` for i in [middle, last), shape (rows, m)."""
     _, count, states = outputs.shape
@@ -216,7 +215,7 @@ def _rows(transition: Array, outputs: Array, middle: int, last: int) -> Array:
     return out.reshape(last - middle, count * states)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def _columns(transition: Array, inputs: Array, first: int, middle: int) -> Array:
     """``transition[middle-1] ... transition[k+1] input[k]`` for k in [first, middle), shape (columns, m)."""
     _, count, states = inputs.shape

@@ -11,17 +11,18 @@ would add up.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from solvers.kernels import compiled
 
-_FLAGS = {"reassoc", "contract", "nsz"}
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
 _OWN = 24.0  # more than the roundings of any one update: at most twelve operations in numerator and denominator
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def interval(steps: Array, v: Array) -> tuple[float, float]:
     """Bounds on the largest eigenvalue of ``T^-1`` and on that of T."""
     beta, eta, lam = steps
@@ -60,29 +61,28 @@ def interval(steps: Array, v: Array) -> tuple[float, float]:
     return ratio, largest_row * columns.max()
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
-def predict(steps: Array, v: Array, t: Array, filtered: Array) -> None:
-    """Filter from the end: (a, r, c) of every step, shape (n, 3, poles)."""
-    n = v.size
-    for j in range(t.size):
-        filtered[n - 1, 0, j] = steps[1, n - 1] * steps[1, n - 1]
-        filtered[n - 1, 1, j] = 1.0 / steps[1, n - 1]
-        filtered[n - 1, 2, j] = 0.0
-    for i in range(n - 2, -1, -1):
+@compiled
+def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
+    """Filter from the end: (a, r, c) of every step, shape (n, 3 or more, poles)."""
+    n, count = v.size, t.size
+    a, r, c = np.zeros(count), np.zeros(count), np.zeros(count)
+    a[:], r[:] = steps[1, n - 1] * steps[1, n - 1], 1.0 / steps[1, n - 1]
+    filtered[n - 1, 0], filtered[n - 1, 1], filtered[n - 1, 2] = a, r, c
+    for step in range(1, n):
+        i = back[step]
         beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
-        for j in range(t.size):
-            a, r, c = filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j]
-            seen = a / (1.0 + t[j] * v[i + 1] * a)
-            u = beta + eta * lam * r
-            c1 = 1.0 + lam * lam * c
-            new = seen * u * u + eta * eta * c1
-            inverse = 1.0 / new
-            filtered[i, 0, j] = new
-            filtered[i, 1, j] = (lam * r * seen * u + eta * c1) * inverse
-            filtered[i, 2, j] = beta * beta * seen * c1 * inverse
+        for j in range(count):
+            seen = a[j] / (1.0 + t[j] * v[i + 1] * a[j])
+            u = beta + eta * lam * r[j]
+            c1 = 1.0 + lam * lam * c[j]
+            a[j] = seen * u * u + eta * eta * c1
+            inverse = 1.0 / a[j]
+            r[j] = (lam * r[j] * seen * u + eta * c1) * inverse
+            c[j] = beta * beta * seen * c1 * inverse
+            filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j] = a[j], r[j], c[j]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array) -> None:
     """Filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
     e, d, rho = np.zeros(t.size), np.zeros(t.size), np.zeros(t.size)
@@ -105,13 +105,14 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
         x[i] += total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
-def predict_tracked(steps: Array, v: Array, t: Array, filtered: Array) -> None:
+@compiled
+def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
     """As `predict`, with the errors of (a, r, c) behind them, shape (n, 6, poles)."""
-    predict(steps, v, t, filtered)
+    predict(steps, v, t, back, filtered)
     n = v.size
     filtered[n - 1, 3:] = 1.0
-    for i in range(n - 2, -1, -1):
+    for step in range(1, n):
+        i = back[step]
         beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
         for j in range(t.size):
             a, r, c = filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j]
@@ -132,7 +133,7 @@ def predict_tracked(steps: Array, v: Array, t: Array, filtered: Array) -> None:
             filtered[i, 5, j] = (1.0 - share) * error_a + 2.0 * share * share_r * error_r + share * error_c + _OWN
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array, x_error: Array) -> None:
     """As `combine`, adding ``sum_j w_j s1 error`` of every step to ``x_error``."""
     combine(steps, v, t, w, filtered, x)
@@ -178,12 +179,13 @@ def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array,
         x_error[i] += total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
-def close(steps: Array, v: Array, t: Array, squares: Array, loops: Array) -> None:
+@compiled
+def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: Array) -> None:
     """Closed loop of every step, shape (n, 6, poles): Phi row by row, then (s1, s2) times the root of ``squares``."""
-    predict(steps, v, t, loops)
+    predict(steps, v, t, back, loops)
     e, d, rho = np.zeros(t.size), np.zeros(t.size), np.zeros(t.size)
-    for i in range(v.size):
+    for step in range(v.size):
+        i = back[v.size - 1 - step]
         beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
         for j in range(t.size):
             a, r, c = loops[i, 0, j], loops[i, 1, j], loops[i, 2, j]
@@ -205,28 +207,28 @@ def close(steps: Array, v: Array, t: Array, squares: Array, loops: Array) -> Non
             d[j] = lam * lam * delta * h
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
-def product_above(loops: Array, x: Array, y: Array) -> None:
-    """``y[i] = sum over k > i``: with ``Q[i] = Phi[i] (Q[i+1] + x[i+1] sigma sigma^T) Phi[i]^T``, its first entry."""
+@compiled
+def product_above(loops: Array, back: Index, x: Array, y: Array) -> None:
+    """``y[i] = sum over k > i``: first entry of ``Q = Phi[i] M[i+1] Phi[i]^T``, ``M[i] = Q + x[i] sigma sigma^T``."""
     n, _, count = loops.shape
-    q11, q12, q22 = np.zeros(count), np.zeros(count), np.zeros(count)
-    y[n - 1] = 0.0
-    for i in range(n - 2, -1, -1):
+    m11, m12, m22 = np.zeros(count), np.zeros(count), np.zeros(count)
+    for step in range(n):
+        i = back[step]
         total = 0.0
         for j in range(count):
-            s1, s2 = loops[i + 1, 4, j], loops[i + 1, 5, j]
-            m11, m12, m22 = q11[j] + x[i + 1] * s1 * s1, q12[j] + x[i + 1] * s1 * s2, q22[j] + x[i + 1] * s2 * s2
             f11, f12, f21, f22 = loops[i, 0, j], loops[i, 1, j], loops[i, 2, j], loops[i, 3, j]
-            a1, a2 = f11 * m11 + f12 * m12, f11 * m12 + f12 * m22
-            b1, b2 = f21 * m11 + f22 * m12, f21 * m12 + f22 * m22
-            q11[j] = a1 * f11 + a2 * f12
-            q12[j] = a1 * f21 + a2 * f22
-            q22[j] = b1 * f21 + b2 * f22
-            total += q11[j]
+            a1, a2 = f11 * m11[j] + f12 * m12[j], f11 * m12[j] + f12 * m22[j]
+            b1, b2 = f21 * m11[j] + f22 * m12[j], f21 * m12[j] + f22 * m22[j]
+            first = a1 * f11 + a2 * f12
+            s1, s2 = loops[i, 4, j], loops[i, 5, j]
+            m11[j] = first + x[i] * s1 * s1
+            m12[j] = a1 * f21 + a2 * f22 + x[i] * s1 * s2
+            m22[j] = b1 * f21 + b2 * f22 + x[i] * s2 * s2
+            total += first
         y[i] = total
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_FLAGS)
+@compiled
 def product_below(loops: Array, x: Array, y: Array) -> None:
     """``y[i] = sum over k <= i``: ``sigma^T N sigma``, ``N = Z[i] + x[i] e1 e1^T``, ``Z[i+1] = Phi[i]^T N Phi[i]``."""
     n, _, count = loops.shape

@@ -1,0 +1,29 @@
+"""How the recurrences are compiled.
+
+Every recurrence runs over steps outside and over poles inside, so that one instruction serves eight poles.  Three
+things decide whether the compiler sees it that way, each worth a factor of two to seven:
+
+- Division must not check for zero (``error_model``).  Divisors here are sums with a positive term.
+- Sums over poles may be reordered, and ``a * b + c`` contracted (``fastmath`` flags; not the others: infinities and
+  NaN stay honest).  With positive terms both stay within the rounding that is allowed for.
+- The test whether arrays overlap is moved out of all loops, and gives up if one loop writes row i and reads row
+  i - 1, or runs backwards.  Hence the states kept in arrays of their own, and the backward loops that read their
+  index from an array ``back`` = n-1, ..., 0: the compiler cannot see through that, and tests row by row.
+
+Compiled code is cached beside the source; the first call on a machine pays once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+
+def compiled(kernel: Kernel) -> Kernel:
+    """Compile a kernel on its first call, without the interpreter lock."""
+    flags = {"reassoc", "contract", "nsz"}
+    return cast(Kernel, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=flags)(kernel))
