@@ -445,6 +445,7 @@ class TestRows:
             relabelled(X_Factorize_Shape="96,95"),
             relabelled(X_Factorize_Shape="1,96"),
             relabelled(X_Factorize_Dtype="float32"),
+            relabelled(X_Factorize_Digest="0" * 64),
             shortened(8),
             shortened(-8),
             close_delimited(10**9),
@@ -495,6 +496,52 @@ class TestFactors:
         del forged["certificate"]["sensitivity"]
         with pytest.raises(CorruptObject, match="no sensitivity"):
             Factors(Service(server.url), forged)
+
+
+class TestLiveService:
+    """The same client against the service of this project."""
+
+    SPEC = {"workload": {"kind": "momentum", "n": 40, "momentum": 0.9}}
+
+    def test_solve_follow_fetch_resume(self, live_service, tmp_path):
+        events: list[Event] = []
+        path = fetch(self.SPEC, url=live_service.url, to=tmp_path / "f", progress=events.append)
+        kinds = [event.kind for event in events]
+        assert kinds.index("done") < kinds.index("download") and "progress" in kinds
+        opened = load(path)
+        assert opened.verify().converged
+        data = path.read_bytes()
+        (tmp_path / "g.part").write_bytes(data[:7000])
+        events.clear()
+        fetch(opened.digest, url=live_service.url, to=tmp_path / "g", progress=events.append)
+        assert (tmp_path / "g").read_bytes() == data
+        assert [event.kind for event in events] == ["download"]
+
+    @pytest.mark.parametrize("kind", ["dense", "square_root", "identity"])
+    def test_rows(self, live_service, tmp_path, kind):
+        spec = {**self.SPEC, "mechanism": {"kind": kind}}
+        opened = load(fetch(spec, url=live_service.url, to=tmp_path / "f"))
+        factors = Factors.connect(spec, url=live_service.url)
+        for matrix in MATRICES:
+            streamed = np.array(list(factors.rows(matrix, block_bytes=8 * 40 * 7)))
+            assert np.allclose(streamed, opened.rows(matrix, 0, 40), rtol=0, atol=1e-12)
+
+    def test_refusals(self, live_service, tmp_path):
+        with pytest.raises(ServiceError) as caught:
+            fetch({"workload": {"kind": "prefix", "n": 0}}, url=live_service.url, to=tmp_path / "f")
+        assert caught.value.status == 422 and "n" in str(caught.value.problem)
+        with pytest.raises(ServiceError) as caught:
+            fetch("0" * 64, url=live_service.url, to=tmp_path / "f")
+        assert caught.value.status == 404
+        assert not list(tmp_path.iterdir())
+
+    def test_canonicalize_and_cancel(self, live_service):
+        service = Service(live_service.url)
+        answer = service.canonicalize(self.SPEC)
+        assert answer["spec"]["participation"] == {"kind": "single"} and len(answer["spec_digest"]) == 64
+        with pytest.raises(ServiceError) as caught:
+            service.cancel("0" * 64)
+        assert caught.value.status == 404
 
 
 def test_import_needs_numpy_alone():

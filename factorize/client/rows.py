@@ -108,7 +108,11 @@ class RowStream:
         failures = 0
         while True:
             try:
-                return _fill(connection.send("GET", path), (stop - first, self.shape[1]))
+                reply = connection.send("GET", path)
+                answered = reply.header("X-Factorize-Digest") or self.digest
+                if answered != self.digest:
+                    raise ServiceError(f"asked for rows of {self.digest}; the service sent some of {answered[:64]!r}")
+                return _fill(reply, (stop - first, self.shape[1]))
             except ServiceUnreachable:
                 connection.close()
                 failures += 1
