@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from factorize.banded import BandedMatrix
 from factorize.buffered import BufferedMatrix
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
@@ -16,6 +17,7 @@ _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "dense": lambda parts, n: DenseMatrix(parts[""]),
     "toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
     "banded_toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
+    "banded": lambda parts, n: BandedMatrix(parts["bands"]),
     "buffered": lambda parts, n: _buffered(parts, "decay"),
     "state_space": lambda parts, n: _buffered(parts, "transition"),
     "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
