@@ -6,14 +6,17 @@ the k-th call. Nothing here decides anything: what makes a publication atomic is
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS only: there, fsync leaves the data in the drive's cache."""
 
+_OS_ERROR = re.compile(r"os error (\d+)")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not block the one who opens it
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -42,13 +45,14 @@ class Files:
         return os.write(descriptor, data)
 
     def produce(self, path: Path, write: Callable[[Path], None]) -> None:
-        """Let a library write a file by its path; its own error type becomes an OSError."""
+        """Let safetensors write a file by its path; its error, which has the number in its text, becomes an OSError."""
         from safetensors import SafetensorError
 
         try:
             write(path)
         except SafetensorError as error:
-            raise OSError(None, str(error)) from None
+            number = _OS_ERROR.search(str(error))
+            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from None
 
     def seal(self, descriptor: int) -> None:
         """Make a file read-only for everybody; who may reach it is decided by the store's root directory."""

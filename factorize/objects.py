@@ -310,7 +310,7 @@ def _entry(key: str, status: os.stat_result) -> Entry:
 
 
 def _remedy(number: int | None) -> str:
-    if number in (errno.ENOSPC, errno.EDQUOT):
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "nothing was published; free space and try again"
     if number in (errno.EMFILE, errno.ENFILE):
         return "raise the limit of open files (ulimit -n) and try again"

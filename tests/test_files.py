@@ -6,9 +6,13 @@ import errno
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 from store_cases import OPERATIONS, ShortWrites, failing, recording
 
 from factorize import files as files_module
@@ -79,11 +83,40 @@ def test_sync_uses_the_full_barrier_where_there_is_one(tmp_path, monkeypatch):
     assert seen == [("fsync", descriptor), (51, descriptor)]
 
 
-def test_a_library_that_fails_to_write_is_an_io_error(tmp_path):
-    from safetensors.numpy import save_file
-
-    with pytest.raises(OSError, match="No such file or directory"):
+def test_a_library_that_fails_to_write_is_an_error_with_its_number(tmp_path):
+    with pytest.raises(OSError, match="No such file or directory") as raised:
         FILES.produce(tmp_path / "missing" / "x", lambda path: save_file({}, path))
+    assert raised.value.errno == errno.ENOENT
+
+    def fail(path: Path) -> None:
+        raise SafetensorError("something else")
+
+    with pytest.raises(OSError, match="something else") as raised:
+        FILES.produce(tmp_path / "x", fail)
+    assert raised.value.errno == errno.EIO
+
+
+def test_a_library_that_meets_a_full_disk_says_so(tmp_path):
+    """The kernel refuses the second half of a real file: a limit on its size stands in for the disk's."""
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from safetensors.numpy import save_file\n"
+        "from factorize.files import Files\n"
+        "from factorize.objects import Directory\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
+        "directory = Directory(Path(sys.argv[1]))\n"
+        "try:\n"
+        "    with directory.stage() as staged:\n"
+        "        staged.produce(lambda path: save_file({'C': np.zeros(65536)}, path))\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("StoreUnavailable") and "File too large" in done.stdout
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_an_object_is_put_once(directory):
