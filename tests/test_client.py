@@ -550,3 +550,10 @@ def test_import_needs_numpy_alone():
         "sys.exit(bool({'pydantic', 'scipy', 'safetensors', 'fastapi', 'cvxpy', 'distributed'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+def test_documentation_names_what_there_is():
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    assert all(f"`{name}" in page or f"import {name}" in page for name in ("Factors", "RowStream", "fetch"))
+    for error in (ServiceUnreachable, ServiceError, CorruptObject, SolveFailed, Cancelled, StoreUnavailable):
+        assert f"`{error.__name__}`" in page
