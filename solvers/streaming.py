@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -26,11 +27,15 @@ from numpy.typing import NDArray
 
 from solvers.kernels import compiled
 from solvers.poles import Poles
+from solvers.threads import run
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 _MARGIN = 2.0**-40  # scaled below 1 by more than the recursion and the dense product round
-_LEAF = 64  # columns below which a matrix product does not pay
+_LEAF = 32  # columns below which a matrix product does not pay
+_COLUMNS = 512  # of a product at a time: the right factor stays in the second-level cache
+_PARALLEL_SIZE = 512  # columns from which a second thread pays for its start
 
 
 @dataclass(frozen=True)
@@ -85,19 +90,28 @@ class StreamingFactor:
         """C as an array of shape (n, n), by products of inner dimension m."""
         n = self.diagonal.size
         c = np.zeros((n, n))
-        self._fill(c, 0, n)
+        back = _backwards(n)
+        transition, inputs, outputs = (_poles_last(a) for a in (self.transition, self.inputs, self.outputs))
+        run(
+            [partial(_leaves, self.diagonal, transition, inputs, outputs, start, c) for start in (0, _LEAF)],
+            together=n >= _PARALLEL_SIZE,
+        )
+        size = _LEAF
+        while size < n:
+            for first in range(0, n - size, 2 * size):
+                middle, last = first + size, min(n, first + 2 * size)
+                rows = _padded(_rows(transition, outputs, middle, last), 2, 4)
+                columns = _padded(_columns(transition, inputs, first, middle, back), 1, 4).T.copy()
+                cut = middle + (last - middle + 3) // 4 * 2  # even, so that pairs of rows stay together
+                run(
+                    [
+                        partial(_multiply, rows[a - middle : b - middle], columns, c[a : min(b, last), first:middle])
+                        for a, b in ((middle, cut), (cut, middle + rows.shape[0]))
+                    ],
+                    together=size >= _PARALLEL_SIZE,
+                )
+            size *= 2
         return c
-
-    def _fill(self, c: Array, first: int, last: int) -> None:
-        if last - first <= _LEAF:
-            _leaf(self.diagonal, self.transition, self.inputs, self.outputs, first, last, c)
-            return
-        middle = (first + last) // 2
-        self._fill(c, first, middle)
-        self._fill(c, middle, last)
-        left = _rows(self.transition, self.outputs, middle, last)
-        right = _columns(self.transition, self.inputs, first, middle)
-        np.matmul(left, right.T, out=c[middle:last, first:middle])
 
 
 def streaming_factor(structure: Streamable, v: Array, poles: Poles) -> StreamingFactor:
@@ -116,12 +130,9 @@ def streaming_factor(structure: Streamable, v: Array, poles: Poles) -> Streaming
     """
     x = structure.generators(v, poles)
     n = x.inputs.shape[0]
-    # the recursion runs over poles innermost, for the vector units
-    transition, inputs, targets = (
-        np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x.transition, x.inputs, x.outputs)
-    )
+    transition, inputs, targets = (_poles_last(a) for a in (x.transition, x.inputs, x.outputs))
     diagonal, outputs = np.empty(n), np.empty_like(targets)
-    failed = _riccati(transition, inputs, targets, diagonal, outputs)
+    failed = _riccati(transition, inputs, targets, _backwards(n), diagonal, outputs)
     if failed >= 0:
         raise FloatingPointError(
             f"the pivot of step {failed} is lost to rounding; the workload is numerically singular"
@@ -135,13 +146,28 @@ def streaming_factor(structure: Streamable, v: Array, poles: Poles) -> Streaming
     )
 
 
+def _poles_last(array: Array) -> Array:
+    """Compiled loops run over poles innermost, for the vector units."""
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+def _backwards(n: int) -> Index:
+    return np.arange(n, dtype=np.int64)[::-1].copy()
+
+
+def _padded(array: Array, rows: int, columns: int) -> Array:
+    """The array with rows and columns of zeros up to multiples of ``rows`` and ``columns``."""
+    return np.pad(array, [(0, -array.shape[0] % rows), (0, -array.shape[1] % columns)])
+
+
 @compiled
-def _riccati(transition: Array, inputs: Array, outputs: Array, diagonal: Array, eta: Array) -> int:
+def _riccati(transition: Array, inputs: Array, outputs: Array, back: Index, diagonal: Array, eta: Array) -> int:
     """Fill ``diagonal`` and ``eta``; return the step that failed, or -1."""
     n, states, count = inputs.shape
     gram = np.zeros((states, count, states, count))
-    row = np.zeros((states, states, count))
-    for i in range(n - 1, -1, -1):
+    row, now = np.zeros((states, states, count)), np.zeros((states, count))
+    for step in range(n):
+        i = back[step]
         square = 0.0
         for a in range(states):
             for j in range(count):
@@ -149,90 +175,124 @@ def _riccati(transition: Array, inputs: Array, outputs: Array, diagonal: Array, 
                 for b in range(states):
                     for k in range(count):
                         image += gram[a, j, b, k] * inputs[i, b, k]
-                eta[i, a, j] = outputs[i, a, j] - image
-                square += eta[i, a, j] * inputs[i, a, j]
+                now[a, j] = outputs[i, a, j] - image
+                square += now[a, j] * inputs[i, a, j]
         if not square > 0.0:
             return i
         diagonal[i] = math.sqrt(square)
-        eta[i] /= diagonal[i]
+        now /= diagonal[i]
+        eta[i] = now
         for j in range(count):
             for a in range(states):
                 for b in range(states):
                     row[a, b] = 0.0
                     for d in range(states):
+                        factor = now[a, j]
                         for k in range(count):
-                            whole = gram[a, j, d, k] + eta[i, a, j] * eta[i, d, k]
-                            row[a, b, k] += whole * transition[i, d, b, k]
+                            row[a, b, k] += (gram[a, j, d, k] + factor * now[d, k]) * transition[i, d, b, k]
             for a in range(states):
                 for b in range(states):
                     gram[a, j, b] = 0.0
                     for d in range(states):
+                        factor = transition[i, d, a, j]
                         for k in range(count):
-                            gram[a, j, b, k] += transition[i, d, a, j] * row[d, b, k]
+                            gram[a, j, b, k] += factor * row[d, b, k]
     return -1
 
 
 @compiled
-def _leaf(diagonal: Array, transition: Array, inputs: Array, outputs: Array, first: int, last: int, c: Array) -> None:
-    _, count, states = inputs.shape
-    state, new = np.empty((count, states)), np.empty(states)
-    for k in range(first, last):
-        c[k, k] = diagonal[k]
-        state[:] = inputs[k]
-        for i in range(k + 1, last):
-            total = 0.0
-            for j in range(count):
+def _leaves(diagonal: Array, transition: Array, inputs: Array, outputs: Array, start: int, c: Array) -> None:
+    """Every other diagonal block of C, from ``start``, entry by entry."""
+    n, states, count = inputs.shape
+    state, new = np.zeros((states, count)), np.zeros((states, count))
+    for first in range(start, n, 2 * _LEAF):
+        for k in range(first, min(first + _LEAF, n)):
+            c[k, k] = diagonal[k]
+            state[:] = inputs[k]
+            for i in range(k + 1, min(first + _LEAF, n)):
+                total = 0.0
                 for a in range(states):
                     new[a] = 0.0
                     for b in range(states):
-                        new[a] += transition[i, j, a, b] * state[j, b]
-                for a in range(states):
-                    state[j, a] = new[a]
-                    total += outputs[i, j, a] * new[a]
-            c[i, k] = total
+                        for j in range(count):
+                            new[a, j] += transition[i, a, b, j] * state[b, j]
+                    for j in range(count):
+                        total += outputs[i, a, j] * new[a, j]
+                state[:] = new
+                c[i, k] = total
 
 
 @compiled
 def _rows(transition: Array, outputs: Array, middle: int, last: int) -> Array:
     """``output[i] transition[i] ... transition[middle]`` for i in [middle, last), shape (rows, m)."""
-    _, count, states = outputs.shape
-    out = np.zeros((last - middle, count, states))
-    product, new = np.zeros((count, states, states)), np.empty((states, states))
-    for j in range(count):
-        for a in range(states):
-            product[j, a, a] = 1.0
+    _, states, count = outputs.shape
+    out = np.zeros((last - middle, states, count))
+    product, new = _identity(states, count), np.zeros((states, states, count))
     for i in range(middle, last):
-        for j in range(count):
-            new[:] = 0.0
-            for a in range(states):
+        new[:] = 0.0
+        for a in range(states):
+            for d in range(states):
                 for b in range(states):
-                    for d in range(states):
-                        new[a, b] += transition[i, j, a, d] * product[j, d, b]
-            product[j] = new
-            for a in range(states):
-                for b in range(states):
-                    out[i - middle, j, b] += outputs[i, j, a] * new[a, b]
-    return out.reshape(last - middle, count * states)
+                    for j in range(count):
+                        new[a, b, j] += transition[i, a, d, j] * product[d, b, j]
+        product[:] = new
+        for a in range(states):
+            for b in range(states):
+                for j in range(count):
+                    out[i - middle, b, j] += outputs[i, a, j] * product[a, b, j]
+    return out.reshape(last - middle, states * count)
 
 
 @compiled
-def _columns(transition: Array, inputs: Array, first: int, middle: int) -> Array:
+def _columns(transition: Array, inputs: Array, first: int, middle: int, back: Index) -> Array:
     """``transition[middle-1] ... transition[k+1] input[k]`` for k in [first, middle), shape (columns, m)."""
-    _, count, states = inputs.shape
-    out = np.zeros((middle - first, count, states))
-    product, new = np.zeros((count, states, states)), np.empty((states, states))
-    for j in range(count):
+    n, states, count = inputs.shape
+    out = np.zeros((middle - first, states, count))
+    product, new = _identity(states, count), np.zeros((states, states, count))
+    for step in range(n - middle, n - first):
+        k = back[step]
         for a in range(states):
-            product[j, a, a] = 1.0
-    for k in range(middle - 1, first - 1, -1):
-        for j in range(count):
-            for a in range(states):
+            for b in range(states):
+                for j in range(count):
+                    out[k - first, a, j] += product[a, b, j] * inputs[k, b, j]
+        new[:] = 0.0
+        for a in range(states):
+            for d in range(states):
                 for b in range(states):
-                    out[k - first, j, a] += product[j, a, b] * inputs[k, j, b]
-            new[:] = 0.0
-            for a in range(states):
-                for b in range(states):
-                    for d in range(states):
-                        new[a, b] += product[j, a, d] * transition[k, j, d, b]
-            product[j] = new
-    return out.reshape(middle - first, count * states)
+                    for j in range(count):
+                        new[a, b, j] += product[a, d, j] * transition[k, d, b, j]
+        product[:] = new
+    return out.reshape(middle - first, states * count)
+
+
+@compiled
+def _identity(states: int, count: int) -> Array:
+    out = np.zeros((states, states, count))
+    for a in range(states):
+        out[a, a] = 1.0
+    return out
+
+
+@compiled
+def _multiply(left: Array, right: Array, out: Array) -> None:
+    """``out = left @ right`` for a small inner dimension, without the threads of a linear algebra library.
+
+    Two rows by four terms at a time: six loads for eight multiplications.  The caller pads to that.
+    """
+    for first in range(0, out.shape[1], _COLUMNS):
+        last = min(first + _COLUMNS, out.shape[1])
+        upper, lower = np.empty(last - first), np.empty(last - first)
+        for i in range(0, left.shape[0], 2):
+            upper[:] = 0.0
+            lower[:] = 0.0
+            for r in range(0, left.shape[1], 4):
+                a0, a1, a2, a3 = left[i, r], left[i, r + 1], left[i, r + 2], left[i, r + 3]
+                b0, b1, b2, b3 = left[i + 1, r], left[i + 1, r + 1], left[i + 1, r + 2], left[i + 1, r + 3]
+                r0, r1 = right[r, first:last], right[r + 1, first:last]
+                r2, r3 = right[r + 2, first:last], right[r + 3, first:last]
+                for k in range(last - first):
+                    upper[k] += a0 * r0[k] + a1 * r1[k] + a2 * r2[k] + a3 * r3[k]
+                    lower[k] += b0 * r0[k] + b1 * r1[k] + b2 * r2[k] + b3 * r3[k]
+            out[i, first:last] = upper
+            if i + 1 < out.shape[0]:
+                out[i + 1, first:last] = lower
