@@ -22,14 +22,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.kernels import compiled
+from solvers import two_sweep
 from solvers.newton import Optimum, Progress, maximise, require_range
 from solvers.poles import UNIT, Poles
 from solvers.streaming import Generators
 from solvers.threads import run
 
 Array = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 _CHUNK_BYTES = 1 << 17  # one chunk of e for all poles of a block stays in the second-level cache
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
@@ -78,7 +77,7 @@ class Bidiagonal:
 
     def start(self) -> Array:
         """``v[i] = sqrt((A^T A)[i, i])``."""
-        return _start(self._p2, self._q2)
+        return two_sweep.start(self._p2, self._q2)
 
     def interval(self, v: Array) -> tuple[float, float]:
         """An interval that contains the spectrum of ``V^-1/2 G G^T V^-1/2``.
@@ -86,7 +85,7 @@ class Bidiagonal:
         The right end is Gershgorin's; the left end the Collatz-Wielandt bound for the non-negative matrix
         ``V^1/2 A^T A V^1/2`` after one power step.  Both are moved outwards by far more than they can be rounded.
         """
-        inverse_lower, upper = _interval(self.p, self.q, v)
+        inverse_lower, upper = two_sweep.interval(self.p, self.q, v)
         slack = 1e-6 + 32.0 * self.size * UNIT
         return (1.0 - slack) / inverse_lower, upper * (1.0 + slack)
 
@@ -111,15 +110,15 @@ class Bidiagonal:
         if self._work is None or self._work.shape[2] != poles.nodes.size:
             self._work = np.empty((2, self.size, poles.nodes.size))
         ratio, scale = self._work
-        _factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, ratio, scale)
+        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, ratio, scale)
         pays = self._pays(poles)
 
         def product(x: Array) -> Array:
             below, above = np.empty_like(x), np.empty_like(x)
             run(
                 [
-                    partial(_product_below, ratio, scale, x, below),
-                    partial(_product_above, ratio, scale, self._back, x, above),
+                    partial(two_sweep.product_below, ratio, scale, x, below),
+                    partial(two_sweep.product_above, ratio, scale, self._back, x, above),
                 ],
                 together=pays,
             )
@@ -130,7 +129,7 @@ class Bidiagonal:
     def generators(self, v: Array, poles: Poles) -> Generators:
         """One buffer per pole: decay rho, input w (K^-1)[k, k], output 1."""
         decay, inputs = (np.empty((self.size, poles.nodes.size, 1)) for _ in range(2))
-        _factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, decay[..., 0], inputs[..., 0])
+        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, decay[..., 0], inputs[..., 0])
         np.sqrt(decay, out=decay)
         inputs *= (poles.weights / poles.nodes)[:, None]
         np.sqrt(inputs, out=inputs)
@@ -145,7 +144,7 @@ class Bidiagonal:
         chunk = max(32, _CHUNK_BYTES // (8 * count))
         calls = [
             partial(
-                _diagonal,
+                two_sweep.diagonal,
                 self._p2,
                 self._q2,
                 v,
@@ -164,148 +163,3 @@ class Bidiagonal:
 
     def _pays(self, poles: Poles) -> bool:
         return self.size * poles.nodes.size >= _PARALLEL_WORK
-
-
-@compiled
-def _start(p2: Array, q2: Array) -> Array:
-    v = np.empty_like(p2)
-    carried = 0.0
-    for i in range(p2.size - 1, -1, -1):
-        square = (1.0 + carried) / p2[i]
-        carried = q2[i] * square
-        v[i] = np.sqrt(square)
-    return v
-
-
-@compiled
-def _interval(p: Array, q: Array, v: Array) -> tuple[float, float]:
-    n = p.size
-    root = np.sqrt(v)
-    upper, left = 0.0, 0.0
-    for i in range(n):
-        right = q[i + 1] * p[i] / (root[i] * root[i + 1]) if i + 1 < n else 0.0
-        upper = max(upper, (p[i] / root[i]) ** 2 + (q[i] / root[i]) ** 2 + left + right)
-        left = right
-    inverse = 1.0 / p
-    x = root / root.max()
-    ratio = 0.0
-    for _ in range(2):
-        y = root * x
-        y[0] *= inverse[0]
-        for i in range(1, n):
-            y[i] = (y[i] + q[i] * y[i - 1]) * inverse[i]
-        y[n - 1] *= inverse[n - 1]
-        for i in range(n - 2, -1, -1):
-            y[i] = (y[i] + q[i + 1] * y[i + 1]) * inverse[i]
-        y *= root
-        ratio = (y / x).max()
-        x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
-    return ratio, upper
-
-
-@compiled
-def _forward(
-    p2: Array, q2: Array, v: Array, t: Array, first: int, last: int, back: Index, e: Array, error: Array, track: bool
-) -> None:
-    """Rows 1.. of the buffers from row 0: row r holds index first + r - 1."""
-    state, count = e[0].copy(), t.size
-    state_error = error[0].copy()
-    for step in range(first, last):
-        i = back[v.size - 1 - step]
-        r = i - first + 1
-        decay = p2[i - 1] if i > 0 else 1.0
-        if track:
-            for j in range(count):
-                own, passed = t[j] * v[i], q2[i] * state[j] / (decay + state[j])
-                growth = 5.0 + state_error[j] * decay / (decay + state[j])
-                state_error[j] = 1.0 + (own + passed * growth) / (own + passed)
-                error[r, j] = state_error[j]
-        for j in range(count):
-            state[j] = t[j] * v[i] + q2[i] * state[j] / (decay + state[j])
-            e[r, j] = state[j]
-
-
-@compiled
-def _diagonal(
-    p2: Array, q2: Array, v: Array, t: Array, w: Array, chunk: int, track: bool, back: Index, x: Array, x_error: Array
-) -> None:
-    n, count = v.size, t.size
-    chunks = (n + chunk - 1) // chunk
-    saved = np.zeros((chunks, 2, count))
-    e = np.zeros((chunk + 1, count))
-    error = np.zeros((chunk + 1 if track else 1, count))
-    for c in range(chunks):
-        saved[c, 0], saved[c, 1] = e[-1], error[-1]
-        if c + 1 < chunks:
-            e[0], error[0] = saved[c, 0], saved[c, 1]
-            _forward(p2, q2, v, t, c * chunk, (c + 1) * chunk, back, e, error, track)
-    f, f_error = np.full(count, p2[n - 1]), np.ones(count)
-    for c in range(chunks - 1, -1, -1):
-        first, last = c * chunk, min(n, (c + 1) * chunk)
-        e[0], error[0] = saved[c, 0], saved[c, 1]
-        _forward(p2, q2, v, t, first, last, back, e, error, track)
-        for step in range(n - last, n - first):
-            i = back[step]
-            r = i - first + 1
-            total, total_error = 0.0, 0.0
-            if track:
-                for j in range(count):
-                    own = t[j] * v[i]
-                    h = own + f[j]
-                    inverse = 1.0 / (e[r, j] + f[j])
-                    total_error += w[j] * inverse * inverse * (e[r, j] * error[r, j] + f[j] * f_error[j])
-                    f_error[j] = 5.0 + (1.0 + (own + f[j] * f_error[j]) / h) * q2[i] / (q2[i] + h)
-                x_error[i] = total_error
-            before = p2[i - 1] if i > 0 else 0.0
-            for j in range(count):
-                h = t[j] * v[i] + f[j]
-                total += w[j] / (e[r, j] + f[j])
-                f[j] = before * h / (q2[i] + h)
-            x[i] = total
-
-
-@compiled
-def _factor(p2: Array, q2: Array, v: Array, t: Array, w: Array, back: Index, ratio: Array, scale: Array) -> None:
-    n, count = ratio.shape
-    e = np.zeros(count)
-    for i in range(n):
-        decay = p2[i - 1] if i > 0 else 1.0
-        for j in range(count):
-            e[j] = t[j] * v[i] + q2[i] * e[j] / (decay + e[j])
-            scale[i, j] = e[j]
-    f = np.full(count, p2[n - 1])
-    for step in range(n):
-        i = back[step]
-        before = p2[i - 1] if i > 0 else 0.0
-        for j in range(count):
-            h = t[j] * v[i] + f[j]
-            inverse = 1.0 / (scale[i, j] + f[j])
-            scale[i, j] = w[j] * t[j] * inverse * inverse
-            passed = before / (q2[i] + h)
-            ratio[i, j] = q2[i] * passed / (q2[i] + h)
-            f[j] = passed * h
-
-
-@compiled
-def _product_below(ratio: Array, scale: Array, x: Array, y: Array) -> None:
-    n, count = ratio.shape
-    state = np.zeros(count)
-    for i in range(n):
-        total = 0.0
-        for j in range(count):
-            state[j] = ratio[i, j] * state[j] + scale[i, j] * x[i]
-            total += state[j]
-        y[i] = total
-
-
-@compiled
-def _product_above(ratio: Array, scale: Array, back: Index, x: Array, y: Array) -> None:
-    n, count = ratio.shape
-    state = np.zeros(count)
-    for step in range(n):
-        i = back[step]
-        total = 0.0
-        for j in range(count):
-            total += scale[i, j] * state[j]
-            state[j] = ratio[i, j] * (state[j] + x[i])
-        y[i] = total

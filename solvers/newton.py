@@ -33,7 +33,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.kernels import compiled
+from solvers.conjugate_gradients import conjugate_gradients, dot
 from solvers.poles import UNIT, Poles, zolotarev
 
 Array = NDArray[np.float64]
@@ -43,7 +43,6 @@ _POWER_STEPS = 4
 _POWER_UNTIL = 0.05  # spread of diag(X) below which Newton's method is safe from the start
 _SMOOTHING_STEPS = 4
 _MOST_STEPS = 60
-_MOST_PRODUCTS = 60
 _STALL = 8  # steps without a better gap after which rounding, not work, is what is missing
 _CACHED = 1 << 16  # steps up to which 16 poles cost no more than 8
 _HESSIAN_ERROR = 0.065
@@ -217,51 +216,15 @@ def _direction(structure: Structure, at: _Iterate) -> tuple[Array, int]:
 
     right = root * (at.x - at.mean)
     y = right / largest
-    norm = _dot(right, right)
+    norm = dot(right, right)
     reach = math.sqrt(norm / at.budget) / at.mean
-    y, residual, used = _conjugate_gradients(apply, right, y, norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2)
+    y, residual, used = conjugate_gradients(apply, right, y, norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2)
     lost = np.abs(residual) > np.maximum(np.abs(right), 0.1 * np.abs(at.x - at.mean).max() * root)
     y[lost] = right[lost] / largest
     for _ in range(_SMOOTHING_STEPS):
         y += (right - apply(y)) / largest
     y /= root
     return y, used + _SMOOTHING_STEPS
-
-
-def _conjugate_gradients(
-    apply: Callable[[Array], Array], right: Array, y: Array, enough: float
-) -> tuple[Array, Array, int]:
-    residual = right - apply(y)
-    along = residual.copy()
-    norm, used = _dot(residual, residual), 1
-    while norm > enough and used < _MOST_PRODUCTS:
-        image = apply(along)
-        used += 1
-        norm = _advance(y, residual, along, image, norm)
-    return y, residual, used
-
-
-@compiled
-def _dot(a: Array, b: Array) -> float:
-    """Without the threads of a linear algebra library, whose start costs more than the sum."""
-    total = 0.0
-    for i in range(a.size):
-        total += a[i] * b[i]
-    return total
-
-
-@compiled
-def _advance(y: Array, residual: Array, along: Array, image: Array, norm: float) -> float:
-    """One step of conjugate gradients in place; return the squared norm of the new residual."""
-    length = norm / _dot(along, image)
-    new = 0.0
-    for i in range(y.size):
-        y[i] += length * along[i]
-        residual[i] -= length * image[i]
-        new += residual[i] * residual[i]
-    for i in range(y.size):
-        along[i] = residual[i] + new / norm * along[i]
-    return new
 
 
 def _growth(step: Array) -> Array:
