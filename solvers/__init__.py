@@ -22,7 +22,7 @@ from factorize.participation import FixedEpochs, MinSep
 from factorize.solution import Progress, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import UserMatrix, Workload
-from solvers import closed_form, dense, epochs, semidefinite, toeplitz
+from solvers import closed_form, dense, epochs, semidefinite, spectral, structured, toeplitz
 from solvers.budget import Estimate, refuse_beyond_memory
 from solvers.problem import Problem
 
@@ -48,11 +48,13 @@ class Entry:
 
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
+        Entry(structured.solve, structured.supports, structured.estimate),
         Entry(dense.solve, dense.supports, dense.estimate),
         Entry(epochs.solve, epochs.supports, epochs.estimate),
     ),
     "toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
     "banded_toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
+    "spectral": (Entry(spectral.solve, spectral.supports, spectral.estimate),),
     "nu_toeplitz": (Entry(closed_form.solve_nu_toeplitz, closed_form.supports, closed_form.estimate),),
     "square_root": (Entry(closed_form.solve_square_root, closed_form.supports, closed_form.estimate),),
     "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),

@@ -24,6 +24,20 @@ class BidiagonalInverse(NamedTuple):
     q: np.ndarray
 
 
+class MomentumForm(NamedTuple):
+    """A = S_lam diag(eta) M_beta: momentum, then rates, then a decaying sum; the other form with an O(n) solver.
+
+    Attributes:
+        beta: momentum factor from each step to the next, in [0, 1], shape (n,).
+        eta: learning rates, positive, shape (n,).
+        lam: decay of the iterate from each step to the next, in (0, 1], shape (n,).
+    """
+
+    beta: np.ndarray
+    eta: np.ndarray
+    lam: np.ndarray
+
+
 class Workload(Frozen):
     """A workload A of shape (m, n), known by its action; subclasses say which operators it is a product of.
 
@@ -62,6 +76,10 @@ class Workload(Frozen):
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Return A^-1 if it is lower bidiagonal, else None."""
+        return None
+
+    def momentum_form(self) -> MomentumForm | None:
+        """Return A as momentum, rates and a decaying sum, if it is that; else None."""
         return None
 
     def apply(self, x: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from factorize.model import Fraction
-from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.base import BidiagonalInverse, MomentumForm, StepWorkload
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 
@@ -57,3 +57,10 @@ class Momentum(StepWorkload):
             return None
         p = 1.0 / rates
         return BidiagonalInverse(p, np.where(np.arange(self.n) == 0, 0.0, p))
+
+    def momentum_form(self) -> MomentumForm | None:
+        """Heavy ball with positive rates."""
+        rates = self.rates()
+        if self.nesterov or not rates.all():
+            return None
+        return MomentumForm(np.full(self.n, self.momentum), rates, np.ones(self.n))

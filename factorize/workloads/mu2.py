@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.workloads.base import StepWorkload
+from factorize.workloads.base import MomentumForm, StepWorkload
 from factorize.workloads.operators import Accumulate, Operator, Scale
 
 
@@ -34,3 +34,7 @@ class MuSquared(StepWorkload):
         i = np.arange(self.n)
         average = (Scale(i + 2.0), Accumulate(), Scale(2.0 / ((i + 2.0) * (i + 3.0))))
         return (Accumulate(), Accumulate(), *average)
+
+    def momentum_form(self) -> MomentumForm | None:
+        """S^2 is momentum that never decays."""
+        return MomentumForm(*np.ones((3, self.n))) if self.output == "w" else None

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import model_validator
 
 from factorize.model import Fraction, NonNegative
-from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.base import BidiagonalInverse, MomentumForm, StepWorkload
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 
@@ -66,3 +66,11 @@ class WeightDecay(StepWorkload):
         q = (1.0 - rates * self.rate) / rates
         q[0] = 0.0
         return BidiagonalInverse(1.0 / rates, q)
+
+    def momentum_form(self) -> MomentumForm | None:
+        """The decoupled rule with positive rates."""
+        rates = self.rates()
+        if self.mode == "coupled" or not rates.all():
+            return None
+        # The factor of step i + 1 acts between i and i + 1; the last one acts on nothing.
+        return MomentumForm(np.full(self.n, self.momentum), rates, np.append(1.0 - rates[1:] * self.rate, 1.0))

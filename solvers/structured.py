@@ -1,0 +1,111 @@
+"""Single participation for workloads with a banded inverse: the optimum in O(n) per pole, dense C on demand.
+
+The dual needs only the diagonal of a rational function of a banded matrix (solvers/bidiagonal.py, solvers/momentum.py,
+solvers/newton.py); C follows from a recurrence (solvers/streaming.py). This is `dense` for prefix sums, schedules,
+weight decay, momentum, and restarts of them: thousands of times faster than decompositions, to the same certificate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from factorize.errors import SolveFailed
+from factorize.objective import Mean
+from factorize.participation import Single
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.workloads import Workload
+from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from solvers.problem import Problem, Reporter
+
+if TYPE_CHECKING:
+    from solvers.bidiagonal import Bidiagonal
+    from solvers.momentum import Momentum
+    from solvers.newton import Optimum
+
+SMALLEST = 128
+"""Below this the decompositions of solvers/dense.py are as fast, and compiled code need not be loaded."""
+
+_SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
+
+
+def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Momentum | None:
+    """Return the weighted workload W A in a form with an O(n) solver, or None if it has none."""
+    inverse = workload.bidiagonal_inverse()
+    weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
+    if weighted is not None:
+        from solvers.bidiagonal import Bidiagonal
+
+        return Bidiagonal(*weighted)
+    form = workload.momentum_form() if isinstance(spec.objective, Mean) else None
+    if form is not None:
+        from solvers.momentum import Momentum
+
+        return Momentum(*form)
+    return None
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    workload = spec.optimize_for or spec.workload
+    if not isinstance(spec.participation, Single):
+        return "only single participation has an O(n) solver"
+    if workload.n < SMALLEST:
+        return f"n={workload.n} is below {SMALLEST}, where decompositions are as fast"
+    inverse = workload.bidiagonal_inverse()
+    if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
+        return None
+    if isinstance(spec.objective, Mean) and workload.momentum_form() is not None:
+        return None
+    return "the weighted workload has no banded inverse"
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: C, B and their product in the certificate outweigh the solve."""
+    n = spec.workload.n
+    return refuse_beyond_dense(estimate_of(entries=6.0 * n * n, multiplications=1.5 * n**3), n, n)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the optimum of a spec with single participation, C whole.
+
+    Raises:
+        SolveFailed: the workload is singular to double precision, or its numbers leave its range.
+    """
+    from factorize.matrix import DenseMatrix
+    from solvers.streaming import streaming_factor
+
+    structure = structure_of(problem.workload, problem.spec)
+    if structure is None:
+        raise SolveFailed("the weighted workload has no banded inverse")
+    optimum = ascend(structure, problem, progress)
+    try:
+        factor = streaming_factor(structure, optimum.v, optimum.poles)
+    except FloatingPointError as error:
+        raise SolveFailed(f"{error}; use a milder schedule") from None
+    return Solution(
+        strategy=DenseMatrix(factor.dense()),
+        outcome=outcome_of(optimum, problem.tolerance),
+        iterations=optimum.iterations,
+        dual={"weights": optimum.v / optimum.v.sum()},
+    )
+
+
+def ascend(structure: Bidiagonal | Momentum, problem: Problem, progress: ProgressCallback) -> Optimum:
+    """Return dual weights whose gap is safely below the tolerance, or as good as rounding allows.
+
+    Raises:
+        SolveFailed: the workload's numbers leave the range of double precision.
+    """
+    from solvers.newton import maximise
+
+    report = Reporter(progress)
+    try:
+        return maximise(structure, tolerance=_SAFETY * problem.tolerance, callback=report)
+    except (ValueError, FloatingPointError) as error:
+        raise SolveFailed(f"{error}; rescale the workload so that its entries lie near 1") from None
+
+
+def outcome_of(optimum: Optimum, tolerance: float) -> Outcome:
+    """Return how the ascent ended, by the solver's own gap."""
+    return Outcome.CONVERGED if optimum.relative_gap <= tolerance else Outcome.ROUNDING_LIMIT

@@ -1,0 +1,102 @@
+"""The O(n) solver behind `dense`: the same optimum as decompositions give, and the same certificate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import solvers
+from factorize.errors import Cancelled
+from factorize.solution import Progress
+from factorize.spec import Spec, parse_spec
+from solvers import dense, structured
+from solvers.problem import Problem
+
+N = 160
+
+
+def spec(workload: dict[str, Any], **parts: Any) -> Spec:
+    return parse_spec({"workload": {"n": N} | workload, "mechanism": {"kind": "dense"}} | parts)
+
+
+COOLDOWN = {"kind": "linear_cooldown", "steps": 40, "final": 0.05}
+STRUCTURED = [
+    spec({"kind": "prefix"}),
+    spec({"kind": "decay", "rate": 0.9}),
+    spec({"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 1e-6}}),
+    spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "learning_rates": COOLDOWN}),
+    spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "momentum": 0.9, "learning_rates": COOLDOWN}),
+    spec({"kind": "momentum", "momentum": 0.9}),
+    spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}),
+    spec({"kind": "mu2", "output": "w"}),
+    spec({"kind": "prefix"}, objective={"kind": "lambda_tau", "tau": 7}),
+    spec({"kind": "schedule", "learning_rates": COOLDOWN}, objective={"kind": "lambda_tau", "tau": 16}),
+    spec({"kind": "prefix"}, objective={"kind": "weighted", "weights": [1 + i % 3 for i in range(N)]}),
+]
+
+
+def name(case: Spec) -> str:
+    return f"{case.workload.kind}-{case.objective.kind}"
+
+
+@pytest.mark.parametrize("case", STRUCTURED, ids=name)
+def test_agrees_with_decompositions(case: Spec) -> None:
+    assert structured.supports(case) is None
+    fast = solvers.solve(case)
+    certificate = fast.certificate
+    assert certificate.converged
+    assert certificate.relative_gap is not None
+    assert -1e-12 < certificate.relative_gap <= 1e-9
+    assert certificate.sensitivity.value <= 1
+    slow = dense.solve(Problem(case), lambda _: None)
+    np.testing.assert_allclose(fast.rows("C", 0, N), slow.strategy.dense(), atol=1e-4)
+    target = case.objective.weigh(case.workload.dense())
+    loss = float(np.sum((target @ np.linalg.inv(slow.strategy.dense())) ** 2)) * case.objective.scale(N)
+    assert certificate.loss.objective == pytest.approx(loss, rel=2e-9)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}),
+        spec({"kind": "prefix"}, participation={"kind": "fixed_epochs", "epochs": 2}),
+        spec({"kind": "prefix", "n": 8}),
+        spec({"kind": "momentum", "momentum": 0.9}, objective={"kind": "lambda_tau", "tau": 4}),
+        spec({"kind": "momentum", "momentum": 0.9, "nesterov": True}),
+    ],
+    ids=name,
+)
+def test_says_what_it_does_not_do(case: Spec) -> None:
+    assert structured.supports(case)
+    assert (
+        structured.structure_of(case.workload, case) is None
+        or structured.SMALLEST > case.workload.n
+        or (case.participation.kind != "single")
+    )
+
+
+def test_progress_and_cancellation() -> None:
+    seen: list[Progress] = []
+
+    def stop(step: Progress) -> None:
+        seen.append(step)
+        if len(seen) == 3:
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        solvers.solve(STRUCTURED[0], progress=stop)
+    assert [step.iteration for step in seen] == [1, 2, 3]
+    assert all(step.relative_gap is not None and step.relative_gap > 0 for step in seen)
+
+
+def test_optimising_for_one_workload_and_evaluating_another() -> None:
+    own = solvers.solve(spec({"kind": "momentum", "momentum": 0.9}))
+    borrowed = solvers.solve(spec({"kind": "momentum", "momentum": 0.9}, optimize_for={"kind": "prefix", "n": N}))
+    prefix = solvers.solve(spec({"kind": "prefix"}))
+    np.testing.assert_array_equal(borrowed.rows("C", 0, N), prefix.rows("C", 0, N))
+    assert borrowed.certificate.loss.objective > own.certificate.loss.objective
+    assert borrowed.certificate.lower_bound is not None
+    assert own.certificate.lower_bound is not None
+    assert borrowed.certificate.lower_bound.objective <= own.certificate.lower_bound.objective * (1 + 1e-9)
