@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import AsyncIterator, Iterator
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from api.answers import FOREVER, RunningService, digest_in, matches, not_known
+from api.answers import FOREVER, RunningService, digest_in, matches, not_known, stream
 from api.errors import Problem
 from api.schema import answers
 from factorize.blobs import Blob
 from factorize.errors import NotFound
 
-PIECE_BYTES = 1 << 19
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)
 
-router = APIRouter()
+router = APIRouter(default_response_class=Response)
 
 
 @router.head("/v1/blobs/{sha256}", include_in_schema=False)
@@ -40,11 +38,7 @@ async def get_blob(request: Request, service: RunningService, sha256: str) -> Re
         status = 206
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{blob.size}"
     headers["Content-Length"] = str(stop - start)
-    body = b"" if request.method == "HEAD" else _pieces(blob.read(start, stop))
-    service.sent_bytes += stop - start if body else 0
-    if isinstance(body, bytes):
-        return Response(None, status, headers, "application/octet-stream")
-    return StreamingResponse(body, status, headers, "application/octet-stream")
+    return await stream(request, service, blob.read(start, stop), status=status, headers=headers)
 
 
 def _headers(blob: Blob) -> dict[str, str]:
@@ -55,13 +49,6 @@ def _headers(blob: Blob) -> dict[str, str]:
         "Cache-Control": FOREVER,
         "Repr-Digest": f"sha-256=:{digest}:",
     }
-
-
-async def _pieces(views: Iterator[memoryview]) -> AsyncIterator[memoryview]:
-    """Cut verified buffers so that the kernel takes most pieces at once; nothing is copied."""
-    while (view := await run_sync(next, views, None)) is not None:
-        for start in range(0, len(view), PIECE_BYTES):
-            yield view[start : start + PIECE_BYTES]
 
 
 def _wanted_range(request: Request, tag: str) -> str | None:

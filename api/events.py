@@ -20,7 +20,7 @@ from factorize.encoding import canonical_json
 PING_SECONDS = 15.0
 _PING = b": ping\n\n"
 
-router = APIRouter()
+router = APIRouter(default_response_class=Response)
 
 
 @router.get(

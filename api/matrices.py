@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 import numpy as np
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from api.answers import FOREVER, RunningService, find, heavy, json_response
+from api.answers import FOREVER, RunningService, find, heavy, json_response, stream
 from api.errors import Problem
 from api.limits import read_body
-from api.results import Rows
 from api.schema import RAW_BODY, answers
 from factorize.errors import InvalidParameter
 from factorize.factorization import MATRIX_NAMES
@@ -24,7 +22,7 @@ from factorize.workloads.matrix import MAX_SIDE
 _ROWS = re.compile(r"(\d{0,15}):(\d{0,15})", re.ASCII)
 _uploads = CapacityLimiter(4)
 
-router = APIRouter()
+router = APIRouter(default_response_class=Response)
 
 
 @router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False)
@@ -54,17 +52,7 @@ async def get_rows(
         "X-Factorize-Digest": result.digest,
         "Cache-Control": FOREVER if result.digest == name else "no-cache",
     }
-    if request.method == "HEAD":
-        return Response(None, 200, headers, "application/octet-stream")
-    service.sent_bytes += 8 * shape[0] * shape[1]
-    return StreamingResponse(_blocks(found), 200, headers, "application/octet-stream")
-
-
-async def _blocks(rows: Rows) -> AsyncIterator[memoryview]:
-    """Make one block at a time, in a thread, and the next when this one is on its way."""
-    blocks = rows.blocks()
-    while (block := await run_sync(next, blocks, None, limiter=heavy)) is not None:
-        yield block
+    return await stream(request, service, found.blocks(), status=200, headers=headers, limiter=heavy)
 
 
 def _bounds(text: str | None) -> tuple[int | None, int | None]:
@@ -76,7 +64,7 @@ def _bounds(text: str | None) -> tuple[int | None, int | None]:
     return (int(found[1]) if found[1] else None), (int(found[2]) if found[2] else None)
 
 
-@router.post("/v1/matrices", openapi_extra=RAW_BODY, responses=answers(201, 411, 413, 422, 503))
+@router.post("/v1/matrices", status_code=201, openapi_extra=RAW_BODY, responses=answers(201, 411, 413, 422, 503))
 async def post_matrix(
     request: Request,
     service: RunningService,

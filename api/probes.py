@@ -19,7 +19,7 @@ from api.service import Service
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-router = APIRouter()
+router = APIRouter(default_response_class=Response)
 
 
 @router.get("/healthz", responses=answers(200))

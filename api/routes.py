@@ -33,7 +33,7 @@ _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASC
 
 Answer = TypeVar("Answer")
 Matrices = Annotated[str | None, Query(max_length=40, description="Matrices that the file is to hold: C,C_inv,B.")]
-router = APIRouter()
+router = APIRouter(default_response_class=Response)
 
 
 @router.post("/v1/factorizations", openapi_extra=SPEC_BODY, responses=answers(200, 202, 400, 413, 422, 503))
@@ -90,7 +90,7 @@ async def get_factorization(
     return manifest_response(request, found, pinned=found.digest == name, headers={})
 
 
-@router.delete("/v1/factorizations/{name}", responses=answers(202, 404, 409))
+@router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409))
 async def cancel_factorization(service: RunningService, name: str) -> Response:
     """End a job that is queued or running. Results are never deleted."""
     job = await run_sync(service.cancel, digest_in(name))

@@ -77,6 +77,7 @@ def describe(app: FastAPI) -> None:
         if app.openapi_schema is None:
             found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
             schemas = found.setdefault("components", {}).setdefault("schemas", {})
+            _drop_foreign_errors(found)
             spec = Spec.model_json_schema(ref_template=_REFERENCE)
             schemas.update(spec.pop("$defs", {}))
             schemas.update({"Spec": spec, "Problem": _PROBLEM})
@@ -84,3 +85,13 @@ def describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+
+
+def _drop_foreign_errors(document: dict[str, Any]) -> None:
+    """Remove FastAPI's own form of validation errors, which no route here answers with."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    for path in document["paths"].values():
+        for operation in path.values():
+            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+                del operation["responses"]["422"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_server import make
 from hypothesis import given
 from hypothesis import strategies as st
 from servers import LiveService, serving
@@ -345,7 +346,7 @@ def test_a_header_block_byte_by_byte_is_closed(hasty_service: LiveService) -> No
 
 
 def test_a_client_that_takes_nothing_is_dropped(hasty_service: LiveService) -> None:
-    name = hasty_service.solve({"workload": {"kind": "prefix", "n": 4000}, "mechanism": {"kind": "identity"}})["digest"]
+    name = hasty_service.store.put(make(4000))["digest"]
     host, port = hasty_service.host.rsplit(":", 1)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import SLOW_CHILD, Client, LiveService, serving, serving_apart
+from servers import Client, LiveService, serving, serving_apart
 
 from api.settings import Settings
 
@@ -18,17 +17,6 @@ PREFIX: dict[str, Any] = {"workload": {"kind": "prefix", "n": 16}, "mechanism": 
 
 def prefix(n: int, **more: Any) -> dict[str, Any]:
     return {**PREFIX, "workload": {"kind": "prefix", "n": n}, **more}
-
-
-@pytest.fixture
-def slow_service(tmp_path: Path) -> Iterator[LiveService]:
-    """A service whose solves wait for `go`."""
-    with serving(Settings(store=str(tmp_path / "store")), command=SLOW_CHILD) as live:
-        yield live
-
-
-def go(live: LiveService) -> None:
-    (Path(live.store.url.removeprefix("file://")) / "go").touch()
 
 
 def test_an_unknown_spec_becomes_a_job_and_then_a_manifest(slow_service: LiveService) -> None:
@@ -44,7 +32,7 @@ def test_an_unknown_spec_becomes_a_job_and_then_a_manifest(slow_service: LiveSer
     assert running["state"] == "running"
     assert set(running["progress"]) == {"iteration", "relative_gap", "class_gap", "seconds"}
 
-    go(slow_service)
+    slow_service.go()
     manifest = slow_service.until(first.headers["location"], lambda found: "certificate" in found)
     assert manifest["spec_digest"] == job["spec_digest"]
     again = slow_service.post(PREFIX)
@@ -80,7 +68,7 @@ def test_twenty_identical_posts_run_one_solve(slow_service: LiveService) -> None
         post.join()
     assert {answer.status for answer in answers} == {202}
     assert len({answer.json()["spec_digest"] for answer in answers}) == 1
-    go(slow_service)
+    slow_service.go()
     slow_service.until(answers[0].headers["location"], lambda found: "certificate" in found)
     assert slow_service.solves() == 1
 
@@ -92,7 +80,7 @@ def test_a_job_can_be_cancelled_and_posted_again(slow_service: LiveService) -> N
     assert (cancelled.status, cancelled.json()["state"]) == (202, "cancelled")
     assert slow_service.get(place).json()["state"] == "cancelled"
     slow_service.send("DELETE", place).problem(409, "finished")
-    go(slow_service)
+    slow_service.go()
     assert slow_service.solve(PREFIX)["spec_digest"] in place
     slow_service.send("DELETE", place).problem(409, "finished")
 
