@@ -131,16 +131,16 @@ def _classes(problem: Problem) -> Iterator[ColumnClass]:
     n, participation = problem.n, problem.participation
     bands = getattr(problem.spec.mechanism, "bands", n)
     if isinstance(participation, Single):
-        yield ColumnClass(LeadingPattern(n, 1), bands, monotone=False)
+        yield ColumnClass(LeadingPattern(n, 1, n), bands, monotone=False)
     elif isinstance(participation, FixedEpochs):
         separation = n // participation.epochs
-        yield ColumnClass(LeadingPattern(separation, participation.epochs), bands, monotone=True)
+        yield ColumnClass(LeadingPattern(separation, participation.epochs, n), bands, monotone=True)
     elif isinstance(participation, MinSep):
         count = participation.count(n)
         narrow = min(bands, participation.min_sep)
         yield ColumnClass(DisjointColumns(participation.min_sep, count, n), narrow, monotone=False)
         if bands > narrow:
-            yield ColumnClass(LeadingPattern(participation.min_sep, count), bands, monotone=True)
+            yield ColumnClass(LeadingPattern(participation.min_sep, count, n), bands, monotone=True)
 
 
 def error_form(problem: Problem) -> ErrorForm:
@@ -182,7 +182,11 @@ def optimise(n: int, error: ErrorForm, kind: ColumnClass, tolerance: float, repo
 
 def _start(loss: ToeplitzLoss, kind: ColumnClass, report: Reporter) -> Array:
     """Return a column of norm 1 to start from."""
-    if isinstance(loss.error, ToeplitzError) and loss.n > _COARSE and kind.sensitivity == LeadingPattern(loss.n, 1):
+    if (
+        isinstance(loss.error, ToeplitzError)
+        and loss.n > _COARSE
+        and kind.sensitivity == LeadingPattern(loss.n, 1, loss.n)
+    ):
         root = _root(loss.error.workload)
         prolonged = _unit(_from_coarse(loss, root, report)[: kind.bands])
         # with C C = A the decoder's series is the root itself, so its loss costs no transform
@@ -230,7 +234,7 @@ def _from_coarse(loss: ToeplitzLoss, root: Array, report: Reporter) -> Array:
     n, size = loss.n, loss.n // _RATIO
     middle = np.minimum((np.arange(size) * _RATIO) + _RATIO // 2, n - 1)
     error = replace(loss.error, workload=loss.error.workload[:size], weights=loss.error.weights[middle])
-    kind = ColumnClass(LeadingPattern(size, 1), size, monotone=False)
+    kind = ColumnClass(LeadingPattern(size, 1, size), size, monotone=False)
     coarse = optimise(size, error, kind, 1e-9, report).x
     with np.errstate(all="ignore"):
         logarithm = np.log(coarse / root[:size])

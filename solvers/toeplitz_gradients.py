@@ -219,22 +219,24 @@ class LeadingPattern:
     Attributes:
         separation: steps between two participations.
         count: number of participations.
+        n: number of steps.
     """
 
     separation: int
     count: int
+    n: int
 
     def value_and_gradient(self, column: Array) -> tuple[float, Array]:
         """Add the shifted columns, square, and add the shifts back."""
         if self.count == 1:
             return float(column @ column), 2.0 * column
-        total, n = column.copy(), len(column)
-        shifts = [i * self.separation for i in range(1, self.count)]
-        for shift in shifts:
-            total[shift:] += column[: n - shift]
-        gradient = total.copy()
-        for shift in shifts:
-            gradient[: n - shift] += total[shift:]
+        total, gradient, bands = np.zeros(self.n), np.zeros(len(column)), len(column)
+        starts = [i * self.separation for i in range(self.count)]
+        for start in starts:
+            total[start : start + bands] += column[: self.n - start]
+        for start in starts:
+            part = total[start : start + bands]
+            gradient[: len(part)] += part
         return float(total @ total), 2.0 * gradient
 
 

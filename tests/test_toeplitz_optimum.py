@@ -91,8 +91,9 @@ def test_square_root_of_the_momentum_series() -> None:
 @pytest.mark.parametrize("participation", [SINGLE, EPOCHS, APART], ids=lambda p: p["kind"])
 @pytest.mark.parametrize("objective", [MEAN, {"kind": "lambda_tau", "tau": 3}], ids=lambda o: o["kind"])
 @pytest.mark.parametrize("workload", ["prefix", "momentum", "cosine", "x"])
-def test_loss_and_gradient(workload: str, objective: Any, participation: Any) -> None:
-    asked = spec(workload, 20, participation, objective)
+@pytest.mark.parametrize("bands", [20, 13, 3])
+def test_loss_and_gradient(workload: str, objective: Any, participation: Any, bands: int) -> None:
+    asked = spec(workload, 20, participation, objective, kind="banded_toeplitz", bands=bands)
     generator = np.random.default_rng(1)
     for loss, bands in losses(asked):
         column = strategy_coefficients(20, 0.05)[:bands]
@@ -178,6 +179,16 @@ def test_several_participations_have_an_exact_sensitivity(workload: str, partici
     for column in (plain, np.where(np.arange(20) < 5, plain, 0.0)):
         other = certify(asked, type(solution.strategy)(column, 20), {}, outcome=Outcome.CLOSED_FORM)
         assert certificate.loss.objective <= other.loss.objective * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bands", [1, 3, 5, 8])
+@pytest.mark.parametrize("participation", [SINGLE, EPOCHS, APART, {"kind": "fixed_epochs", "epochs": 20}])
+def test_bands_are_kept_and_their_number_only_helps(participation: Any, bands: int) -> None:
+    solution, certificate = solved(spec("momentum", 20, participation, kind="banded_toeplitz", bands=bands))
+    assert solution.strategy.bandwidth() <= bands
+    assert certificate.sensitivity.kind == "exact"
+    _, wider = solved(spec("momentum", 20, participation, kind="banded_toeplitz", bands=bands + 1))
+    assert wider.loss.objective <= certificate.loss.objective * (1 + 2e-9)
 
 
 @pytest.mark.parametrize("participation", [SINGLE, EPOCHS], ids=lambda p: p["kind"])
