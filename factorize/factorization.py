@@ -62,7 +62,8 @@ class Factorization:
             CertificateError: the claim does not hold.
         """
         certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
-        provenance = {**solver, "iterations": solution.iterations, "outcome": solution.outcome.name.lower()}
+        stopped = {"iterations": solution.iterations, "outcome": solution.outcome.name.lower()}
+        provenance = {**solver, **solution.provenance, **stopped}
         manifest = _manifest(spec, solution.strategy, solution.dual, certificate, provenance)
         return cls(spec, solution.strategy, solution.dual, manifest)
 

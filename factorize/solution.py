@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Solution:
         outcome: how the solver stopped.
         iterations: steps of its outer loop.
         class_gap: relative gap within the mechanism's own class as the solver sees it, if it has one.
+        provenance: further plain data for the manifest's `solver`, such as an asymptotic objective; never certified.
     """
 
     strategy: Matrix
@@ -39,6 +40,7 @@ class Solution:
     iterations: int
     dual: Mapping[str, np.ndarray] = field(default_factory=dict)
     class_gap: float | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,151 @@
+"""What correlated noise costs in the long run, for quadratics: spectra, limits and closed forms (C24).
+
+Everything is per unit of G^2 / (2 rho), the noise variance of a rho-zCDP release at sensitivity 1 and clip norm G, and
+for a noising filter B with limiting sensitivity gamma^2 = mean(1 / |B|^2), `mean` being over the circle. Learning rate
+eta, Hessian eigenvalues l_j: the stationary loss is
+
+    F = (eta^2 / 2) gamma^2 mean(|B|^2 h),    h(w) = sum_j l_j / |1 - eta l_j - e^{iw}|^2,
+
+smallest for |B|^2 = 1 / sqrt(h), where it is (eta^2 / 2) mean(sqrt(h))^2 (Cauchy and Schwarz).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.errors import ConditionNotMet, SolveFailed
+
+Array = NDArray[np.float64]
+
+_FIRST_GRID, _LAST_GRID = 64, 2**21
+
+
+def circle_mean(function: Callable[[Array], Array], *, width: float, tolerance: float = 1e-12) -> float:
+    """Return the mean over the circle of an even function that is smooth but narrow near w = 0.
+
+    Trapezoidal rule in theta with tan(w / 2) = d tan(theta / 2), a map of the circle to itself, so the
+    rule keeps its geometric convergence, and of N points N / 2 lie within 2 d of w = 0. The grid is doubled until two
+    values agree.
+
+    Args:
+        function: of frequencies in (0, pi].
+        width: scale of the narrowest feature; d is its square root, halfway between that scale and 1.
+        tolerance: relative.
+
+    Raises:
+        SolveFailed: the values do not settle.
+    """
+    previous, count = math.inf, _FIRST_GRID
+    while count <= _LAST_GRID:
+        w, weights = warped_grid(count, width)
+        value = float(weights @ function(w))
+        if abs(value - previous) <= tolerance * abs(value):
+            return value
+        previous, count = value, 2 * count
+    raise SolveFailed(f"a mean over the circle did not settle with {_LAST_GRID} points; it is near {value:.6g}")
+
+
+def warped_grid(count: int, width: float) -> tuple[Array, Array]:
+    """Return frequencies in (0, pi) and weights (of sum near 1) of the warped rule; see `circle_mean`.
+
+    Args:
+        count: number of frequencies in (0, pi); the even function's other half is the same.
+        width: scale of the narrowest feature near w = 0, up to 1 for a uniform grid.
+    """
+    d = math.sqrt(min(width, 1.0))
+    theta = np.pi * (np.arange(count) + 0.5) / count
+    sine, cosine = np.sin(theta / 2), np.cos(theta / 2)
+    w = 2 * np.arctan2(d * sine, cosine)
+    return w, d / (cosine**2 + d**2 * sine**2) / count
+
+
+def distance_squared(contraction: float | Array, w: Array) -> Array:
+    """Return |1 - x - e^{iw}|^2 for x = `contraction` without cancellation: x^2 + 4 (1 - x) sin(w / 2)^2."""
+    return contraction**2 + 4 * (1 - contraction) * np.sin(w / 2) ** 2
+
+
+def quadratic_power(eigenvalues: Sequence[float], learning_rate: float) -> Callable[[Array], Array]:
+    """Return h(w), the gain from noise to loss of SGD on a quadratic with these Hessian eigenvalues.
+
+    Raises:
+        ConditionNotMet: a step of `learning_rate` overshoots, so that nothing is stationary.
+    """
+    largest = max(eigenvalues)
+    if learning_rate * largest >= 2:
+        raise ConditionNotMet(
+            f"learning_rate={learning_rate} times the largest eigenvalue {largest} is {learning_rate * largest:.3g}, "
+            f"not below 2, so the iterates diverge; use a learning_rate below {2 / largest:.3g}",
+            field="/mechanism/learning_rate",
+        )
+    distinct, counts = np.unique(np.asarray(eigenvalues, dtype=np.float64), return_counts=True)
+
+    def power(w: Array) -> Array:
+        total = np.zeros_like(w)
+        for eigenvalue, count in zip(distinct, counts, strict=True):
+            total += count * eigenvalue / distance_squared(learning_rate * eigenvalue, w)
+        return total
+
+    return power
+
+
+def limiting_sensitivity_squared(nu: float) -> float:
+    """Return gamma^2 = (2 / pi) K(1 - nu) of the nu-Toeplitz strategy without end; K takes the modulus (C24, eq. 99).
+
+    Raises:
+        ConditionNotMet: nu is not in (0, 1]; at nu = 0 the sensitivity grows without bound.
+    """
+    from scipy.special import ellipkm1
+
+    if not 0 < nu <= 1:
+        raise ConditionNotMet(f"nu={nu} has no limiting sensitivity; use 0 < nu <= 1")
+    return 2 / math.pi * float(ellipkm1(nu * (2 - nu)))
+
+
+def circle_integral(a: float, b: float) -> float:
+    """Return the integral over (-pi, pi) of |1 - a - e^{iw}| / |1 - b - e^{iw}|^2 for 0 < a, b < 1 (C24, eq. 100).
+
+    By Carlson's forms of the complete elliptic integral of the third kind; its characteristic is negative for a > b.
+    """
+    from scipy.special import elliprf, elliprj
+
+    modulus_complement = (a / 2) ** 2 / (1 - a / 2) ** 2  # 1 - k^2
+    characteristic = (b**2 * (1 - a) - a**2 * (1 - b)) / (b**2 * (1 - a / 2) ** 2)
+    third = elliprf(0, modulus_complement, 1) + characteristic / 3 * elliprj(
+        0, modulus_complement, 1, 1 - characteristic
+    )
+    return 2 * a**2 / (b**2 * (1 - a / 2)) * float(third)
+
+
+def mean_estimation(learning_rate: float, nu: float) -> float:
+    """Return the limiting E delta^2 of mean estimation with nu-Toeplitz noise; smallest at nu = learning_rate.
+
+    Args:
+        learning_rate: eta in (0, 1).
+        nu: damping in (0, 1); nu = 1 is DP-SGD, eta / (2 - eta).
+
+    Reference:
+        C24, Theorem 2.1 and eq. (99), (100). The paper's F is half of this: its loss carries a factor 1/2.
+    """
+    if nu == 1:
+        return learning_rate / (2 - learning_rate)
+    gamma = limiting_sensitivity_squared(nu)
+    return learning_rate**2 * gamma * circle_integral(nu, learning_rate) / (2 * math.pi)
+
+
+def stationary_losses(eigenvalues: Sequence[float], learning_rate: float) -> dict[str, float]:
+    """Return F per G^2 / (2 rho) of DP-SGD, of nu-Toeplitz noise with nu = eta min(l), and of the optimal filter."""
+    power = quadratic_power(eigenvalues, learning_rate)
+    width = learning_rate * min(eigenvalues)
+    half = learning_rate**2 / 2
+    losses = {
+        "dp_sgd": half * sum(x / (learning_rate * x * (2 - learning_rate * x)) for x in eigenvalues),
+        "optimum": half * circle_mean(lambda w: np.sqrt(power(w)), width=width) ** 2,
+    }
+    if width < 1:
+        filtered = circle_mean(lambda w: np.sqrt(distance_squared(width, w)) * power(w), width=width)
+        losses["nu_toeplitz"] = half * limiting_sensitivity_squared(width) * filtered
+    return losses
