@@ -29,13 +29,16 @@ from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.problem import Problem, Reporter, StepReport
 
+_UNIT = 2.0**-52
 _MOST_STEPS = 120
 _MOST_PRODUCTS = 80
 _POWER_STEPS = 2
+_SMOOTHING_STEPS = 6
 _STALL = 6  # steps without a clearly better gap after which rounding, not work, is what is missing
 _LONGEST_STEP = 1.5  # in log v
 _SMALLEST_WEIGHT = 1e-60  # of the largest: below that a weight is as good as zero and squares would underflow
 _WELL_CONDITIONED = 1e-14  # ratio of singular values down to which scaling X's diagonal is trusted
+_RETRY = 0.01  # of the tolerance, if the first answer does not meet it
 _SAFETY = 0.3  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
 _RIDGES = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
@@ -78,17 +81,27 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the target leaves the range of double precision.
     """
+    report = Reporter(progress)
     target = scaled(problem.target[:, problem.kept])
-    ascent = maximise(target, problem.tolerance, Reporter(progress))
-    strategy = recover(ascent.best, problem.tolerance)
+    ascent = maximise(target, problem.tolerance, report)
+    strategy, loss = recover(ascent.best, problem.tolerance)
+    if loss > ascent.best.lower * (1 + problem.tolerance):  # the gap was an estimate; ask for a better one
+        ascent = maximise(target, _RETRY * problem.tolerance, report, start=ascent)
+        strategy, loss = recover(ascent.best, problem.tolerance)
+    reached = loss <= ascent.best.lower * (1 + problem.tolerance)
     whole = np.eye(problem.n)
     whole[np.ix_(problem.kept, problem.kept)] = strategy
     return Solution(
         strategy=problem.with_unit_sensitivity(whole),
-        outcome=ascent.outcome,
+        outcome=Outcome.CONVERGED if reached else _short_of(ascent.outcome),
         iterations=ascent.steps,
         dual={"weights": restore_weights(ascent.best.v, problem.kept)},
     )
+
+
+def _short_of(outcome: Outcome) -> Outcome:
+    """The ascent met its own rule, and C the tolerance not: rounding is what remains between them."""
+    return Outcome.ROUNDING_LIMIT if outcome is Outcome.CONVERGED else outcome
 
 
 def restore_weights(v: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -132,14 +145,17 @@ class Iterate:
         """Gap of the better of two feasible matrices: X / max X_ii, and X with its diagonal scaled to 1.
 
         The second is quadratically close to the optimum. With x = diag(X) its loss is
-        ||T D diag(sqrt(x)) Q diag(s)^-1/2||_F^2.
+        ||T D diag(sqrt(x)) Q diag(s)^-1/2||_F^2; where that cannot be evaluated, X is scaled where x > 1 only, and the
+        loss taken to first order.
         """
         x = np.maximum(self.h / self.v, 0.0)
         uniform = float(x.max()) - 1
-        if self.s[-1] <= _WELL_CONDITIONED * self.s[0] or len(self.s) < len(x) or uniform <= 0:
-            return max(uniform, 0.0)
-        half = (self.target * np.sqrt(self.v * x)) @ (self.q / np.sqrt(self.s))
-        return max(min(uniform, float(np.vdot(half, half)) / self.lower - 1), 0.0)
+        if self.s[-1] <= _WELL_CONDITIONED * self.s[0] or len(self.s) < len(x):
+            scaled_down = float(np.maximum(self.h - self.v, 0.0).sum()) / self.lower
+        else:
+            half = (self.target * np.sqrt(self.v * x)) @ (self.q / np.sqrt(self.s))
+            scaled_down = float(np.vdot(half, half)) / self.lower - 1
+        return max(min(uniform, scaled_down), 0.0) + 16 * len(x) * _UNIT
 
 
 @dataclass(frozen=True)
@@ -151,16 +167,18 @@ class Ascent:
     steps: int
 
 
-def maximise(target: np.ndarray, tolerance: float, report: StepReport) -> Ascent:
+def maximise(target: np.ndarray, tolerance: float, report: StepReport, *, start: Ascent | None = None) -> Ascent:
     """Maximise the dual bound until the gap is safely below the tolerance or rounding stops progress.
 
     Args:
         target: T, shape (m, n), no zero column.
         tolerance: relative gap asked for.
         report: told the gap after each step.
+        start: an ascent to go on from.
     """
-    current = best = evaluate(target, _start(target))
-    highest, best_step, step = current.lower, 1, 1
+    current = best = evaluate(target, _start(target)) if start is None else start.best
+    first = step = 1 if start is None else start.steps + 1
+    highest, best_step = current.lower, step
     while True:
         report(step, current.gap)
         if current.gap < 0.9 * best.gap or current.lower > highest * (1 + 0.1 * tolerance + 1e-13):
@@ -172,7 +190,7 @@ def maximise(target: np.ndarray, tolerance: float, report: StepReport) -> Ascent
             return Ascent(best, Outcome.CONVERGED, step)
         if step >= best_step + _STALL:
             return Ascent(best, Outcome.ROUNDING_LIMIT, step)
-        if step >= _MOST_STEPS:
+        if step >= first + _MOST_STEPS:
             return Ascent(best, Outcome.ITERATION_LIMIT, step)
         current = _power(current) if step <= _POWER_STEPS else _newton(current)
         step += 1
@@ -217,7 +235,8 @@ def _power(at: Iterate) -> Iterate:
 def _newton(at: Iterate) -> Iterate:
     """A Newton step in log v, shortened until the bound does not fall; a power step if that fails."""
     direction = _direction(at)
-    length = min(1.0, _LONGEST_STEP / max(float(np.abs(direction).max()), 1e-300))
+    direction = np.clip(direction, -_LONGEST_STEP, _LONGEST_STEP)
+    length = 1.0
     for _ in range(4):
         trial = evaluate(at.target, at.v * np.exp(length * direction))
         if trial.lower >= at.lower * (1 - 1e-14):
@@ -245,8 +264,8 @@ def _direction(at: Iterate) -> np.ndarray:
 
     right = (at.h - at.v) / root
     y = _conjugate_gradients(apply, right, min(0.05, max(1e-3, at.gap**0.5)))
-    for _ in range(2):  # the entries with tiny weights, which the norm of the gradients does not see
-        y += 2 * (right - apply(y))
+    for _ in range(_SMOOTHING_STEPS):  # for the entries with tiny weights, which the norm above does not see
+        y += (right - apply(y)) / (0.5 + loose)
     return y / root
 
 
@@ -269,12 +288,13 @@ def _conjugate_gradients(apply: Callable[[np.ndarray], np.ndarray], right: np.nd
     return y
 
 
-def recover(at: Iterate, tolerance: float) -> np.ndarray:
-    """Return lower-triangular C with unit columns and C^T C near X, shape (n, n).
+def recover(at: Iterate, tolerance: float) -> tuple[np.ndarray, float]:
+    """Return lower-triangular C with unit columns and C^T C near X, shape (n, n), and its loss.
 
-    First X with its diagonal scaled to 1. Where T is singular, or nearly, X is too; then X / max X_ii with its diagonal
-    filled up to 1 and a ridge of growing size: whatever is added to X lowers the loss, so both cost no more than
-    max X_ii - 1 and the ridge. The first within half the tolerance is taken, else the one with the smallest loss.
+    First X with its diagonal scaled to 1. Where T is singular, or nearly, X is too; then its diagonal is only lowered
+    to 1, either everywhere by one factor or entry by entry, filled up to 1 where it is below, and given a ridge of
+    growing size: whatever is added to X lowers the loss, so the ridge costs no more than its size. The first within
+    half the tolerance is taken, else the one with the smallest loss.
 
     Raises:
         SolveFailed: no candidate could be inverted.
@@ -292,16 +312,16 @@ def recover(at: Iterate, tolerance: float) -> np.ndarray:
         raise SolveFailed(
             "no invertible strategy was found in double precision; rescale the workload so that its entries lie near 1"
         )
-    return best
+    return best, lowest
 
 
 def _candidates(root: np.ndarray) -> Iterator[np.ndarray]:
     """Yield matrices whose Gram matrix is X, or X with more on its diagonal."""
     yield root
     x = np.einsum("ai,ai->i", root, root)
-    top = float(x.max())
     for ridge in _RIDGES:
-        yield np.vstack([root / np.sqrt(top), np.diag(np.sqrt(np.maximum(1 - x / top, 0.0) + ridge))])
+        for top in (x.max(), np.maximum(x, 1.0)):
+            yield np.vstack([root / np.sqrt(top), np.diag(np.sqrt(np.maximum(1 - x / top, 0.0) + ridge))])
 
 
 def ql_factor(root: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.dense import loss_of, refuse_objective, right_singular, scaled
 from solvers.problem import Problem, Reporter, StepReport
 
+_UNIT = 2.0**-52
 _MOST_STEPS = 400
 _STALL = 25  # steps without a clearly better gap after which rounding, not work, is what is missing
 _SAFETY = 0.3
@@ -226,13 +227,13 @@ def _positive(correlations: np.ndarray) -> bool:
 
 def _gap(at: _Iterate) -> float:
     """Gap of the masked matrix, or of X itself scaled by its largest class sum where the masked one is not definite."""
-    gram = at.gram()
+    gram, rounding = at.gram(), 16 * len(at.order) * _UNIT
     strategy = strategy_of_gram(masked(gram, at.q.shape[1]), at.order)
     if strategy is not None:
         loss = loss_of(at.target, strategy)
         if np.isfinite(loss):
-            return max(loss / at.lower - 1, 0.0)
-    return max(float(_class_sums(gram, at.q.shape[1]).max()) - 1, 0.0)
+            return max(loss / at.lower - 1, 0.0) + rounding
+    return max(float(_class_sums(gram, at.q.shape[1]).max()) - 1, 0.0) + rounding
 
 
 def _recover(at: _Iterate, tolerance: float) -> np.ndarray:
