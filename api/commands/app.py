@@ -1,0 +1,111 @@
+"""The application: all commands under one name, and the end of each as an exit code.
+
+An expected error is a sentence on stderr (or a JSON document on stdout with `--output json`), never a traceback.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Any
+
+import typer
+
+from api.commands import later
+from api.commands.batch import batch
+from api.commands.calibrate import calibrate
+from api.commands.fsck import fsck
+from api.commands.get import get
+from api.commands.plot import plot
+from api.commands.serve import serve
+from api.commands.solve import solve
+from api.commands.verify import verify
+from api.exits import ExitCode, VerificationFailed, error_document, error_lines, exit_code
+from api.terminal import OutputForm, emit, remark
+from factorize.errors import FactorizeError
+
+NAME = "factorize"
+COMMANDS = (solve, batch, get, verify, plot, calibrate, serve, fsck)
+
+app = typer.Typer(
+    name=NAME,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from factorize import __version__
+
+        typer.echo(f"{NAME} {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]
+
+
+@app.callback()
+def root(version: Version = False) -> None:
+    """Certified matrix factorizations for private training with correlated noise.
+
+    Exit codes: 0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 130
+    interrupted.
+    """
+
+
+for _command in COMMANDS:
+    app.command()(_command)
+later.register(app)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        arguments: those of the command line, without the program's name.
+    """
+    form = _output_form(arguments)
+    try:
+        return int(app(args=arguments, prog_name=NAME, standalone_mode=False) or ExitCode.OK)
+    except (FactorizeError, VerificationFailed, OSError) as error:
+        return _fail(form, exit_code(error), error_document(error), error_lines(error))
+    except MemoryError as error:
+        text = f"out of memory: {error or 'an allocation was refused'}; use a smaller n or a structured mechanism"
+        return _fail(form, ExitCode.SOLVE_FAILED, {"type": "out-of-memory", "detail": text}, [text])
+    except typer.TyperException as error:
+        return _usage(form, error)
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+
+
+def _output_form(arguments: list[str]) -> OutputForm:
+    """Find `--output json` before anything is parsed, so that a usage error can be told in that form too."""
+    pairs = itertools.pairwise([*arguments, ""])
+    wanted = any(a == "--output=json" or (a, b) == ("--output", "json") for a, b in pairs)
+    return OutputForm.JSON if wanted else OutputForm.TEXT
+
+
+def _usage(form: OutputForm, error: Any) -> int:
+    """Report what the parser refused."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        remark(error.format_message())
+        return ExitCode.USAGE
+    path = context.command_path if context else NAME
+    lines = [" ".join(error.format_message().split()), f"`{path} --help` lists what it takes"]
+    return _fail(form, ExitCode.USAGE, {"type": "usage", "detail": "; ".join(lines)}, lines)
+
+
+def _fail(form: OutputForm, code: ExitCode, document: dict[str, Any], lines: list[str]) -> int:
+    if form is OutputForm.JSON:
+        try:
+            emit(form, {"error": document}, "")
+        except typer.Exit:
+            return ExitCode.BROKEN_PIPE
+    else:
+        for line in lines:
+            remark(f"error: {line}")
+    return code

@@ -1,0 +1,89 @@
+"""`factorize get`: a factor file from a service or from the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.commands.options import Output, StoreUrl, ToFile
+from api.commands.sources import copy_stored, is_digest, open_results, read_spec, read_spec_text
+from api.commands.text import describe_manifest
+from api.terminal import OutputForm, display, emit
+from factorize.errors import NotFound
+
+if TYPE_CHECKING:
+    from api.terminal import Display
+    from factorize.client.events import Event
+    from factorize.store import Store
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC|DIGEST",
+        help="A path, '-', inline JSON, or the digest or spec digest of a result.",
+        show_default=False,
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="FACTORIZE_URL",
+        help="Service to download from (and to solve there); without it, the store.",
+        show_default=False,
+    ),
+]
+
+
+def get(source: Source, to: ToFile, url: Url = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """Write a factor file: downloaded from a service, resumed where it was cut, and checked before it gets its name.
+
+    A service solves a spec that it does not know. Without --url the file comes from the store and has to be there.
+    """
+    manifest = _from_service(source, to, url) if url else _from_store(source, to, store)
+    emit(output, manifest, f"{describe_manifest(manifest)}\nfile          {to}")
+
+
+def _from_service(source: str, to: Path, url: str) -> dict[str, Any]:
+    from factorize.client import fetch
+    from factorize.factorization import load
+
+    wanted = source if is_digest(source) else read_spec_text(source)
+    with display() as shown:
+        shown.start(url)
+        fetch(wanted, url=url, to=to, progress=lambda event: _show(event, shown))
+        shown.finish("")
+    return load(to).manifest
+
+
+def _show(event: Event, shown: Display) -> None:
+    from factorize.solution import Progress
+
+    data = event.data
+    if event.kind == "download":
+        shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")
+    elif event.kind == "progress":
+        gaps = (data.get("relative_gap"), data.get("class_gap"))
+        shown.report(Progress(data.get("iteration") or 0, *gaps, data.get("seconds") or 0.0))
+
+
+def _from_store(source: str, to: Path, store: str | None) -> dict[str, Any]:
+    results = open_results(store, create=False)
+    digest = source if is_digest(source) else _digest_of(source, results)
+    manifest = results.manifest(digest)
+    copy_stored(results, manifest, to)
+    return manifest
+
+
+def _digest_of(source: str, results: Store) -> str:
+    from api.local import plan
+
+    planned = plan(read_spec(source), results)
+    if planned.known is None:
+        raise NotFound(
+            f"the store has no result for the spec {planned.spec.digest}; run `factorize solve` first, or name a "
+            "service with --url"
+        )
+    return planned.known

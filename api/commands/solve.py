@@ -1,0 +1,48 @@
+"""`factorize solve`: one spec, solved here and stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from api.commands.options import Matrices, Output, SpecText, StoreUrl
+from api.commands.sources import copy_stored, open_results, parse_matrices, read_spec
+from api.commands.text import describe_manifest, describe_part
+from api.interrupt import prompt_interrupt
+from api.terminal import OutputForm, display, emit
+
+ToFile = Annotated[
+    Path | None, typer.Option("--to", metavar="FILE", help="Also write the factor file there.", show_default=False)
+]
+
+
+def solve(
+    spec: SpecText,
+    to: ToFile = None,
+    matrices: Matrices = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Solve a spec, certify the answer and store it; a spec that was solved before is answered from the store."""
+    from api.local import obtain, plan
+
+    names = parse_matrices(matrices)
+    results = open_results(store, create=True)
+    planned = plan(read_spec(spec), results)
+    with prompt_interrupt(), display() as shown:
+        shown.start(_label(planned.spec.document()))
+        manifest = obtain(planned, results, progress=shown.report)
+        shown.finish("")
+    origin = "solved now" if planned.known is None else "known before"
+    if names != ["C"]:
+        manifest = results.put(results.load(manifest["digest"]).with_matrices(names))
+    if to is not None:
+        copy_stored(results, manifest, to)
+    where = f"\nfile          {to}" if to is not None else ""
+    emit(output, manifest, f"{describe_manifest(manifest)}\nstore         {results.url} ({origin}){where}")
+
+
+def _label(document: dict[str, Any]) -> str:
+    return f"{describe_part(document['workload'])} by {document['mechanism']['kind']}"

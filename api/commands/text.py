@@ -1,0 +1,72 @@
+"""Results as text: the few lines that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def describe_part(document: Mapping[str, Any]) -> str:
+    """Return a part of a spec in the form `kind(field=value, ...)`, long lists by their length."""
+    fields = [f"{key}={_brief(value)}" for key, value in document.items() if key != "kind"]
+    return f"{document['kind']}({', '.join(fields)})" if fields else str(document["kind"])
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{len(value)} values]" if len(value) > 4 else str(value)
+    if isinstance(value, dict):
+        return describe_part(value) if "kind" in value else "{...}"
+    text = str(value)
+    return text[:12] + "..." if len(text) > 40 else text
+
+
+def describe_spec(spec: Mapping[str, Any]) -> str:
+    """Return a spec in one line."""
+    parts = [describe_part(spec[name]) for name in ("workload", "participation", "objective", "mechanism")]
+    if spec.get("optimize_for"):
+        parts.append(f"optimised for {describe_part(spec['optimize_for'])}")
+    return ", ".join(parts)
+
+
+def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
+    """Return the certificate's numbers, one per line."""
+    sensitivity, loss = certificate["sensitivity"], certificate["loss"]
+    kind = "exact" if sensitivity["kind"] == "exact" else "an upper bound"
+    lines = [
+        f"sensitivity   {sensitivity['value']:.12g}  ({kind}: {sensitivity['rule']})",
+        f"objective     {loss['objective']:.12g}",
+        f"rmse          {loss['rmse']:.12g}",
+        f"max error     {loss['max_error']:.12g}",
+        f"last iterate  {loss['last_iterate']:.12g}",
+        f"lower bound   {_bound(certificate['lower_bound'])}",
+    ]
+    if certificate.get("class_lower_bound"):
+        lines.append(f"class bound   {_bound(certificate['class_lower_bound'])}")
+    gap = certificate["relative_gap"]
+    lines.append(f"relative gap  {'unknown' if gap is None else format(gap, '.3g')}")
+    lines.append(f"residual      {certificate['residual']['max_abs']:.3g}")
+    lines.append(f"converged     {'yes' if certificate['converged'] else 'no'}")
+    return lines + [f"warning       {text}" for text in certificate["warnings"]]
+
+
+def _bound(bound: Mapping[str, Any] | None) -> str:
+    return "none known" if bound is None else f"{bound['objective']:.12g}  ({bound['rule']})"
+
+
+def describe_manifest(manifest: Mapping[str, Any]) -> str:
+    """Return a result in text."""
+    head = [
+        f"spec          {describe_spec(manifest['spec'])}",
+        f"spec digest   {manifest['spec_digest']}",
+        f"digest        {manifest['digest']}",
+    ]
+    return "\n".join(head + describe_certificate(manifest["certificate"]))
+
+
+def describe_gap(certificate: Mapping[str, Any]) -> str:
+    """Return objective and gap in a few words, for one line per result."""
+    gap = certificate["relative_gap"]
+    known = "no bound known" if gap is None else f"gap {gap:.1e}"
+    met = "" if certificate["converged"] else ", tolerance not met"
+    return f"objective {certificate['loss']['objective']:.8g}, {known}{met}"

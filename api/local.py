@@ -1,0 +1,73 @@
+"""One spec from question to stored answer, solved in this process: what `factorize solve` and `batch` run.
+
+The same steps as behind HTTP (name the mechanism, look into the store, solve, certify, read back, recompute, publish),
+without a job: whoever started the command waits for it, and Ctrl-C ends it. Results appear in the store whole or not at
+all, so an interrupt at any moment leaves what was finished and nothing else.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import solvers
+from api.child import read_back
+from factorize.errors import InvalidWorkload
+from factorize.solution import ProgressCallback
+from factorize.spec import Spec
+from factorize.store import Store
+from factorize.workloads import UserMatrix
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A spec that is ready to be solved.
+
+    Attributes:
+        spec: canonical, its mechanism named.
+        known: digest of the stored answer, or None.
+    """
+
+    spec: Spec
+    known: str | None
+
+
+def plan(spec: Spec, store: Store) -> Plan:
+    """Name the mechanism of a spec and look for its answer.
+
+    Raises:
+        UnsupportedProblem: no mechanism of this release fits.
+    """
+    chosen = solvers.choose(spec)
+    return Plan(chosen, store.find(chosen))
+
+
+def obtain(planned: Plan, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:
+    """Return the manifest of a spec's answer; solve and store it first if the store does not have it.
+
+    Args:
+        planned: from `plan`.
+        store: where results are kept.
+        progress: called between steps of the solver.
+
+    Raises:
+        TooLarge: the estimate is above this machine's memory; nothing was allocated (from `solvers`).
+        SolveFailed: the solver stopped without an answer.
+        CertificateError: its answer does not hold, or reads back as another one.
+        NotFound: the numbers of a user's matrix are neither in the spec nor in the store.
+        StoreUnavailable, CorruptObject: from the store.
+    """
+    if planned.known is not None:
+        return store.manifest(planned.known)
+    solved = solvers.solve(bound(planned.spec, store), progress=progress)
+    return store.put(read_back(solved))
+
+
+def bound(spec: Spec, store: Store) -> Spec:
+    """Return the spec with the numbers of its user-supplied matrices: its own, else those in the store."""
+    for part in (spec.workload, spec.optimize_for):
+        if isinstance(part, UserMatrix):
+            with suppress(InvalidWorkload):  # known by its digest only
+                store.put_matrix(part.array)
+    return store.bind(spec)
