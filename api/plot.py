@@ -182,6 +182,15 @@ def _heatmap(axes: Axes, image: Image, name: str) -> None:
     bar = axes.figure.colorbar(shown, ax=axes, shrink=0.92, pad=0.02, extend=extend)
     if colours == "viridis":
         _plain_ticks(bar.ax)
+    else:
+        bar.set_ticks(_symmetric_ticks(norm.linthresh, norm.vmax))
+
+
+def _symmetric_ticks(least: float, top: float) -> list[float]:
+    """Return zero and the powers of ten on both sides, less those that would stand on top of the zero."""
+    powers = range(math.ceil(math.log10(2 * least)), math.floor(math.log10(top)) + 1)
+    sizes = [10.0**power for power in powers] or [top]
+    return [-size for size in reversed(sizes)] + [0.0, *sizes]
 
 
 def _plain_ticks(axes: Axes) -> None:
