@@ -91,8 +91,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     report = Reporter(progress)
     error = error_form(problem)
-    classes = list(_classes(problem))
-    found = [optimise(problem.n, error, kind, problem.tolerance, report) for kind in classes]
+    found = [optimise(problem.n, error, kind, problem.tolerance, report) for kind in classes(problem)]
     best = min(found, key=lambda minimum: minimum.value)
     strategy = normalised(problem.spec, ToeplitzMatrix(_tidy(best.x), problem.n))
     return Solution(
@@ -127,7 +126,8 @@ class ColumnClass:
         return np.maximum(isotonic_regression(column, increasing=False).x, 0.0)
 
 
-def _classes(problem: Problem) -> Iterator[ColumnClass]:
+def classes(problem: Problem) -> Iterator[ColumnClass]:
+    """Yield the classes of columns whose sensitivity under the problem's participation is exact."""
     n, participation = problem.n, problem.participation
     bands = getattr(problem.spec.mechanism, "bands", n)
     if isinstance(participation, Single):

@@ -70,7 +70,7 @@ def solved(asked: Spec) -> tuple[Solution, Certificate]:
 def losses(asked: Spec) -> list[tuple[ToeplitzLoss, int]]:
     problem = Problem(asked)
     error = toeplitz.error_form(problem)
-    return [(ToeplitzLoss(problem.n, error, kind.sensitivity), kind.bands) for kind in toeplitz._classes(problem)]
+    return [(ToeplitzLoss(problem.n, error, kind.sensitivity), kind.bands) for kind in toeplitz.classes(problem)]
 
 
 @given(st.lists(st.floats(-0.6, 0.6), min_size=1, max_size=90), st.integers(90, 150))

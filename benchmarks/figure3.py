@@ -1,0 +1,74 @@
+"""Figure 3 of C24: proven bounds on the stationary loss against the condition number, for three kinds of noise.
+
+The paper's figure has L = G = 1 and no gradient noise; its learning rate and unit are not stated, so shape and order are
+compared and no values. All numbers are upper bounds per d G^2 / (2 rho), verified between grid points.
+
+    python -m benchmarks.figure3 [folder for figure3.png]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from solvers.cone import Plant
+from solvers.strongly_convex import design, nu_bound, white_bound
+
+CONDITIONS = (2, 4, 8, 16, 32, 64, 128)
+LEARNING_RATE = 1.0
+MULTIPLES = (0.1, 0.3, 1.0, 3.0)
+COLUMNS = ("DP-SGD", "nu = eta mu", "best nu tried", "optimised")
+
+
+def bounds(condition: float) -> tuple[float, ...]:
+    """Return the four bounds at one condition number."""
+    plant = Plant(LEARNING_RATE, 1 / condition, 1.0)
+    nus = {
+        multiple: nu_bound(plant, multiple * plant.width).upper for multiple in MULTIPLES if multiple * plant.width < 1
+    }
+    best = design(plant, tolerance=1e-6, report=lambda _round, _gain: None)
+    return white_bound(plant).upper, nus[1.0], min(nus.values()), best.bound.upper
+
+
+def draw(rows: list[tuple[float, ...]], path: Path) -> None:
+    """Write the picture: the bounds, and their ratio to DP-SGD's."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for column, (name, style) in enumerate(zip(COLUMNS, ("-", "--", ":", "-."), strict=True)):
+        values = [row[column] for row in rows]
+        left.plot(CONDITIONS, values, style, marker=".", label=name)
+        right.plot(CONDITIONS, [value / row[0] for value, row in zip(values, rows, strict=True)], style, marker=".")
+    left.set(xlabel="condition number L / mu", ylabel="bound on the stationary loss\n[d G^2 / (2 rho)]")
+    left.legend(frameon=False)
+    right.set(xlabel="condition number L / mu", ylabel="bound / bound of DP-SGD", xscale="log", ylim=(0, 1.05))
+    right.set_xticks(CONDITIONS, [str(condition) for condition in CONDITIONS])
+    right.minorticks_off()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(folder: Path = Path("build")) -> None:
+    """Print the table and write figure3.png into a folder."""
+    print("Bounds for strongly convex losses, L = G = 1, learning rate 1, per d G^2 / (2 rho)")
+    print(f"{'L / mu':>8}" + "".join(f"{name:>15}" for name in COLUMNS) + f"{'seconds':>10}")
+    rows = []
+    for condition in CONDITIONS:
+        began = time.perf_counter()
+        rows.append(bounds(condition))
+        seconds = time.perf_counter() - began
+        print(f"{condition:8d}" + "".join(f"{value:15.4f}" for value in rows[-1]) + f"{seconds:10.2f}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    draw(rows, folder / "figure3.png")
+    ordered = all(row[3] < row[2] <= row[1] < row[0] for row in rows)
+    widening = all(later[0] / later[3] > first[0] / first[3] for first, later in zip(rows, rows[1:], strict=False))
+    print(f"order as in the paper: {ordered}; the advantage grows with the condition number: {widening}")
+    print(f"picture: {folder / 'figure3.png'}")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

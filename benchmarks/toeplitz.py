@@ -1,0 +1,134 @@
+"""The best Toeplitz strategy beside the square root, the best nu and the optimum over all matrices.
+
+Single participation, mean error of the prefix workload; total squared error in the table. Seconds are the smallest of
+three runs of the Toeplitz solver alone (tolerance 1e-9), without certificate and dual bound.
+
+    python -m benchmarks.toeplitz [largest n]
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from factorize.spec import parse_spec
+from solvers import bidiagonal, toeplitz
+from solvers.closed_form import noising_coefficients, strategy_coefficients
+from solvers.cone import ConeProgram, Plant
+from solvers.problem import Problem, Reporter
+from solvers.projected_gradient import Minimum
+from solvers.spectral import reference_value
+
+SIZES = (256, 2048, 16_384, 131_072, 1_000_000)
+LARGEST_DENSE = 131_072
+REPEATS = 3
+
+
+def nu_loss(n: int, nu: float) -> float:
+    """Return the total squared error of nu-Toeplitz noise on the prefix workload."""
+    decoder = np.cumsum(noising_coefficients(n, nu))
+    column = strategy_coefficients(n, nu)
+    return float(np.arange(n, 0, -1) @ decoder**2) * float(column @ column)
+
+
+def best_nu(n: int) -> tuple[float, float]:
+    """Return n nu and the loss of the best nu, searched between 0.1 / n and 10 / n."""
+    found = minimize_scalar(
+        lambda log_nu: nu_loss(n, math.exp(log_nu)),
+        bounds=(math.log(0.1 / n), math.log(min(10 / n, 0.9))),
+        method="bounded",
+    )
+    return n * math.exp(found.x), float(found.fun)
+
+
+def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Minimum, float]:
+    """Return the Toeplitz optimum and the smallest time of a few runs."""
+    spec = parse_spec(
+        {
+            "workload": {"kind": "prefix", "n": n},
+            "participation": participation or {"kind": "single"},
+            "mechanism": {"kind": "toeplitz"},
+        }
+    )
+    problem, seconds, best = Problem(spec), math.inf, None
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        error = toeplitz.error_form(problem)
+        found = [
+            toeplitz.optimise(n, error, kind, 1e-9, Reporter(lambda _step: None)) for kind in toeplitz.classes(problem)
+        ]
+        seconds = min(seconds, time.perf_counter() - began)
+        best = min(found, key=lambda minimum: minimum.value)
+    assert best is not None
+    return best, seconds
+
+
+def table(sizes: tuple[int, ...]) -> None:
+    print("Toeplitz strategies, prefix workload, single participation: total squared error")
+    print(
+        f"{'n':>9}{'square root':>15}{'best nu / sqrt':>16}{'n nu':>7}{'Toeplitz':>18}{'/ all matrices':>16}"
+        f"{'seconds':>10}{'exponent':>10}"
+    )
+    before: tuple[int, float] | None = None
+    for n in sizes:
+        root = nu_loss(n, 0.0)
+        place, nu = best_nu(n)
+        found, seconds = optimum(n)
+        loss = n * math.exp(found.value)
+        ratio = "-"
+        if n <= LARGEST_DENSE:
+            ratio = f"{loss / bidiagonal.solve(np.ones(n), np.ones(n), tolerance=1e-8).lower_bound:.5f}"
+        exponent = f"{math.log(seconds / before[1]) / math.log(n / before[0]):.2f}" if before else "-"
+        before = n, seconds
+        print(
+            f"{n:9d}{root:15.3f}{nu / root:16.4f}{place:7.3f}{loss:18.6f}{ratio:>16}{seconds:10.3f}{exponent:>10}",
+            flush=True,
+        )
+
+
+def epochs_table(sizes: tuple[int, ...]) -> None:
+    print("\nFour epochs in fixed order, coefficients that do not increase: total squared error")
+    print(f"{'n':>9}{'Toeplitz':>18}{'bands used / b':>16}{'seconds':>10}")
+    for n in (size for size in sizes if size <= LARGEST_DENSE):
+        found, seconds = optimum(n, {"kind": "fixed_epochs", "epochs": 4})
+        bands = int(np.flatnonzero(found.x)[-1]) + 1
+        print(f"{n:9d}{n * math.exp(found.value):18.6f}{bands / (n / 4):16.3f}{seconds:10.3f}", flush=True)
+
+
+def cone_table() -> None:
+    print("\nCone program of C24's Theorem 3.1, 1000 frequencies (501 of [0, pi]), 50 lags, white noise")
+    print(f"{'L / mu':>8}{'value':>15}{'seconds':>10}{'Clarabel':>15}{'seconds':>10}{'difference':>12}{'ratio':>8}")
+    w = np.pi * np.arange(501) / 500
+    weights = np.full(501, 1 / 500)
+    weights[[0, -1]] = 1 / 1000
+    for condition in (2, 10, 30):
+        plant, power = Plant(1.0, 1 / condition, 1.0), np.ones(501)
+        seconds = math.inf
+        for _ in range(5):
+            began = time.perf_counter()
+            value = ConeProgram(plant, w, weights, lags=50).solve(power, tolerance=2e-7).value
+            seconds = min(seconds, time.perf_counter() - began)
+        began = time.perf_counter()
+        reference = reference_value(plant, w, weights, power, lags=50)
+        other = time.perf_counter() - began
+        print(
+            f"{condition:8d}{value:15.6f}{seconds:10.3f}{reference:15.6f}{other:10.2f}{value / reference - 1:12.1e}"
+            f"{other / seconds:8.0f}",
+            flush=True,
+        )
+
+
+def main(largest: int = SIZES[-1]) -> None:
+    """Print the tables up to a size."""
+    sizes = tuple(n for n in SIZES if n <= largest)
+    table(sizes)
+    epochs_table(sizes)
+    cone_table()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
