@@ -49,8 +49,8 @@ class Entry:
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
         Entry(structured.solve, structured.supports, structured.estimate),
-        Entry(dense.solve, dense.supports, dense.estimate),
         Entry(epochs.solve, epochs.supports, epochs.estimate),
+        Entry(dense.solve, dense.supports, dense.estimate),
     ),
     "toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
     "banded_toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
@@ -60,7 +60,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
     "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
 }
-"""The one list: mechanism to its solvers; the first that supports the spec is taken."""
+"""The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
 
 
 def choose(spec: Spec) -> Spec:
@@ -152,7 +152,7 @@ def _entry(spec: Spec) -> Entry:
     for entry, reason in zip(SOLVERS[kind], reasons, strict=True):
         if reason is None:
             return entry
-    raise UnsupportedProblem(reasons[0] or "", field="/mechanism/kind")
+    raise UnsupportedProblem(reasons[-1] or "", field="/mechanism/kind")
 
 
 def _admitted(spec: Spec) -> tuple[Entry, Estimate]:

@@ -45,9 +45,13 @@ _RIDGES = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    if not isinstance(spec.participation, Single):
-        return f"the dense optimum for participation {spec.participation.kind!r} is not known; use 'banded' for min_sep"
-    return refuse_objective(spec)
+    refusal = refuse_objective(spec)
+    if refusal is None and not isinstance(spec.participation, Single):
+        return (
+            f"the optimum over all matrices for participation {spec.participation.kind!r} is not known; use nu_toeplitz "
+            "or square_root, whose sensitivity under min_sep is exact"
+        )
+    return refusal
 
 
 def refuse_objective(spec: Spec) -> str | None:
@@ -336,7 +340,7 @@ def ql_factor(root: np.ndarray) -> np.ndarray:
     lower = np.tril(triangle(root[:, ::-1])[::-1, ::-1])
     lower *= np.where(np.diagonal(lower) < 0, -1.0, 1.0)[:, None]
     norms = np.sqrt(np.einsum("ij,ij->j", lower, lower))
-    return np.ascontiguousarray(lower / np.where(norms > 0, norms, 1.0))
+    return np.ascontiguousarray(lower / np.where(norms > 0, norms, 1.0)) + 0.0  # no -0.0 above the diagonal
 
 
 def triangle(matrix: np.ndarray) -> np.ndarray:

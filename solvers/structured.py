@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from factorize.errors import SolveFailed
+from factorize.matrix import MAX_DENSE
 from factorize.objective import Mean
 from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -50,8 +51,8 @@ def supports(spec: Spec) -> str | None:
     workload = spec.optimize_for or spec.workload
     if not isinstance(spec.participation, Single):
         return "only single participation has an O(n) solver"
-    if workload.n < SMALLEST:
-        return f"n={workload.n} is below {SMALLEST}, where decompositions are as fast"
+    if not SMALLEST <= workload.n <= MAX_DENSE:
+        return f"n={workload.n} is outside {SMALLEST} to {MAX_DENSE}: below, decompositions do; above, C is too large"
     inverse = workload.bidiagonal_inverse()
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None

@@ -19,7 +19,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
 
 Array = NDArray[np.float64]
 
@@ -45,14 +44,20 @@ class Transforms:
 
     def __init__(self, n: int) -> None:
         self.n = n
+        from scipy.fft import next_fast_len
+
         self.size = next_fast_len(2 * n, real=True)
 
     def forward(self, series: Array) -> NDArray[np.complex128]:
         """Return the transform, padded with zeros."""
+        from scipy.fft import rfft
+
         return rfft(series, self.size)
 
     def back(self, spectrum: NDArray[np.complex128]) -> Array:
         """Return the first n coefficients."""
+        from scipy.fft import irfft
+
         return irfft(spectrum, self.size)[: self.n]
 
     def product(self, a: Array, b: Array) -> Array:
@@ -74,6 +79,8 @@ def reciprocal(series: Array, n: int) -> Array:
         series: shape (bands,), first entry non-zero.
         n: number of terms.
     """
+    from scipy.fft import irfft, next_fast_len, rfft
+
     sizes = [n]
     while sizes[-1] > _DIRECT:
         sizes.append(-(-sizes[-1] // 2))

@@ -1,0 +1,201 @@
+"""Closed forms: coefficients, sums and tuning against the published vectors, and against brute force."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import solvers
+from factorize import parse_spec
+from factorize.errors import Cancelled
+from factorize.matrix import ColumnScaled, ToeplitzMatrix
+from solvers.closed_form import noising_coefficients, strategy_coefficients
+
+
+def solve(mechanism, n, *, workload=None, progress=None, **more):
+    spec = parse_spec({"workload": workload or {"kind": "prefix", "n": n}, "mechanism": mechanism, **more})
+    return solvers.solve(spec, progress=progress)
+
+
+def nu_toeplitz(nu, **more):
+    return {"kind": "nu_toeplitz", "nu": nu, **more}
+
+
+@pytest.mark.parametrize("nu", [0, 0.1])
+def test_published_coefficients_and_sums(vectors, nu):
+    expected = vectors[f"G.nu{nu}"]
+    n = len(expected["c"])
+    found = solve(nu_toeplitz(nu), n)
+    assert found.strategy.coefficients() == pytest.approx(expected["c"], rel=1e-12)
+    assert noising_coefficients(n, nu) == pytest.approx(expected["beta"], rel=1e-12)
+    assert found.certificate.sensitivity.value**2 == pytest.approx(expected["sens2"], rel=1e-12)
+    total = found.certificate.loss.total_squared
+    assert total == pytest.approx(expected["sens2"] * expected["error_total"], rel=1e-12)
+    assert found.rows("B", n - 1, n)[0, ::-1] == pytest.approx(expected["decoder_col"], rel=1e-12)
+
+
+@pytest.mark.parametrize("nu", ["0", "1e-06", "0.001"])
+def test_published_values_at_a_million_steps(vectors, nu):
+    expected = vectors[f"G.large.nu{nu}"]
+    t = expected["t"]
+    # The published value is denormal where the service flushes to zero.
+    assert strategy_coefficients(t + 1, float(nu))[t] == pytest.approx(expected["c_t"], rel=1e-9, abs=1e-300)
+    assert noising_coefficients(t + 1, float(nu))[t] == pytest.approx(expected["beta_t"], rel=1e-9, abs=1e-300)
+    certificate = solve(nu_toeplitz(float(nu)), t).certificate
+    assert certificate.sensitivity.value**2 == pytest.approx(expected["sens2_n1e6"], rel=1e-9)
+    assert certificate.loss.mean_squared == pytest.approx(expected["mean_n1e6"], rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [8, 64, 600, 2000, 6000])
+def test_published_tuned_values(vectors, n):
+    expected = vectors[f"G.tune_prefix.n{n}"]
+    tuned = solve(nu_toeplitz("tune"), n)
+    assert tuned.certificate.loss.mean_squared == pytest.approx(expected["loss"], rel=1e-9)
+    nu = 1 - 2 * tuned.strategy.coefficients()[1]
+    assert nu == pytest.approx(expected["nu_star"], rel=1e-3)
+    assert solve(nu_toeplitz(0), n).certificate.loss.mean_squared == pytest.approx(expected["loss_nu0"], rel=1e-9)
+
+
+@pytest.mark.parametrize("nu", [0.01, 0.1, 0.5])
+def test_the_limit_of_the_sensitivity(vectors, nu):
+    value = solve(nu_toeplitz(nu), 4000).certificate.sensitivity.value
+    assert value**2 == pytest.approx(vectors[f"G.gamma2_inf.nu{nu}"]["value"], rel=1e-9)
+
+
+def test_the_square_root_and_its_losses(vectors):
+    expected = vectors["A.losses.sqrt.n4"]
+    found = solve({"kind": "square_root"}, 4)
+    assert found.strategy.coefficients().tolist() == expected["C_first_col"]
+    assert found.certificate.sensitivity.value == pytest.approx(expected["sens"], rel=1e-12)
+    for name in ("total_squared", "mean_squared", "rmse", "max_error", "last_iterate"):
+        assert getattr(found.certificate.loss, name) == pytest.approx(expected[name], rel=1e-9)
+    restarted = solve({"kind": "square_root"}, 4, objective={"kind": "lambda_tau", "tau": 2})
+    assert restarted.certificate.loss.objective == pytest.approx(expected["lambda_tau2"], rel=1e-9)
+
+
+def test_the_square_root_of_sixty_four_steps(reference_values):
+    expected = reference_values["P4-prefix-n64"]
+    assert solve({"kind": "square_root"}, 64).certificate.loss.total_squared == pytest.approx(
+        expected["sqrt_factorisation_loss"], rel=1e-9
+    )
+    tuned = solve(nu_toeplitz("tune"), 64)
+    assert tuned.certificate.loss.total_squared == pytest.approx(expected["best_nu_loss"], rel=1e-9)
+
+
+def test_the_square_root_under_every_participation(vectors):
+    expected = vectors["C.sqrt.n8"]
+    patterns = {
+        "single": {"kind": "single"},
+        "fixed_k2_b4": {"kind": "fixed_epochs", "epochs": 2},
+        "minsep_b2_k3": {"kind": "min_sep", "min_sep": 2, "max_participations": 3},
+    }
+    for name, participation in patterns.items():
+        sensitivity = solve({"kind": "square_root"}, 8, participation=participation).certificate.sensitivity
+        assert sensitivity.value == pytest.approx(expected[name], rel=1e-9)
+        assert sensitivity.kind == "exact"
+
+
+def test_column_normalisation(vectors):
+    expected = vectors["H.colnorm_sqrt.n8"]
+    raw = solve({"kind": "square_root"}, 8)
+    scaled = solve({"kind": "square_root", "normalization": "columns"}, 8)
+    assert raw.certificate.loss.mean_squared == pytest.approx(expected["raw_mean"], rel=1e-9)
+    assert scaled.certificate.loss.mean_squared == pytest.approx(expected["mean"], rel=1e-9)
+    assert isinstance(scaled.strategy, ColumnScaled)
+    best = solve({"kind": "square_root", "normalization": "auto"}, 8)
+    assert best.certificate.loss == scaled.certificate.loss
+
+
+def test_automatic_normalisation_keeps_what_lowers_the_loss():
+    """Over fixed epochs the scaled matrix is no longer Toeplitz, and its sensitivity may be a bound only."""
+    participation = {"kind": "min_sep", "min_sep": 2}
+    losses = {
+        choice: solve({"kind": "square_root", "normalization": choice}, 16, participation=participation)
+        for choice in ("none", "columns", "auto")
+    }
+    values = {choice: found.certificate.loss.objective for choice, found in losses.items()}
+    assert values["auto"] == min(values["none"], values["columns"])
+
+
+def test_the_identity_is_plain_sgd():
+    found = solve({"kind": "identity"}, 16)
+    assert found.strategy.structure == "banded_toeplitz"
+    assert found.strategy.dense().tolist() == np.eye(16).tolist()
+    assert found.certificate.loss.mean_squared == pytest.approx(17 / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("participation", "objective", "workload"),
+    [
+        ({"kind": "single"}, {"kind": "mean"}, {"kind": "momentum", "n": 48, "momentum": 0.9}),
+        ({"kind": "fixed_epochs", "epochs": 4}, {"kind": "mean"}, {"kind": "prefix", "n": 48}),
+        ({"kind": "min_sep", "min_sep": 10}, {"kind": "max"}, {"kind": "prefix", "n": 48}),
+        ({"kind": "single"}, {"kind": "lambda_tau", "tau": 8}, {"kind": "prefix", "n": 48}),
+        ({"kind": "single"}, {"kind": "mean"}, {"kind": "schedule", "n": 48, "learning_rates": {"kind": "cosine"}}),
+    ],
+)
+def test_no_other_nu_is_better_than_the_tuned_one(participation, objective, workload):
+    def loss(nu):
+        found = solve(nu_toeplitz(nu), 48, workload=workload, participation=participation, objective=objective)
+        return found.certificate.loss.objective
+
+    tuned = loss("tune")
+    others = [loss(nu) for nu in [0, *np.geomspace(1e-9, 0.9, 25)]]
+    assert tuned <= min(others) * (1 + 1e-9)
+
+
+def test_a_tuned_mechanism_may_be_plain():
+    """On the identity workload correlated noise only costs; the largest damping offered is the best."""
+    found = solve(nu_toeplitz("tune"), 16, workload={"kind": "identity", "n": 16})
+    assert found.strategy.coefficients()[1] == pytest.approx(0.05, rel=1e-3)
+
+
+@settings(max_examples=30)
+@given(st.floats(0, 0.999999), st.integers(1, 400))
+def test_strategy_and_noising_are_inverse(nu, n):
+    c, beta = strategy_coefficients(n, nu), noising_coefficients(n, nu)
+    product = np.convolve(c, beta)[:n]
+    assert np.allclose(product, np.eye(1, n)[0], rtol=0, atol=1e-13)
+    assert (np.diff(c) <= 0).all()
+    assert (c >= 0).all()
+
+
+def test_tiny_damping_is_not_rounded_away():
+    """1 - nu loses nu's digits; over many steps that is visible."""
+    nu, t = 1.1e-9, 100_000
+    ratio = strategy_coefficients(t + 1, nu)[t] / strategy_coefficients(t + 1, 0.0)[t]
+    assert ratio == pytest.approx(math.exp(-t * nu), rel=1e-13)
+
+
+def test_products_with_the_decoder_match_brute_force():
+    found = solve(nu_toeplitz(0.3), 12, workload={"kind": "momentum", "n": 12, "momentum": 0.5})
+    strategy, workload = found.strategy.dense(), found.spec.workload.dense()
+    decoder = workload @ np.linalg.inv(strategy)
+    assert found.rows("B", 0, 12) == pytest.approx(decoder, abs=1e-12)
+    sensitivity = np.linalg.norm(strategy, axis=0).max()
+    assert found.certificate.loss.total_squared == pytest.approx(sensitivity**2 * (decoder**2).sum(), rel=1e-12)
+
+
+def test_large_problems_carry_no_dual_and_say_so():
+    certificate = solve(nu_toeplitz(0.01), 20_000).certificate
+    assert certificate.lower_bound is None
+    assert certificate.relative_gap is None
+    assert certificate.converged
+
+
+def test_a_dual_in_progress_can_be_cancelled():
+    def cancel(step):
+        if step.iteration == 2:
+            raise Cancelled("asked to")
+
+    with pytest.raises(Cancelled):
+        solve({"kind": "square_root"}, 64, progress=cancel)
+
+
+def test_one_step():
+    found = solve(nu_toeplitz("tune"), 1)
+    assert isinstance(found.strategy, ToeplitzMatrix)
+    assert found.certificate.loss.objective == pytest.approx(1, rel=1e-12)
+    assert found.certificate.relative_gap < 1e-12
