@@ -1,7 +1,7 @@
 """Figure 3 of C24: proven bounds on the stationary loss against the condition number, for three kinds of noise.
 
-The paper's figure has L = G = 1 and no gradient noise; its learning rate and unit are not stated, so shape and order are
-compared and no values. All numbers are upper bounds per d G^2 / (2 rho), verified between grid points.
+The paper's figure has L = G = 1 and no gradient noise; its learning rate and unit are not stated, so shape and order
+are compared and no values. All numbers are upper bounds per d G^2 / (2 rho), verified between grid points.
 
     python -m benchmarks.figure3 [folder for figure3.png]
 """
