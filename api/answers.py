@@ -18,7 +18,9 @@ from api.service import Service
 from factorize.encoding import canonical_json
 
 RETRY_SECONDS = 1
-PIECE_BYTES = 1 << 19
+LARGEST_PIECE = 1 << 22
+SMALLEST_PIECE = 1 << 18
+IN_FLIGHT_BYTES = 1 << 27
 FOREVER = "private, max-age=31536000, immutable, no-transform"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TAG = re.compile(r'\s*(?:W/)?("[^"]*"|\*)\s*(?:,|$)')
@@ -119,14 +121,23 @@ async def stream(
         return Response(None, status, headers, media)
     first = await run_sync(next, views, None, limiter=limiter)
     service.sent_bytes += int(headers["Content-Length"])
-    return StreamingResponse(_pieces(first, views, limiter), status, headers, media)
+    return StreamingResponse(_pieces(service, first, views, limiter), status, headers, media)
 
 
 async def _pieces(
-    view: memoryview | None, views: Iterator[memoryview], limiter: CapacityLimiter | None
+    service: Service, view: memoryview | None, views: Iterator[memoryview], limiter: CapacityLimiter | None
 ) -> AsyncIterator[memoryview]:
-    """Cut buffers so that the kernel takes most pieces at once; nothing is copied."""
-    while view is not None:
-        for start in range(0, len(view), PIECE_BYTES):
-            yield view[start : start + PIECE_BYTES]
-        view = await run_sync(next, views, None, limiter=limiter)
+    """Cut buffers into the pieces that the kernel is given, without copies.
+
+    The server keeps what a slow client has not taken of a piece, so many readers get smaller ones; few get the large
+    ones, which cost least.
+    """
+    service.readers += 1
+    try:
+        while view is not None:
+            size = max(SMALLEST_PIECE, min(LARGEST_PIECE, IN_FLIGHT_BYTES // service.readers))
+            for start in range(0, len(view), size):
+                yield view[start : start + size]
+            view = await run_sync(next, views, None, limiter=limiter)
+    finally:
+        service.readers -= 1

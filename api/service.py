@@ -55,7 +55,7 @@ class Service:
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
         self.results = Results(self.store, cache_bytes=settings.cache_bytes)
         self.ledger = Ledger(settings.database or f"sqlite:///{ledger_path(self.store)}")
-        self.known_total = self.sent_bytes = 0
+        self.known_total = self.sent_bytes = self.readers = 0
         self.engine = Engine(
             self.ledger,
             find=self.store.digest_of,

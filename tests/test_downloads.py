@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import socket
 import struct
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -200,6 +202,20 @@ def test_a_matrix_of_many_blocks_is_streamed_whole(live_service: LiveService) ->
     stored = make(1500)
     live_service.store.put(stored)
     np.testing.assert_array_equal(rows(live_service, stored.digest, "C_inv"), stored.rows("C_inv", 0, 1500))
+
+
+def test_readers_that_leave_are_not_counted(live_service: LiveService) -> None:
+    """The number of readers decides how much is held for each."""
+    name = live_service.store.put(make(1500))["digest"]
+    host, port = live_service.host.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(f"GET /v1/factorizations/{name}/matrices/B HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        assert live_service.service.readers == 1
+    end = time.monotonic() + 20
+    while live_service.service.readers:
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_damaged_bytes_are_never_served(live_service: LiveService) -> None:
