@@ -42,6 +42,7 @@ from solvers.threads import run
 Array = NDArray[np.float64]
 
 _LANES = 16  # poles per sweep: two vectors; the stored filter of more would leave the cache
+_TRACKED_LANES = 8  # 12 numbers are stored for each
 _PARALLEL_WORK = 1 << 17  # steps times poles from which a second thread pays for its start
 
 
@@ -115,32 +116,39 @@ class Momentum:
 
     def diagonal(self, v: Array, poles: Poles) -> Array:
         """``X[i, i]`` for ``X = sum_j w_j (L + t_j V)^-1``, shape (n,)."""
-        parts = list(_blocks(poles.nodes.size))
-        halves = [parts[: len(parts) // 2], parts[len(parts) // 2 :]] if self._pays(poles) else [parts]
-        x = np.zeros((len(halves), self.size))
-        run([partial(self._add, v, poles, half, x[k]) for k, half in enumerate(halves)], together=True)
-        return x.sum(axis=0)
+        return self._in_halves(self._add, v, poles, _LANES)[0]
 
-    def _add(self, v: Array, poles: Poles, parts: list[slice], x: Array) -> None:
+    def certified_diagonal(self, v: Array, poles: Poles) -> tuple[Array, Array]:
+        """``X[i, i]`` and a bound on the relative error of each, both of shape (n,)."""
+        x, error = self._in_halves(self._add_tracked, v, poles, _TRACKED_LANES)
+        bound = (error / x + poles.nodes.size + 4.0) * UNIT * 1.01
+        if not np.all(bound < 1e-3):
+            raise FloatingPointError(f"rounding may reach {bound.max():.1e} of the diagonal; rescale the workload")
+        return x, bound
+
+    def _in_halves(
+        self, add: Callable[[Array, Poles, list[slice], Array, Array], None], v: Array, poles: Poles, lanes: int
+    ) -> tuple[Array, Array]:
+        parts = _blocks(poles.nodes.size, lanes)
+        halves = [parts[: len(parts) // 2], parts[len(parts) // 2 :]] if self._pays(poles) else [parts]
+        x, error = np.zeros((len(halves), self.size)), np.zeros((len(halves), self.size))
+        run([partial(add, v, poles, half, x[k], error[k]) for k, half in enumerate(halves)], together=True)
+        return x.sum(axis=0), error.sum(axis=0)
+
+    def _add(self, v: Array, poles: Poles, parts: list[slice], x: Array, error: Array) -> None:
         filtered = np.empty((self.size, 3, 0))
         for part in parts:
             filtered = _resized(filtered, part.stop - part.start)
             two_filter.predict(self._steps, v, poles.nodes[part], self._back, filtered)
             two_filter.combine(self._steps, v, poles.nodes[part], poles.weights[part], filtered, x)
 
-    def certified_diagonal(self, v: Array, poles: Poles) -> tuple[Array, Array]:
-        """``X[i, i]`` and a bound on the relative error of each, both of shape (n,)."""
-        x, error = np.zeros(self.size), np.zeros(self.size)
-        filtered = np.empty((self.size, 6, 0))
-        for part in _blocks(poles.nodes.size):
+    def _add_tracked(self, v: Array, poles: Poles, parts: list[slice], x: Array, error: Array) -> None:
+        filtered = np.empty((self.size, 12, 0))
+        for part in parts:
             nodes, weights = poles.nodes[part], poles.weights[part]
             filtered = _resized(filtered, nodes.size)
             two_filter.predict_tracked(self._steps, v, nodes, self._back, filtered)
             two_filter.combine_tracked(self._steps, v, nodes, weights, filtered, x, error)
-        bound = (error / x + poles.nodes.size + 4.0) * UNIT * 1.01
-        if not np.all(bound < 1e-3):
-            raise FloatingPointError(f"rounding may reach {bound.max():.1e} of the diagonal; rescale the workload")
-        return x, bound
 
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
@@ -181,8 +189,8 @@ class Momentum:
         return self.size * poles.nodes.size >= _PARALLEL_WORK
 
 
-def _blocks(count: int) -> list[slice]:
-    return [slice(a, min(a + _LANES, count)) for a in range(0, count, _LANES)]
+def _blocks(count: int, lanes: int) -> list[slice]:
+    return [slice(a, min(a + lanes, count)) for a in range(0, count, lanes)]
 
 
 def _resized(array: Array, count: int) -> Array:

@@ -3,9 +3,7 @@
 Variables are named as in the formulas at the head of `solvers.cascade`.  ``steps`` holds beta, eta, lam and decay,
 shape (4, n).  Arrays with one row per step have the poles last, for the vector units.
 
-Tracked errors are first-order bounds in units of the roundoff u.  The logarithmic derivatives of one step are taken
-with a complex step, which is exact to rounding.  Their absolute values would grow without end, for errors that cancel;
-an ellipsoid that encloses the errors of the six numbers keeps their signs.
+Tracked errors are those of `solvers.rounding`.
 """
 
 from __future__ import annotations
@@ -16,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.kernels import compiled
+from solvers.rounding import OWN, STEP, record, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Six = tuple[Any, ...]  # of floats, or of complex numbers for derivatives
-
-_OWN = 40.0  # more than the roundings of any one update of any one variable
-_TINY = 1e-100  # the complex step
 
 
 @compiled
@@ -173,7 +169,7 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
 @compiled
 def _turned(p: Array, j: int, k: int) -> Six:
     """Column j of p with entry k moved by the complex step, relative to its size."""
-    step = complex(1.0, _TINY)
+    step = complex(1.0, STEP)
     return (
         p[0, j] * (step if k == 0 else complex(1.0)),
         p[1, j] * (step if k == 1 else complex(1.0)),
@@ -185,36 +181,6 @@ def _turned(p: Array, j: int, k: int) -> Six:
 
 
 @compiled
-def _spread(ellipsoid: Array, derivative: Array, moved: Array) -> None:
-    """Carry an ellipsoid of errors through one step and add the step's own roundings, in place.
-
-    Own roundings lie in a cube, hence in the ball of radius ``sqrt(6) _OWN``.  The sum of two ellipsoids lies in
-    ``(1 + p) A + (1 + 1 / p) B`` for every p > 0; this p makes the roots of the traces add.
-    """
-    size = 0.0
-    for a in range(6):
-        for b in range(6):
-            total = 0.0
-            for c in range(6):
-                for d in range(6):
-                    total += derivative[a, c] * ellipsoid[c, d] * derivative[b, d]
-            moved[a, b] = total
-        size += moved[a, a]
-    own = 6.0 * _OWN * _OWN
-    ratio = np.sqrt(6.0 * own / size) if size > 0.0 else 1.0
-    for a in range(6):
-        for b in range(6):
-            ellipsoid[a, b] = (1.0 + ratio) * moved[a, b]
-        ellipsoid[a, a] += (1.0 + 1.0 / ratio) * own
-
-
-@compiled
-def _logarithmic(new: Six, column: int, derivative: Array) -> None:
-    for m, value in enumerate(new):
-        derivative[m, column] = value.imag / _TINY / value.real if value.real != 0.0 else 0.0
-
-
-@compiled
 def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
     """As `predict`, with the ellipsoid of the errors behind the six numbers, shape (n, 42, poles)."""
     predict(steps, v, t, back, filtered)
@@ -222,15 +188,15 @@ def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Arr
     derivative, moved, ellipsoid = np.zeros((6, 6)), np.empty((6, 6)), np.empty((6, 6))
     for j in range(t.size):
         ellipsoid[:] = 0.0
-        _spread(ellipsoid, derivative, moved)
+        spread(ellipsoid, derivative, moved)
         filtered[n - 1, 6:, j] = ellipsoid.ravel()
         for step in range(1, n):
             i = back[step]
             beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
             for k in range(6):
                 turned = _turned(filtered[i + 1], j, k)
-                _logarithmic(_backward(turned, t[j] * v[i + 1], beta, eta, lam, decay), k, derivative)
-            _spread(ellipsoid, derivative, moved)
+                record(_backward(turned, t[j] * v[i + 1], beta, eta, lam, decay), k, derivative)
+            spread(ellipsoid, derivative, moved)
             filtered[i, 6:, j] = ellipsoid.ravel()
 
 
@@ -251,20 +217,18 @@ def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array,
             p, e = _turned(filtered[i], j, -1), _turned(state, 0, -1)
             for k in range(6):
                 moving = _posterior(_turned(filtered[i], j, k), e)[0]
-                slope[0, k] = moving.imag / _TINY / moving.real
+                slope[0, k] = moving.imag / STEP / moving.real
                 turned = _turned(state, 0, k)
                 moving = _posterior(p, turned)[0]
-                slope[1, k] = moving.imag / _TINY / moving.real
-                _logarithmic(_forward(turned, beta, eta, lam, decay), k, derivative)
+                slope[1, k] = moving.imag / STEP / moving.real
+                record(_forward(turned, beta, eta, lam, decay), k, derivative)
             first, second = 0.0, 0.0
             for a in range(6):
                 for b in range(6):
                     first += slope[0, a] * filtered[i, 6 + 6 * a + b, j] * slope[0, b]
                     second += slope[1, a] * ellipsoid[a, b] * slope[1, b]
-            x_error[i] += (
-                w[j] * _posterior(p, e)[0].real * (np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0)) + _OWN)
-            )
-            _spread(ellipsoid, derivative, moved)
+            x_error[i] += w[j] * _posterior(p, e)[0].real * (np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0)) + OWN)
+            spread(ellipsoid, derivative, moved)
             for m, entry in enumerate(_forward(e, beta, eta, lam, decay)):
                 state[m, 0] = entry.real
 

@@ -3,23 +3,22 @@
 Variables are named as in the formulas at the head of `solvers.momentum`.  ``steps`` holds beta, eta and lam, shape
 (3, n).  Arrays with one row per step have the poles last, for the vector units.
 
-Tracked errors are first-order bounds in units of the roundoff u: each line multiplies the errors of its arguments
-with the absolute values of the logarithmic derivatives and adds a count of its own operations, rounded up.  The
-derivatives are taken of a whole update of (a, r, c) or (d, rho, e); taken operation by operation, errors that cancel
-would add up.
+Tracked errors are those of `solvers.rounding`.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.kernels import compiled
+from solvers.rounding import OWN, STEP, record, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-
-_OWN = 24.0  # more than the roundings of any one update: at most twelve operations in numerator and denominator
+Three = tuple[Any, ...]  # of floats, or of complex numbers for derivatives
 
 
 @compiled
@@ -62,6 +61,41 @@ def interval(steps: Array, v: Array) -> tuple[float, float]:
 
 
 @compiled
+def _backward(p: Three, tau: float, beta: float, eta: float, lam: float) -> Three:
+    """One step of the filter from the end; (a, r, c) in and out."""
+    a, r, c = p
+    seen = a / (1.0 + tau * a)
+    u = beta + eta * lam * r
+    c1 = 1.0 + lam * lam * c
+    new = seen * u * u + eta * eta * c1
+    inverse = 1.0 / new
+    return new, (lam * r * seen * u + eta * c1) * inverse, beta * beta * seen * c1 * inverse
+
+
+@compiled
+def _forward(p: Three, beta: float, eta: float, lam: float) -> Three:
+    """One step of the filter from the start; (e, d, rho) in and out, the observation in e."""
+    e, d, rho = p
+    k = 1.0 + rho * eta
+    delta = e * eta * eta + d * k * k
+    inverse = 1.0 / delta
+    return (
+        beta * beta * e * d * inverse,
+        lam * lam * delta / (1.0 + delta),
+        beta / lam * (e * eta + d * rho * k) * inverse,
+    )
+
+
+@compiled
+def _posterior(p: Three, q: Three) -> Any:
+    """``(K^-1)[i, i]``."""
+    a, r, c = p
+    e, d, rho = q
+    both = 1.0 + c * d
+    return a * both / ((1.0 + a * e) * both + a * d * (rho + r) * (rho + r))
+
+
+@compiled
 def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
     """Filter from the end: (a, r, c) of every step, shape (n, 3 or more, poles)."""
     n, count = v.size, t.size
@@ -72,13 +106,7 @@ def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> N
         i = back[step]
         beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
         for j in range(count):
-            seen = a[j] / (1.0 + t[j] * v[i + 1] * a[j])
-            u = beta + eta * lam * r[j]
-            c1 = 1.0 + lam * lam * c[j]
-            a[j] = seen * u * u + eta * eta * c1
-            inverse = 1.0 / a[j]
-            r[j] = (lam * r[j] * seen * u + eta * c1) * inverse
-            c[j] = beta * beta * seen * c1 * inverse
+            a[j], r[j], c[j] = _backward((a[j], r[j], c[j]), t[j] * v[i + 1], beta, eta, lam)
             filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j] = a[j], r[j], c[j]
 
 
@@ -90,93 +118,73 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
         beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
         total = 0.0
         for j in range(t.size):
-            a, r, c = filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j]
-            seen = e[j] + t[j] * v[i]
-            both = 1.0 + c * d[j]
-            sum_ = rho[j] + r
-            total += w[j] * a * both / ((1.0 + a * seen) * both + a * d[j] * sum_ * sum_)
-            k = 1.0 + rho[j] * eta
-            gam = seen * eta + d[j] * rho[j] * k
-            delta = seen * eta * eta + d[j] * k * k
-            inverse = 1.0 / delta
-            e[j] = beta * beta * seen * d[j] * inverse
-            rho[j] = beta / lam * gam * inverse
-            d[j] = lam * lam * delta / (1.0 + delta)
+            now = (e[j] + t[j] * v[i], d[j], rho[j])
+            total += w[j] * _posterior((filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j]), now)
+            e[j], d[j], rho[j] = _forward(now, beta, eta, lam)
         x[i] += total
 
 
 @compiled
+def _turned(p: Array, j: int, k: int) -> Three:
+    """Column j of p with entry k moved by the complex step, relative to its size."""
+    step = complex(1.0, STEP)
+    return (
+        p[0, j] * (step if k == 0 else complex(1.0)),
+        p[1, j] * (step if k == 1 else complex(1.0)),
+        p[2, j] * (step if k == 2 else complex(1.0)),
+    )
+
+
+@compiled
 def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
-    """As `predict`, with the errors of (a, r, c) behind them, shape (n, 6, poles)."""
+    """As `predict`, with the ellipsoid of the errors behind the three numbers, shape (n, 12, poles)."""
     predict(steps, v, t, back, filtered)
     n = v.size
-    filtered[n - 1, 3:] = 1.0
-    for step in range(1, n):
-        i = back[step]
-        beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
-        for j in range(t.size):
-            a, r, c = filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j]
-            error_a, error_r, error_c = filtered[i + 1, 3, j], filtered[i + 1, 4, j], filtered[i + 1, 5, j]
-            free = 1.0 / (1.0 + t[j] * v[i + 1] * a)
-            u, c1 = beta + eta * lam * r, 1.0 + lam * lam * c
-            share_r, share_c = eta * lam * r / u, lam * lam * c / c1
-            through = a * free * u * u
-            share = through / (through + eta * eta * c1)  # of the first term in a
-            cross = lam * r * a * free * u
-            part = cross / (cross + eta * c1)  # of the first term in r
-            error_a, error_c = free * error_a, share_c * error_c
-            apart = abs(part - share)
-            filtered[i, 3, j] = share * error_a + 2.0 * share * share_r * error_r + (1.0 - share) * error_c + _OWN
-            filtered[i, 4, j] = (
-                apart * (error_a + error_c) + abs(part * (1.0 + share_r) - 2.0 * share * share_r) * error_r + _OWN
-            )
-            filtered[i, 5, j] = (1.0 - share) * error_a + 2.0 * share * share_r * error_r + share * error_c + _OWN
+    derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
+    for j in range(t.size):
+        ellipsoid[:], derivative[:] = 0.0, 0.0
+        spread(ellipsoid, derivative, moved)
+        filtered[n - 1, 3:, j] = ellipsoid.ravel()
+        for step in range(1, n):
+            i = back[step]
+            for k in range(3):
+                turned = _turned(filtered[i + 1], j, k)
+                record(_backward(turned, t[j] * v[i + 1], steps[0, i], steps[1, i], steps[2, i]), k, derivative)
+            spread(ellipsoid, derivative, moved)
+            filtered[i, 3:, j] = ellipsoid.ravel()
 
 
 @compiled
 def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array, x_error: Array) -> None:
     """As `combine`, adding ``sum_j w_j s1 error`` of every step to ``x_error``."""
     combine(steps, v, t, w, filtered, x)
-    e, d, rho = np.zeros(t.size), np.zeros(t.size), np.zeros(t.size)
-    error_e, error_d, error_rho = np.zeros(t.size), np.zeros(t.size), np.zeros(t.size)
-    for i in range(v.size):
-        beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
-        total = 0.0
-        for j in range(t.size):
-            a, r, c = filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j]
-            seen = e[j] + t[j] * v[i]
-            error_seen = (e[j] * error_e[j] + (seen - e[j])) / seen + 1.0
-            both, sum_ = 1.0 + c * d[j], rho[j] + r
-            one, last = (1.0 + a * seen) * both, a * d[j] * sum_ * sum_
-            den = one + last
-            share, alpha, kappa = last / den, a * seen / (1.0 + a * seen), c * d[j] / both
-            error = (
-                (1.0 - share) * ((1.0 - alpha) * filtered[i, 3, j] + alpha * error_seen)
-                + share * (kappa * filtered[i, 5, j] + (1.0 - kappa) * error_d[j])
-                + 2.0 * share * (rho[j] * error_rho[j] + r * filtered[i, 4, j]) / sum_
-                + _OWN
-            )
-            total += w[j] * a * both / den * error
-            k = 1.0 + rho[j] * eta
-            share_k = rho[j] * eta / k
-            left, right = seen * eta, d[j] * rho[j] * k
-            part = right / (left + right)
-            delta = left * eta + d[j] * k * k
-            share = d[j] * k * k / delta
-            apart = abs(part - share)
-            through_rho = 2.0 * share * share_k * error_rho[j]
-            h = 1.0 / (1.0 + delta)
-            error_e[j], error_rho[j], error_d[j] = (
-                share * error_seen + (1.0 - share) * error_d[j] + through_rho + _OWN,
-                apart * (error_seen + error_d[j])
-                + abs(part * (1.0 + share_k) - 2.0 * share * share_k) * error_rho[j]
-                + _OWN,
-                h * ((1.0 - share) * error_seen + share * error_d[j] + through_rho) + _OWN,
-            )
-            e[j] = beta * beta * seen * d[j] / delta
-            rho[j] = beta / lam * (left + right) / delta
-            d[j] = lam * lam * delta * h
-        x_error[i] += total
+    derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
+    slope, state = np.empty((2, 3)), np.empty((3, 1))
+    for j in range(t.size):
+        state[:], ellipsoid[:] = 0.0, 0.0
+        for i in range(v.size):
+            beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
+            before = state[0, 0]
+            state[0, 0] += t[j] * v[i]
+            ellipsoid[0] *= before / state[0, 0]
+            ellipsoid[:, 0] *= before / state[0, 0]
+            p, e = _turned(filtered[i], j, -1), _turned(state, 0, -1)
+            for k in range(3):
+                moving = _posterior(_turned(filtered[i], j, k), e)
+                slope[0, k] = moving.imag / STEP / moving.real
+                turned = _turned(state, 0, k)
+                moving = _posterior(p, turned)
+                slope[1, k] = moving.imag / STEP / moving.real
+                record(_forward(turned, beta, eta, lam), k, derivative)
+            first, second = 0.0, 0.0
+            for a in range(3):
+                for b in range(3):
+                    first += slope[0, a] * filtered[i, 3 + 3 * a + b, j] * slope[0, b]
+                    second += slope[1, a] * ellipsoid[a, b] * slope[1, b]
+            x_error[i] += w[j] * _posterior(p, e).real * (np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0)) + OWN)
+            spread(ellipsoid, derivative, moved)
+            for m, entry in enumerate(_forward(e, beta, eta, lam)):
+                state[m, 0] = entry.real
 
 
 @compiled
