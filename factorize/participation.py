@@ -85,8 +85,15 @@ class FixedEpochs(Frozen):
         return np.arange(n).reshape(self.epochs, n // self.epochs).T
 
     def sensitivity(self, matrix: Matrix) -> Sensitivity:
-        """Leading pattern of a monotone Toeplitz matrix, else absolute sums of the Gram blocks (C.3, C.5, C.8)."""
+        """Leading pattern of a monotone Toeplitz matrix, sums of norms of a banded one, else absolute Gram sums.
+
+        Reference: mathematics C.3, C.5, C.7, C.8 (docs/notation.md, sources).
+        """
         separation = matrix.n // self.epochs
+        if matrix.bandwidth() <= separation:
+            norms = matrix.column_norms_squared() * (1 + (matrix.n + 8) * UNIT)
+            total = float(norms.reshape(self.epochs, separation).sum(axis=0).max()) * (1 + (self.epochs + 8) * UNIT)
+            return Sensitivity(square_root_up(total), "exact", "banded: sums of column norms", self.document())
         leading = _leading_pattern(matrix, separation, self.epochs)
         if leading is not None:
             return Sensitivity(*leading, self.document())

@@ -11,6 +11,7 @@ from factorize.spec import Spec
 from solvers.problem import Problem, Reporter, StepReport
 
 LARGEST_SINGLE = 1024
+LARGEST_STRUCTURED = 2**20
 LARGEST_EPOCHS = 512
 _ACCURACY = 1e-7
 
@@ -30,7 +31,7 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         report(step, None)
 
     try:
-        if isinstance(spec.participation, Single) and max(own.n, own.workload.m) <= LARGEST_SINGLE:
+        if isinstance(spec.participation, Single):
             return _single(own, quiet)
         if isinstance(spec.participation, FixedEpochs) and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
             from solvers.epochs import dual_factors
@@ -43,8 +44,27 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
     return {}
 
 
+def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
+    """Weights from the O(n) solver, at any n."""
+    from solvers.newton import maximise
+    from solvers.structured import structure_of
+
+    structure = structure_of(own.workload, own.spec)
+    if structure is None:
+        return {}
+    try:
+        optimum = maximise(structure, tolerance=_ACCURACY, callback=report)
+    except (ValueError, FloatingPointError):  # numbers outside the range that its recurrences are proven for
+        return {}
+    return {"weights": optimum.v / optimum.v.sum()}
+
+
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     from solvers.dense import maximise, restore_weights, scaled
+    from solvers.structured import SMALLEST
 
+    found = _structured(own, report) if SMALLEST <= own.n <= LARGEST_STRUCTURED else {}
+    if found or max(own.n, own.workload.m) > LARGEST_SINGLE:
+        return found
     ascent = maximise(scaled(own.target[:, own.kept]), _ACCURACY, report)
     return {"weights": restore_weights(ascent.best.v, own.kept)}

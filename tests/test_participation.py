@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brute_force import absolute_sensitivity, fixed_epoch_patterns, min_sep_patterns, sign_sensitivity, single_patterns
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from brute_force import absolute_sensitivity, fixed_epoch_patterns, min_sep_patterns, sign_sensitivity, single_patterns
 from factorize.errors import InvalidParticipation
 from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.participation import FixedEpochs, MinSep, Single, best_selection
@@ -197,3 +197,14 @@ def test_a_sensitivity_states_its_participation() -> None:
         "participation": {"kind": "min_sep", "min_sep": 2, "max_participations": 3},
     }
     assert stated.value == pytest.approx(3**0.5)
+
+
+@given(matrices(), st.integers(1, 4))
+def test_banded_matrices_are_exact_under_fixed_epochs(matrix: DenseMatrix, epochs: int) -> None:
+    if matrix.n % epochs:
+        return
+    banded = DenseMatrix(np.triu(matrix.array, 1 - matrix.n // epochs))
+    stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(banded)
+    true = sign_sensitivity(banded.array, fixed_epoch_patterns(banded.n, epochs))
+    assert (stated.kind, stated.rule) == ("exact", "banded: sums of column norms")
+    assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
