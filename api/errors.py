@@ -14,6 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -188,6 +189,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_status)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(DBAPIError, _on_shortage)
+    app.add_exception_handler(MemoryError, _on_shortage)
     app.add_exception_handler(Exception, _on_bug)
 
 
@@ -231,6 +234,13 @@ async def _on_validation(request: Request, error: Exception) -> Response:
 async def _on_disconnect(request: Request, error: Exception) -> Response:
     """Nobody reads this answer: the client has gone before its body was complete."""
     return Problem("request-timeout", KINDS["request-timeout"].meaning).response(request_id(request))
+
+
+async def _on_shortage(request: Request, error: Exception) -> Response:
+    """The database is locked, full or gone, or there is no memory for this answer."""
+    _log.error("request %s: %s: %s", request_id(request), type(error).__name__, error)
+    what = "as much memory as this answer takes" if isinstance(error, MemoryError) else "its job database"
+    return Problem("unavailable", f"the service cannot use {what} now; try again").response(request_id(request))
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

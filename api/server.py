@@ -99,10 +99,13 @@ class Connection(H11Protocol):
 
     def _is_request_late(self, now: float) -> bool:
         patience = self.settings.receive_seconds
+        if self.flow.read_paused:  # the silence is ours
+            self._heard = self._begun = now
+            self._received = 0
         if self.conn.their_state is h11.SEND_BODY:
-            # Silence is the client's only while somebody here listens.
-            silent = now - self._heard > patience and not self.flow.read_paused
-            return silent or now - self._begun > patience + self._received / LEAST_BYTES_PER_SECOND
+            return (
+                now - self._heard > patience or now - self._begun > patience + self._received / LEAST_BYTES_PER_SECOND
+            )
         unfinished = self.cycle is None or bool(self.conn.trailing_data[0])
         return self.conn.their_state is h11.IDLE and unfinished and now - self._begun > patience
 

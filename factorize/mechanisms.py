@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from factorize.model import Count, Fraction, Frozen, NonNegative, Positive
+from factorize.model import Count, Fraction, Frozen, Long, NonNegative, Positive
 
 Normalization = Literal["none", "columns", "auto"]
 
@@ -78,7 +78,7 @@ class Spectral(Mechanism):
 
     kind: Literal["spectral"]
     learning_rate: Positive
-    eigenvalues: Annotated[list[Positive], Field(min_length=1)] | None = None
+    eigenvalues: Annotated[list[Positive], Field(min_length=1), Long] | None = None
     strong_convexity: Positive | None = None
     smoothness: Positive | None = None
 

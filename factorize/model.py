@@ -25,6 +25,9 @@ UnitInterval = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterVal
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 """A number of steps, epochs or bands: 1 to 10^8."""
 
+Long = Field(fail_fast=True)
+"""Mark of lists that may be long: a bad one is refused at its first bad entry."""
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.model import Count, Frozen, NonNegative
+from factorize.model import Count, Frozen, Long, NonNegative
 from factorize.workloads.base import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, differences_from_reference, identity, scaling
 
@@ -137,7 +137,7 @@ class Weighted(Objective):
     """Weighted sum of variances: sens(C)^2 sum_i weights_i ||B[i, :]||^2."""
 
     kind: Literal["weighted"]
-    weights: Annotated[list[NonNegative], Field(min_length=1)]
+    weights: Annotated[list[NonNegative], Field(min_length=1), Long]
 
     def check(self, m: int) -> None:
         """One weight per output, not all zero."""

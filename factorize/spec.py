@@ -20,6 +20,7 @@ from factorize.participation import AnyParticipation, Single
 from factorize.workloads import AnyWorkload
 
 DEFAULT_TOLERANCE = 1e-9
+MAX_VIOLATIONS = 20
 
 
 class Spec(Frozen):
@@ -81,7 +82,8 @@ def parse_spec(source: bytes | str | dict[str, Any]) -> Spec:
 
     Raises:
         MalformedJson: the text is not JSON by the strict rules.
-        InvalidSpec: it is JSON and not a spec; one violation per problem, each with a pointer to its field.
+        InvalidSpec: it is JSON and not a spec; one violation per problem (the first 20), each with a pointer to its
+            field.
     """
     data = source if isinstance(source, dict) else read_json(source)
     if not isinstance(data, dict):
@@ -89,7 +91,8 @@ def parse_spec(source: bytes | str | dict[str, Any]) -> Spec:
     try:
         return Spec.model_validate(data).canonical()
     except ValidationError as error:
-        raise InvalidSpec([_violation(data, entry) for entry in error.errors(include_url=False)]) from None
+        entries = error.errors(include_url=False)[:MAX_VIOLATIONS]
+        raise InvalidSpec([_violation(data, entry) for entry in entries]) from None
     except InvalidSpec:
         raise
     except InvalidParameter as error:

@@ -95,6 +95,9 @@ NOT_A_SPEC = {
     "upper matrix": b'{"workload":{"kind":"matrix","rows":[[1,1],[0,1]]}}',
     "ragged matrix": b'{"workload":{"kind":"matrix","rows":[[1],[0,1]]}}',
     "uploads elsewhere": b'{"workload":{"kind":"matrix","sha256":"../../etc/passwd","shape":[2,2]}}',
+    "many wrong numbers": b'{"workload":{"kind":"matrix","rows":[[' + b",".join([b'"x"'] * 250_000) + b"]]}}",
+    "many wrong rows": b'{"workload":{"kind":"matrix","rows":[' + b",".join([b"0"] * 500_000) + b"]}}",
+    "many unknown fields": b"{" + b",".join(b'"k%d":1' % i for i in range(80_000)) + b"}",
     "long schedule": b'{"workload":{"kind":"schedule","n":100000000,"learning_rates":{"kind":"cosine"}}}',
 }
 
@@ -108,14 +111,12 @@ def test_what_is_not_json(live_service: LiveService, path: str, body: bytes) -> 
 @pytest.mark.parametrize("path", ["/v1/factorizations", "/v1/canonicalize"])
 @pytest.mark.parametrize("body", NOT_A_SPEC.values(), ids=NOT_A_SPEC)
 def test_what_is_json_and_no_spec(live_service: LiveService, path: str, body: bytes) -> None:
-    began = time.process_time()
     document = live_service.send("POST", path, body).problem(422, "invalid-spec")
-    assert document["errors"]
+    assert 1 <= len(document["errors"]) <= 20
     for entry in document["errors"]:
         assert entry["pointer"] == "" or entry["pointer"].startswith("/")
         assert entry["detail"]
     assert len(document["detail"]) < 2000
-    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(

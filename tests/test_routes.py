@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +240,15 @@ def test_every_answer_of_a_connection_is_whole(live_service: LiveService) -> Non
 
 def test_a_client_that_is_not_this_one_sees_the_same(live_service: LiveService) -> None:
     assert Client(live_service.url).get("/healthz").status == 200
+
+
+def test_a_lost_database_is_no_fault_of_the_request(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"))) as live:
+        known = live.solve(PREFIX)["digest"]
+        with closing(sqlite3.connect(tmp_path / "store" / "jobs.sqlite")) as database:
+            database.execute("alter table jobs rename to gone")
+            live.get("/v1/factorizations/" + "0" * 64).problem(503, "unavailable")
+            live.get("/readyz").problem(503, "unavailable")
+            assert live.get(f"/v1/factorizations/{known}").status == 200
+            database.execute("alter table gone rename to jobs")
+        live.get("/v1/factorizations/" + "0" * 64).problem(404, "not-found")

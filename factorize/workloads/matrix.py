@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from factorize.encoding import tensor_digest
 from factorize.errors import InvalidWorkload
-from factorize.model import Count, Real, Sha256
+from factorize.model import Count, Long, Real, Sha256
 from factorize.workloads.base import Workload
 
 MAX_SIDE = 16_384
@@ -23,7 +23,7 @@ class UserMatrix(Workload):
     """
 
     kind: Literal["matrix"]
-    rows: list[list[Real]] | None = None
+    rows: Annotated[list[Annotated[list[Real], Long]], Long] | None = None
     sha256: Sha256 | None = None
     shape: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     _array: np.ndarray | None = PrivateAttr(default=None)

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from factorize.errors import InvalidWorkload
-from factorize.model import Count, Frozen, NonNegative, UnitInterval
-
+from factorize.model import Count, Frozen, Long, NonNegative, UnitInterval
 
 MAX_LISTED = 1 << 20
 
@@ -70,7 +69,7 @@ class WarmupCosine(Frozen):
 
 
 Named = Annotated[Cosine | LinearCooldown | Step | WarmupCosine, Field(discriminator="kind")]
-LearningRates = list[NonNegative] | Named
+LearningRates = Annotated[list[NonNegative], Long] | Named
 
 
 def explicit(rates: LearningRates, n: int) -> list[float]:
@@ -81,8 +80,8 @@ def explicit(rates: LearningRates, n: int) -> list[float]:
     """
     if n > MAX_LISTED:
         raise InvalidWorkload(
-            f"n={n} learning rates are above the limit of {MAX_LISTED}, since the canonical spec lists each; use a smaller "
-            "n, or leave the schedule out"
+            f"n={n} learning rates are above the limit of {MAX_LISTED}, since the canonical spec lists each; use a "
+            "smaller n, or leave the schedule out"
         )
     listed = list(rates) if isinstance(rates, list) else [value + 0.0 for value in rates.rates(n)]
     if len(listed) != n:
