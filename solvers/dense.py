@@ -48,8 +48,8 @@ def supports(spec: Spec) -> str | None:
     refusal = refuse_objective(spec)
     if refusal is None and not isinstance(spec.participation, Single):
         return (
-            f"the optimum over all matrices for participation {spec.participation.kind!r} is not known; use nu_toeplitz "
-            "or square_root, whose sensitivity under min_sep is exact"
+            f"the optimum over all matrices for participation {spec.participation.kind!r} is not known; use "
+            "nu_toeplitz or square_root, whose sensitivity under min_sep is exact"
         )
     return refusal
 

@@ -19,7 +19,7 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of
 from solvers.dense import refuse_objective, right_singular, scaled, triangle
-from solvers.epochs import dominating, masked, strategy_of_gram
+from solvers.feasible import dominating, masked, strategy_of
 from solvers.problem import Problem, Reporter
 
 LARGEST = 64
@@ -105,7 +105,7 @@ def _repair(gram: np.ndarray, order: np.ndarray, epochs: int) -> np.ndarray:
         raise SolveFailed("SCS returned a matrix without a positive eigenvalue; use mechanism 'dense' instead")
     definite = (vectors * np.maximum(values, _FLOOR * values[-1])) @ vectors.T
     for candidate in (masked(definite, epochs), masked(dominating(definite, epochs), epochs)):
-        strategy = strategy_of_gram(candidate, order)
+        strategy = strategy_of(candidate, order)
         if strategy is not None:
             return strategy
     raise SolveFailed("SCS returned a matrix that is too ill-conditioned to repair; use mechanism 'dense' instead")
