@@ -19,7 +19,7 @@ _MOST_PRODUCTS = 60
 
 
 def conjugate_gradients(
-    apply: Callable[[Array], Array], right: Array, y: Array, enough: float
+    apply: Callable[[Array], Array], right: Array, y: Array, enough: float, longest: float
 ) -> tuple[Array, Array, int]:
     """Solve ``apply(y) = right`` for a symmetric positive definite map.
 
@@ -28,6 +28,7 @@ def conjugate_gradients(
         right: right-hand side, shape (n,).
         y: start, overwritten.
         enough: squared norm of the residual at which to stop; so do 60 products.
+        longest: squared norm of y at which to stop: a map that is nearly singular is not followed to its end.
 
     Returns:
         (y, residual, number of products).
@@ -35,7 +36,7 @@ def conjugate_gradients(
     residual = right - apply(y)
     along = residual.copy()
     norm, used = dot(residual, residual), 1
-    while norm > enough and used < _MOST_PRODUCTS:
+    while norm > enough and used < _MOST_PRODUCTS and dot(y, y) < longest:
         image = apply(along)
         used += 1
         norm = _advance(y, residual, along, image, norm)

@@ -46,6 +46,7 @@ _MOST_STEPS = 60
 _STALL = 8  # steps without a better gap after which rounding, not work, is what is missing
 _CACHED = 1 << 16  # steps up to which 16 poles cost no more than 8
 _HESSIAN_ERROR = 0.065
+_TRUST = 1.0  # root mean square of dlog v, weighted with v, beyond which a direction is not followed
 _LONGEST_RISE, _LONGEST_FALL = 3.5, 1.5  # factors 4.5 upwards and downwards
 _SUM_ROUNDING = 100 * UNIT  # pairwise sums of n < 2**40 products and the few operations around them
 
@@ -218,7 +219,8 @@ def _direction(structure: Structure, at: _Iterate) -> tuple[Array, int]:
     y = right / largest
     norm = dot(right, right)
     reach = math.sqrt(norm / at.budget) / at.mean
-    y, residual, used = conjugate_gradients(apply, right, y, norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2)
+    enough = norm * min(0.05, max(1e-3, math.sqrt(reach))) ** 2
+    y, residual, used = conjugate_gradients(apply, right, y, enough, _TRUST**2 * at.budget)
     lost = np.abs(residual) > np.maximum(np.abs(right), 0.1 * np.abs(at.x - at.mean).max() * root)
     y[lost] = right[lost] / largest
     for _ in range(_SMOOTHING_STEPS):

@@ -3,7 +3,7 @@
 The relative errors of a few numbers, in units of the roundoff u, lie in ``{x : x^T Q^-1 x <= 1}``.  A step of the
 recursion maps them by its logarithmic derivative J and adds its own roundings.  Intervals would take the absolute
 values of J and grow without end where errors cancel; the ellipsoid keeps their signs.  J comes from complex steps: with
-a step of 1e-100 the derivative is exact to rounding, and the formulas are written once.
+a step of 1e-100 the derivative is exact to rounding, and the formulas are written once (where that is fast enough).
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ STEP = 1e-100
 
 
 @compiled
-def spread(ellipsoid: Array, derivative: Array, moved: Array) -> None:
+def spread(ellipsoid: Array, derivative: Array, half: Array) -> None:
     """Carry the matrix Q through one step and add the step's own roundings, in place.
 
     Own roundings lie in a cube, hence in the ball of radius ``sqrt(d) OWN``.  The sum of two ellipsoids lies in
     ``(1 + p) A + (1 + 1 / p) B`` for every p > 0; this p makes the roots of the traces add.
     """
     count = ellipsoid.shape[0]
+    for a in range(count):
+        for b in range(count):
+            half[a, b] = 0.0
+            for c in range(count):
+                half[a, b] += derivative[a, c] * ellipsoid[c, b]
     size = 0.0
     for a in range(count):
         for b in range(count):
-            total = 0.0
+            ellipsoid[a, b] = 0.0
             for c in range(count):
-                for d in range(count):
-                    total += derivative[a, c] * ellipsoid[c, d] * derivative[b, d]
-            moved[a, b] = total
-        size += moved[a, a]
+                ellipsoid[a, b] += half[a, c] * derivative[b, c]
+        size += ellipsoid[a, a]
     own = count * OWN * OWN
     ratio = np.sqrt(count * own / size) if size > 0.0 else 1.0
     for a in range(count):
         for b in range(count):
-            ellipsoid[a, b] = (1.0 + ratio) * moved[a, b]
+            ellipsoid[a, b] *= 1.0 + ratio
         ellipsoid[a, a] += (1.0 + 1.0 / ratio) * own
 
 

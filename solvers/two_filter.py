@@ -3,22 +3,20 @@
 Variables are named as in the formulas at the head of `solvers.momentum`.  ``steps`` holds beta, eta and lam, shape
 (3, n).  Arrays with one row per step have the poles last, for the vector units.
 
-Tracked errors are those of `solvers.rounding`.
+Tracked errors are those of `solvers.rounding`, with derivatives by hand: complex steps would cost more than the solve.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.kernels import compiled
-from solvers.rounding import OWN, STEP, record, spread
+from solvers.rounding import OWN, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-Three = tuple[Any, ...]  # of floats, or of complex numbers for derivatives
+Three = tuple[float, float, float]
 
 
 @compiled
@@ -87,7 +85,7 @@ def _forward(p: Three, beta: float, eta: float, lam: float) -> Three:
 
 
 @compiled
-def _posterior(p: Three, q: Three) -> Any:
+def _posterior(p: Three, q: Three) -> float:
     """``(K^-1)[i, i]``."""
     a, r, c = p
     e, d, rho = q
@@ -125,14 +123,46 @@ def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Arra
 
 
 @compiled
-def _turned(p: Array, j: int, k: int) -> Three:
-    """Column j of p with entry k moved by the complex step, relative to its size."""
-    step = complex(1.0, STEP)
-    return (
-        p[0, j] * (step if k == 0 else complex(1.0)),
-        p[1, j] * (step if k == 1 else complex(1.0)),
-        p[2, j] * (step if k == 2 else complex(1.0)),
+def _differentiate_backward(p: Three, tau: float, beta: float, eta: float, lam: float, out: Array) -> None:
+    """Logarithmic derivatives of `_backward`: rows and columns for (a, r, c)."""
+    a, r, c = p
+    free = 1.0 / (1.0 + tau * a)
+    u, c1 = beta + eta * lam * r, 1.0 + lam * lam * c
+    of_u, of_c1 = eta * lam * r / u, lam * lam * c / c1
+    through, cross = a * free * u * u, lam * r * a * free * u
+    first, second = through / (through + eta * eta * c1), cross / (cross + eta * c1)
+    out[0, 0], out[0, 1], out[0, 2] = (first * free, 2.0 * first * of_u, (1.0 - first) * of_c1)
+    out[1, 0], out[1, 1], out[1, 2] = (
+        (second - first) * free,
+        second * (1.0 + of_u) - 2.0 * first * of_u,
+        (first - second) * of_c1,
     )
+    out[2, 0], out[2, 1], out[2, 2] = ((1.0 - first) * free, -2.0 * first * of_u, first * of_c1)
+
+
+@compiled
+def _differentiate_forward(p: Three, eta: float, out: Array) -> None:
+    """Logarithmic derivatives of `_forward`: rows and columns for (e, d, rho)."""
+    e, d, rho = p
+    k = 1.0 + rho * eta
+    of_k, delta = rho * eta / k, e * eta * eta + d * k * k
+    first, second = d * k * k / delta, d * rho * k / (e * eta + d * rho * k)
+    h = 1.0 / (1.0 + delta)
+    out[0, 0], out[0, 1], out[0, 2] = (first, 1.0 - first, -2.0 * first * of_k)
+    out[1, 0], out[1, 1], out[1, 2] = (h * (1.0 - first), h * first, h * 2.0 * first * of_k)
+    out[2, 0], out[2, 1], out[2, 2] = (first - second, second - first, second * (1.0 + of_k) - 2.0 * first * of_k)
+
+
+@compiled
+def _differentiate_posterior(p: Three, q: Three, out: Array) -> None:
+    """Logarithmic derivatives of `_posterior`: rows for the two filters."""
+    a, r, c = p
+    e, d, rho = q
+    both = (1.0 + a * e) * (1.0 + c * d)
+    last = a * d * (rho + r) * (rho + r)
+    share, of_e, of_cd = last / (both + last), a * e / (1.0 + a * e), c * d / (1.0 + c * d)
+    out[0, 0], out[0, 1], out[0, 2] = ((1.0 - share) * (1.0 - of_e), -2.0 * share * r / (rho + r), share * of_cd)
+    out[1, 0], out[1, 1], out[1, 2] = (-(1.0 - share) * of_e, -share * (1.0 - of_cd), -2.0 * share * rho / (rho + r))
 
 
 @compiled
@@ -147,9 +177,8 @@ def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Arr
         filtered[n - 1, 3:, j] = ellipsoid.ravel()
         for step in range(1, n):
             i = back[step]
-            for k in range(3):
-                turned = _turned(filtered[i + 1], j, k)
-                record(_backward(turned, t[j] * v[i + 1], steps[0, i], steps[1, i], steps[2, i]), k, derivative)
+            p = (filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j])
+            _differentiate_backward(p, t[j] * v[i + 1], steps[0, i], steps[1, i], steps[2, i], derivative)
             spread(ellipsoid, derivative, moved)
             filtered[i, 3:, j] = ellipsoid.ravel()
 
@@ -159,32 +188,26 @@ def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array,
     """As `combine`, adding ``sum_j w_j s1 error`` of every step to ``x_error``."""
     combine(steps, v, t, w, filtered, x)
     derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
-    slope, state = np.empty((2, 3)), np.empty((3, 1))
+    slope, state = np.empty((2, 3)), np.empty(3)
     for j in range(t.size):
         state[:], ellipsoid[:] = 0.0, 0.0
         for i in range(v.size):
             beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
-            before = state[0, 0]
-            state[0, 0] += t[j] * v[i]
-            ellipsoid[0] *= before / state[0, 0]
-            ellipsoid[:, 0] *= before / state[0, 0]
-            p, e = _turned(filtered[i], j, -1), _turned(state, 0, -1)
-            for k in range(3):
-                moving = _posterior(_turned(filtered[i], j, k), e)
-                slope[0, k] = moving.imag / STEP / moving.real
-                turned = _turned(state, 0, k)
-                moving = _posterior(p, turned)
-                slope[1, k] = moving.imag / STEP / moving.real
-                record(_forward(turned, beta, eta, lam), k, derivative)
+            before = state[0]
+            state[0] += t[j] * v[i]
+            ellipsoid[0] *= before / state[0]
+            ellipsoid[:, 0] *= before / state[0]
+            p, e = (filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j]), (state[0], state[1], state[2])
+            _differentiate_posterior(p, e, slope)
+            _differentiate_forward(e, eta, derivative)
             first, second = 0.0, 0.0
             for a in range(3):
                 for b in range(3):
                     first += slope[0, a] * filtered[i, 3 + 3 * a + b, j] * slope[0, b]
                     second += slope[1, a] * ellipsoid[a, b] * slope[1, b]
-            x_error[i] += w[j] * _posterior(p, e).real * (np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0)) + OWN)
+            x_error[i] += w[j] * _posterior(p, e) * (np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0)) + OWN)
             spread(ellipsoid, derivative, moved)
-            for m, entry in enumerate(_forward(e, beta, eta, lam)):
-                state[m, 0] = entry.real
+            state[0], state[1], state[2] = _forward(e, beta, eta, lam)
 
 
 @compiled
