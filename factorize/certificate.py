@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from factorize.bounds import LowerBound, lower_bound
+from factorize.class_bounds import class_lower_bound
 from factorize.errors import CertificateError
 from factorize.matrix import Matrix, check_dense
+from factorize.mechanisms import Banded
 from factorize.participation import Sensitivity
+from factorize.separated_bounds import separated_lower_bound
 from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome
 from factorize.spec import Spec
@@ -123,7 +126,7 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
         spec: canonical spec with a named mechanism.
         strategy: C, of side n.
         dual: evidence for the lower bound (factorize/bounds.py), possibly empty.
-        outcome: how the solver says it stopped; decides `converged` only where no gap over all matrices is asked for.
+        outcome: how the solver says it stopped; decides `converged` only where no gap is judged.
 
     Raises:
         CertificateError: shapes do not fit, the residual is too large, or a number is not finite and positive.
@@ -135,17 +138,21 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
     decoder = _decode(spec, strategy)
     loss = _losses(sensitivity.value, decoder)
     bound = lower_bound(spec, dual, strategy=strategy, weighted_decoder=decoder.weighted)
+    bound = bound or separated_lower_bound(spec, dual)
+    class_bound = class_lower_bound(spec, strategy, decoder.objective)
     gap = None if bound is None or bound.objective <= 0 else loss.objective / bound.objective - 1
-    converged = _converged(spec, gap, outcome)
+    class_gap = None if class_bound is None else loss.objective / class_bound.objective - 1
+    judged = gap if class_gap is None else class_gap
+    converged = _converged(spec, gap, class_gap, outcome)
     return Certificate(
         sensitivity=sensitivity,
         loss=loss,
         lower_bound=None if gap is None else bound,
-        class_lower_bound=None,
+        class_lower_bound=class_bound,
         relative_gap=gap,
         residual=decoder.residual,
         converged=converged,
-        warnings=_warnings(spec, sensitivity, gap, converged, outcome) + decoder.remarks,
+        warnings=_warnings(spec, sensitivity, judged, converged, outcome) + decoder.remarks,
     )
 
 
@@ -248,7 +255,9 @@ def _losses(sensitivity: float, decoder: _Decoder) -> Loss:
     return loss
 
 
-def _converged(spec: Spec, gap: float | None, outcome: Outcome) -> bool:
+def _converged(spec: Spec, gap: float | None, class_gap: float | None, outcome: Outcome) -> bool:
+    if isinstance(spec.mechanism, Banded) and spec.optimize_for is None:
+        return class_gap is not None and class_gap <= spec.tolerance
     if spec.mechanism.unrestricted and spec.optimize_for is None:
         return gap is not None and gap <= spec.tolerance
     return outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)

@@ -16,13 +16,13 @@ import factorize
 from factorize.errors import UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.matrix import MAX_DENSE
-from factorize.mechanisms import Auto, Dense
+from factorize.mechanisms import Auto, Banded, Dense
 from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, MinSep
 from factorize.solution import Progress, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import UserMatrix, Workload
-from solvers import closed_form, dense, epochs, semidefinite, spectral, structured, toeplitz
+from solvers import banded, closed_form, dense, epochs, semidefinite, spectral, structured, toeplitz
 from solvers.budget import Estimate, refuse_beyond_memory
 from solvers.problem import Problem
 
@@ -52,6 +52,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
         Entry(epochs.solve, epochs.supports, epochs.estimate),
         Entry(dense.solve, dense.supports, dense.estimate),
     ),
+    "banded": (Entry(banded.solve, banded.supports, banded.estimate),),
     "toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
     "banded_toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
     "spectral": (Entry(spectral.solve, spectral.supports, spectral.estimate),),
@@ -66,7 +67,8 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
 def choose(spec: Spec) -> Spec:
     """Return the canonical spec with a named mechanism that has a solver.
 
-    `auto` is `dense` for single participation up to n = 8192 and for fixed epochs.
+    `auto` is `dense` for single participation up to n = 8192 and for fixed epochs, and `banded` with `min_sep` bands for
+    min_sep.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -122,17 +124,14 @@ def _ignore(_progress: Progress) -> None:
     """Take a step's report and do nothing with it."""
 
 
-def _automatic(spec: Spec) -> Dense:
+def _automatic(spec: Spec) -> Dense | Banded:
     if isinstance(spec.objective, MaxError):
         raise UnsupportedProblem(
             "'auto' has no certified optimum for objective 'max' in this release; ask for nu_toeplitz or square_root "
             "by name"
         )
     if isinstance(spec.participation, MinSep):
-        raise UnsupportedProblem(
-            "'auto' means 'banded' for min_sep, which is not in this release; ask for nu_toeplitz or square_root by "
-            "name, whose sensitivity under min_sep is exact"
-        )
+        return Banded(kind="banded", bands=spec.participation.min_sep)
     if spec.workload.n > LARGEST_AUTOMATIC and not isinstance(spec.participation, FixedEpochs):
         raise UnsupportedProblem(
             f"'auto' means 'buffered_linear' above n={LARGEST_AUTOMATIC} (got n={spec.workload.n}), which is not in "

@@ -39,6 +39,7 @@ class TestChoosing:
             (spec_of(participation={"kind": "fixed_epochs", "epochs": 4}), "dense"),
             (spec_of(participation={"kind": "fixed_epochs", "epochs": 1}), "dense"),
             (spec_of(participation={"kind": "min_sep", "min_sep": 9, "max_participations": 1}), "dense"),
+            (spec_of(participation={"kind": "min_sep", "min_sep": 4}), "banded"),
             (spec_of(mechanism={"kind": "square_root"}), "square_root"),
         ],
     )
@@ -54,7 +55,6 @@ class TestChoosing:
             (spec_of(mechanism={"kind": "blt", "buffers": 2}), "'blt' is not in this release"),
             (spec_of(objective={"kind": "max"}), "nu_toeplitz or square_root"),
             (spec_of(objective={"kind": "max"}, mechanism={"kind": "dense"}), "nu_toeplitz or square_root"),
-            (spec_of(participation={"kind": "min_sep", "min_sep": 4}), "nu_toeplitz or square_root"),
             (spec_of(participation={"kind": "min_sep", "min_sep": 4}, mechanism={"kind": "dense"}), "nu_toeplitz"),
             (spec_of(8193), "n=8192 .got n=8193."),
         ],

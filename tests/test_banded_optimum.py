@@ -1,0 +1,388 @@
+"""The banded optimum against published values, a conic solver, finite differences and forged evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from brute_force import min_sep_patterns
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import solvers
+from factorize import class_bounds
+from factorize.banded import BandedMatrix
+from factorize.banded_recurrences import band_cholesky, band_product, inverse_band
+from factorize.certificate import Certificate, certify
+from factorize.errors import Cancelled, CertificateError, TooLarge, UnsupportedProblem
+from factorize.mechanisms import Banded
+from factorize.separated_bounds import disjoint_patterns, separated_lower_bound
+from factorize.solution import Outcome, Progress, Solution
+from factorize.spec import Spec, parse_spec
+from solvers import banded
+from solvers.banded_descent import Landscape
+from solvers.banded_preconditioner import Preconditioner
+from solvers.problem import Problem
+
+Document = dict[str, Any]
+
+
+def spec_of(workload: Document, bands: int, participation: Document | None = None, **more: Any) -> Spec:
+    asked = {"workload": workload, "mechanism": {"kind": "banded", "bands": bands}, **more}
+    return parse_spec(asked | ({"participation": participation} if participation else {}))
+
+
+def prefix(n: int, bands: int, **more: Any) -> Spec:
+    return spec_of({"kind": "prefix", "n": n}, bands, {"kind": "min_sep", "min_sep": bands}, **more)
+
+
+def solved(spec: Spec) -> tuple[Solution, Certificate]:
+    assert banded.supports(spec) is None
+    solution = banded.solve(Problem(spec), lambda _step: None)
+    return solution, certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
+
+
+def class_gap(certificate: Certificate) -> float:
+    assert certificate.class_lower_bound is not None
+    return certificate.loss.objective / certificate.class_lower_bound.objective - 1
+
+
+def participations(n: int, bands: int) -> int:
+    return -(-n // bands)
+
+
+@pytest.mark.parametrize(("n", "bands"), [(8, 2), (64, 4)])
+def test_published_optima(n: int, bands: int, reference_values: dict[str, Any]) -> None:
+    _, certificate = solved(prefix(n, bands, tolerance=1e-10))
+    published = reference_values[f"P3-prefix-n{n}-b{bands}"]["optimal_loss"]
+    assert certificate.loss.total_squared == pytest.approx(participations(n, bands) * published, rel=2e-10)
+    assert certificate.converged and class_gap(certificate) < 1e-10
+    assert certificate.sensitivity.kind == "exact"
+    assert certificate.sensitivity.value == pytest.approx(participations(n, bands) ** 0.5, rel=1e-13)
+
+
+def test_published_vector(vectors: dict[str, Any]) -> None:
+    vector = vectors["F.banded.n8.p3"]
+    _, certificate = solved(prefix(8, 3))
+    assert certificate.loss.total_squared / 3 == pytest.approx(vector["total"], abs=1e-6)
+
+
+def conic_optimum(target: np.ndarray, bands: int) -> float:
+    """The semidefinite program of mathematics D.6 with band and diagonal constraints."""
+    import cvxpy
+
+    m, n = target.shape
+    x, y = cvxpy.Variable((n, n), PSD=True), cvxpy.Variable((m, m), PSD=True)
+    beyond = np.abs(np.subtract.outer(range(n), range(n))) >= bands
+    constraints = [cvxpy.bmat([[x, target.T], [target, y]]) >> 0, cvxpy.diag(x) == 1]
+    if beyond.any():
+        constraints.append(cvxpy.multiply(beyond.astype(float), x) == 0)
+    return float(cvxpy.Problem(cvxpy.Minimize(cvxpy.trace(y)), constraints).solve(solver="CLARABEL"))
+
+
+@pytest.mark.parametrize(
+    ("workload", "objective", "bands"),
+    [
+        ({"kind": "prefix", "n": 9}, {"kind": "mean"}, 3),
+        ({"kind": "momentum", "n": 8, "momentum": 0.8}, {"kind": "mean"}, 4),
+        ({"kind": "schedule", "n": 8, "learning_rates": [1, 0.5, 2, 1, 0, 1, 0.1, 1]}, {"kind": "mean"}, 3),
+        ({"kind": "prefix", "n": 8}, {"kind": "lambda_tau", "tau": 3}, 2),
+        ({"kind": "decay", "n": 7, "rate": 0.7}, {"kind": "weighted", "weights": [1, 2, 3, 4, 3, 2, 1]}, 7),
+        ({"kind": "mu2", "n": 7, "output": "x"}, {"kind": "mean"}, 3),
+    ],
+    ids=str,
+)
+def test_agrees_with_the_conic_program(workload: Document, objective: Document, bands: int) -> None:
+    spec = spec_of(workload, bands, objective=objective)
+    _, certificate = solved(spec)
+    optimum = conic_optimum(Problem(spec).target, bands) * spec.objective.scale(spec.workload.m)
+    assert certificate.loss.objective == pytest.approx(optimum, rel=2e-5)
+    assert certificate.converged
+
+
+WORKLOADS: list[Document] = [
+    {"kind": "prefix"},
+    {"kind": "momentum", "momentum": 0.9, "nesterov": True},
+    {"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.5},
+    {"kind": "srg", "momentum": 0.9, "decay": 0.5},
+    {"kind": "mu2", "output": "x"},
+]
+OBJECTIVES: list[Document] = [{"kind": "mean"}, {"kind": "lambda_tau", "tau": 3}]
+
+
+def landscape_of(spec: Spec) -> Landscape:
+    problem = Problem(spec)
+    assert isinstance(spec.mechanism, Banded)
+    return Landscape(banded.recursion(problem), problem.n, spec.mechanism.bands)
+
+
+def random_offsets(n: int, bands: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    column = np.tril(np.triu(rng.normal(size=(n, n)), -bands + 1)) + 4 * np.eye(n)
+    column /= np.linalg.norm(column, axis=0)
+    gram = column.T @ column
+    return np.array([np.pad(np.diagonal(gram, -d), (0, d)) for d in range(1, bands)])
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w["kind"])
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: o["kind"])
+@pytest.mark.parametrize("bands", [2, 6, 11])
+def test_loss_and_gradient(workload: Document, objective: Document, bands: int) -> None:
+    n = 11
+    spec = spec_of(workload | {"n": n}, bands, objective=objective)
+    landscape, offsets = landscape_of(spec), random_offsets(n, bands)
+    point = landscape(offsets)
+    assert point is not None
+    gram = np.eye(n)
+    for d in range(1, bands):
+        gram += np.diag(offsets[d - 1, : n - d], -d) + np.diag(offsets[d - 1, : n - d], d)
+    target = Problem(spec).target
+    assert point.loss == pytest.approx(float(np.trace(np.linalg.solve(gram, target.T @ target))), rel=1e-12)
+    rng = np.random.default_rng(1)
+    change = rng.normal(size=offsets.shape) * (offsets != 0)
+    step = 1e-5
+    after, before = landscape(offsets + step * change), landscape(offsets - step * change)
+    assert after is not None and before is not None
+    slope = (after.loss - before.loss) / (2 * step)
+    assert slope == pytest.approx(float(np.vdot(point.gradient, change)), rel=1e-6)
+
+
+def test_a_matrix_that_is_not_positive_definite_has_no_loss() -> None:
+    """W^-1 = X M^-1 X is definite all the same, so the loss alone would not tell."""
+    landscape = landscape_of(prefix(8, 3))
+    offsets = np.zeros((2, 8))
+    offsets[0, :7] = 0.9
+    assert landscape(offsets) is None
+
+
+def test_the_preconditioner_is_symmetric_positive_and_near_the_inverse() -> None:
+    spec = prefix(40, 5)
+    solution, _ = solved(spec)
+    landscape = landscape_of(spec)
+    whole = solution.strategy.dense()
+    gram = whole.T @ whole
+    offsets = np.array([np.pad(np.diagonal(gram, -d), (0, d)) for d in range(1, 5)])
+    point = landscape(offsets)
+    assert point is not None
+    inside = np.arange(40) < 40 - np.arange(1, 5)[:, None]
+    inverse = Preconditioner.at(*point.curvature, 5)
+    columns = []
+    for place in np.flatnonzero(inside):
+        unit = np.zeros(inside.size)
+        unit[place] = 1.0
+        columns.append(inverse.apply(unit.reshape(inside.shape))[inside])
+    approximate = np.array(columns)
+    np.testing.assert_allclose(approximate, approximate.T, atol=1e-12 * np.abs(approximate).max())
+    rows, cols = np.array([(j + d + 1, j) for d, j in np.argwhere(inside)]).T
+    s = np.linalg.inv(gram)
+    w = s @ Problem(spec).target.T @ Problem(spec).target @ s
+
+    def between(a: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        return a[np.ix_(i, j)]
+
+    hessian = 2 * (
+        between(w, rows, rows) * between(s, cols, cols)
+        + between(w, cols, cols) * between(s, rows, rows)
+        + between(w, rows, cols) * between(s, cols, rows)
+        + between(w, cols, rows) * between(s, rows, cols)
+    )
+    root = np.linalg.cholesky(approximate)
+    spectrum = np.linalg.eigvalsh(root.T @ hessian @ root)
+    plain = np.linalg.eigvalsh(hessian)
+    assert spectrum[0] > 0
+    assert spectrum[-1] / spectrum[0] < 20 < 100 < plain[-1] / plain[0]
+
+
+@settings(max_examples=15)
+@given(st.integers(2, 24), st.integers(2, 6), st.integers(0, 10_000))
+def test_random_schedules_are_certified(n: int, bands: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rates = [float(rate) for rate in np.exp(rng.normal(size=n))]
+    spec = spec_of({"kind": "schedule", "n": n, "learning_rates": rates}, min(bands, n))
+    _, certificate = solved(spec)
+    assert certificate.converged
+    assert certificate.lower_bound is not None and certificate.class_lower_bound is not None
+    assert certificate.lower_bound.objective <= certificate.class_lower_bound.objective * (1 + 1e-9)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.floats(-9, -1))
+def test_no_member_of_the_class_has_a_bound_above_the_optimum(seed: int, magnitude: float) -> None:
+    spec = prefix(12, 4, tolerance=1e-11)
+    solution, certificate = solved(spec)
+    optimum = certificate.loss.objective
+    rng = np.random.default_rng(seed)
+    assert isinstance(solution.strategy, BandedMatrix)
+    moved = solution.strategy.bands * (1 + 10**magnitude * rng.normal(size=(4, 12)))
+    if rng.integers(2):
+        moved = moved / np.sqrt((moved**2).sum(axis=0))
+    elsewhere = certify(spec, BandedMatrix(moved), {}, outcome=Outcome.CONVERGED)
+    assert elsewhere.loss.objective >= optimum * (1 - 1e-11)
+    if elsewhere.class_lower_bound is not None:
+        assert elsewhere.class_lower_bound.objective <= optimum * (1 + 1e-11)
+        far = elsewhere.loss.objective / optimum - 1
+        assert class_gap(elsewhere) < 200 * far + 1e-9
+    assert elsewhere.converged == (elsewhere.class_lower_bound is not None and class_gap(elsewhere) <= 1e-11)
+
+
+@pytest.mark.parametrize("bands", [2, 5])
+def test_both_routes_to_the_class_bound_agree(bands: int) -> None:
+    spec = prefix(30, bands, tolerance=1e-5)
+    solution, _ = solved(spec)
+    strategy = solution.strategy
+    assert isinstance(strategy, BandedMatrix)
+    target = Problem(spec).target
+    loss = float((strategy.right_solve(target) ** 2).sum())
+    fast = class_bounds.band_gap(spec, strategy, loss)
+    slow = class_bounds._excess_dense(strategy.dense(), target, bands, loss)
+    assert fast is not None and slow is not None
+    assert fast.excess == pytest.approx(slow, rel=0.2)
+
+
+def test_a_solver_that_lies_about_convergence_is_caught() -> None:
+    spec = prefix(16, 4)
+    bands = np.zeros((4, 16))
+    bands[0] = 1.0
+    certificate = certify(spec, BandedMatrix(bands), {}, outcome=Outcome.CONVERGED)
+    assert not certificate.converged
+
+
+@pytest.mark.parametrize(("n", "b", "most"), [(6, 2, 2), (10, 3, 4), (11, 4, 2), (7, 7, 1)])
+def test_patterns_are_disjoint_allowed_and_cover(n: int, b: int, most: int) -> None:
+    patterns = [tuple(int(step) for step in row if step >= 0) for row in disjoint_patterns(n, b, most)]
+    assert sorted(step for pattern in patterns for step in pattern) == list(range(n))
+    assert set(patterns) <= set(min_sep_patterns(n, b, most))
+
+
+def test_the_bound_over_all_matrices_is_below_the_true_optimum(vectors: dict[str, Any]) -> None:
+    true = vectors["F.minsep.n6.b2.k2"]["true"]
+    spec = spec_of({"kind": "prefix", "n": 6}, 2, {"kind": "min_sep", "min_sep": 2, "max_participations": 2})
+    _, certificate = solved(spec)
+    assert certificate.lower_bound is not None and certificate.relative_gap is not None
+    assert certificate.lower_bound.objective * 6 <= true
+    assert certificate.lower_bound.objective * 6 > 0.85 * true
+    assert certificate.loss.total_squared >= true
+
+
+def test_any_factors_certify_and_none_too_much() -> None:
+    spec = prefix(12, 4)
+    _, certificate = solved(spec)
+    assert certificate.lower_bound is not None
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        bound = separated_lower_bound(spec, {"factors": rng.normal(size=(4, 3, 3))})
+        assert bound is not None and bound.objective < certificate.loss.objective
+    for forged in (np.zeros((4, 3, 3)), np.ones((3, 4, 4)), np.full((4, 3, 3), np.nan)):
+        with pytest.raises(CertificateError):
+            separated_lower_bound(spec, {"factors": forged})
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (spec_of({"kind": "prefix", "n": 20}, 9, {"kind": "min_sep", "min_sep": 8}), "bands=9 exceeds min_sep=8"),
+        (
+            spec_of({"kind": "prefix", "n": 20}, 6, {"kind": "fixed_epochs", "epochs": 4}),
+            "bands=6 exceeds n / epochs=5",
+        ),
+        (spec_of({"kind": "prefix", "n": 5}, 6), "bands=6 exceeds n=5"),
+        (spec_of({"kind": "prefix", "n": 5}, 2, objective={"kind": "max"}), "max"),
+        (
+            spec_of({"kind": "prefix", "n": 3}, 2, objective={"kind": "weighted", "weights": [1, 0, 1]}),
+            "weight of zero",
+        ),
+        (spec_of({"kind": "window", "n": 30, "width": 20}, 3), "at most 16 states"),
+        (
+            spec_of({"kind": "momentum", "n": 3, "momentum": 0.9, "learning_rates": [1, 0, 1]}, 2),
+            "positive learning rates",
+        ),
+    ],
+)
+def test_what_is_refused(spec: Spec, words: str) -> None:
+    with pytest.raises(UnsupportedProblem, match=words):
+        solvers.solve(spec)
+
+
+def test_too_many_numbers_are_refused_before_they_are_made() -> None:
+    with pytest.raises(TooLarge, match="n x bands"):
+        solvers.estimate(spec_of({"kind": "prefix", "n": 10**7}, 100))
+
+
+def test_auto_means_banded_for_min_sep() -> None:
+    asked = parse_spec(
+        {"workload": {"kind": "prefix", "n": 20}, "participation": {"kind": "min_sep", "min_sep": 5}, "tolerance": 1e-6}
+    )
+    found = solvers.solve(asked)
+    assert found.spec.mechanism.document() == {"kind": "banded", "bands": 5}
+    assert found.certificate.converged
+
+
+@pytest.mark.parametrize("bands", [1, 2, 6])
+def test_fixed_epochs_count_their_columns(bands: int) -> None:
+    spec = spec_of({"kind": "prefix", "n": 24}, bands, {"kind": "fixed_epochs", "epochs": 4})
+    _, certificate = solved(spec)
+    assert certificate.sensitivity.value == pytest.approx(2.0, rel=1e-13)
+    assert certificate.converged
+    assert certificate.relative_gap is not None and certificate.relative_gap > 0
+
+
+def test_all_bands_are_the_dense_optimum(reference_values: dict[str, Any]) -> None:
+    _, certificate = solved(spec_of({"kind": "prefix", "n": 16}, 16))
+    assert certificate.loss.total_squared == pytest.approx(reference_values["P1-prefix-n16"]["optimal_loss"], rel=1e-9)
+    assert certificate.relative_gap is not None and certificate.relative_gap < 1e-9
+
+
+def test_the_larger_band_is_never_worse() -> None:
+    losses = [solved(spec_of({"kind": "prefix", "n": 20}, bands))[1].loss.objective for bands in (1, 2, 4, 8)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_progress_states_the_gap_and_may_cancel() -> None:
+    seen: list[Progress] = []
+    banded.solve(Problem(prefix(40, 5)), seen.append)
+    gaps = [step.class_gap for step in seen if step.class_gap is not None]
+    assert gaps[-1] < 1e-9 < gaps[0]
+
+    def cancel(step: Progress) -> None:
+        raise Cancelled("asked to")
+
+    with pytest.raises(Cancelled):
+        banded.solve(Problem(prefix(40, 5)), cancel)
+
+
+def test_one_workload_optimised_and_another_evaluated() -> None:
+    asked = spec_of({"kind": "momentum", "n": 20, "momentum": 0.9}, 4, optimize_for={"kind": "prefix", "n": 20})
+    solution, certificate = solved(asked)
+    own, _ = solved(spec_of({"kind": "prefix", "n": 20}, 4))
+    np.testing.assert_allclose(solution.strategy.dense(), own.strategy.dense(), atol=1e-12)
+    assert certificate.class_lower_bound is None and certificate.converged
+
+
+def band_of(matrix: np.ndarray, below: int, width: int) -> np.ndarray:
+    n = len(matrix)
+    out = np.zeros((n, width))
+    for i in range(n):
+        for k in range(max(0, i - below), min(n, i - below + width)):
+            out[i, k - i + below] = matrix[i, k]
+    return out
+
+
+def test_kernels_of_the_class_bound() -> None:
+    rng = np.random.default_rng(0)
+    a = np.triu(np.tril(rng.normal(size=(9, 9)), 1), -2)
+    b = np.triu(np.tril(rng.normal(size=(9, 9)), 2), -1)
+    out = np.empty((9, 7))
+    band_product(band_of(a, 2, 4), 2, band_of(b, 1, 4), 1, out)
+    np.testing.assert_allclose(out, band_of(a @ b, 3, 7), atol=1e-14)
+    gram = a @ a.T + np.eye(9)
+    columns = np.zeros((9, 4))
+    for d in range(4):
+        columns[: 9 - d, d] = np.diagonal(gram, -d)
+    assert band_cholesky(columns)
+    np.testing.assert_allclose(columns, band_of(np.linalg.cholesky(gram).T, 0, 4), atol=1e-13)
+    inverse = np.zeros((9, 7))
+    inverse_band(columns, inverse)
+    np.testing.assert_allclose(inverse, band_of(np.linalg.inv(gram), 3, 7), atol=1e-13)
+    columns[:, 0] = -1.0
+    assert not band_cholesky(columns)
