@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench soak lock clean
+.PHONY: demo test lint bench bench-quick soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -19,6 +19,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Tiny sizes and no other library: whether all runs, not how fast.
+bench-quick: $(STAMP)
+	$(BIN)/python -m benchmarks --quick
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak

@@ -15,6 +15,7 @@ import time
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from benchmarks.report import Report, at_most
 from factorize.spec import parse_spec
 from solvers import bidiagonal, toeplitz
 from solvers.closed_form import noising_coefficients, strategy_coefficients
@@ -67,7 +68,9 @@ def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Min
     return best, seconds
 
 
-def table(sizes: tuple[int, ...]) -> None:
+def table(sizes: tuple[int, ...]) -> dict[int, float]:
+    """Print the table; returns the seconds of each n."""
+    times: dict[int, float] = {}
     print("Toeplitz strategies, prefix workload, single participation: total squared error")
     print(
         f"{'n':>9}{'square root':>15}{'best nu / sqrt':>16}{'n nu':>7}{'Toeplitz':>18}{'/ all matrices':>16}"
@@ -84,10 +87,12 @@ def table(sizes: tuple[int, ...]) -> None:
             ratio = f"{loss / bidiagonal.solve(np.ones(n), np.ones(n), tolerance=1e-8).lower_bound:.5f}"
         exponent = f"{math.log(seconds / before[1]) / math.log(n / before[0]):.2f}" if before else "-"
         before = n, seconds
+        times[n] = seconds
         print(
             f"{n:9d}{root:15.3f}{nu / root:16.4f}{place:7.3f}{loss:18.6f}{ratio:>16}{seconds:10.3f}{exponent:>10}",
             flush=True,
         )
+    return times
 
 
 def epochs_table(sizes: tuple[int, ...]) -> None:
@@ -99,7 +104,9 @@ def epochs_table(sizes: tuple[int, ...]) -> None:
         print(f"{n:9d}{n * math.exp(found.value):18.6f}{bands / (n / 4):16.3f}{seconds:10.3f}", flush=True)
 
 
-def cone_table() -> None:
+def cone_table() -> list[tuple[int, float, float, float]]:
+    """Print the table; returns condition number, our seconds, the reference's, and the relative difference."""
+    rows = []
     print("\nCone program of C24's Theorem 3.1, 1000 frequencies (501 of [0, pi]), 50 lags, white noise")
     print(f"{'L / mu':>8}{'value':>15}{'seconds':>10}{'Clarabel':>15}{'seconds':>10}{'difference':>12}{'ratio':>8}")
     w = np.pi * np.arange(501) / 500
@@ -115,10 +122,38 @@ def cone_table() -> None:
         began = time.perf_counter()
         reference = reference_value(plant, w, weights, power, lags=50)
         other = time.perf_counter() - began
+        rows.append((condition, seconds, other, abs(value / reference - 1)))
         print(
             f"{condition:8d}{value:15.6f}{seconds:10.3f}{reference:15.6f}{other:10.2f}{value / reference - 1:12.1e}"
             f"{other / seconds:8.0f}",
             flush=True,
+        )
+
+    return rows
+
+
+def run(report: Report) -> None:
+    """Print the tables and judge the two goals."""
+    times = table(SIZES[:1] if report.quick else SIZES)
+    if not report.quick:
+        epochs_table(SIZES)
+    report.heading("Toeplitz optimum, smallest of three runs")
+    for n, seconds in times.items():
+        goals = [at_most("seconds", seconds, 3.0)] if n == 1_000_000 else []
+        report.row(
+            f"Toeplitz optimum, n={n}", seconds=seconds, **report.dgemms(seconds), series=("all", n), goals=goals
+        )
+    if report.quick:
+        return
+    rows = cone_table()
+    report.heading("Cone program, 1000 frequencies, smallest of five runs")
+    for condition, seconds, other, difference in rows:
+        report.row(
+            f"cone program, L / mu = {condition}",
+            seconds=seconds,
+            ratio=other / seconds,
+            of="x faster than Clarabel",
+            goals=[at_most("seconds", seconds, 0.05), at_most("relative difference", difference, 1e-6)],
         )
 
 

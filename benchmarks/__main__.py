@@ -1,0 +1,86 @@
+"""Run the benchmarks: `python -m benchmarks [NAME ...] [--quick | --full] [--cap SECONDS]`.
+
+Prints the machine, then rows with absolute seconds and a ratio against something measured in the same run; writes
+build/bench/NAME.json. The exit code is 0 also where a goal is missed: the last lines say which, and by how much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import io
+import os
+import sys
+from contextlib import redirect_stdout
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from benchmarks.report import Machine, Report
+
+NAMES = tuple(
+    name
+    for name in ("single", "epochs", "banded", "toeplitz", "service", "figure3", "peer")
+    if find_spec(f"benchmarks.{name}")
+)
+FETCHING = ("peer",)
+"""What fetches other libraries, and is left out of a quick run unless it is named."""
+
+
+class Tee(io.StringIO):
+    """Text that is shown and kept."""
+
+    def __init__(self, shown: Any) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def write(self, text: str) -> int:
+        """Show and keep."""
+        self._shown.write(text)
+        self._shown.flush()
+        return super().write(text)
+
+
+def run(name: str, report: Report, cap: float | None) -> None:
+    """Run one benchmark: its `run(report)`, or its `main()`, whose lines are kept as remarks."""
+    module = import_module(f"benchmarks.{name}")
+    if hasattr(module, "run"):
+        more = {} if cap is None or "cap" not in inspect.signature(module.run).parameters else {"cap": cap}
+        module.run(report, **more)
+        return
+    if report.quick:
+        report.remark("has no quick form")
+        return
+    with redirect_stdout(Tee(sys.stdout)) as text:
+        module.main()
+    report.rows += [{"remark": line} for line in text.getvalue().splitlines()]
+
+
+def main() -> None:
+    """Run those that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that all runs, not how fast")
+    parser.add_argument("--full", action="store_true", help="also n = 10^7")
+    parser.add_argument("--cap", type=float, help="seconds for each run of the peer")
+    asked = parser.parse_args()
+    unknown = set(asked.names) - set(NAMES)
+    if unknown:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; use {', '.join(NAMES)}")
+    machine = Machine.measured(side=256 if asked.quick else 2048)
+    print(machine.text)
+    missed = []
+    quick = [name for name in NAMES if name not in FETCHING]
+    for name in asked.names or (quick if asked.quick else NAMES):
+        print(f"\n=== {name} (load {os.getloadavg()[0]:.1f})", flush=True)
+        report = Report(name, machine, quick=asked.quick, full=asked.full)
+        run(name, report, asked.cap)
+        missed += [f"{name}: {text}" for text in report.missed()]
+        print(f"  written to {report.write()}", flush=True)
+    print("\nGoals that were missed:" if missed else "\nNo goal was missed.")
+    for text in missed:
+        print(f"  {text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""jax_privacy 2.0.0 on the same problems, in an environment of its own, against our certified optimum of the same run.
+
+    python -m benchmarks peer [--cap SECONDS]
+
+The environment is made in build/peer-venv when first needed; pip fetches what jax_privacy asks for. A run of the peer
+is one process (benchmarks/peer_script.py) that notes the loss and the clock at each step; a time to a gap is when its
+loss first comes within that gap of our certified lower bound. Its compile time is not counted against it. It runs with
+its own L-BFGS (memory 1) and with a longer memory, which its functions do not offer but its optimiser does: the
+comparison is with both. Small sizes go first; a run that meets the cap gives a ratio that is a lower bound.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Report, at_least, duration
+from benchmarks.timing import Solved, solved
+
+ENVIRONMENT = Path("build") / "peer-venv"
+SCRIPT = Path(__file__).with_name("peer_script.py")
+VERSION = "2.0.0"
+GAPS = (1e-3, 1e-6, 1e-9)
+TUNED = {"memory": 20, "linesearch": "backtracking"}
+
+
+class PeerMissing(RuntimeError):
+    """The environment of the peer could not be made."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the peer.
+
+    Attributes:
+        document: what its process wrote.
+        lower_bound: our certified bound of the mean loss.
+    """
+
+    document: dict[str, Any]
+    lower_bound: float
+
+    def gap(self, step: int) -> float:
+        """How far the loss of a step is above the bound."""
+        return self.document["losses"][step] / self.lower_bound - 1
+
+    def seconds(self, step: int) -> float:
+        """When a step was done, without compiling."""
+        return self.document["times"][step] - self.document["compile_seconds"]
+
+    def first_within(self, gap: float) -> int | None:
+        """The first step within a gap."""
+        return next((step for step in range(len(self.document["losses"])) if self.gap(step) <= gap), None)
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+        return len(self.document["losses"]) - 1
+
+    @property
+    def cores(self) -> float:
+        """Cores it had in use after compiling, on average; fewer than there are where others use them."""
+        times, cpu = self.document["times"], self.document["cpu"]
+        return (cpu[-1] - cpu[0]) / (times[-1] - times[0]) if len(times) > 1 else math.nan
+
+    @property
+    def final_gap(self) -> float:
+        """Of the matrix that came back, its loss recomputed by NumPy."""
+        return self.document["final_loss"] / self.lower_bound - 1
+
+
+def python() -> Path:
+    """Return the interpreter of the peer's environment, which is made if needed.
+
+    Raises:
+        PeerMissing: pip could not fetch it.
+    """
+    interpreter = ENVIRONMENT / "bin" / "python"
+    probe = f"from importlib.metadata import version; assert version('jax_privacy') == '{VERSION}'"
+    if interpreter.exists() and subprocess.run([interpreter, "-c", probe], capture_output=True).returncode == 0:
+        return interpreter
+    print(f"  making {ENVIRONMENT} with jax_privacy {VERSION} (some minutes)", flush=True)
+    ENVIRONMENT.parent.mkdir(exist_ok=True)
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", ENVIRONMENT],
+        [interpreter, "-m", "pip", "install", "--quiet", f"jax_privacy=={VERSION}"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise PeerMissing(f"{' '.join(map(str, command[:4]))} failed: {done.stderr.strip()[-300:]}")
+    return interpreter
+
+
+def run_peer(interpreter: Path, problem: dict[str, Any], lower_bound: float, *, cap: float) -> Run:
+    """Run the peer on one problem until its own loss is within the smallest gap of our bound, or for `cap` seconds.
+
+    Args:
+        interpreter: of its environment.
+        problem: kind, n, epochs or bands, and its L-BFGS.
+        lower_bound: certified, of the mean loss.
+        cap: seconds.
+
+    Raises:
+        PeerMissing: it ended with an error.
+    """
+    problem = {**problem, "target": lower_bound * (1 + GAPS[-1]), "cap": cap}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([interpreter, SCRIPT, json.dumps(problem)], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise PeerMissing(f"jax_privacy failed on {problem}: {done.stderr.strip()[-300:]}")
+    return Run(json.loads(done.stdout.splitlines()[-1]), lower_bound)
+
+
+def compare(
+    report: Report,
+    interpreter: Path,
+    title: str,
+    spec: dict[str, Any],
+    problem: dict[str, Any],
+    *,
+    cap: float,
+    goals: dict[str, float],
+) -> None:
+    """Solve one problem by both and print a row for each way of stopping.
+
+    Args:
+        report: where the rows go.
+        interpreter: of the peer's environment.
+        title: of the problem.
+        spec: of ours.
+        problem: of the peer's.
+        cap: seconds for each of its runs.
+        goals: least ratio to its default stop (`default`) and to the smallest gap (`gap`).
+    """
+    ours = solved(spec)
+    report.row(
+        f"{title}: ours",
+        seconds=ours.claim.seconds,
+        **report.dgemms(ours.claim.seconds),
+        note=f"gap {ours.gap:.1e}, C written out; first call {duration(ours.claim.first)}, "
+        f"certificate {duration(ours.certifying)}",
+        times=ours.claim.times,
+        lower_bound=ours.lower_bound,
+    )
+    for name, change in {"its L-BFGS": {}, f"memory {TUNED['memory']}": TUNED}.items():
+        peer = run_peer(interpreter, problem | change, _peer_units(ours, problem), cap=cap)
+        _rows(report, f"{title}: {name}", ours, peer, goals)
+
+
+def _peer_units(ours: Solved, problem: dict[str, Any]) -> float:
+    """Our bound of the mean loss; for banded matrices the peer states the loss of one participation."""
+    participations = -(-problem["n"] // problem["bands"]) if problem["kind"] == "banded" else 1
+    return ours.lower_bound / participations
+
+
+def _rows(report: Report, title: str, ours: Solved, peer: Run, goals: dict[str, float]) -> None:
+    _row(report, f"{title}, default stop", ours, peer, peer.document["default_stop"], goals.get("default"))
+    for gap in GAPS:
+        step = peer.first_within(gap)
+        # a gap that was not reached decides about the smaller ones too
+        goal = goals.get("gap") if gap == GAPS[-1] or step is None else None
+        _row(report, f"{title}, gap {gap:.0e}", ours, peer, step, goal)
+        if step is None:
+            break
+    report.remark(
+        f"{title}: compiled in {duration(peer.document['compile_seconds'])}, not counted; used {peer.cores:.1f} cores; "
+        f"the matrix it returned is {peer.final_gap:.1e} above our bound"
+    )
+    report.rows[-1] |= {key: peer.document[key] for key in ("problem", "versions", "times", "losses")}
+
+
+def _row(report: Report, title: str, ours: Solved, peer: Run, step: int | None, goal: float | None) -> None:
+    at = peer.last if step is None else step
+    seconds = max(peer.seconds(at), 0.0)
+    ratio = seconds / ours.claim.seconds
+    report.row(
+        title if step is not None else f"{title} not reached",
+        seconds=seconds,
+        ratio=ratio,
+        of="x our time" if step is not None else "x our time or more",
+        note=f"gap {peer.gap(at):.1e}, {at} steps",
+        goals=[] if goal is None else [at_least("ratio", ratio, goal, bound=step is None)],
+        bound=step is None,
+    )
+
+
+def run(report: Report, *, cap: float = 200.0) -> None:
+    """Run all comparisons."""
+    try:
+        interpreter = python()
+        report.heading("jax_privacy, prefix sums, single participation")
+        for n in (64,) if report.quick else (128, 256, 512, 1024):
+            compare(
+                report,
+                interpreter,
+                f"prefix n={n}",
+                {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}, "tolerance": 1e-9},
+                {"kind": "dense", "n": n},
+                cap=min(cap, 10.0) if report.quick else cap,
+                goals={"default": 3000, "gap": 10_000} if n == 1024 else {},
+            )
+        _epochs(report, interpreter, cap)
+        _banded(report, interpreter, cap)
+    except PeerMissing as error:
+        report.remark(f"jax_privacy was not measured: {error}")
+
+
+def _epochs(report: Report, interpreter: Path, cap: float) -> None:
+    report.heading("jax_privacy, prefix sums, fixed epochs")
+    n, k = (64, 4) if report.quick else (512, 8)
+    compare(
+        report,
+        interpreter,
+        f"epochs k={k}, n={n}",
+        {
+            "workload": {"kind": "prefix", "n": n},
+            "participation": {"kind": "fixed_epochs", "epochs": k},
+            "mechanism": {"kind": "dense"},
+            "tolerance": 1e-9,
+        },
+        {"kind": "dense", "n": n, "epochs": k},
+        cap=min(cap, 10.0) if report.quick else cap,
+        goals={} if report.quick else {"gap": 300},
+    )
+
+
+def _banded(report: Report, interpreter: Path, cap: float) -> None:
+    from solvers import SOLVERS
+
+    if "banded" not in SOLVERS:
+        return
+    report.heading("jax_privacy, prefix sums, banded (its default stop: 100 steps)")
+    n, b = (64, 4) if report.quick else (512, 16)
+    compare(
+        report,
+        interpreter,
+        f"banded b={b}, n={n}",
+        {
+            "workload": {"kind": "prefix", "n": n},
+            "participation": {"kind": "min_sep", "min_sep": b},
+            "mechanism": {"kind": "banded", "bands": b},
+            "tolerance": 1e-9,
+        },
+        {"kind": "banded", "n": n, "bands": b},
+        cap=min(cap, 10.0) if report.quick else cap,
+        goals={} if report.quick else {"gap": 200},
+    )

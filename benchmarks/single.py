@@ -1,0 +1,198 @@
+"""Single participation: the certified optimum in O(n) per pole, with and without a dense C, up to n = 10^7.
+
+    python -m benchmarks single [--full]
+
+A solve is the search for the dual weights and both bounds, to a certified gap of 1e-9, from the arrays of the workload;
+medians in this process up to n = 2048. Larger ones run in processes of their own, so that the peak of the memory
+is theirs; the second call counts where there is one. The certificate of the stored matrices is timed apart.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import Goal, Report, at_most, dgemm, duration
+from benchmarks.timing import Timed, solved, timed
+from factorize.spec import Spec, parse_spec
+from solvers import choose
+from solvers.newton import Optimum, Structure, maximise
+
+TOLERANCE = 1e-9
+MOST_SINGLE = 10_000_000 // 2
+"""Above this many steps the child makes one call only."""
+
+
+def workloads(n: int) -> dict[str, dict[str, Any]]:
+    """The three workloads of the table."""
+    cooldown = {"kind": "linear_cooldown", "steps": max(1, n // 4), "final": 0.05}
+    return {
+        "prefix": {"kind": "prefix", "n": n},
+        "cosine": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine"}},
+        "momentum 0.95 + cooldown": {"kind": "momentum", "n": n, "momentum": 0.95, "learning_rates": cooldown},
+    }
+
+
+def spec_of(workload: dict[str, Any], mechanism: str = "dense") -> Spec:
+    """A canonical spec of single participation."""
+    document = {"workload": workload, "mechanism": {"kind": mechanism}, "tolerance": TOLERANCE}
+    return choose(parse_spec(document))
+
+
+def structure_of(name: str, n: int) -> Structure:
+    """What the solver works on, from O(n) arrays; a prefix of any length, beyond what a spec may ask for."""
+    if name == "prefix":
+        from solvers.bidiagonal import Bidiagonal
+
+        return Bidiagonal(np.ones(n), np.ones(n))
+    from solvers import structured
+
+    spec = spec_of(workloads(n)[name])
+    structure = structured.structure_of(spec.workload, spec)
+    assert structure is not None
+    return structure
+
+
+def search(name: str, n: int) -> Timed[Optimum]:
+    """Time the search for the optimum of one workload."""
+    structure = structure_of(name, n)
+    repeats = 0 if n > MOST_SINGLE else 9 if n <= 20_000 else 2
+    return timed(lambda: maximise(structure, tolerance=TOLERANCE), repeats, most_seconds=20.0)
+
+
+def apart(name: str, n: int) -> dict[str, Any]:
+    """`search` in a process of its own, with its peak memory."""
+    command = [sys.executable, "-m", "benchmarks.single", name, str(n)]
+    root = Path(__file__).parents[1]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout)
+
+
+def _child(name: str, n: int) -> None:
+    search(name, min(n, 512))  # imports and compiled code
+    before = _peak()
+    found = search(name, n)
+    document = {
+        "seconds": found.seconds,
+        "times": found.times,
+        "gap": found.result.relative_gap,
+        "lower_bound": found.result.lower_bound,
+        "steps": found.result.iterations,
+        "products": found.result.products,
+        "poles": len(found.result.poles.nodes),
+        "peak_bytes": _peak(),
+        "peak_bytes_before": before,
+    }
+    print(json.dumps(document))
+
+
+def _peak() -> int:
+    """Peak resident bytes of this process; not of the one that started it, which getrusage counts on Linux."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return 1024 * int(next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def run(report: Report) -> None:
+    """Print all tables."""
+    sizes = (128, 256) if report.quick else (512, 1024, 2048)
+    report.heading("Single participation: the search to a certified gap of 1e-9, in this process, no n x n array")
+    for name, limit in zip(workloads(2), (0.025, 0.05, 0.05), strict=True):
+        for n in sizes:
+            _searched(report, name, n, [limit] if n == 2048 else [])
+    report.heading("With a dense C, and its certificate apart")
+    for n in sizes:
+        _dense(report, n)
+    report.heading("Large n, in a process of its own: time and peak memory, no dense C")
+    limits = {16_384: (0.2, 0.6), 131_072: (None, None), 1_000_000: (5.0, None)}
+    limits |= {10_000_000: (None, None)} if report.full else {}
+    for n, (prefix, others) in ({512: (None, None)} if report.quick else limits).items():
+        _apart(report, "prefix", n, prefix)
+        if others is not None:
+            for name in list(workloads(2))[1:]:
+                _apart(report, name, n, others)
+    report.heading("The program as the literature writes it, by CVXPY and SCS, beside ours")
+    for n in (8, 16) if report.quick else (16, 32, 64):
+        _conic(report, n)
+
+
+def _searched(report: Report, name: str, n: int, limits: list[float]) -> None:
+    found = search(name, n)
+    report.row(
+        f"{name}, n={n}: search",
+        seconds=found.seconds,
+        **report.dgemms(found.seconds),
+        note=f"best {duration(found.best)}, gap {found.result.relative_gap:.1e}, {found.result.products} products",
+        series=(name, n),
+        goals=[goal for limit in limits for goal in _reached(found.seconds, found.result.relative_gap, limit)],
+        lower_bound=found.result.lower_bound,
+        times=found.times,
+    )
+
+
+def _reached(seconds: float, gap: float, limit: float) -> list[Goal]:
+    return [at_most("seconds", seconds, limit), at_most("certified gap", gap, TOLERANCE)]
+
+
+def _dense(report: Report, n: int) -> None:
+    """Search, streaming factor and C, against a matrix product of that size timed right after."""
+    ours = solved({"workload": workloads(n)["prefix"], "mechanism": {"kind": "dense"}, "tolerance": TOLERANCE})
+    product, seconds = dgemm(n), ours.claim.seconds
+    goals = [at_most("seconds", seconds, 0.06), at_most("DGEMMs of that size", seconds / product, 0.5)]
+    report.row(
+        f"prefix, n={n}: search and dense C",
+        seconds=seconds,
+        ratio=seconds / product,
+        of=f"DGEMM({n})",
+        note=f"best {duration(ours.claim.best)}, certificate {duration(ours.certifying)} more, gap {ours.gap:.1e}",
+        series=("dense C", n),
+        goals=goals if n == 2048 else [],
+        times=ours.claim.times,
+        certificate_seconds=ours.certifying,
+    )
+
+
+def _apart(report: Report, name: str, n: int, limit: float | None) -> None:
+    found = apart(name, n)
+    goals = [] if limit is None else _reached(found["seconds"], found["gap"], limit)
+    goals.append(at_most("GiB at the peak", found["peak_bytes"] / 2**30, 8.0))
+    report.row(
+        f"{name}, n={n}: search",
+        seconds=found["seconds"],
+        **report.dgemms(found["seconds"]),
+        note=f"best {duration(min(found['times']))}, gap {found['gap']:.1e}, "
+        f"peak {found['peak_bytes'] / 2**20:.0f} MiB",
+        series=(f"{name} apart", n),
+        goals=goals,
+        **{key: value for key, value in found.items() if key not in ("seconds",)},
+    )
+
+
+def _conic(report: Report, n: int) -> None:
+    workload = workloads(n)["prefix"]
+    ours = solved({"workload": workload, "mechanism": {"kind": "dense"}, "tolerance": TOLERANCE})
+    theirs = solved({"workload": workload, "mechanism": {"kind": "semidefinite"}, "tolerance": 1e-6}, repeats=1)
+    report.row(
+        f"prefix, n={n}: ours",
+        seconds=ours.claim.seconds,
+        **report.dgemms(ours.claim.seconds),
+        note=f"best {duration(ours.claim.best)}",
+        times=ours.claim.times,
+    )
+    report.row(
+        f"prefix, n={n}: CVXPY + SCS",
+        seconds=theirs.claim.seconds,
+        ratio=theirs.claim.seconds / ours.claim.seconds,
+        of="x our time",
+        note=f"gap {theirs.gap:.1e} once repaired by us, ours {ours.gap:.1e}",
+    )
+
+
+if __name__ == "__main__":
+    _child(sys.argv[1], int(sys.argv[2]))

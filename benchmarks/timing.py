@@ -1,0 +1,108 @@
+"""Our side of a comparison: the solver that a spec reaches, timed, and the certificate, timed apart."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from factorize.certificate import Certificate, certify
+from factorize.solution import Solution
+from factorize.spec import Spec, parse_spec
+from solvers import SOLVERS, choose
+from solvers.problem import Problem
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Timed(Generic[Result]):
+    """A call that was repeated.
+
+    Attributes:
+        result: of the last call.
+        first: seconds of the first call, with what it imports and compiles.
+        times: seconds of the others, or of the first where there was time for no other.
+        cpu_seconds: of all cores in one of these, on average.
+    """
+
+    result: Result
+    first: float
+    times: tuple[float, ...]
+    cpu_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The median."""
+        return statistics.median(self.times)
+
+    @property
+    def best(self) -> float:
+        """The smallest: what the code takes while nothing else runs."""
+        return min(self.times)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """One of our results: the timed claim of the solver, and its certificate.
+
+    Attributes:
+        claim: from the spec to C and the dual evidence.
+        certifying: seconds of the certificate.
+        certificate: what it says.
+    """
+
+    claim: Timed[Solution]
+    certifying: float
+    certificate: Certificate
+
+    @property
+    def lower_bound(self) -> float:
+        """Certified, over all matrices; over its class where the mechanism is one with a bound of its own."""
+        bound = self.certificate.class_lower_bound or self.certificate.lower_bound
+        return float("nan") if bound is None else bound.objective
+
+    @property
+    def gap(self) -> float:
+        """Relative distance of the loss to that bound."""
+        return self.certificate.loss.objective / self.lower_bound - 1
+
+
+def solved(document: dict[str, Any], *, repeats: int = 7, most_seconds: float = 5.0) -> Solved:
+    """Solve a spec a few times and certify the last result; arguments as `timed`."""
+    spec = choose(parse_spec(document))
+    claim = timed(lambda: claimed(spec), repeats, most_seconds)
+    began = time.perf_counter()
+    certificate = certify(spec, claim.result.strategy, claim.result.dual, outcome=claim.result.outcome)
+    return Solved(claim, time.perf_counter() - began, certificate)
+
+
+def claimed(spec: Spec) -> Solution:
+    """Return what the solver of a canonical spec claims."""
+    entry = next(entry for entry in SOLVERS[spec.mechanism.kind] if entry.supports(spec) is None)
+    return entry.solve(Problem(spec), lambda _progress: None)
+
+
+def timed(call: Callable[[], Result], repeats: int = 7, most_seconds: float = 5.0) -> Timed[Result]:
+    """Call something a few times.
+
+    Args:
+        call: what is timed.
+        repeats: calls after the first.
+        most_seconds: no further call is begun after as many seconds.
+    """
+    result, first, cpu = _once(call)
+    calls: list[tuple[float, float]] = []
+    while len(calls) < repeats and first + sum(seconds for seconds, _ in calls) < most_seconds:
+        result, *spent = _once(call)
+        calls.append((spent[0], spent[1]))
+    calls = calls or [(first, cpu)]
+    return Timed(result, first, tuple(wall for wall, _ in calls), sum(used for _, used in calls) / len(calls))
+
+
+def _once(call: Callable[[], Result]) -> tuple[Result, float, float]:
+    began, used = time.perf_counter(), time.process_time()
+    result = call()
+    return result, time.perf_counter() - began, time.process_time() - used

@@ -1,0 +1,160 @@
+"""The benchmarks run at tiny sizes and judge goals rightly; speed is not tested, and no other library is fetched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def benchmark_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import one of the benchmarks, which are no installed package."""
+    monkeypatch.syspath_prepend(ROOT)
+
+    def load(name: str) -> ModuleType:
+        return import_module(f"benchmarks.{name}")
+
+    return load
+
+
+@pytest.fixture
+def machine(benchmark_of: Any) -> Any:
+    return benchmark_of("report").Machine.measured(side=32)
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def test_quick_runs_print_rows_and_write_them(tmp_path: Path) -> None:
+    done = run("single", "toeplitz", "--quick", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "GFLOP/s" in done.stdout.splitlines()[0]
+    for name in ("single", "toeplitz"):
+        document = json.loads((tmp_path / "build" / "bench" / f"{name}.json").read_text())
+        assert document["machine"]["cores"] >= 1
+        assert set(document["machine"]["versions"]) == {"python", "numpy", "numba"}
+        rows = [row for row in document["rows"] if "problem" in row]
+        assert rows
+        for row in rows:
+            assert row["seconds"] > 0
+            assert row["ratio"] > 0
+            assert row["problem"] in done.stdout
+    exponents = {row["problem"]: row["exponent"] for row in rows}
+    assert exponents == {"Toeplitz optimum, n=256": None}
+
+
+def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    done = run("nothing", folder=tmp_path)
+    assert done.returncode == 2
+    assert "no benchmark nothing; use single" in done.stderr
+
+
+def test_goals_are_judged(benchmark_of: Any) -> None:
+    report = benchmark_of("report")
+    assert report.at_most("seconds", 0.5, 1.0).met is True
+    assert report.at_most("seconds", 0.5, 1.0).text == "goal seconds <= 1: met, 2 times over"
+    assert report.at_most("seconds", 3.0, 1.0).met is False
+    assert report.at_most("seconds", 3.0, 1.0).text == "goal seconds <= 1: MISSED by a factor 3"
+    assert report.at_least("ratio", 50.0, 100.0).text == "goal ratio >= 100: MISSED by a factor 2"
+    assert report.at_least("ratio", 50.0, 100.0, bound=True).met is None
+    assert "stopped by the clock" in report.at_least("ratio", 50.0, 100.0, bound=True).text
+    assert report.at_least("ratio", 200.0, 100.0, bound=True).met is True
+
+
+def test_rows_state_growth_and_missed_goals(
+    benchmark_of: Any, machine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = benchmark_of("report")
+    kept = report.Report("squares", machine)
+    for n, seconds in ((100, 1.0), (200, 4.0)):
+        goal = report.at_most("seconds", seconds, 2.0)
+        kept.row(f"n={n}", seconds=seconds, ratio=seconds, of="of one", series=("n", n), goals=[goal])
+    assert kept.rows[0]["exponent"] is None
+    assert kept.rows[1]["exponent"] == pytest.approx(2.0)
+    assert kept.missed() == ["n=200: seconds is 4, goal 2"]
+    written = json.loads(kept.write(tmp_path).read_text())
+    assert [row["seconds"] for row in written["rows"]] == [1.0, 4.0]
+    assert written["rows"][1]["goals"][0]["met"] is False
+    assert "n^2.00" in capsys.readouterr().out
+
+
+def test_the_search_needs_no_square_array(benchmark_of: Any) -> None:
+    n = 16_384
+    found = benchmark_of("single").apart("prefix", n)
+    assert found["gap"] <= 1e-9
+    assert found["peak_bytes"] < 8 * n * n / 2
+
+
+def test_a_run_of_the_peer_is_read_without_its_compile_time(benchmark_of: Any) -> None:
+    document = {
+        "times": [5.0, 6.0, 7.0, 8.0],
+        "cpu": [6.0, 7.5, 9.0, 10.5],
+        "losses": [4.0, 2.2, 2.002, 2.0000001],
+        "compile_seconds": 4.0,
+        "final_loss": 2.0,
+    }
+    peer = benchmark_of("peer").Run(document, lower_bound=2.0)
+    assert peer.first_within(1e-1 + 1e-9) == 1
+    assert peer.seconds(peer.first_within(1.1e-3)) == 3.0
+    assert peer.first_within(1e-9) is None
+    assert peer.last == 3
+    assert peer.cores == pytest.approx(1.5)
+    assert peer.final_gap == 0.0
+
+
+def test_rows_of_a_peer_that_met_the_clock_are_lower_bounds(
+    benchmark_of: Any, machine: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = benchmark_of("peer")
+    document = {
+        "times": [1.0, 11.0, 21.0],
+        "cpu": [1.0, 2.0, 3.0],
+        "losses": [4.0, 2.001, 2.0001],
+        "default_stop": 1,
+        "compile_seconds": 1.0,
+        "final_loss": 2.0001,
+        "problem": {},
+        "versions": {},
+    }
+    optimum = peer.solved({"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "dense"}}).lower_bound
+    document["losses"] = [loss / 2.0 * optimum for loss in document["losses"]]
+    monkeypatch.setattr(peer, "run_peer", lambda *_a, **_k: peer.Run(document, optimum))
+    report = benchmark_of("report").Report("peer", machine)
+    spec = {"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "dense"}}
+    goals = {"default": 1.0, "gap": 1e9}
+    peer.compare(report, Path("none"), "prefix", spec, {"kind": "dense", "n": 8}, cap=1.0, goals=goals)
+    rows = {row["problem"]: row for row in report.rows if "problem" in row and "seconds" in row}
+    assert rows["prefix: its L-BFGS, default stop"]["seconds"] == 10.0
+    assert rows["prefix: its L-BFGS, gap 1e-03"]["bound"] is False
+    unreached = rows["prefix: its L-BFGS, gap 1e-06 not reached"]
+    assert unreached["seconds"] == 20.0
+    assert unreached["bound"] is True
+    assert [goal["met"] for goal in unreached["goals"]] == [None]
+    assert "or more" in capsys.readouterr().out
+
+
+def test_without_the_peer_the_benchmark_says_so(
+    benchmark_of: Any, machine: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = benchmark_of("peer")
+
+    def missing() -> Path:
+        raise peer.PeerMissing("pip found no index")
+
+    monkeypatch.setattr(peer, "python", missing)
+    report = benchmark_of("report").Report("peer", machine)
+    peer.run(report)
+    assert "jax_privacy was not measured: pip found no index" in capsys.readouterr().out
