@@ -22,7 +22,7 @@ from factorize.participation import FixedEpochs, MinSep
 from factorize.solution import Progress, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import UserMatrix, Workload
-from solvers import banded, closed_form, dense, epochs, semidefinite, spectral, structured, toeplitz
+from solvers import banded, closed_form, dense, epoch_optimum, epochs, semidefinite, spectral, structured, toeplitz
 from solvers.budget import Estimate, refuse_beyond_memory
 from solvers.problem import Problem
 
@@ -49,6 +49,7 @@ class Entry:
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
         Entry(structured.solve, structured.supports, structured.estimate),
+        Entry(epoch_optimum.solve, epoch_optimum.supports, epoch_optimum.estimate),
         Entry(epochs.solve, epochs.supports, epochs.estimate),
         Entry(dense.solve, dense.supports, dense.estimate),
     ),

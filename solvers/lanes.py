@@ -1,0 +1,136 @@
+"""Eight doubles that move together: one entry of a small matrix for eight poles at once.
+
+Small dense algebra (inverses of 16 x 16 or 32 x 32 matrices) leaves the compiler loops too short to vectorise.  The
+same algebra for eight poles has no short loops: every number becomes a vector of eight, one register where the machine
+has registers of 512 bits, a few of them elsewhere.  `Lanes` is that vector inside compiled code, with the operations
+that the kernels use: ``+ - *``, `load`, `store`, `spread`, `total`, `reciprocal`.
+
+Entries live in flat float64 arrays, eight consecutive doubles each; offsets count entries, not doubles.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, overload, register_model
+
+WIDTH = 8
+"""Poles per vector."""
+
+_DOUBLE = ir.DoubleType()
+_VECTOR = ir.VectorType(_DOUBLE, WIDTH)
+_INDEX = ir.IntType(32)
+
+
+class Lanes(types.Type):  # type: ignore[misc]  # numba ships no types
+    """The compiler's type of a vector."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+lanes = Lanes()
+
+
+@register_model(Lanes)
+class _Model(models.PrimitiveModel):  # type: ignore[misc]  # numba ships no types
+    def __init__(self, manager: Any, of: Any) -> None:
+        super().__init__(manager, of, _VECTOR)
+
+
+def _compiled_inline(generator: Callable[..., Any]) -> Any:
+    """An operation of compiled code; its callers see its arguments without the compiler's context."""
+    return intrinsic(generator)
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, entry: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    start = builder.mul(entry, entry.type(WIDTH))
+    return builder.bitcast(builder.gep(data, [start]), _VECTOR.as_pointer())
+
+
+@_compiled_inline
+def load(typing: Any, array: Any, entry: Any) -> Any:
+    """The vector at an entry of a flat array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_address(context, builder, signature.args[0], *arguments), align=8)
+
+    return lanes(array, types.intp), generate
+
+
+@_compiled_inline
+def store(typing: Any, array: Any, entry: Any, value: Any) -> Any:
+    """Write a vector to an entry of a flat array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, entry, value = arguments
+        builder.store(value, _address(context, builder, signature.args[0], array, entry), align=8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
+
+
+@_compiled_inline
+def spread(typing: Any, value: Any) -> Any:
+    """The vector with one number in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _spread(builder, arguments[0])
+
+    return lanes(types.float64), generate
+
+
+def _spread(builder: Any, value: Any) -> Any:
+    single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INDEX(0))
+    return builder.shuffle_vector(
+        single, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_INDEX, WIDTH), None)
+    )
+
+
+@_compiled_inline
+def total(typing: Any, value: Any) -> Any:
+    """The sum over the lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        parts = [builder.extract_element(arguments[0], _INDEX(i)) for i in range(WIDTH)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [builder.fadd(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+        return parts[0]
+
+    return types.float64(lanes), generate
+
+
+@_compiled_inline
+def reciprocal(typing: Any, value: Any) -> Any:
+    """One over every lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fdiv(_spread(builder, _DOUBLE(1.0)), arguments[0])
+
+    return lanes(lanes), generate
+
+
+def _operation(symbol: Callable[[Any, Any], Any], name: str) -> None:
+    @_compiled_inline
+    def apply(typing: Any, x: Any, y: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, name)(*arguments, flags=("contract",))
+
+        return lanes(lanes, lanes), generate
+
+    @overload(symbol)
+    def dispatch(x, y):  # type: ignore[no-untyped-def]  # numba compares its signature with the lambda's
+        if isinstance(x, Lanes) and isinstance(y, Lanes):
+            return lambda x, y: apply(x, y)
+        return None
+
+
+_operation(operator.add, "fadd")
+_operation(operator.sub, "fsub")
+_operation(operator.mul, "fmul")
