@@ -75,7 +75,7 @@ def nuclear_norm_below(factors: Sequence[StateSpace], weights: np.ndarray) -> fl
     total *= (1 - _ROUNDINGS) * (1 - 2 * _GROWTH) / (1 + _DELTA)
     added = _EPSILON * math.sqrt(rows * (2 + n / _GROWTH)) * reach(coefficients[0], _FLOOR) * 1.01
     bound = (total - added) * math.sqrt(largest) * (1 - 1e-15)
-    return bound if 0 <= bound < math.inf else None
+    return max(0.0, bound) if math.isfinite(bound) else None
 
 
 def _side(coefficients: Pair, direction: int) -> list[float]:

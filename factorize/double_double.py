@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numba
 from numba import types
@@ -24,7 +24,7 @@ def _fused_multiply_add(_context: Any, _a: Any, _b: Any, _c: Any) -> tuple[Any, 
     return types.float64(types.float64, types.float64, types.float64), generate
 
 
-_fused: Callable[[float, float, float], float] = intrinsic(_fused_multiply_add)
+_fused: Callable[[float, float, float], float] = cast(Any, intrinsic(_fused_multiply_add))
 """The first times the second plus the third, rounded once."""
 
 

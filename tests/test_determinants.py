@@ -75,7 +75,7 @@ def test_objectives_are_factors_too(name: str, objective: dict[str, Any]) -> Non
 def test_random_schedules_and_weights(rows: list[tuple[float, float]], mu: float, nesterov: bool, power: int) -> None:
     """Rates and weights may vanish; the weights' scale does not matter."""
     rates, weights = (np.array(column) for column in zip(*rows, strict=True))
-    rates[-1], weights[0] = 1.0, 1.0
+    rates[0], weights[0] = 1.0, 1.0
     case = spec({"kind": "momentum", "momentum": mu, "nesterov": nesterov, "learning_rates": list(rates)}, len(rates))
     compare(case, weights * 2.0**power)
 
@@ -83,6 +83,14 @@ def test_random_schedules_and_weights(rows: list[tuple[float, float]], mu: float
 def test_more_states_than_the_proof_covers() -> None:
     case = spec({"kind": "mu2", "output": "x"}, 8)
     assert determinants.nuclear_norm_below(factors(case) * 3, np.ones(8)) is None
+
+
+def test_nothing_and_next_to_nothing() -> None:
+    case = spec({"kind": "schedule", "learning_rates": [0.0, 1.0]}, 2)
+    assert determinants.nuclear_norm_below(factors(case), np.array([1.0, 0.0])) == 0.0
+    bound = determinants.nuclear_norm_below(factors(case), np.array([1.0, 1e-240]))
+    assert bound is not None
+    assert 0 <= bound <= 1e-120
 
 
 def test_numbers_out_of_range_give_no_bound() -> None:
