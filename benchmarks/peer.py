@@ -4,9 +4,12 @@
 
 The environment is made in build/peer-venv when first needed; pip fetches what jax_privacy asks for. A run of the peer
 is one process (benchmarks/peer_script.py) that notes the loss and the clock at each step; a time to a gap is when its
-loss first comes within that gap of our certified lower bound. Its compile time is not counted against it. It runs with
-its own L-BFGS (memory 1) and with a longer memory, which its functions do not offer but its optimiser does: the
-comparison is with both. Small sizes go first; a run that meets the cap gives a ratio that is a lower bound.
+loss first comes within that gap of our certified lower bound. Its compile time is not counted against it.
+
+To be fair to it, it runs on all cores and on one (its small problems are several times faster on one, since its
+threads wait for each other), with its own L-BFGS (memory 1) and with a longer memory, which its functions do not offer
+but its optimiser does; goals are judged against the fastest of these runs. Each may take as long as the fastest before
+it, the first as long as the cap. A run that meets the clock gives a ratio that is a lower bound.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,13 @@ ENVIRONMENT = Path("build") / "peer-venv"
 SCRIPT = Path(__file__).with_name("peer_script.py")
 VERSION = "2.0.0"
 GAPS = (1e-3, 1e-6, 1e-9)
-TUNED = {"memory": 20, "linesearch": "backtracking"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "own L-BFGS": {},
+    "own L-BFGS, one core": {"cores": 1},
+    "memory 10, one core": {"cores": 1, "memory": 10, "linesearch": "backtracking"},
+    "memory 10": {"memory": 10, "linesearch": "backtracking"},
+}
+"""Of 1, 10, 20 and 50, and of both line searches, 10 with backtracking took least time to a gap of 1e-9 at n = 256."""
 
 
 class PeerMissing(RuntimeError):
@@ -57,6 +67,16 @@ class Run:
     def first_within(self, gap: float) -> int | None:
         """The first step within a gap."""
         return next((step for step in range(len(self.document["losses"])) if self.gap(step) <= gap), None)
+
+    def end(self, gap: float | None) -> int | None:
+        """The first step within a gap, or for None where its own rule stops; None if it did not come so far."""
+        return self.document["default_stop"] if gap is None else self.first_within(gap)
+
+    def until(self, step: int | None) -> float:
+        """When a step was done; for None as long as it ran, or infinite where its loss no longer fell."""
+        if step is None and self.document["stalled"]:
+            return math.inf
+        return self.seconds(self.last if step is None else step)
 
     @property
     def last(self) -> int:
@@ -111,10 +131,18 @@ def run_peer(interpreter: Path, problem: dict[str, Any], lower_bound: float, *, 
     """
     problem = {**problem, "target": lower_bound * (1 + GAPS[-1]), "cap": cap}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run([interpreter, SCRIPT, json.dumps(problem)], capture_output=True, text=True, env=environment)
+    command = [interpreter, SCRIPT, json.dumps(problem)]
+    pin = partial(_pin, problem["cores"]) if "cores" in problem else None
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, preexec_fn=pin)
     if done.returncode:
         raise PeerMissing(f"jax_privacy failed on {problem}: {done.stderr.strip()[-300:]}")
     return Run(json.loads(done.stdout.splitlines()[-1]), lower_bound)
+
+
+def _pin(cores: int) -> None:
+    """Keep this process on the last few cores, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
 
 
 def compare(
@@ -148,9 +176,26 @@ def compare(
         times=ours.claim.times,
         lower_bound=ours.lower_bound,
     )
-    for name, change in {"its L-BFGS": {}, f"memory {TUNED['memory']}": TUNED}.items():
-        peer = run_peer(interpreter, problem | change, _peer_units(ours, problem), cap=cap)
-        _rows(report, f"{title}: {name}", ours, peer, goals)
+    runs: list[Run] = []
+    for name, change in VARIANTS.items():
+        fastest = _fastest(runs, GAPS[-1])
+        longest = cap if fastest is None else min(cap, 1.1 * fastest.until(fastest.first_within(GAPS[-1])))
+        runs.append(run_peer(interpreter, problem | change, _peer_units(ours, problem), cap=longest))
+        _rows(report, f"{title}: {name}", ours, runs[-1])
+    for name, gap in (("default", None), ("gap", GAPS[-1])):
+        fastest = _fastest(runs, gap)
+        if fastest is not None:
+            way = "default stop" if gap is None else f"gap {gap:.0e}"
+            _row(report, f"{title}: fastest, {way}", ours, fastest, fastest.end(gap), goals.get(name))
+
+
+def _fastest(runs: list[Run], gap: float | None) -> Run | None:
+    """The run that was first at a gap or its own stop, or that the clock ended before it could prove slower."""
+    return min(
+        (run for run in runs if run.until(run.end(gap)) < math.inf),
+        key=lambda run: run.until(run.end(gap)),
+        default=None,
+    )
 
 
 def _peer_units(ours: Solved, problem: dict[str, Any]) -> float:
@@ -159,13 +204,11 @@ def _peer_units(ours: Solved, problem: dict[str, Any]) -> float:
     return ours.lower_bound / participations
 
 
-def _rows(report: Report, title: str, ours: Solved, peer: Run, goals: dict[str, float]) -> None:
-    _row(report, f"{title}, default stop", ours, peer, peer.document["default_stop"], goals.get("default"))
+def _rows(report: Report, title: str, ours: Solved, peer: Run) -> None:
+    _row(report, f"{title}, default stop", ours, peer, peer.document["default_stop"])
     for gap in GAPS:
         step = peer.first_within(gap)
-        # a gap that was not reached decides about the smaller ones too
-        goal = goals.get("gap") if gap == GAPS[-1] or step is None else None
-        _row(report, f"{title}, gap {gap:.0e}", ours, peer, step, goal)
+        _row(report, f"{title}, gap {gap:.0e}", ours, peer, step)
         if step is None:
             break
     report.remark(
@@ -175,7 +218,7 @@ def _rows(report: Report, title: str, ours: Solved, peer: Run, goals: dict[str, 
     report.rows[-1] |= {key: peer.document[key] for key in ("problem", "versions", "times", "losses")}
 
 
-def _row(report: Report, title: str, ours: Solved, peer: Run, step: int | None, goal: float | None) -> None:
+def _row(report: Report, title: str, ours: Solved, peer: Run, step: int | None, goal: float | None = None) -> None:
     at = peer.last if step is None else step
     seconds = max(peer.seconds(at), 0.0)
     ratio = seconds / ours.claim.seconds

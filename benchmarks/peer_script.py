@@ -40,7 +40,7 @@ class Clock:
     def __init__(self, target, cap, rule):
         self.target, self.cap, self.rule = target, cap, rule
         self.times, self.cpu, self.losses = [], [], []
-        self.default_stop = None
+        self.default_stop, self.stalled = None, False
         self.began = time.perf_counter()
 
     def seconds(self):
@@ -62,8 +62,9 @@ class Clock:
         self.losses.append(loss)
         if fired:
             self.default_stop = len(self.times) - 1
-        stalled = len(self.losses) > STALL and loss > self.losses[-1 - STALL] * (1 - 1e-13)
-        return not np.isfinite(loss) or stalled or self.seconds() >= self.cap or loss <= self.target
+        falling = len(self.losses) <= STALL or loss <= self.losses[-1 - STALL] * (1 - 1e-13)
+        self.stalled = not (np.isfinite(loss) and falling)
+        return self.stalled or self.seconds() >= self.cap or loss <= self.target
 
 
 def use_memory(memory, linesearch):
@@ -110,6 +111,7 @@ def main(problem):
         "problem": problem,
         "compile_seconds": clock.compiling(),
         "default_stop": clock.default_stop,
+        "stalled": clock.stalled,
         "times": clock.times,
         "cpu": clock.cpu,
         "losses": clock.losses,
