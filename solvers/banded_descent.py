@@ -30,10 +30,10 @@ _PAIRS = 10
 _REFRESH = 8  # steps between two preconditioners
 _MOST_STEPS = 2000
 _SUFFICIENT = 1e-4
-_SHRINK = 0.4
+_SHRINK = 0.4  # after a step out of the positive definite matrices
 _SHORTEST = 1e-6
 _ROUNDING = 1e-14
-_SAFETY = 0.5  # the certificate's own rounding has to fit in as well
+_SAFETY = 0.7  # the certificate's own rounding has to fit in as well
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,13 @@ class Descent:
         if self.landscape.bands == 1:
             self.gap = 0.0
             return Outcome.CLOSED_FORM
-        aim, check = _SAFETY * self.problem.tolerance, np.inf
+        aim = _SAFETY * self.problem.tolerance
+        check = aim / self.landscape.bands  # the bound lags behind the loss by about twice the number of bands
         for self.steps in range(1, _MOST_STEPS + 1):
             direction = self._direction()
             decrease = dot(self.at.gradient, direction) / 2
             left = max(decrease / self.at.loss, 0.0)
-            if left <= min(aim, check):
+            if left <= check:
                 self.gap = self._certified()
                 if self.gap <= aim:
                     self.report(self.steps, None, self.gap)
@@ -168,6 +169,12 @@ class Descent:
             if trial is not None and trial.loss <= allowed:
                 self._memory.add(trial.offsets - self.at.offsets, trial.gradient - self.at.gradient)
                 self.at = trial
+                self._factor *= length  # a step that had to be shortened says that it was too large
                 return True
-            length *= _SHRINK
+            length *= _SHRINK if trial is None else _shorter(length, 2 * decrease, trial.loss - self.at.loss)
         return False
+
+
+def _shorter(length: float, slope: float, rise: float) -> float:
+    """Return the factor to the lowest point of the parabola with that slope at 0 and that rise at `length`."""
+    return min(max(0.5 * slope * length / (rise + slope * length), 0.1), 0.7)
