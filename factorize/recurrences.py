@@ -95,55 +95,71 @@ def output_variances(diagonal, transition, inputs, outputs, follow, feed, read, 
     """Write the variance of each output of a workload driven by C^-1 times unit noise; shape (n,).
 
     x_i = (y_i - output_i . T_i s) / diagonal_i, s <- T_i s + input_i x_i are the rows of C^-1 y; the workload takes x:
-    o_i = read_i . u + through_i x_i, u <- follow_i u + feed_i x_i. The covariance of (s, u) is carried along.
+    o_i = read_i . u + through_i x_i, u <- follow_i u + feed_i x_i. The covariance of (s, u) is carried along. With x =
+    row . (s, u) + y / diagonal and F both transitions it becomes F S F^T plus terms of rank one: O(states) per entry.
     """
     n, groups, states = inputs.shape
     m, q = groups * states, feed.shape[1]
     size = m + q
     cov = np.zeros((size, size))
-    step = np.zeros((size, size))
     half = np.empty((size, size))
     gain = np.zeros(size)
     row = np.zeros(size)
     load = np.zeros(size)
+    image = np.zeros(size)
     for i in range(n):
-        # Row of x on the old state: x = (y - output . T s) / diagonal.
-        step[:] = 0.0
         row[:] = 0.0
         for g in range(groups):
             for a in range(states):
                 for b in range(states):
-                    step[g * states + a, g * states + b] = transition[i, g, a, b]
                     row[g * states + b] -= outputs[i, g, a] * transition[i, g, a, b] / diagonal[i]
-        for a in range(q):
-            for b in range(q):
-                step[m + a, m + b] = follow[i, a, b]
         load[:m] = inputs[i].reshape(m)
         load[m:] = feed[i]
-        # Output: read . u + through x, with x = row . (s, u) + y / diagonal.
         for a in range(size):
             gain[a] = through[i] * row[a] + (read[i, a - m] if a >= m else 0.0)
         total = (through[i] / diagonal[i]) ** 2
+        inner = 1.0 / (diagonal[i] * diagonal[i])
         for a in range(size):
+            image[a] = 0.0
+            onto = 0.0
             for b in range(size):
-                total += gain[a] * cov[a, b] * gain[b]
+                image[a] += cov[a, b] * row[b]
+                onto += cov[a, b] * gain[b]
+            inner += row[a] * image[a]
+            total += gain[a] * onto
         variances[i] = total
-        for a in range(size):
-            for b in range(size):
-                step[a, b] += load[a] * row[b]
-        for a in range(size):
-            for b in range(size):
-                entry = 0.0
-                for c in range(size):
-                    entry += step[a, c] * cov[c, b]
-                half[a, b] = entry
+        _transform(transition[i], follow[i], cov, half, image)
         for a in range(size):
             for b in range(a + 1):
-                entry = load[a] * load[b] / diagonal[i] ** 2
-                for c in range(size):
-                    entry += half[a, c] * step[b, c]
+                entry = cov[a, b] + load[a] * image[b] + (image[a] + inner * load[a]) * load[b]
                 cov[a, b] = entry
                 cov[b, a] = entry
+
+
+@numba.njit(cache=True, nogil=True)
+def _transform(transition, follow, cov, half, image):  # type: ignore[no-untyped-def]
+    """Replace cov by F cov F^T and image by F image, F block diagonal: groups of a transition, then `follow`."""
+    groups, states = transition.shape[0], transition.shape[1]
+    m, q = groups * states, follow.shape[0]
+    size = m + q
+    half[:] = 0.0
+    stepped = np.zeros(size)
+    for a in range(size):
+        first = a // states * states if a < m else m
+        for c in range(states if a < m else q):
+            factor = transition[a // states, a - first, c] if a < m else follow[a - m, c]
+            stepped[a] += factor * image[first + c]
+            for b in range(size):
+                half[a, b] += factor * cov[first + c, b]
+    image[:] = stepped
+    for a in range(size):
+        for b in range(a + 1):
+            first = b // states * states if b < m else m
+            entry = 0.0
+            for c in range(states if b < m else q):
+                entry += (transition[b // states, b - first, c] if b < m else follow[b - m, c]) * half[a, first + c]
+            cov[a, b] = entry
+            cov[b, a] = entry
 
 
 @numba.njit(cache=True, nogil=True)
