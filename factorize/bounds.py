@@ -6,6 +6,8 @@ objective) and any matrix U = F F^T that is feasible for the participation,
     objective >= scale * ||T F||_*^2 / cost(U)
 
 - single: F = diag(sqrt(weights)), cost = sum of weights              (mathematics D.2; D22)
+- single, objective `max`: objective >= ||diag(sqrt u) A F||_*^2 / (sum(u) cost(U)) for any weights u >= 0 of the rows,
+  because max_i e_i >= sum(u_i e_i) / sum(u)                          (mathematics D.7)
 - fixed epochs: U is block diagonal over the patterns, F holds one k x k factor per pattern, and
   cost = sum over patterns of the largest diagonal entry of F F^T     (mathematics F.2, F.3: masked dual)
 
@@ -31,6 +33,8 @@ from factorize.spec import Spec
 
 DENSE_RULE = "nuclear norm dual"
 RESOLVENT_RULE = "nuclear norm dual, by resolvents of the bidiagonal inverse"
+MAX_RULE = "nuclear norm dual with row weights"
+MAX_RESOLVENT_RULE = "nuclear norm dual with row weights, by resolvents of the bidiagonal inverse"
 _DIRECT_SVD = 640
 _LARGEST_DENSE = 8192
 _LARGEST_SVD = 4096
@@ -61,26 +65,29 @@ def lower_bound(
 
     Args:
         spec: canonical spec.
-        dual: `weights` of shape (n,) for single participation; `factors` of shape (b, k, k) for fixed epochs.
+        dual: `weights` of shape (n,) for single participation, and `row_weights` of shape (m,) for objective `max`;
+            `factors` of shape (b, k, k) for fixed epochs.
         strategy: C, used only to guess the polar factor of T F; a bad guess costs time, never correctness.
         weighted_decoder: W B, shape (m, n), for the same guess.
 
     Raises:
         CertificateError: the evidence has the wrong shape, is not finite, is negative or is all zero.
     """
-    if isinstance(spec.objective, MaxError) or not dual:
+    if not dual:
         return None
+    if isinstance(spec.objective, MaxError):
+        return _max_error(spec, dual)
     if isinstance(spec.participation, Single) and "weights" in dual:
-        factor, cost = _single(dual["weights"], spec.workload.n)
+        weights = _weights(dual, "weights", spec.workload.n)
+        factor, cost = np.sqrt(weights), math.fsum(weights)
+        structured = _structured_norm(spec, weights) if spec.workload.n > _DIRECT_SVD else None
+        if structured is not None:
+            bound = spec.objective.scale(spec.workload.m) * structured**2 / cost * (1 - 4 * UNIT)
+            return LowerBound(bound, RESOLVENT_RULE)
     elif isinstance(spec.participation, FixedEpochs) and "factors" in dual:
         factor, cost = _fixed_epochs(dual["factors"], spec.participation.patterns(spec.workload.n))
     else:
         return None
-    inverse = spec.workload.bidiagonal_inverse() if spec.workload.n > _DIRECT_SVD else None
-    weighted_inverse = None if inverse is None else spec.objective.weighted_inverse(inverse)
-    if weighted_inverse is not None and "weights" in dual:
-        norm = resolvents.nuclear_norm_below(weighted_inverse, dual["weights"])
-        return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * (1 - 4 * UNIT), RESOLVENT_RULE)
     if max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
         return None
     target = spec.objective.weigh(spec.workload.dense())
@@ -89,10 +96,39 @@ def lower_bound(
     return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * allowance, DENSE_RULE)
 
 
-def _single(weights: np.ndarray, n: int) -> tuple[np.ndarray, float]:
-    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
-        raise CertificateError(f"dual.weights must be {n} finite non-negative numbers, not all zero")
-    return np.sqrt(weights), math.fsum(weights)
+def _structured_norm(spec: Spec, weights: np.ndarray) -> float | None:
+    """Return the norm below in O(n), or None if W A is not of that kind."""
+    inverse, steps = spec.workload.bidiagonal_inverse(), spec.workload.first_order()
+    weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
+    if weighted is not None:
+        return resolvents.nuclear_norm_below(weighted, weights)
+    rows = spec.objective.row_weights(spec.workload.m)
+    return None if steps is None or rows is None else resolvents.nuclear_norm_of_recursion_below(steps, rows, weights)
+
+
+def _max_error(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None:
+    """Any non-negative weights of rows and columns certify: an average of the e_i is below the largest of them."""
+    if not isinstance(spec.participation, Single) or not {"weights", "row_weights"} <= dual.keys():
+        return None
+    m, n = spec.workload.m, spec.workload.n
+    u, v = _weights(dual, "row_weights", m), _weights(dual, "weights", n)
+    cost = math.fsum(u) * math.fsum(v)
+    steps = spec.workload.first_order() if n > _DIRECT_SVD else None
+    if steps is not None:
+        norm = resolvents.nuclear_norm_of_recursion_below(steps, u, v)
+        return LowerBound(norm**2 / cost * (1 - 8 * UNIT), MAX_RESOLVENT_RULE)
+    if max(m, n) > _LARGEST_DENSE:
+        return None
+    norm = nuclear_norm_below(np.sqrt(u)[:, None] * spec.workload.dense() * np.sqrt(v))
+    return LowerBound(norm**2 / cost * (1 - 16 * max(m, n) * UNIT), MAX_RULE)
+
+
+def _weights(dual: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarray:
+    """Return the evidence of that name, divided by its largest entry: any other scale proves the same."""
+    weights = dual[name]
+    if weights.shape != (size,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise CertificateError(f"dual.{name} must be {size} finite non-negative numbers, not all zero")
+    return np.asarray(weights / weights.max())
 
 
 def _times(target: np.ndarray, factor: np.ndarray) -> np.ndarray:

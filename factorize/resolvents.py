@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from factorize.workloads.base import BidiagonalInverse
+from factorize.rounding import UNIT
+from factorize.workloads.base import BidiagonalInverse, FirstOrder
 
 _STEP = math.pi**2 / math.log(4e15)  # delta is then 1e-15
 _TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)
@@ -47,6 +48,59 @@ def nuclear_norm_below(inverse: BidiagonalInverse, weights: np.ndarray) -> float
         sides = pool.map(lambda start: _one_side(p, q, v, centre + start * _STEP, start), (0.5, -0.5))
     delta = 2.0 / math.cosh(math.pi**2 / _STEP) * 1.0001
     return math.fsum(term for side in sides for term in side) * (2 * _STEP / math.pi) / (1 + delta) * (1 - 1e-15)
+
+
+def nuclear_norm_of_recursion_below(steps: FirstOrder, row_weights: np.ndarray, weights: np.ndarray) -> float:
+    """Return a number not above the nuclear norm of diag(sqrt u) A diag(sqrt v) for a recursion A; zeros are welcome.
+
+    The singular values of a bidiagonal matrix depend on the relative size of its entries alone: if each is off by a
+    factor of at most 1 + eps, the singular values are off by at most the product of all these factors (Demmel, Kahan
+    1990). Each step of the recursion costs the entries of `_reduced` at most 12 roundings.
+
+    Args:
+        steps: A, rows a_i = follow_i a_{i-1} + feed_i e_i^T, each part of shape (n,).
+        row_weights: u, shape (n,), non-negative, not all zero.
+        weights: v, shape (n,), non-negative, not all zero.
+    """
+    inverse = _reduced(steps, row_weights, weights)
+    if inverse is None:
+        return 0.0
+    allowance = 1 - 12 * len(weights) * UNIT
+    return nuclear_norm_below(inverse, np.ones(len(inverse.p))) * allowance
+
+
+def _reduced(steps: FirstOrder, row_weights: np.ndarray, weights: np.ndarray) -> BidiagonalInverse | None:
+    """Return a bidiagonal matrix; its inverse has the non-zero singular values of diag(sqrt u) A diag(sqrt v).
+
+    Let b_i be the rows of A diag(sqrt v): b_i = follow_i b_{i-1} + c_i e_i^T, c_i = feed_i sqrt(v_i). The Gram matrix
+    sum_i u_i b_i^T b_i has these singular values, squared.
+
+    - c_i = 0: b_i = follow_i b_{i-1}, so the term of row i is that of row i - 1 with weight u_i follow_i^2.
+    - u_i = 0: rows from i + 1 on hold follow_{i+1} c_i e_i^T + c_{i+1} e_{i+1}^T only as one; a rotation of these two
+      columns makes it hypot(follow_{i+1} c_i, c_{i+1}) in one column, and the other column zero.
+
+    What is left is diag(sqrt u) L diag(c), L^-1 with ones on the diagonal and -follow below it.
+    """
+    carried = np.array(row_weights, dtype=np.float64)
+    inputs = steps.feed * np.sqrt(weights)
+    for i in range(len(inputs) - 1, 0, -1):
+        if inputs[i] == 0.0:
+            carried[i - 1] += carried[i] * steps.follow[i] ** 2
+    p: list[float] = []
+    q: list[float] = []
+    entering, factor, before = 0.0, 1.0, 1.0
+    for follow, own, weight in zip(steps.follow, inputs, carried, strict=True):
+        if own == 0.0:
+            factor *= follow
+            entering *= follow
+            continue
+        entering, factor = math.hypot(entering * follow, own), factor * follow
+        if weight > 0.0:
+            root = math.sqrt(weight)
+            p.append(1.0 / (entering * root))
+            q.append(factor / (entering * before) if q else 0.0)
+            entering, factor, before = 0.0, 1.0, root
+    return BidiagonalInverse(np.array(p), np.array(q)) if p else None
 
 
 def _one_side(p: np.ndarray, q: np.ndarray, v: np.ndarray, u: float, direction: float) -> list[float]:

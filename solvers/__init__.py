@@ -18,11 +18,22 @@ from factorize.factorization import Factorization
 from factorize.matrix import MAX_DENSE
 from factorize.mechanisms import Auto, Banded, Dense
 from factorize.objective import MaxError
-from factorize.participation import FixedEpochs, MinSep
+from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solution import Progress, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import UserMatrix, Workload
-from solvers import banded, closed_form, dense, epoch_optimum, epochs, semidefinite, spectral, structured, toeplitz
+from solvers import (
+    banded,
+    closed_form,
+    dense,
+    epoch_optimum,
+    epochs,
+    max_error,
+    semidefinite,
+    spectral,
+    structured,
+    toeplitz,
+)
 from solvers.budget import Estimate, refuse_beyond_memory
 from solvers.problem import Problem
 
@@ -51,6 +62,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
         Entry(structured.solve, structured.supports, structured.estimate),
         Entry(epoch_optimum.solve, epoch_optimum.supports, epoch_optimum.estimate),
         Entry(epochs.solve, epochs.supports, epochs.estimate),
+        Entry(max_error.solve, max_error.supports, max_error.estimate),
         Entry(dense.solve, dense.supports, dense.estimate),
     ),
     "banded": (Entry(banded.solve, banded.supports, banded.estimate),),
@@ -126,10 +138,10 @@ def _ignore(_progress: Progress) -> None:
 
 
 def _automatic(spec: Spec) -> Dense | Banded:
-    if isinstance(spec.objective, MaxError):
+    if isinstance(spec.objective, MaxError) and not isinstance(spec.participation, Single):
         raise UnsupportedProblem(
-            "'auto' has no certified optimum for objective 'max' in this release; ask for nu_toeplitz or square_root "
-            "by name"
+            "'auto' has a certified optimum of objective 'max' for single participation only; ask for nu_toeplitz or "
+            "square_root by name"
         )
     if isinstance(spec.participation, MinSep):
         return Banded(kind="banded", bands=spec.participation.min_sep)

@@ -58,8 +58,8 @@ def refuse_objective(spec: Spec) -> str | None:
     """Return why no fixed target expresses the objective, or None."""
     if isinstance(spec.objective, MaxError):
         return (
-            "objective 'max' has no dense solver in this release; use nu_toeplitz or square_root, which certify it, or "
-            "optimise 'mean' or 'weighted' and read max_error from the result"
+            "objective 'max' is optimised by 'dense' and 'auto' for single participation only; for others use "
+            "nu_toeplitz or square_root, or optimise 'mean' or 'weighted' and read max_error from the result"
         )
     return refuse_weights(spec)
 

@@ -12,6 +12,7 @@ from solvers.problem import Problem, Reporter, StepReport
 
 LARGEST_SINGLE = 1024
 LARGEST_STRUCTURED = 2**20
+LARGEST_TWO_SIDED = 512
 LARGEST_EPOCHS = 512
 _ACCURACY = 1e-7
 
@@ -24,13 +25,13 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         report: told nothing of this side calculation, but asked after each step whether to go on.
     """
     own = Problem(spec.model_copy(update={"optimize_for": None}))
-    if isinstance(spec.objective, MaxError):
-        return {}
 
     def quiet(step: int, _gap: float | None) -> None:
         report(step, None)
 
     try:
+        if isinstance(spec.objective, MaxError):
+            return _two_sided(own, quiet) if isinstance(spec.participation, Single) else {}
         if isinstance(spec.participation, Single):
             return _single(own, quiet)
         if isinstance(spec.participation, FixedEpochs) and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
@@ -47,7 +48,7 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
 def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     """Weights from the O(n) solver, at any n."""
     from solvers.newton import maximise
-    from solvers.structured import structure_of
+    from solvers.structured import dual_weights, structure_of
 
     structure = structure_of(own.workload, own.spec)
     if structure is None:
@@ -56,7 +57,19 @@ def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
         optimum = maximise(structure, tolerance=_ACCURACY, callback=report)
     except (ValueError, FloatingPointError):  # numbers outside the range that its recurrences are proven for
         return {}
-    return {"weights": optimum.v / optimum.v.sum()}
+    return {"weights": dual_weights(own.workload, own.spec, optimum.v)}
+
+
+def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
+    """Weights of columns and rows for the objective `max`."""
+    from solvers.max_error import dual_evidence, is_structured
+
+    if max(own.n, own.workload.m) > (LARGEST_STRUCTURED if is_structured(own.workload) else LARGEST_TWO_SIDED):
+        return {}
+    try:
+        return dual_evidence(own.workload, _ACCURACY, report)
+    except (ValueError, FloatingPointError, np.linalg.LinAlgError):
+        return {}
 
 
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:

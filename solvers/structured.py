@@ -3,11 +3,14 @@
 The dual needs only the diagonal of a rational function of a banded matrix (solvers/bidiagonal.py, solvers/momentum.py,
 solvers/newton.py); C follows from a recurrence (solvers/streaming.py). This is `dense` for prefix sums, schedules,
 weight decay, momentum, and restarts of them: thousands of times faster than decompositions, to the same certificate.
+Steps of rate zero and outputs of weight zero are merged with others first (solvers/merging.py).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.matrix import MAX_DENSE
@@ -21,6 +24,7 @@ from solvers.problem import Problem, Reporter
 
 if TYPE_CHECKING:
     from solvers.bidiagonal import Bidiagonal
+    from solvers.merging import Merged
     from solvers.momentum import Momentum
     from solvers.newton import Optimum
 
@@ -28,6 +32,22 @@ SMALLEST = 128
 """Below this the decompositions of solvers/dense.py are as fast, and compiled code need not be loaded."""
 
 _SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
+
+
+_RIDGE = 0.2  # of the tolerance, where weights of zero leave columns equal: C needs something that tells them apart
+
+
+def merged_of(workload: Workload, spec: Spec) -> Merged | None:
+    """Return the weighted workload with its steps merged, or None where that is not needed or does not help."""
+    inverse, steps = workload.bidiagonal_inverse(), workload.first_order()
+    weights = spec.objective.row_weights(workload.m)
+    if steps is None or weights is None:
+        return None
+    if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
+        return None
+    from solvers.merging import merge
+
+    return merge(steps, weights)
 
 
 def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Momentum | None:
@@ -43,7 +63,19 @@ def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Momentum | None
         from solvers.momentum import Momentum
 
         return Momentum(*form)
+    merged = merged_of(workload, spec)
+    if merged is not None:
+        from solvers.bidiagonal import Bidiagonal
+
+        return Bidiagonal(merged.p, merged.q)
     return None
+
+
+def dual_weights(workload: Workload, spec: Spec, v: np.ndarray) -> np.ndarray:
+    """Return the dual weights of all steps, summing to 1, from those of the structure of a weighted workload."""
+    merged = merged_of(workload, spec)
+    weights = v if merged is None else merged.spread(v)
+    return weights / weights.sum()
 
 
 def supports(spec: Spec) -> str | None:
@@ -57,6 +89,8 @@ def supports(spec: Spec) -> str | None:
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
     if isinstance(spec.objective, Mean) and workload.momentum_form() is not None:
+        return None
+    if workload.first_order() is not None and spec.objective.row_weights(workload.m) is not None:
         return None
     return "the weighted workload has no banded inverse"
 
@@ -84,11 +118,16 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         factor = streaming_factor(structure, optimum.v, optimum.poles)
     except FloatingPointError as error:
         raise SolveFailed(f"{error}; use a milder schedule") from None
+    merged = merged_of(problem.workload, problem.spec)
+    if merged is None:
+        strategy = DenseMatrix(factor.dense())
+    else:
+        strategy = problem.with_unit_sensitivity(merged.embed(factor.dense(), _RIDGE * problem.tolerance))
     return Solution(
-        strategy=DenseMatrix(factor.dense()),
+        strategy=strategy,
         outcome=outcome_of(optimum, problem.tolerance),
         iterations=optimum.iterations,
-        dual={"weights": optimum.v / optimum.v.sum()},
+        dual={"weights": dual_weights(problem.workload, problem.spec, optimum.v)},
     )
 
 

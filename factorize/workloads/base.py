@@ -24,6 +24,20 @@ class BidiagonalInverse(NamedTuple):
     q: np.ndarray
 
 
+class FirstOrder(NamedTuple):
+    """A as a recursion: row i is follow_i times row i - 1, plus feed_i in column i.
+
+    Where every feed is positive the inverse is bidiagonal, with p = 1 / feed and q = follow / feed.
+
+    Attributes:
+        follow: in [0, 1], shape (n,); the first is 0.
+        feed: non-negative, not all zero, shape (n,).
+    """
+
+    follow: np.ndarray
+    feed: np.ndarray
+
+
 class MomentumForm(NamedTuple):
     """A = S_lam diag(eta) M_beta: momentum, then rates, then a decaying sum; the other form with an O(n) solver.
 
@@ -77,6 +91,11 @@ class Workload(Frozen):
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Return A^-1 if it is lower bidiagonal, else None."""
         return None
+
+    def first_order(self) -> FirstOrder | None:
+        """Return A as a recursion with one state, if it is that; steps with learning rate zero are allowed."""
+        inverse = self.bidiagonal_inverse()
+        return None if inverse is None else FirstOrder(inverse.q / inverse.p, 1.0 / inverse.p)
 
     def momentum_form(self) -> MomentumForm | None:
         """Return A as momentum, rates and a decaying sum, if it is that; else None."""

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from factorize.model import Fraction
-from factorize.workloads.base import BidiagonalInverse, MomentumForm, StepWorkload
+from factorize.workloads.base import BidiagonalInverse, FirstOrder, MomentumForm, StepWorkload
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 
@@ -57,6 +57,10 @@ class Momentum(StepWorkload):
             return None
         p = 1.0 / rates
         return BidiagonalInverse(p, np.where(np.arange(self.n) == 0, 0.0, p))
+
+    def first_order(self) -> FirstOrder | None:
+        """Only without momentum, as the inverse."""
+        return None if self.momentum else FirstOrder(np.minimum(np.arange(self.n), 1.0), self.rates())
 
     def momentum_form(self) -> MomentumForm | None:
         """Heavy ball with positive rates."""

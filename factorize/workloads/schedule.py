@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.base import BidiagonalInverse, FirstOrder, StepWorkload
 from factorize.workloads.operators import Accumulate, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 
@@ -41,3 +41,7 @@ class Schedule(StepWorkload):
             return None
         p = 1.0 / rates
         return BidiagonalInverse(p, np.where(np.arange(self.n) == 0, 0.0, p))
+
+    def first_order(self) -> FirstOrder:
+        """The sum follows itself."""
+        return FirstOrder(np.minimum(np.arange(self.n), 1.0), np.array(explicit(self.learning_rates, self.n)))

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import model_validator
 
 from factorize.model import Fraction, NonNegative
-from factorize.workloads.base import BidiagonalInverse, MomentumForm, StepWorkload
+from factorize.workloads.base import BidiagonalInverse, FirstOrder, MomentumForm, StepWorkload
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 
@@ -66,6 +66,15 @@ class WeightDecay(StepWorkload):
         q = (1.0 - rates * self.rate) / rates
         q[0] = 0.0
         return BidiagonalInverse(1.0 / rates, q)
+
+    def first_order(self) -> FirstOrder | None:
+        """The decoupled rule without momentum; a step of rate zero does not decay either."""
+        if self.momentum or self.mode == "coupled":
+            return None
+        rates = self.rates()
+        follow = 1.0 - rates * self.rate
+        follow[0] = 0.0
+        return FirstOrder(follow, rates)
 
     def momentum_form(self) -> MomentumForm | None:
         """The decoupled rule with positive rates."""

@@ -1,0 +1,217 @@
+"""Newton's method for the dual of the max-error objective: weights on both sides of the workload.
+
+For a workload A of shape (m, n) and weights u, v >= 0 that each sum to 1, with ``N(u, v) = ||diag(sqrt u) A
+diag(sqrt v)||_*``,
+
+    lower bound   N^2
+    upper bound   max_i e_i max_j x_j,   x = diag(X),  e = diag(A X^-1 A^T)
+
+of the minimum over C of ``max_j ||C[:, j]||^2 max_i ||(A C^-1)[i, :]||^2``: the dual of D22 with weights for the rows
+as well. X is the matrix that belongs to (u, v), and sum_i u_i e_i = sum_j v_j x_j = N, so the bounds meet where e and x
+are constant wherever their weights are not zero. N is the minimum over X of ``(sum u_i e_i + sum v_j x_j) / 2``, hence
+concave in (u, v) together. In one vector, w = (u, v) and h = (u_i e_i / N, v_j x_j / N).
+
+Rows and columns whose constraint is not tight end with weight zero. A logarithmic barrier keeps all weights positive
+and in proportion: maximise ``2 log N + mu sum(log w)``, so that w - h = mu, with the sum of all mu below the gap. A
+step solves
+
+    (Z + diag(max(w - h, mu))) dlog w = h + mu - w
+
+    Z dlog w = (  diag(P [(F - G) o Phi] P^T),  diag(Q [(G - F) o Phi] Q^T)  ),   Phi_ab = s_a s_b / (s_a + s_b),
+    F = P^T diag(dlog u) P,  G = Q^T diag(dlog v) Q,   diag(sqrt u) A diag(sqrt v) = N P diag(s) Q^T.
+
+In sqrt(w) dlog w the spectrum of Z lies in [0, 1], so conjugate gradients need no preconditioner beyond the diagonal.
+Its null vector, all entries 1, only scales the weights; a term of rank one takes it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.solution import Outcome
+from solvers.problem import StepReport
+
+Array = NDArray[np.float64]
+Product = Callable[[Array], Array]
+
+_MOST_STEPS = 80
+_MOST_PRODUCTS = 400
+_POWER_STEPS = 2
+_STALL = 10  # steps without a better gap after which rounding, not work, is what is missing
+_LONGEST_RISE, _LONGEST_FALL = 3.5, 0.97  # a weight grows to 4.5 times itself at most and falls to a thirtieth
+_CENTRE, _ORDER = 0.1, 1.5  # the barrier follows the gap: a tenth of it at first, then its power
+_LAST_BARRIER = 0.3  # of the tolerance
+_PROXIMAL = 0.1  # of the largest violation, added to Z: it holds back directions that hardly change the bound
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Dual weights on both sides, and what belongs to them.
+
+    Attributes:
+        u: row weights, positive, sum 1, shape (m,).
+        v: column weights, positive, sum 1, shape (n,).
+        e: squared row norms of B, divided by N, shape (m,).
+        x: squared column norms of C, divided by N, shape (n,).
+        value: N.
+        gap: relative gap between the bounds, as far as the evaluation can tell.
+        error: relative error of N.
+        solve: from the diagonal d and the right-hand side r to y with (Z + diag(w d) + w w^T / 2) y = w r, all of shape
+            (m + n,).
+    """
+
+    u: Array
+    v: Array
+    e: Array
+    x: Array
+    value: float
+    gap: float
+    error: float
+    solve: Callable[[Array, Array], Array]
+
+
+class TwoSided(Protocol):
+    """What the method needs to know of a workload."""
+
+    def start(self) -> tuple[Array, Array]:
+        """Row and column weights to start from, positive, of any scale."""
+
+    def evaluate(self, u: Array, v: Array, error: float) -> Pair:
+        """Return what belongs to weights that sum to 1, with this relative error if there is a choice."""
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """How the ascent ended: its best weights, and why it stopped."""
+
+    best: Pair
+    outcome: Outcome
+    steps: int
+
+
+def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> Ascent:
+    """Maximise the dual bound until the gap is at most the tolerance or rounding stops progress.
+
+    Args:
+        workload: how to evaluate.
+        tolerance: relative gap to reach, positive.
+        report: told the gap after each step; what it raises ends the solve.
+    """
+    current = best = _held(workload, *workload.start(), 1e-3, tolerance)
+    step = best_step = 1
+    highest, barrier = current.value, np.inf
+    while True:
+        report(step, current.gap)
+        if current.gap < 0.9 * best.gap or current.value > highest * (1 + 0.1 * tolerance + 4 * current.error):
+            best_step = step
+        highest = max(highest, current.value)
+        if current.gap < best.gap:
+            best = current
+        if best.gap <= tolerance:
+            return Ascent(best, Outcome.CONVERGED, step)
+        if step >= best_step + _STALL:
+            return Ascent(best, Outcome.ROUNDING_LIMIT, step)
+        if step >= _MOST_STEPS:
+            return Ascent(best, Outcome.ITERATION_LIMIT, step)
+        error = max(1e-15, 1e-2 * tolerance, min(1e-3, 1e-2 * current.gap * max(current.gap, 1e-3)))
+        barrier = min(barrier, _barrier(current, tolerance))
+        if step <= _POWER_STEPS:
+            current = _power(workload, current, error, tolerance)
+        else:
+            current = _newton(workload, current, error, barrier, tolerance)
+        step += 1
+
+
+def _barrier(at: Pair, tolerance: float) -> float:
+    return max(_LAST_BARRIER * tolerance, _CENTRE * min(at.gap, at.gap**_ORDER)) / (at.u.size + at.v.size)
+
+
+def _held(workload: TwoSided, u: Array, v: Array, error: float, tolerance: float) -> Pair:
+    """Evaluate at weights that sum to 1, none of them far below where the last barrier holds it."""
+    floor = 0.1 * tolerance / (u.size + v.size)
+    u, v = np.maximum(u / u.sum(), floor), np.maximum(v / v.sum(), floor)
+    return workload.evaluate(u / u.sum(), v / v.sum(), error)
+
+
+def _power(workload: TwoSided, at: Pair, error: float, tolerance: float) -> Pair:
+    """The generalised power step on each side in turn; N is convex in sqrt(u) and in sqrt(v), so neither lowers it."""
+    at = _held(workload, at.u * at.e**2, at.v, error, tolerance)
+    return _held(workload, at.u, at.v * at.x**2, error, tolerance)
+
+
+def _newton(workload: TwoSided, at: Pair, error: float, barrier: float, tolerance: float) -> Pair:
+    """A Newton step, shortened until the barrier's objective does not fall; power steps if that fails."""
+    direction = _direction(at, barrier)
+    length = 1.0
+    for _ in range(4):
+        growth = _growth(length * direction)
+        trial = _held(workload, at.u * growth[: at.u.size], at.v * growth[at.u.size :], error, tolerance)
+        if _merit(trial, barrier) >= _merit(at, barrier) - 4 * (at.error + trial.error):
+            return trial
+        length *= 0.3
+    return _power(workload, at, error, tolerance)
+
+
+def _growth(step: Array) -> Array:
+    """Factor for w: linear in the step, as the slack of a constraint that is not tight is mu / w."""
+    return 1.0 + np.clip(step, -_LONGEST_FALL, _LONGEST_RISE)
+
+
+def _merit(at: Pair, barrier: float) -> float:
+    return 2 * float(np.log(at.value)) + barrier * float(np.log(at.u).sum() + np.log(at.v).sum())
+
+
+def _direction(at: Pair, barrier: float) -> Array:
+    weights, tightness = np.concatenate([at.u, at.v]), np.concatenate([at.e, at.x])
+    violation = max(float(tightness.max()) - 1, 0.0)
+    loose = np.maximum(1 - tightness, barrier / weights) + _PROXIMAL * violation
+    return at.solve(loose, tightness - 1 + barrier / weights)
+
+
+def iterate(product: Product, weights: Array, diagonal: Array, wanted: Array, gap: float) -> Array:
+    """Solve (Z + diag(weights diagonal) + weights weights^T / 2) y = weights wanted by conjugate gradients.
+
+    The iteration goes on until no entry of the residual, relative to its weight and diagonal, is large compared to the
+    largest wanted one: entries of tiny weight count as much as others.
+
+    Args:
+        product: y -> Z y.
+        weights: w, positive, sum 2, shape (m + n,).
+        diagonal: positive, shape (m + n,).
+        wanted: shape (m + n,).
+        gap: where the ascent stands; the closer, the more accurate the step.
+    """
+    root = np.sqrt(weights)
+
+    def apply(y: Array) -> Array:
+        return root * (product(y / root) / weights) + diagonal * y + 0.5 * float(root @ y) * root
+
+    reduction = min(0.1, max(1e-2, gap**0.5))
+    return _conjugate_gradients(apply, wanted, root, 1.0 / (1.0 + diagonal), reduction) / root
+
+
+def _conjugate_gradients(apply: Product, wanted: Array, root: Array, scaling: Array, reduction: float) -> Array:
+    """Solve for ``root * wanted``; `scaling` preconditions: a weight far below its barrier has a large diagonal."""
+    y = scaling * root * wanted
+    residual = root * wanted - apply(y)
+    along = scaling * residual
+    norm = float(residual @ along)
+    enough = reduction * min(float(np.abs(wanted).max()), 1.0)
+    for _ in range(_MOST_PRODUCTS):
+        if float(np.abs(scaling * residual / root).max()) <= enough:
+            break
+        image = apply(along)
+        curvature = float(along @ image)
+        if curvature <= 1e-14 * float(along @ along):
+            break
+        y += norm / curvature * along
+        residual -= norm / curvature * image
+        preconditioned = scaling * residual
+        previous, norm = norm, float(residual @ preconditioned)
+        along = preconditioned + norm / previous * along
+    return y
