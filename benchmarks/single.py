@@ -80,6 +80,7 @@ def _child(name: str, n: int) -> None:
     document = {
         "seconds": found.seconds,
         "times": found.times,
+        "cpu_seconds": found.cpu_seconds,
         "gap": found.result.relative_gap,
         "lower_bound": found.result.lower_bound,
         "steps": found.result.iterations,
@@ -128,11 +129,12 @@ def _searched(report: Report, name: str, n: int, limits: list[float]) -> None:
         f"{name}, n={n}: search",
         seconds=found.seconds,
         **report.dgemms(found.seconds),
-        note=f"best {duration(found.best)}, gap {found.result.relative_gap:.1e}, {found.result.products} products",
+        note=f"{found.text}, gap {found.result.relative_gap:.1e}, {found.result.products} products",
         series=(name, n),
         goals=[goal for limit in limits for goal in _reached(found.seconds, found.result.relative_gap, limit)],
         lower_bound=found.result.lower_bound,
         times=found.times,
+        cpu_seconds=found.cpu_seconds,
     )
 
 
@@ -150,7 +152,7 @@ def _dense(report: Report, n: int) -> None:
         seconds=seconds,
         ratio=seconds / product,
         of=f"DGEMM({n})",
-        note=f"best {duration(ours.claim.best)}, certificate {duration(ours.certifying)} more, gap {ours.gap:.1e}",
+        note=f"{ours.claim.text}, certificate {duration(ours.certifying)} more, gap {ours.gap:.1e}",
         series=("dense C", n),
         goals=goals if n == 2048 else [],
         times=ours.claim.times,
@@ -166,7 +168,7 @@ def _apart(report: Report, name: str, n: int, limit: float | None) -> None:
         f"{name}, n={n}: search",
         seconds=found["seconds"],
         **report.dgemms(found["seconds"]),
-        note=f"best {duration(min(found['times']))}, gap {found['gap']:.1e}, "
+        note=f"best {duration(min(found['times']))}, CPU {duration(found['cpu_seconds'])}, gap {found['gap']:.1e}, "
         f"peak {found['peak_bytes'] / 2**20:.0f} MiB",
         series=(f"{name} apart", n),
         goals=goals,
@@ -182,7 +184,7 @@ def _conic(report: Report, n: int) -> None:
         f"prefix, n={n}: ours",
         seconds=ours.claim.seconds,
         **report.dgemms(ours.claim.seconds),
-        note=f"best {duration(ours.claim.best)}",
+        note=ours.claim.text,
         times=ours.claim.times,
     )
     report.row(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from benchmarks.report import duration
 from factorize.certificate import Certificate, certify
 from factorize.solution import Solution
 from factorize.spec import Spec, parse_spec
@@ -42,6 +43,11 @@ class Timed(Generic[Result]):
     def best(self) -> float:
         """The smallest: what the code takes while nothing else runs."""
         return min(self.times)
+
+    @property
+    def text(self) -> str:
+        """What to read beside the median on a busy machine."""
+        return f"best {duration(self.best)}, CPU {duration(self.cpu_seconds)}"
 
 
 @dataclass(frozen=True)
