@@ -172,7 +172,7 @@ def test_threads_change_nothing(monkeypatch):
     v = structure.start()
     poles = zolotarev(*structure.interval(v), error=1e-9)
     alone, product = structure.certified_diagonal(v, poles), structure.hessian(v, poles)(v)
-    monkeypatch.setattr("solvers.cascade._PARALLEL_WORK", 0)
+    monkeypatch.setattr("solvers.filtered._PARALLEL_WORK", 0)
     assert np.allclose(alone, structure.certified_diagonal(v, poles), rtol=1e-14, atol=0)
     assert np.allclose(product, structure.hessian(v, poles)(v), rtol=1e-13)
 

@@ -210,8 +210,8 @@ def test_threads_and_blocks_change_nothing(monkeypatch):
     v = structure.start()
     poles = zolotarev(*structure.interval(v), error=1e-9)
     alone, product = structure.diagonal(v, poles), structure.hessian(v, poles)(v)
-    monkeypatch.setattr("solvers.momentum._PARALLEL_WORK", 0)
-    monkeypatch.setattr("solvers.momentum._LANES", 3)
+    monkeypatch.setattr("solvers.filtered._PARALLEL_WORK", 0)
+    monkeypatch.setattr("solvers.filtered._LANES", 3)
     assert np.allclose(alone, structure.diagonal(v, poles), rtol=1e-14)
     assert np.allclose(product, structure.hessian(v, poles)(v), rtol=1e-13)
 
