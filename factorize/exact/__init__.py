@@ -1,0 +1,12 @@
+"""The exact checker: claims re-derived from the bytes of a file, in integers, rationals and enclosures.
+
+It shares no code with the solvers or with the certificate in double precision. Read in this order: `check` (what is
+claimed), `sensitivity` (the privacy claim), `strategy` and `buffers` (C from its tensors), `integers` and `intervals`
+(arithmetic), `residual`, `workload` and `bound` (utility), `file` (bytes).
+"""
+
+from factorize.exact.check import check_factor_file, check_strategy
+from factorize.exact.file import read_array
+from factorize.exact.report import Report
+
+__all__ = ["Report", "check_factor_file", "check_strategy", "read_array"]

@@ -1,0 +1,210 @@
+"""Every claim of a factor file against its bytes; and a matrix of anybody's against a participation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    FactorizeError,
+    InvalidParticipation,
+    InvalidStrategy,
+)
+from factorize.exact import residual
+from factorize.exact.bound import lower_bound
+from factorize.exact.file import FactorFile, read_factor_file
+from factorize.exact.integers import Numbers
+from factorize.exact.report import Report, check_claim
+from factorize.exact.sensitivity import squared_sensitivity
+from factorize.exact.strategy import Strategy
+from factorize.exact.workload import workload_numbers
+
+TOLERANCE = 1e-9
+"""Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
+
+
+def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = None) -> Report:
+    """Check a factor file from its bytes.
+
+    Args:
+        data: the whole file.
+        user: numbers of user-supplied workloads by sha256, where the spec names any.
+
+    Returns:
+        The report; `supported` says whether every claim that was looked at holds.
+
+    Raises:
+        CorruptObject: the bytes are not accounted for, or disagree with their digests.
+        TooLarge: the sensitivity cannot be evaluated exactly at this size.
+    """
+    report = Report()
+    file = read_factor_file(data)
+    report.checked.append("every byte of the file belongs to a tensor or the manifest, and every digest agrees")
+    try:
+        _check(report, file, user or {})
+    except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
+        report.failed.append(str(error))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        if isinstance(error, FactorizeError):
+            raise
+        raise CorruptObject(f"the manifest is not one: {type(error).__name__}: {str(error)[:200]}") from None
+    return report
+
+
+def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> None:
+    spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
+    workload_shape = spec["workload"].get("shape")
+    m, n = workload_shape or (spec["workload"]["n"], spec["workload"]["n"])
+    if entry["shape"] != [n, n]:
+        raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for n={n}")
+    strategy = Strategy(entry["structure"], file.matrices["C"], n)
+    report.checked.append("C is finite and lower-triangular bit by bit, with a positive diagonal")
+    _check_sensitivity(report, strategy, spec, claims["sensitivity"])
+    report.not_checked.append("who solved it, with what and for how long: provenance is recorded, not proved")
+    if claims.get("class_lower_bound") is not None:
+        report.not_checked.append("the lower bound within the mechanism's class")
+    if n > residual.LARGEST:
+        report.not_checked.append(f"residual, losses and lower bound: exactly up to n={residual.LARGEST} only")
+        return
+    workload = workload_numbers(spec["workload"], user)
+    if workload is None or workload.values.shape != (m, n):
+        report.not_checked.append("residual, losses and lower bound: the workload's numbers are not known here")
+        return
+    _check_losses(report, file, strategy, workload)
+    _check_bound(report, file, workload)
+
+
+def _check_sensitivity(report: Report, strategy: Strategy, spec: Mapping[str, Any], claim: Mapping[str, Any]) -> None:
+    value = float.fromhex(claim["hex"])
+    report.require(
+        claim["participation"] == spec["participation"] and claim["kind"] in ("exact", "upper_bound"),
+        f"the sensitivity is stated for the participation of the spec: {_brief(spec['participation'])}",
+        f"the sensitivity is stated for {_brief(claim['participation'])}, not {_brief(spec['participation'])}",
+    )
+    if value != claim["value"]:
+        report.failed.append("the sensitivity's value and its hex form are two different numbers")
+    bracket = squared_sensitivity(strategy, spec["participation"])
+    check_claim(report, bracket, value, n=strategy.n, kind=claim["kind"])
+
+
+def _brief(participation: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
+
+
+def _check_losses(report: Report, file: FactorFile, strategy: Strategy, workload: Numbers) -> None:
+    matrices, claims = file.manifest["matrices"], file.manifest["certificate"]
+    stored = None
+    if "B" in matrices:
+        stored = residual.read_matrix(matrices["B"]["structure"], file.matrices["B"], workload.values.shape)
+    found = residual.losses(strategy, workload, file.manifest["spec"]["objective"], stored)
+    origin = "the stored B" if stored is not None else "a B recomputed here by substitution"
+    report.checked.append(f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}")
+    if "C_inv" in matrices:
+        inverse = residual.read_matrix(matrices["C_inv"]["structure"], file.matrices["C_inv"], (strategy.n, strategy.n))
+        error = residual.inverse_residual(strategy, inverse)
+        limit = 2.0**-40 * max(1.0, float(np.abs(inverse).sum(axis=1).max()))
+        report.require(
+            error <= limit,
+            f"the stored C_inv times C is I up to {error:.3g} per entry, computed without rounding",
+            f"the stored C_inv times C differs from I by {error:.3g}, above {limit:.3g}",
+        )
+    variance, m = float.fromhex(claims["sensitivity"]["hex"]) ** 2, workload.values.shape[0]
+    enclosures = {
+        "total_squared": _times(found.total, variance),
+        "mean_squared": _times(found.total, variance / m),
+        "rmse": _root(_times(found.total, variance / m)),
+        "max_error": _root(_times(found.largest, variance)),
+        "last_iterate": _root(_times(found.last, variance)),
+        "objective": _times(found.objective, variance),
+    }
+    for name, (low, high) in enclosures.items():
+        stated = claims["loss"][name]
+        if not low * (1 - TOLERANCE) <= stated <= high * (1 + TOLERANCE):
+            report.failed.append(f"loss.{name} is claimed as {stated!r}, and lies between {low!r} and {high!r}")
+    width = max((high - low) / high if high else 0.0 for low, high in enclosures.values())
+    report.checked.append(f"every loss enclosed to relative {width:.2g} (claims may differ by {TOLERANCE:g})")
+
+
+def _times(ends: tuple[float, float], factor: float) -> tuple[float, float]:
+    return ends[0] * factor * (1 - 2.0**-50), ends[1] * factor * (1 + 2.0**-50)
+
+
+def _root(ends: tuple[float, float]) -> tuple[float, float]:
+    return math.sqrt(ends[0]) * (1 - 2.0**-50), math.sqrt(ends[1]) * (1 + 2.0**-50)
+
+
+def _check_bound(report: Report, file: FactorFile, workload: Numbers) -> None:
+    claims = file.manifest["certificate"]
+    claim = claims["lower_bound"]
+    if claim is None:
+        report.not_checked.append("optimality: the file claims no lower bound")
+        return
+    proved = lower_bound(file.manifest["spec"], file.dual, workload)
+    if proved is None:
+        known = bool(file.dual)
+        text = f"the lower bound {claim['objective']!r} ({claim['rule']})"
+        kept = report.not_checked if known else report.failed
+        kept.append(f"{text}: evidence of this kind is not evaluated here" if known else f"{text} has no evidence")
+        return
+    below = math.nextafter(float(proved), 0.0)
+    report.require(
+        claim["objective"] <= below * (1 + TOLERANCE),
+        f"no strategy matrix has an objective below {below!r}, proved from the dual evidence (claimed "
+        f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
+        f"the lower bound {claim['objective']!r} is not supported: the dual evidence proves {below!r}",
+    )
+    gap = claims["loss"]["objective"] / claim["objective"] - 1
+    if abs(gap - claims["relative_gap"]) > TOLERANCE:
+        report.failed.append(f"the relative gap is claimed as {claims['relative_gap']!r}; the losses say {gap!r}")
+
+
+def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:
+    """Answer whether a matrix has sensitivity at most `claim` under a participation.
+
+    Args:
+        array: C, shape (n, n).
+        participation: in the contract's JSON form.
+        claim: the sensitivity that its owner believes.
+
+    Raises:
+        InvalidStrategy: not a finite lower-triangular matrix with a positive diagonal.
+        InvalidParticipation: it does not fit n.
+        TooLarge: it cannot be evaluated exactly at this size.
+    """
+    report = Report()
+    n = array.shape[1]
+    if array.shape != (n, n):
+        raise InvalidStrategy(f"a strategy matrix is square; got shape {array.shape}")
+    if n > 1 and np.triu(array, 1).any() and not np.tril(array, -1).any():
+        raise InvalidStrategy("the matrix is upper-triangular: it looks transposed; C[i, j] is 0 for j > i")
+    strategy = Strategy("dense", {"": array}, n)
+    report.checked.append("C is finite and lower-triangular bit by bit, with a positive diagonal")
+    bracket = squared_sensitivity(strategy, participation)
+    check_claim(report, bracket, claim, n=n, kind=None)
+    report.warnings.extend(_warnings(strategy, array, participation))
+    report.not_checked.append("the workload: whether C serves it, and how well; `factorize add` certifies that too")
+    return report
+
+
+def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str, Any]) -> list[str]:
+    found = []
+    several = participation["kind"] != "single"
+    if strategy.signed and several:
+        found.append("C has negative entries: adding columns up is then no bound, so absolute Gram entries were added")
+    if participation["kind"] == "min_sep" and strategy.bandwidth > participation["min_sep"]:
+        found.append(
+            f"C has {strategy.bandwidth} bands, more than min_sep={participation['min_sep']}: two steps of one user "
+            "overlap, and sums of column norms are no bound"
+        )
+    column = strategy.toeplitz
+    if column is not None and several and ((column < 0).any() or (column[1:] > column[:-1]).any()):
+        found.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
+    columns, rows = (np.linalg.norm(array, axis=axis) for axis in (0, 1))
+    if np.ptp(rows) < 1e-6 * rows.max() and np.ptp(columns) > 1e-3 * columns.max():
+        found.append("the rows of C have equal norms and the columns have not: sensitivity is a matter of the columns")
+    return found

@@ -1,0 +1,176 @@
+"""A factor file from its bytes: header, tensors, manifest and every digest, decoded with json and hashlib alone.
+
+Layout of safetensors: eight bytes with the header's length (little-endian), the header as JSON, the tensors' raw bytes
+one after the other. All of it is accounted for: no gap, no overlap, no tensor that the manifest does not name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.encoding import read_json
+from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy
+
+MOST_HEADER_BYTES = 1 << 30
+_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_VOLATILE = ("digest", "files", "created")
+_VOLATILE_SOLVER = ("seconds", "environment")
+
+
+class FactorFile(NamedTuple):
+    """What a file holds, all digests compared.
+
+    Attributes:
+        manifest: the manifest.
+        matrices: per matrix of the manifest its tensors by suffix.
+        dual: the evidence for the lower bound, by name without `dual.`.
+    """
+
+    manifest: dict[str, Any]
+    matrices: dict[str, dict[str, np.ndarray]]
+    dual: dict[str, np.ndarray]
+
+
+def read_tensors(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Decode a safetensors file of doubles (or of floats of 16 or 32 bits, which are doubles too).
+
+    Returns:
+        The tensors as stored, and the metadata.
+
+    Raises:
+        CorruptObject: the layout does not account for every byte.
+    """
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or not 2 <= length <= min(MOST_HEADER_BYTES, len(data) - 8):
+        raise CorruptObject(f"the file has {len(data)} bytes and states a header of {length}: no safetensors file")
+    header = _json(data[8 : 8 + length], "the header")
+    metadata = header.pop("__metadata__", {})
+    body = memoryview(data)[8 + length :]
+    tensors: dict[str, np.ndarray] = {}
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, stop = entry["data_offsets"]
+        shape = [int(side) for side in entry["shape"]]
+        count = int(np.prod(shape, dtype=object))
+        if begin != end or stop - begin != count * _WIDTHS.get(entry["dtype"], 0) or min(shape, default=1) < 0:
+            raise CorruptObject(f"tensor {name[:60]!r} does not follow the one before it with the bytes that it states")
+        tensors[name] = _array(body[begin:stop], entry["dtype"], shape, name)
+        end = stop
+    if end != len(body):
+        raise CorruptObject(f"{len(body) - end} bytes of the file belong to no tensor")
+    return tensors, metadata
+
+
+def _array(raw: memoryview, dtype: str, shape: list[int], name: str) -> np.ndarray:
+    kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+    if dtype not in kinds:
+        raise CorruptObject(f"tensor {name[:60]!r} is {dtype}; this checker reads F64, F32 and F16")
+    return np.frombuffer(raw, dtype=kinds[dtype]).reshape(shape)
+
+
+def _json(text: bytes | str, what: str) -> dict[str, Any]:
+    try:
+        found = read_json(text, limit=MOST_HEADER_BYTES) if what != "the header" else json.loads(text)
+    except (FactorizeError, ValueError, RecursionError) as error:
+        raise CorruptObject(f"{what} is not JSON: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise CorruptObject(f"{what} is not a JSON object")
+    return found
+
+
+def digest_of(document: Any) -> str:
+    """Return the sha256 of plain data as JSON with sorted keys, without white space, in ASCII."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def read_factor_file(data: bytes) -> FactorFile:
+    """Decode a factor file and compare every digest that its manifest states.
+
+    Raises:
+        CorruptObject: a byte is not accounted for, or bytes and manifest disagree.
+    """
+    try:
+        tensors, metadata = read_tensors(data)
+        manifest = _json(metadata["manifest"], "the manifest")
+        _check_manifest(manifest)
+        named: set[str] = set()
+        matrices = {}
+        for name, entry in manifest["matrices"].items():
+            matrices[name] = _entry(name, entry, tensors)
+            named |= set(entry["tensors"])
+        dual = {}
+        if manifest["dual"] is not None:
+            dual = _entry("dual", {**manifest["dual"], "dtype": "float64"}, tensors)
+            named |= set(manifest["dual"]["tensors"])
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        if isinstance(error, FactorizeError):
+            raise
+        raise CorruptObject(f"not a factor file: {type(error).__name__}: {str(error)[:200]}") from None
+    if set(tensors) != named:
+        raise CorruptObject(f"the manifest does not name the tensors {sorted(set(tensors) ^ named)[:3]}")
+    return FactorFile(manifest, matrices, dual)
+
+
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    lasting = {key: value for key, value in manifest.items() if key not in _VOLATILE}
+    lasting["solver"] = {key: value for key, value in manifest["solver"].items() if key not in _VOLATILE_SOLVER}
+    if manifest["schema"] != 1:
+        raise CorruptObject(f"schema {manifest['schema']!r} is not 1, the one that this checker knows")
+    if digest_of(lasting) != manifest["digest"]:
+        raise CorruptObject("the manifest does not hash to its own digest")
+    if digest_of(manifest["spec"]) != manifest["spec_digest"]:
+        raise CorruptObject("the spec does not hash to its spec digest")
+    if "C" not in manifest["matrices"] or not set(manifest["matrices"]) <= {"C", "C_inv", "B"}:
+        raise CorruptObject(f"the matrices are {sorted(manifest['matrices'])[:4]}; C has to be there, C_inv and B may")
+
+
+def _entry(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return one matrix's tensors by suffix, after dtype, length and digest."""
+    found = {tensor.removeprefix(name).removeprefix("."): tensors[tensor] for tensor in entry["tensors"]}
+    if entry["dtype"] != "float64" or any(array.dtype != np.dtype("<f8") for array in found.values()):
+        raise CorruptObject(f"{name} is not stored as float64, the type that was certified")
+    state = hashlib.sha256()
+    for array in found.values():
+        state.update(array.tobytes())
+    if state.hexdigest() != entry["sha256"]:
+        raise CorruptObject(f"the bytes of {name} do not hash to {entry['sha256']}")
+    if entry.get("bytes", sum(a.nbytes for a in found.values())) != sum(a.nbytes for a in found.values()):
+        raise CorruptObject(f"{name} does not have the number of bytes that the manifest states")
+    return found
+
+
+def read_array(path: Path, name: str = "C") -> np.ndarray:
+    """Return a matrix of numbers from a `.npy` file (never unpickled) or a `.safetensors` file, as doubles.
+
+    Args:
+        path: the file.
+        name: the tensor to take where a safetensors file holds more than one.
+
+    Raises:
+        CorruptObject: damaged, or neither format.
+        InvalidStrategy: not one matrix of numbers that doubles hold exactly.
+        OSError: the file cannot be read.
+    """
+    if path.suffix == ".npy":
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise CorruptObject(f"{path} is not a .npy file of plain numbers: {error}") from None
+    else:
+        tensors, _ = read_tensors(path.read_bytes())
+        if name not in tensors and len(tensors) != 1:
+            raise InvalidStrategy(f"{path} holds the tensors {sorted(tensors)[:5]} and none of them is named {name!r}")
+        array = tensors[name] if name in tensors else next(iter(tensors.values()))
+    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise InvalidStrategy(f"{path} holds an array of {array.dtype} with shape {array.shape}; give one real matrix")
+    doubles = array.astype(np.float64)
+    if not np.isfinite(doubles).all() or (doubles.astype(array.dtype) != array).any():
+        raise InvalidStrategy(f"{path} holds NaN, infinity or integers above 2^53; give finite doubles")
+    return doubles

@@ -1,0 +1,277 @@
+"""Squared sensitivity between two rationals, for every participation, with a pattern that attains the lower one.
+
+Upper ends: largest column; sums over columns that cannot overlap; the leading pattern of a Toeplitz matrix whose
+coefficients are non-negative and do not increase; absolute sums of Gram entries; the two-stage selection over them.
+Each hypothesis is checked on the bytes. The lower end is the squared norm of C u for one allowed pattern and signs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.errors import InvalidParticipation, TooLarge
+from factorize.exact.integers import Numbers, integers
+from factorize.exact.strategy import LARGEST_WHOLE, Strategy
+
+MOST_STEPS = 200_000_000
+"""Steps of a selection in Python integers that are tried: about a minute."""
+_LARGEST_PATTERN = 512
+
+
+class Bracket(NamedTuple):
+    """lower <= sensitivity^2 <= upper.
+
+    Attributes:
+        lower: squared norm of C u for the pattern and its signs.
+        upper: by `rule`.
+        rule: which bound the upper end is.
+        pattern: steps, increasing.
+        signs: +1 or -1 per step.
+    """
+
+    lower: Fraction
+    upper: Fraction
+    rule: str
+    pattern: tuple[int, ...]
+    signs: tuple[int, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether both ends agree but for what enclosures cut away (relative 2^-80)."""
+        return self.upper - self.lower <= self.upper / 2**80
+
+
+class Allowed(NamedTuple):
+    """A participation: at most `most` steps, `separation` or more apart; in fixed order if `periodic`."""
+
+    separation: int
+    most: int
+    periodic: bool
+
+
+def allowed(participation: Mapping[str, Any], n: int) -> Allowed:
+    """Read a participation.
+
+    Raises:
+        InvalidParticipation: unknown, or it does not fit n.
+    """
+    kind = participation["kind"]
+    if kind == "single":
+        return Allowed(n, 1, False)
+    if kind == "fixed_epochs" and n % participation["epochs"] == 0:
+        return Allowed(n // participation["epochs"], participation["epochs"], True)
+    if kind == "min_sep" and 1 <= participation["min_sep"] <= n:
+        fit = math.ceil(n / participation["min_sep"])
+        most = participation.get("max_participations")
+        return Allowed(participation["min_sep"], fit if most is None else min(fit, most), False)
+    raise InvalidParticipation(f"participation {str(dict(participation))[:80]} does not fit n={n}")
+
+
+def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) -> Bracket:
+    """Return the tightest bracket that the rules give.
+
+    Raises:
+        InvalidParticipation: see `allowed`.
+        TooLarge: no rule that can be evaluated exactly applies at this size.
+    """
+    form = allowed(participation, strategy.n)
+    if form.most == 1 and not form.periodic:
+        return _largest_column(strategy)
+    if strategy.bandwidth <= form.separation:
+        return _without_overlap(strategy, form)
+    column = strategy.toeplitz
+    if column is not None:
+        leading = _leading(column, form)
+        if (column >= 0).all() and (column[1:] <= column[:-1]).all():
+            return leading
+    if not _fits(strategy, form):
+        if column is None:
+            raise TooLarge(f"no exact rule for overlapping columns reaches n={strategy.n} (n={LARGEST_WHOLE} at least)")
+        return _majorant(column, form, leading)
+    found = _periodic(strategy, form) if form.periodic else _two_stage(strategy, form)
+    if column is not None:
+        other = _majorant(column, form, leading)
+        best = max((found, other), key=lambda bracket: bracket.lower)
+        least = min((found, other), key=lambda bracket: bracket.upper)
+        found = Bracket(best.lower, least.upper, least.rule, best.pattern, best.signs)
+    return found
+
+
+def _fits(strategy: Strategy, form: Allowed) -> bool:
+    """Whether Gram entries are affordable: all of them, or those of the patterns of a stored matrix."""
+    n = strategy.n
+    return n <= LARGEST_WHOLE or (form.periodic and strategy.buffers is None and n * n * form.most <= 1 << 30)
+
+
+def _bracket(numbers: Numbers, units: int, rule: str, pattern: tuple[int, ...], *, terms: int = 1) -> Bracket:
+    slack = terms * numbers.radius
+    low, high = numbers.fraction(max(units - slack, 0)), numbers.fraction(units + slack)
+    return Bracket(low, high, rule, pattern, (1,) * len(pattern))
+
+
+def _largest_column(strategy: Strategy) -> Bracket:
+    norms = strategy.column_norms
+    worst = int(np.argmax(norms.values))
+    return _bracket(norms, norms.values[worst], "column norms", (worst,))
+
+
+def _without_overlap(strategy: Strategy, form: Allowed) -> Bracket:
+    """Columns at least `bands` apart are orthogonal, so squared norms add up, for every sign and dimension."""
+    norms = strategy.column_norms
+    if form.periodic:
+        sums = norms.values.reshape(form.most, form.separation).sum(axis=0)
+        worst = int(np.argmax(sums))
+        pattern = tuple(range(worst, strategy.n, form.separation))
+        return _bracket(norms, sums[worst], "banded: sums of column norms", pattern, terms=form.most)
+    total, pattern = best_selection(norms.values, form)
+    return _bracket(norms, total, "banded: best selection of columns", pattern, terms=form.most)
+
+
+def best_selection(values: np.ndarray, form: Allowed) -> tuple[int, tuple[int, ...]]:
+    """Return the largest sum of at most `most` values whose positions are `separation` apart, and the positions.
+
+    Args:
+        values: non-negative Python integers, shape (n,).
+        form: separation and count.
+
+    Raises:
+        TooLarge: more steps than are tried.
+    """
+    n, b = len(values), form.separation
+    unlimited = form.most == math.ceil(n / b)
+    if unlimited:
+        best = [0] * (n + b)
+        for i in range(n - 1, -1, -1):
+            best[i] = max(best[i + 1], values[i] + best[i + b]) if i + 1 < n else values[i]
+        return int(best[0]), _follow([best] * form.most, values, b)
+    _affordable(n * form.most)
+    levels: list[Any] = [np.full(n + b, 0, dtype=object)]
+    for _ in range(form.most):
+        level = np.full(n + b, 0, dtype=object)
+        level[:n] = np.maximum.accumulate((values + levels[-1][b:])[::-1])[::-1]
+        levels.append(level)
+    return int(levels[-1][0]), _follow(levels[:0:-1], values, b)
+
+
+def _follow(levels: list[Any], values: np.ndarray, b: int) -> tuple[int, ...]:
+    """Read the chosen positions off the tables: the last place at which the table still has its value is chosen."""
+    chosen, start, n = [], 0, len(values)
+    for level in levels:
+        if start >= n or level[start] == 0:
+            break
+        at = start
+        while at + 1 < n and level[at + 1] == level[start]:
+            at += 1
+        chosen.append(at)
+        start = at + b
+    return tuple(chosen)
+
+
+def _affordable(steps: int) -> None:
+    if steps > MOST_STEPS:
+        raise TooLarge(f"a selection of {steps} steps in exact integers is above {MOST_STEPS}, the limit")
+
+
+def _leading(column: np.ndarray, form: Allowed) -> Bracket:
+    """The pattern {0, b, 2b, ...} with equal signs; the worst one for monotone coefficients (KL24, Theorem 2)."""
+    n, b, k = len(column), form.separation, form.most
+    exact = integers(column)
+    sums = exact.values.copy()
+    if k * b < n:
+        sums[k * b :] -= exact.values[: n - k * b]
+    for start in range(b, n, b):
+        stop = min(start + b, n)
+        sums[start:stop] += sums[start - b : stop - b]
+    units = Numbers(sums, 2 * exact.exponent)
+    pattern = tuple(i * b for i in range(k) if i * b < n)
+    return _bracket(units, int((sums**2).sum()), "monotone Toeplitz: leading pattern", pattern)
+
+
+def _majorant(column: np.ndarray, form: Allowed, leading: Bracket) -> Bracket:
+    """The leading pattern of max_{s >= t} |c_s|, which no pattern of C exceeds; below, that of C or its column 0."""
+    larger = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
+    exact = integers(column)
+    first = exact.fraction(1) ** 2 * int((exact.values**2).sum())
+    lower = leading if leading.lower >= first else Bracket(first, first, "", (0,), (1,))
+    return lower._replace(upper=_leading(larger, form).upper, rule="non-increasing majorant of the Toeplitz column")
+
+
+def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
+    """Absolute sums of the Gram blocks; an upper end for vectors of every dimension, exact where signs can balance."""
+    upper, lower = Fraction(0), Bracket(Fraction(0), Fraction(0), "", (), ())
+    for j in range(form.separation):
+        gram = strategy.gram(np.arange(j, strategy.n, form.separation))
+        slack = gram.radius * form.most**2
+        upper = max(upper, gram.fraction(int(abs(gram.values).sum()) + slack))
+        lower = max(lower, _signed(gram, tuple(range(j, strategy.n, form.separation))), key=lambda b: b.lower)
+    return lower._replace(upper=upper, rule="absolute sums of the Gram blocks")
+
+
+def _signed(gram: Numbers, pattern: tuple[int, ...]) -> Bracket:
+    """Signs that make u^T X u large: the better of all ones and the signs of the first row, then one flip at a time."""
+    best = Bracket(Fraction(0), Fraction(0), "", pattern, ())
+    rows = gram.values
+    for start in (np.ones(len(pattern), dtype=int), np.where(rows[0] < 0, -1, 1)):
+        u = start.astype(object)
+        reach = rows @ u
+        for _ in range(4 * len(pattern)):
+            gains = [int(rows[i, i]) - int(u[i] * reach[i]) for i in range(len(u))]
+            i = max(range(len(u)), key=gains.__getitem__)
+            if gains[i] <= 0:
+                break
+            reach = reach - 2 * u[i] * rows[:, i]
+            u[i] = -u[i]
+        units = int(u @ reach) - gram.radius * len(u) ** 2
+        value = gram.fraction(max(units, 0))
+        if value > best.lower or not best.signs:
+            best = Bracket(value, value, "", pattern, tuple(int(s) for s in u))
+    return best
+
+
+def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
+    """Best selection within each row of |X|, then of the rows' values; never below the true value (mathematics C.6)."""
+    n, b = strategy.n, form.separation
+    _affordable(n * n * form.most)
+    rows = np.empty(n, dtype=object)
+    step = max(1, (1 << 19) // n)
+    radius = exponent = 0
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        gram = strategy.gram_rows(start, stop)
+        size, radius, exponent = abs(gram.values), gram.radius, gram.exponent
+        best = np.full((stop - start, n + b), 0, dtype=object)
+        for _ in range(form.most):
+            fresh = np.maximum.accumulate((size + best[:, b:])[:, ::-1], axis=1)[:, ::-1]
+            best[:, :n] = fresh
+        rows[start:stop] = best[:, 0]
+    total, chosen = best_selection(rows, form)
+    gram = Numbers(rows, exponent, radius)
+    upper = gram.fraction(total + radius * form.most**2)
+    candidates = {chosen, tuple(range(0, n, b))[: form.most], best_selection(strategy.column_norms.values, form)[1]}
+    found = [_signed(strategy.gram(np.array(p)), p) for p in sorted(candidates) if 0 < len(p) <= _LARGEST_PATTERN]
+    lower = max(found, key=lambda bracket: bracket.lower, default=_largest_column(strategy))
+    return lower._replace(upper=upper, rule="two-stage Gram bound")
+
+
+def square_root_up(value: Fraction) -> float:
+    """Return the smallest double whose square is at least `value`."""
+    if value <= 0:
+        return 0.0
+    half = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
+    guess = math.ldexp(math.sqrt(float(value / Fraction(4) ** half)), half)
+    while Fraction(guess) ** 2 >= value:
+        guess = math.nextafter(guess, 0.0)
+    while Fraction(guess) ** 2 < value:
+        guess = math.nextafter(guess, math.inf)
+    return guess
+
+
+def square_root_down(value: Fraction) -> float:
+    """Return the largest double whose square is at most `value`."""
+    up = square_root_up(value)
+    return up if Fraction(up) ** 2 == value else math.nextafter(up, 0.0)

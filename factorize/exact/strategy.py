@@ -1,0 +1,214 @@
+"""A strategy matrix from its tensors: what can be read off it exactly, for every structure of the file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.exact import buffers
+from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split, squares
+
+LARGEST_WHOLE = 2048
+_COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs stay small beside the matrix
+
+
+class Strategy:
+    """C as exact numbers: one array, or a first column, or bands, or buffers; and a factor for each column.
+
+    Args:
+        parts: tensors by suffix, as the file format lists them for the structure.
+        structure: name of the structure.
+        n: side.
+
+    Raises:
+        CorruptObject: the tensors do not make that structure.
+        InvalidStrategy: not finite, not lower-triangular bit by bit, or a diagonal that is not positive.
+    """
+
+    def __init__(self, structure: str, parts: Mapping[str, np.ndarray], n: int) -> None:
+        self.n = n
+        self.scale: np.ndarray | None = None
+        self.array: np.ndarray | None = None
+        self.column: np.ndarray | None = None
+        self.bands: np.ndarray | None = None
+        self.buffers: buffers.Buffers | None = None
+        parts = dict(parts)
+        if not all(np.isfinite(part).all() for part in parts.values()):
+            raise InvalidStrategy("C holds NaN or infinity")
+        if structure == "scaled":
+            self.scale = _checked(parts.pop("column_scale", np.empty(0)), (n,))
+            structure = _inner_structure(parts, n)
+        self.structure = structure
+        try:
+            self._set(structure, parts)
+        except KeyError as missing:
+            raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
+        if parts:
+            raise CorruptObject(f"a {structure} matrix has no tensors {sorted(parts)}")
+        self._check_signs()
+
+    def _set(self, structure: str, parts: dict[str, np.ndarray]) -> None:
+        n = self.n
+        if structure == "dense":
+            self.array = _checked(parts.pop(""), (n, n))
+            self.column, self.bands = _toeplitz_column(self.array), None
+        elif structure in ("toeplitz", "banded_toeplitz"):
+            given = parts.pop("coefficients")
+            if given.ndim != 1 or not 1 <= len(given) <= n or (structure == "toeplitz") != (len(given) == n):
+                raise CorruptObject(f"a {structure} column of a matrix with n={n} cannot have shape {given.shape}")
+            self.column = np.concatenate([given, np.zeros(n - len(given))])
+        elif structure == "banded":
+            self.bands = parts.pop("bands")
+            if self.bands.ndim != 2 or self.bands.shape[1] != n or not 1 <= len(self.bands) <= n:
+                raise CorruptObject(f"bands of a matrix with n={n} cannot have shape {self.bands.shape}")
+        elif structure in ("buffered", "state_space"):
+            self.buffers = buffers.read(parts, n)
+        else:
+            raise CorruptObject(f"this checker knows no structure {structure[:40]!r}")
+
+    def _check_signs(self) -> None:
+        if self.array is not None:
+            diagonal = np.diagonal(self.array)
+            above = np.argwhere(np.triu(self.array, 1) != 0)
+            if len(above):
+                i, j = above[0]
+                raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(self.array[i, j])!r}, not 0")
+        elif self.column is not None:
+            diagonal = self.column[:1]
+        elif self.bands is not None:
+            diagonal = self.bands[0]
+            beyond = np.arange(self.n) + np.arange(len(self.bands))[:, None] >= self.n
+            if (self.bands[beyond] != 0).any():
+                raise InvalidStrategy("bands[d, j] is not 0 where j + d >= n")
+        else:
+            assert self.buffers is not None
+            diagonal = self.buffers.diagonal
+        if (diagonal <= 0).any() or (self.scale is not None and (self.scale <= 0).any()):
+            raise InvalidStrategy("the diagonal of C is not positive")
+
+    @cached_property
+    def factors(self) -> Numbers | None:
+        """The factor of each column, if there is one."""
+        return None if self.scale is None else integers(self.scale)
+
+    @property
+    def toeplitz(self) -> np.ndarray | None:
+        """The first column, if C is Toeplitz entry for entry."""
+        return self.column if self.scale is None else None
+
+    @cached_property
+    def signed(self) -> bool:
+        """Whether an entry is negative (or may be: buffers are not multiplied out for this)."""
+        if self.buffers is not None:
+            return not self.buffers.nonnegative
+        stored = next(part for part in (self.array, self.column, self.bands) if part is not None)
+        return bool((stored < 0).any())
+
+    @cached_property
+    def bandwidth(self) -> int:
+        """Diagonals up to the last one that is not all zero, the main one included."""
+        if self.column is not None:
+            return int(np.flatnonzero(self.column)[-1]) + 1
+        if self.bands is not None:
+            return int(np.flatnonzero(self.bands.any(axis=1))[-1]) + 1
+        if self.array is None:
+            return self.n
+        rows, columns = np.nonzero(self.array)
+        return int((rows - columns).max()) + 1
+
+    @cached_property
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns, exact but for buffers."""
+        if self.column is not None:
+            exact = integers(self.column)
+            norms = Numbers(np.cumsum(exact.values**2)[::-1], 2 * exact.exponent)
+        elif self.buffers is not None:
+            norms = buffers.column_norms(self.buffers)
+        else:
+            norms = _norms(self.array if self.array is not None else self.bands)
+        return norms if self.factors is None else norms.scaled(self._products(np.arange(self.n))[1])
+
+    def _products(self, indices: np.ndarray) -> tuple[Numbers, Numbers]:
+        """Products of the columns' factors: all pairs, and each with itself."""
+        assert self.factors is not None
+        chosen = self.factors.values[indices]
+        unit = 2 * self.factors.exponent
+        return Numbers(np.multiply.outer(chosen, chosen), unit), Numbers(chosen * chosen, unit)
+
+    def columns(self, indices: np.ndarray) -> Limbs:
+        """Return some columns without their factors, shape (n, len(indices))."""
+        if self.array is not None:
+            return limbs(self.array[:, indices])
+        if self.buffers is not None:
+            return self.whole.take(slice(None), indices)
+        out = np.zeros((self.n, len(indices)))
+        for place, j in enumerate(indices):
+            entries = self.column if self.column is not None else self.bands[:, j]  # type: ignore[index]
+            stop = min(len(entries), self.n - int(j))
+            out[j : j + stop, place] = entries[:stop]
+        return limbs(out)
+
+    @cached_property
+    def whole(self) -> Limbs:
+        """All of C without its columns' factors.
+
+        Raises:
+            TooLarge: n is above the limit of an n x n array here.
+        """
+        if self.n > LARGEST_WHOLE:
+            raise TooLarge(f"the exact check of whole matrices is limited to n={LARGEST_WHOLE}; got n={self.n}")
+        if self.buffers is not None:
+            return split(buffers.entries(self.buffers))
+        return self.columns(np.arange(self.n))
+
+    def gram(self, indices: np.ndarray) -> Numbers:
+        """Return the Gram matrix of some columns."""
+        chosen = self.columns(indices)
+        found = product(chosen.transpose(), chosen)
+        return found if self.factors is None else found.scaled(self._products(indices)[0])
+
+    def gram_rows(self, start: int, stop: int) -> Numbers:
+        """Return rows start..stop-1 of C^T C."""
+        block = self.whole.take(slice(None), slice(start, stop))
+        found = product(block.transpose(), self.whole)
+        if self.factors is None:
+            return found
+        values = self.factors.values
+        return found.scaled(Numbers(np.multiply.outer(values[start:stop], values), 2 * self.factors.exponent))
+
+    def numbers(self) -> Numbers:
+        """Return every entry of C; see `whole` for the limit."""
+        found = self.whole.numbers()
+        return found if self.factors is None else found.scaled(self.factors)
+
+
+def _checked(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if array.shape != shape:
+        raise CorruptObject(f"a tensor of C has shape {array.shape}; the spec's n asks for {shape}")
+    return array
+
+
+def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
+    for tensor, structure in (("", "dense"), ("bands", "banded"), ("decay", "buffered"), ("transition", "state_space")):
+        if tensor in parts:
+            return structure
+    return "toeplitz" if len(parts.get("coefficients", ())) == n else "banded_toeplitz"
+
+
+def _toeplitz_column(array: np.ndarray) -> np.ndarray | None:
+    """The first column, if every diagonal of a lower-triangular array is constant bit by bit."""
+    same = (array[1:, 1:] == array[:-1, :-1]).all() and not array[0, 1:].any()
+    return array[:, 0].copy() if same else None
+
+
+def _norms(array: np.ndarray | None) -> Numbers:
+    """Squared column norms of an array, a block of columns at a time."""
+    assert array is not None
+    step = max(1, _COLUMNS_AT_ONCE // len(array))
+    blocks = [squares(limbs(array[:, start : start + step])) for start in range(0, array.shape[1], step)]
+    unit = min(block.exponent for block in blocks)
+    aligned = [block.at(unit) for block in blocks]
+    return Numbers(np.concatenate([b.values for b in aligned]), unit, max(b.radius for b in aligned))

@@ -1,0 +1,338 @@
+"""The exact checker's arithmetic and its sensitivities, against fractions and every pattern."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from cases import WORKLOADS
+from exact_files import claim, fractions, participation_of, parts, patterns_of, random_result, sealed, true_squares
+from hypothesis import given
+from hypothesis import strategies as st
+
+import solvers
+from factorize import parse_spec
+from factorize.buffered import BufferedMatrix
+from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
+from factorize.exact import check_factor_file, check_strategy, integers, read_array
+from factorize.exact.integers import Limbs, limbs, product, split, squares
+from factorize.exact.sensitivity import square_root_down, square_root_up, squared_sensitivity
+from factorize.exact.strategy import Strategy
+from factorize.exact.workload import workload_numbers
+from factorize.matrix import ToeplitzMatrix
+from factorize.workloads import UserMatrix
+
+MATRICES = {
+    "toeplitz with signs": [1.0, -0.5, 0.25, 0.4, -0.1, 0.3],
+    "monotone toeplitz": [1.0, 0.5, 0.25, 0.2, 0.1, 0.05],
+    "toeplitz that rises": [0.6, 0.0, 0.6, 0.1, 0.0, 0.9],
+}
+
+
+def random_matrix(rng: np.random.Generator, n: int, spread: int) -> np.ndarray:
+    return rng.standard_normal((n, n)) * 2.0 ** rng.integers(-spread, spread + 1, (n, n))
+
+
+@pytest.mark.parametrize("spread", [0, 5, 20])
+def test_products_and_squares_are_exact(spread: int) -> None:
+    rng = np.random.default_rng(spread)
+    a, b = random_matrix(rng, 6, spread), random_matrix(rng, 6, spread)
+    found, norms = product(limbs(a), limbs(b)), squares(limbs(a))
+    assert found.radius == norms.radius == 0
+    exact_a, exact_b = fractions(a), fractions(b)
+    for i, j in itertools.product(range(6), range(6)):
+        assert found.fraction(found.values[i, j]) == sum(exact_a[i][k] * exact_b[k][j] for k in range(6))
+        assert norms.fraction(norms.values[j]) == sum(exact_a[k][j] ** 2 for k in range(6))
+
+
+def test_entries_of_every_size_are_enclosed() -> None:
+    rng = np.random.default_rng(0)
+    a = random_matrix(rng, 5, 0) * 10.0 ** rng.integers(-300, 100, (5, 5))
+    a[0, 0] = 5e-324
+    found = product(limbs(a), limbs(a))
+    assert found.radius > 0
+    exact = fractions(a)
+    for i, j in itertools.product(range(5), range(5)):
+        true = sum(exact[i][k] * exact[k][j] for k in range(5))
+        assert abs(found.fraction(found.values[i, j]) - true) <= found.fraction(found.radius)
+    whole = integers.integers(a)
+    assert [[whole.fraction(v) for v in row] for row in whole.values] == exact
+
+
+@given(st.lists(st.integers(-(2**200), 2**200), min_size=1, max_size=4))
+def test_integers_split_into_limbs(values: list[int]) -> None:
+    given_ = integers.Numbers(np.array(values, dtype=object), -7, 3)
+    found = split(given_).numbers()
+    for value, again in zip(values, found.values, strict=True):
+        assert abs(given_.fraction(value) - found.fraction(again)) <= found.fraction(found.radius)
+
+
+def test_a_wrong_product_is_noticed() -> None:
+    a = np.arange(1.0, 10).reshape(1, 3, 3)
+    integers._compare_with_vector(a, a, [a[0] @ a[0]])
+    with pytest.raises(CertificateError, match="matrix product of this machine"):
+        integers._compare_with_vector(a, a, [a[0] @ a[0] + np.eye(3)])
+
+
+def test_sums_that_could_be_rounded_are_refused() -> None:
+    long = Limbs(np.zeros((2, 1 << 17, 1)), 0)
+    with pytest.raises(TooLarge, match="2\\^53"):
+        squares(long)
+    with pytest.raises(TooLarge, match="2\\^53"):
+        product(long.transpose(), long)
+
+
+@given(st.fractions(min_value=0, max_value=10**6), st.integers(-400, 400))
+def test_square_roots_are_the_nearest_on_their_side(value: Fraction, shift: int) -> None:
+    value *= Fraction(2) ** shift
+    up, down = square_root_up(value), square_root_down(value)
+    assert Fraction(down) ** 2 <= value <= Fraction(up) ** 2
+    assert up in (down, math.nextafter(down, math.inf))
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_agree_with_those_of_the_solvers(name: str) -> None:
+    spec = parse_spec({"workload": WORKLOADS[name]})
+    document, user = spec.document()["workload"], {}
+    if isinstance(spec.workload, UserMatrix):
+        user = {spec.workload.sha256: spec.workload.array}
+        assert workload_numbers(document, {}) is None
+    found = workload_numbers(document, user)
+    assert found is not None and float(found.fraction(found.radius)) < 1e-60
+    entries = [[float(found.fraction(v)) for v in row] for row in found.values]
+    assert np.allclose(entries, spec.workload.dense(), rtol=1e-14, atol=1e-14)
+
+
+def check_against_every_pattern(strategy: Strategy, dense: np.ndarray, participation: dict) -> None:
+    bracket = squared_sensitivity(strategy, participation)
+    signed, absolute = true_squares(dense, participation)
+    slack = 1 if bracket.exact else 1 + Fraction(1, 2**60)
+    assert bracket.lower <= signed * slack
+    assert bracket.upper * slack >= signed
+    assert bracket.pattern in patterns_of(participation, len(dense))
+    if "Gram blocks" in bracket.rule:
+        assert bracket.upper == absolute
+    if bracket.exact:
+        assert bracket.lower == bracket.upper == signed
+    columns = fractions(dense)
+    image = [sum(s * row[j] for j, s in zip(bracket.pattern, bracket.signs, strict=True)) for row in columns]
+    assert sum(entry**2 for entry in image) == bracket.lower
+
+
+@pytest.mark.parametrize("structure", ["dense", "toeplitz", "banded"])
+def test_sensitivities_by_every_pattern(structure: str) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(40):
+        strategy = random_result(rng, structure, {"kind": "single"}).strategy
+        n = strategy.n
+        exact = Strategy(strategy.structure, strategy.tensors(), n)
+        check_against_every_pattern(exact, strategy.dense(), participation_of(rng, n))
+        check_against_every_pattern(exact, strategy.dense(), {"kind": "single"})
+
+
+@pytest.mark.parametrize("coefficients", MATRICES.values(), ids=MATRICES)
+def test_toeplitz_by_every_pattern(coefficients: list[float]) -> None:
+    n = len(coefficients)
+    array = ToeplitzMatrix(np.array(coefficients), n).dense()
+    for separation, most in itertools.product(range(1, n + 1), range(1, n + 1)):
+        participation = {"kind": "min_sep", "min_sep": separation, "max_participations": most}
+        for structure, tensors in (("toeplitz", {"coefficients": np.array(coefficients)}), ("dense", {"": array})):
+            check_against_every_pattern(Strategy(structure, tensors, n), array, participation)
+
+
+def test_columns_with_factors() -> None:
+    rng = np.random.default_rng(3)
+    scale = 2.0 ** rng.integers(-2, 3, 6)
+    for structure in ("dense", "toeplitz", "banded"):
+        inner = random_result(rng, structure, {"kind": "single"}, 6).strategy
+        exact = Strategy("scaled", {**inner.tensors(), "column_scale": scale}, 6)
+        for participation in (
+            {"kind": "single"},
+            {"kind": "fixed_epochs", "epochs": 3},
+            {"kind": "min_sep", "min_sep": 2},
+        ):
+            check_against_every_pattern(exact, inner.dense() * scale, participation)
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (6, 2, 2), (6, 1, 2, 2)])
+def test_buffers_are_enclosed(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    middle, feeds, outputs = rng.random(shape), rng.standard_normal((6, 2)), rng.standard_normal((6, 2))
+    matrix = BufferedMatrix(1 + rng.random(6), middle, feeds, outputs)
+    exact = Strategy(matrix.structure, matrix.tensors(), 6)
+    dense = matrix.dense()
+    for participation in ({"kind": "single"}, {"kind": "fixed_epochs", "epochs": 3}, {"kind": "min_sep", "min_sep": 2}):
+        bracket = squared_sensitivity(exact, participation)
+        signed, absolute = true_squares(dense, participation)
+        assert float(bracket.lower) <= float(signed) * (1 + 1e-13)
+        assert float(bracket.upper) >= float(signed) * (1 - 1e-13)
+        if participation["kind"] == "single":
+            assert bracket.exact
+            assert float(bracket.upper) == pytest.approx(float(absolute), rel=1e-14)
+
+
+def test_buffers_that_grow_are_refused() -> None:
+    n = 400
+    ones = np.ones((n, 2))
+    parts_ = {"diagonal": np.ones(n), "transition": np.full((n, 2, 2), 0.75), "input": ones, "output": ones}
+    with pytest.raises(TooLarge, match="grow"):
+        squared_sensitivity(Strategy("state_space", parts_, n), {"kind": "single"})
+
+
+def test_long_structured_matrices() -> None:
+    n = 20_000
+    column = 0.9 ** np.arange(64.0)
+    bands = np.zeros((8, n))
+    for d in range(8):
+        bands[d, : n - d] = 0.5**d
+    twice = {"kind": "min_sep", "min_sep": 5_000, "max_participations": 2}
+    toeplitz = squared_sensitivity(Strategy("banded_toeplitz", {"coefficients": column}, n), twice)
+    banded = squared_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "fixed_epochs", "epochs": 4})
+    assert toeplitz.lower == toeplitz.upper == 2 * sum(Fraction(c) ** 2 for c in column)
+    assert banded.lower == banded.upper == 4 * sum(Fraction(1, 4**d) for d in range(8))
+    overlapping = squared_sensitivity(
+        Strategy("toeplitz", {"coefficients": np.resize([1.0, -0.5], n) / np.arange(1, n + 1)}, n), twice
+    )
+    assert not overlapping.exact and overlapping.lower < overlapping.upper
+    with pytest.raises(TooLarge, match="no exact rule"):
+        squared_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "min_sep", "min_sep": 4})
+
+
+def test_participations_that_do_not_fit() -> None:
+    exact = Strategy("dense", {"": np.eye(4)}, 4)
+    for participation in (
+        {"kind": "fixed_epochs", "epochs": 3},
+        {"kind": "min_sep", "min_sep": 5},
+        {"kind": "poisson"},
+    ):
+        with pytest.raises(InvalidParticipation, match="does not fit"):
+            squared_sensitivity(exact, participation)
+
+
+SPECS = [
+    {"workload": {"kind": "prefix", "n": 24}},
+    {
+        "workload": {"kind": "prefix", "n": 24},
+        "participation": {"kind": "fixed_epochs", "epochs": 4},
+        "tolerance": 1e-6,
+    },
+    {"workload": {"kind": "momentum", "n": 24, "momentum": 0.9}, "objective": {"kind": "lambda_tau", "tau": 4}},
+    {
+        "workload": {"kind": "decay", "n": 24, "rate": 0.9},
+        "objective": {"kind": "weighted", "weights": [1.0, 3.0] * 12},
+    },
+    {
+        "workload": {"kind": "prefix", "n": 24},
+        "mechanism": {"kind": "square_root"},
+        "participation": {"kind": "min_sep", "min_sep": 6},
+        "objective": {"kind": "max"},
+    },
+    {"workload": {"kind": "window", "n": 24, "width": 5}, "mechanism": {"kind": "nu_toeplitz", "nu": "tune"}},
+    {
+        "workload": {"kind": "prefix", "n": 24},
+        "mechanism": {"kind": "square_root", "normalization": "columns"},
+        "participation": {"kind": "fixed_epochs", "epochs": 3},
+    },
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_results_of_solvers_are_supported(spec: dict) -> None:
+    result = solvers.solve(parse_spec(spec))
+    for made in (result, result.with_matrices(["C", "C_inv", "B"])):
+        report = check_factor_file(sealed(*parts(made)))
+        assert report.supported, report.failed
+        assert 0 <= report.sensitivity["overstated_ulps"] < 2000
+    bound = result.certificate.lower_bound
+    if bound is not None:
+        manifest, tensors = parts(result)
+        manifest["certificate"]["lower_bound"]["objective"] *= 1 + 1e-6
+        failed = check_factor_file(sealed(manifest, tensors)).failed
+        assert any("lower bound" in text for text in failed)
+
+
+def test_losses_that_are_claimed_too_small_fail() -> None:
+    result = random_result(np.random.default_rng(1), "dense", {"kind": "single"})
+    for name in result.manifest["certificate"]["loss"]:
+        manifest, tensors = parts(result)
+        manifest["certificate"]["loss"][name] *= 1 - 1e-7
+        assert any(f"loss.{name}" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_claims_that_are_no_numbers(value: float) -> None:
+    manifest, tensors = parts(random_result(np.random.default_rng(1), "dense", {"kind": "single"}))
+    claim(manifest, 1.0)
+    manifest["certificate"]["sensitivity"]["hex"] = value.hex()
+    assert any("positive" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+def test_a_strangers_matrix() -> None:
+    rng = np.random.default_rng(2)
+    array = np.tril(rng.random((16, 16))) + np.eye(16)
+    array /= np.linalg.norm(array, axis=0)
+    once, twice = {"kind": "single"}, {"kind": "min_sep", "min_sep": 4}
+    report = check_strategy(array, once, claim=1 + 1e-15)
+    assert report.supported and report.sensitivity["kind"] == "exact" and not report.warnings
+    assert not check_strategy(array, twice).supported
+    assert check_strategy(array, twice, claim=4.0).supported
+
+
+def warnings_of(array: np.ndarray, participation: dict) -> str:
+    return "; ".join(check_strategy(array, participation, claim=100.0).warnings)
+
+
+def test_warnings_about_a_strangers_matrix() -> None:
+    twice = {"kind": "min_sep", "min_sep": 2}
+    lower = np.tril(np.ones((6, 6)))
+    assert "negative entries" in warnings_of(2 * np.eye(6) - lower * 0.5, twice)
+    assert "6 bands, more than min_sep=2" in warnings_of(lower, twice)
+    by_rows = lower / np.linalg.norm(lower, axis=1)[:, None]
+    assert "rows of C have equal norms" in warnings_of(by_rows, {"kind": "single"})
+    assert "rows of C" not in warnings_of(lower / np.linalg.norm(lower, axis=0), {"kind": "single"})
+    rising = ToeplitzMatrix(np.array([0.6, 0.0, 0.6]), 3).dense()
+    assert "not monotone" in warnings_of(rising, {"kind": "min_sep", "min_sep": 1, "max_participations": 2})
+    assert warnings_of(np.eye(6), twice) == ""
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.triu(np.ones((3, 3))), "transposed"),
+        (np.ones((3, 3)), "above the diagonal"),
+        (np.ones((3, 2)), "square"),
+        (-np.eye(3), "not positive"),
+        (np.diag([1.0, 0.0]), "not positive"),
+    ],
+)
+def test_matrices_that_are_no_strategies(array: np.ndarray, message: str) -> None:
+    with pytest.raises(InvalidStrategy, match=message):
+        check_strategy(array, {"kind": "single"})
+
+
+def test_arrays_from_files(tmp_path) -> None:
+    from safetensors.numpy import save_file
+
+    array = np.tril(np.random.default_rng(1).random((4, 4)))
+    np.save(tmp_path / "C.npy", array)
+    save_file({"C": array, "more": np.ones(2)}, tmp_path / "C.safetensors")
+    save_file({"mine": array.astype(np.float32)}, tmp_path / "float.safetensors")
+    assert (read_array(tmp_path / "C.npy") == array).all()
+    assert (read_array(tmp_path / "C.safetensors") == array).all()
+    assert (read_array(tmp_path / "float.safetensors") == array.astype(np.float32)).all()
+    with pytest.raises(InvalidStrategy, match="none of them is named"):
+        save_file({"a": array, "b": array}, tmp_path / "two.safetensors")
+        read_array(tmp_path / "two.safetensors")
+    for name, refused in (("o", np.array([[None]])), ("s", np.array([["a"]])), ("c", array + 1j), ("v", array[0])):
+        np.save(tmp_path / f"{name}.npy", refused, allow_pickle=True)
+        with pytest.raises((InvalidStrategy, CorruptObject)):
+            read_array(tmp_path / f"{name}.npy")
+    np.save(tmp_path / "big.npy", np.array([[2**53 + 1]]))
+    with pytest.raises(InvalidStrategy, match="above 2"):
+        read_array(tmp_path / "big.npy")
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "C.npy").read_bytes()[:-8])
+    with pytest.raises(CorruptObject, match="not a .npy file"):
+        read_array(tmp_path / "cut.npy")
