@@ -49,7 +49,7 @@ class Goal:
         factor = self.value / self.limit if self.at_least else self.limit / self.value
         verdict = {
             True: f"met, {factor:.3g} times over",
-            False: f"MISSED by a factor {1 / factor:.3g}" if factor > 0 else "MISSED",
+            False: f"MISSED by a factor {1 / factor:.4g}" if factor > 0 else "MISSED",
             None: f"open: the other side was stopped by the clock, {1 / factor:.3g} times too early to tell",
         }[self.met]
         return f"goal {self.name} {'>=' if self.at_least else '<='} {self.limit:g}: {verdict}"

@@ -148,6 +148,22 @@ def test_rows_of_a_peer_that_met_the_clock_are_lower_bounds(
     assert "or more" in capsys.readouterr().out
 
 
+def test_a_run_whose_loss_no_longer_falls_is_not_the_fastest(benchmark_of: Any) -> None:
+    peer = benchmark_of("peer")
+
+    def run_of(times: list[float], losses: list[float], *, stalled: bool) -> Any:
+        document = {"times": times, "losses": losses, "default_stop": None, "stalled": stalled, "compile_seconds": 0.0}
+        return peer.Run(document, lower_bound=1.0)
+
+    stuck = run_of([1.0, 2.0], [2.0, 2.0], stalled=True)
+    slow = run_of([1.0, 9.0], [2.0, 1.0], stalled=False)
+    stopped = run_of([1.0, 5.0], [2.0, 1.5], stalled=False)
+    assert peer._fastest([], 1e-9) is None
+    assert peer._fastest([stuck], 1e-9) is None
+    assert peer._fastest([stuck, slow], 1e-9) is slow
+    assert peer._fastest([stuck, slow, stopped], 1e-9) is stopped
+
+
 def test_without_the_peer_the_benchmark_says_so(
     benchmark_of: Any, machine: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
