@@ -16,14 +16,15 @@ import factorize
 from factorize.errors import UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.matrix import MAX_DENSE
-from factorize.mechanisms import Auto, Banded, Dense
+from factorize.mechanisms import Auto, Banded, BufferedLinear, Dense
 from factorize.objective import MaxError
-from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.participation import MinSep, Single
 from factorize.solution import Progress, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import UserMatrix, Workload
 from solvers import (
     banded,
+    buffered_linear,
     closed_form,
     dense,
     epoch_optimum,
@@ -40,6 +41,8 @@ from solvers.problem import Problem
 __all__ = ["SOLVERS", "Entry", "Estimate", "choose", "estimate", "solve"]
 
 LARGEST_AUTOMATIC = 8192
+BUFFERS_AUTOMATIC = 8
+"""Above that n: within 3e-5 of the optimum at n = 10^6; even, since momentum needs two for each pole."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
         Entry(max_error.solve, max_error.supports, max_error.estimate),
         Entry(dense.solve, dense.supports, dense.estimate),
     ),
+    "buffered_linear": (Entry(buffered_linear.solve, buffered_linear.supports, buffered_linear.estimate),),
     "banded": (Entry(banded.solve, banded.supports, banded.estimate),),
     "toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
     "banded_toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
@@ -80,8 +84,8 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
 def choose(spec: Spec) -> Spec:
     """Return the canonical spec with a named mechanism that has a solver.
 
-    `auto` is `dense` for single participation up to n = 8192 and for fixed epochs, and `banded` with `min_sep` bands for
-    min_sep.
+    `auto` is `dense` for single participation up to n = 8192 and for fixed epochs, `buffered_linear` with 8 buffers for
+    single participation above, and `banded` with `min_sep` bands for min_sep.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -137,7 +141,7 @@ def _ignore(_progress: Progress) -> None:
     """Take a step's report and do nothing with it."""
 
 
-def _automatic(spec: Spec) -> Dense | Banded:
+def _automatic(spec: Spec) -> Dense | Banded | BufferedLinear:
     if isinstance(spec.objective, MaxError) and not isinstance(spec.participation, Single):
         raise UnsupportedProblem(
             "'auto' has a certified optimum of objective 'max' for single participation only; ask for nu_toeplitz or "
@@ -145,12 +149,20 @@ def _automatic(spec: Spec) -> Dense | Banded:
         )
     if isinstance(spec.participation, MinSep):
         return Banded(kind="banded", bands=spec.participation.min_sep)
-    if spec.workload.n > LARGEST_AUTOMATIC and not isinstance(spec.participation, FixedEpochs):
-        raise UnsupportedProblem(
-            f"'auto' means 'buffered_linear' above n={LARGEST_AUTOMATIC} (got n={spec.workload.n}), which is not in "
-            f"this release; ask for nu_toeplitz, or for dense up to n={MAX_DENSE}, by name"
-        )
+    if spec.workload.n > LARGEST_AUTOMATIC and isinstance(spec.participation, Single):
+        return _streaming(spec)
     return Dense(kind="dense")
+
+
+def _streaming(spec: Spec) -> BufferedLinear:
+    named = BufferedLinear(kind="buffered_linear", buffers=BUFFERS_AUTOMATIC)
+    reason = buffered_linear.supports(spec.model_copy(update={"mechanism": named}))
+    if reason is not None:
+        raise UnsupportedProblem(
+            f"'auto' means 'buffered_linear' above n={LARGEST_AUTOMATIC} (got n={spec.workload.n}): {reason}; or ask "
+            f"for dense by name, up to n={MAX_DENSE}"
+        )
+    return named
 
 
 def _entry(spec: Spec) -> Entry:

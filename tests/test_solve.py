@@ -36,6 +36,7 @@ class TestChoosing:
         [
             (spec_of(), "dense"),
             (spec_of(8192), "dense"),
+            (spec_of(8193), "buffered_linear"),
             (spec_of(participation={"kind": "fixed_epochs", "epochs": 4}), "dense"),
             (spec_of(participation={"kind": "fixed_epochs", "epochs": 1}), "dense"),
             (spec_of(participation={"kind": "min_sep", "min_sep": 9, "max_participations": 1}), "dense"),
@@ -56,7 +57,7 @@ class TestChoosing:
             (spec_of(objective={"kind": "max"}), "nu_toeplitz or square_root"),
             (spec_of(objective={"kind": "max"}, mechanism={"kind": "dense"}), "nu_toeplitz or square_root"),
             (spec_of(participation={"kind": "min_sep", "min_sep": 4}, mechanism={"kind": "dense"}), "nu_toeplitz"),
-            (spec_of(8193), "n=8192 .got n=8193."),
+            (spec_of(workload={"kind": "window", "n": 8193, "width": 2}), "n=8192 .got n=8193."),
         ],
     )
     def test_what_is_refused_and_the_way_out(self, spec, words):
