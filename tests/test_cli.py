@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import PROGRAM, ROOT, CommandLine, Run, environment
+from exact_files import claim, parts, sealed
 from safetensors.numpy import load_file
 
 from factorize import __version__
@@ -277,8 +278,56 @@ def test_verify_takes_digests_and_reserialised_files(solved: CommandLine) -> Non
     assert solved("verify", other).code == 0
 
 
-def test_verify_exact_is_a_later_release(solved: CommandLine) -> None:
-    assert "later release" in solved("verify", "dense.safetensors", "--exact").error(2)
+def test_verify_exact_checks_the_bytes_in_integers(solved: CommandLine) -> None:
+    done = solved("verify", "dense.safetensors", "--exact")
+    assert done.code == 0 and "attained by   steps" in done.out and "without rounding" in done.out
+    known = load(solved.home / "dense.safetensors")
+    document = solved("verify", known.digest, "--exact", "--output", "json").json()
+    assert document["verified"] is True and document["failed"] == []
+    assert document["sensitivity"]["overstated_ulps"] >= 0
+    assert document["certificate"]["sensitivity"]["value"] >= document["sensitivity"]["upper"]
+
+
+def test_verify_exact_refuses_a_claim_that_is_too_low(solved: CommandLine, within: Within, tmp_path: Path) -> None:
+    manifest, tensors = parts(load(solved.home / "dense.safetensors"))
+    claim(manifest, manifest["certificate"]["sensitivity"]["value"] * (1 - 1e-14))
+    path = tmp_path / "low.safetensors"
+    path.write_bytes(sealed(manifest, tensors))
+    done = within("verify", path, "--exact")
+    assert done.code == 4 and "NOT SUPPORTED" in done.out and "understated" in done.out
+    document = within("verify", path, "--exact", "--output", "json")
+    assert document.code == 4 and document.json()["verified"] is False
+
+
+def test_verify_takes_a_strangers_strategy(within: Within, tmp_path: Path) -> None:
+    array = np.tril(np.ones((8, 8)))
+    path = tmp_path / "C.npy"
+    np.save(path, array / np.linalg.norm(array, axis=0).max())
+    twice = '{"kind": "min_sep", "min_sep": 4}'
+    low = within("verify", "--strategy", path, "--participation", twice)
+    assert low.code == 4 and "8 bands, more than min_sep=4" in low.out and "steps +0 +4" in low.out
+    high = within("verify", "--strategy", path, "--participation", twice, "--claim", "2", "--output", "json")
+    assert high.code == 0 and high.json()["sensitivity"]["kind"] == "exact"
+    assert within("verify", "--strategy", path, "--participation", "single", "--claim", "1.000001").code == 0
+    whole = json.dumps({"workload": {"kind": "prefix", "n": 8}, "participation": {"kind": "fixed_epochs", "epochs": 2}})
+    assert within("verify", "--strategy", path, "--participation", whole, "--claim", "2").code == 0
+
+
+def test_verify_strategy_refuses_what_it_cannot_read(within: Within, tmp_path: Path) -> None:
+    path = tmp_path / "C.npy"
+    np.save(path, np.triu(np.ones((3, 3))))
+    assert "transposed" in within("verify", "--strategy", path, "--participation", "single").error(4)
+    assert "--participation" in within("verify", "--strategy", path).error(2)
+    assert "one thing" in within("verify").error(2)
+    assert "one thing" in within("verify", path, "--strategy", path).error(2)
+    assert "epochs" in within(
+        "verify", "--strategy", path, "--participation", '{"kind": "fixed_epochs", "epochs": 2}'
+    ).error(2)
+    assert "n=4" in within(
+        "verify", "--strategy", path, "--participation", '{"workload": {"kind": "prefix", "n": 4}}'
+    ).error(2)
+    path.write_bytes(b"\x93NUMPY")
+    within("verify", "--strategy", path, "--participation", "single").error(4)
 
 
 def damage(kind: str, data: bytes) -> bytes:

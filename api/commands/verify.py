@@ -2,49 +2,91 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.commands.options import Output, StoreUrl, Target
+from api.commands.options import Output, StoreUrl
 from api.commands.sources import open_target
 from api.commands.text import describe_certificate
 from api.exits import VerificationFailed
 from api.terminal import OutputForm, emit
-from factorize.errors import CertificateError, CorruptObject, UnsupportedProblem
+from factorize.errors import CertificateError, CorruptObject, InvalidParameter
 
 if TYPE_CHECKING:
     from factorize.certificate import Certificate
     from factorize.factorization import Factorization
 
-Exact = Annotated[bool, typer.Option("--exact", help="Check in rational arithmetic (a later release).")]
+Exact = Annotated[bool, typer.Option("--exact", help="Check every claim in integers and rationals, from the bytes.")]
+OptionalTarget = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE|DIGEST",
+        help="A factor file, or the digest or spec digest of a stored result.",
+        show_default=False,
+    ),
+]
+StrategyFile = Annotated[
+    Path | None,
+    typer.Option("--strategy", metavar="C.npy", help="A matrix of your own: .npy or .safetensors.", show_default=False),
+]
+ParticipationText = Annotated[
+    str | None,
+    typer.Option(
+        "--participation",
+        metavar="JSON|SPEC",
+        help="With --strategy: who takes part when, as JSON, or a spec that says so.",
+        show_default=False,
+    ),
+]
+Claim = Annotated[float, typer.Option("--claim", help="With --strategy: the sensitivity that you believe it has.")]
 
 
-def verify(target: Target, exact: Exact = False, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+def verify(
+    target: OptionalTarget = None,
+    exact: Exact = False,
+    strategy: StrategyFile = None,
+    participation: ParticipationText = None,
+    claim: Claim = 1.0,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
     """Recompute the certificate of a result from its bytes, and say what was checked and what was not.
 
-    Exits with 4 where a number does not hold or the bytes are damaged.
+    With --strategy: answer whether a matrix of your own has the sensitivity that you believe. Exits with 4 where a
+    number does not hold or the bytes are damaged.
     """
-    if exact:
-        raise UnsupportedProblem(
-            "--exact (the check in rational arithmetic) comes with a later release; verify without it recomputes every "
-            "number in double precision, with the sensitivity and the bound rounded outwards"
-        )
+    from api.commands.exact import check_file, finish, verify_strategy
+
+    if (target is None) == (strategy is None):
+        raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
+    if strategy is not None:
+        return verify_strategy(strategy, participation, claim, output)
+    assert target is not None
     try:
         factorization = open_target(target, store)
+        report = check_file(target, store, factorization) if exact else None
+        if report is not None and not report.supported:
+            return finish(report, _head(factorization), output)
         fresh = factorization.verify()
     except (CertificateError, CorruptObject) as error:
         raise VerificationFailed(error) from None
-    checked, unchecked = _checked(factorization, fresh), _unchecked(fresh)
+    if report is not None:
+        report.checked.append("the certificate in double precision, recomputed by other code, agrees with the claims")
+        return finish(report, _head(factorization) | {"certificate": fresh.document()}, output)
     document = {
         "verified": True,
-        "digest": factorization.digest,
-        "spec_digest": factorization.spec_digest,
-        "checked": checked,
-        "not_checked": unchecked,
+        **_head(factorization),
+        "checked": _checked(factorization, fresh),
+        "not_checked": _unchecked(fresh),
         "certificate": fresh.document(),
     }
     emit(output, document, _text(document))
+
+
+def _head(factorization: Factorization) -> dict[str, Any]:
+    return {"digest": factorization.digest, "spec_digest": factorization.spec_digest}
 
 
 def _checked(factorization: Factorization, fresh: Certificate) -> list[str]:
@@ -67,7 +109,7 @@ def _checked(factorization: Factorization, fresh: Certificate) -> list[str]:
 
 
 def _unchecked(fresh: Certificate) -> list[str]:
-    left = ["exact arithmetic: everything was recomputed in double precision (verify --exact is a later release)"]
+    left = ["exact arithmetic: everything was recomputed in double precision; verify --exact does it in integers"]
     left.append("who solved it, with what and for how long: provenance is recorded, not proved")
     if fresh.lower_bound is None:
         left.append("optimality: no lower bound is known for this participation and objective, or none was stored")
