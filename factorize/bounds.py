@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize import resolvents
+from factorize import block_resolvents, resolvents
 from factorize.errors import CertificateError
 from factorize.matrix import Matrix
 from factorize.objective import MaxError
@@ -35,6 +35,7 @@ DENSE_RULE = "nuclear norm dual"
 RESOLVENT_RULE = "nuclear norm dual, by resolvents of the bidiagonal inverse"
 MAX_RULE = "nuclear norm dual with row weights"
 MAX_RESOLVENT_RULE = "nuclear norm dual with row weights, by resolvents of the bidiagonal inverse"
+BLOCK_RESOLVENT_RULE = "nuclear norm dual, by block resolvents of the bidiagonal inverse"
 _DIRECT_SVD = 640
 _LARGEST_DENSE = 8192
 _LARGEST_SVD = 4096
@@ -85,7 +86,12 @@ def lower_bound(
             bound = spec.objective.scale(spec.workload.m) * structured**2 / cost * (1 - 4 * UNIT)
             return LowerBound(bound, RESOLVENT_RULE)
     elif isinstance(spec.participation, FixedEpochs) and "factors" in dual:
-        factor, cost = _fixed_epochs(dual["factors"], spec.participation.patterns(spec.workload.n))
+        patterns = spec.participation.patterns(spec.workload.n)
+        by_blocks = spec.workload.n > _DIRECT_SVD
+        bound = _by_block_resolvents(spec, dual["factors"], patterns.shape) if by_blocks else None
+        if bound is not None or max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
+            return bound
+        factor, cost = _fixed_epochs(dual["factors"], patterns)
     else:
         return None
     if max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
@@ -136,15 +142,35 @@ def _times(target: np.ndarray, factor: np.ndarray) -> np.ndarray:
     return target * factor if factor.ndim == 1 else target @ factor
 
 
+def _by_block_resolvents(spec: Spec, factors: np.ndarray, shape: tuple[int, ...]) -> LowerBound | None:
+    """Return the bound in O(n k^2), or None where W A has no bidiagonal inverse or its numbers vary too much."""
+    inverse = spec.workload.bidiagonal_inverse()
+    weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
+    if weighted is None:
+        return None
+    cost = _cost_of_factors(factors, shape)
+    norm = block_resolvents.nuclear_norm_below(weighted, factors)
+    if norm is None:
+        return None
+    bound = spec.objective.scale(spec.workload.m) * norm**2 / cost * (1 - 8 * UNIT)
+    return LowerBound(bound, BLOCK_RESOLVENT_RULE)
+
+
+def _cost_of_factors(factors: np.ndarray, shape: tuple[int, ...]) -> float:
+    """Sum over the classes of the largest diagonal entry of F F^T, rounded up; shape is (b, k) of the patterns."""
+    wanted = (*shape, shape[1])
+    if factors.shape != wanted or not np.isfinite(factors).all() or not factors.any():
+        raise CertificateError(f"dual.factors must be finite, not all zero, of shape {wanted}; got {factors.shape}")
+    squares = np.einsum("jik,jik->ji", factors, factors).max(axis=1)
+    return math.fsum(squares) * (1 + (factors.shape[1] + 4) * UNIT)
+
+
 def _fixed_epochs(factors: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, float]:
-    b, k = patterns.shape
-    if factors.shape != (b, k, k) or not np.isfinite(factors).all() or not factors.any():
-        raise CertificateError(f"dual.factors must be finite, not all zero, of shape {(b, k, k)}; got {factors.shape}")
-    n = b * k
-    factor = np.zeros((n, n))
+    cost = _cost_of_factors(factors, patterns.shape)
+    factor = np.zeros((patterns.size, patterns.size))
     for pattern, block in zip(patterns, factors, strict=True):
         factor[np.ix_(pattern, pattern)] = block
-    return factor, float(np.einsum("jik,jik->ji", factors, factors).max(axis=1).sum())
+    return factor, cost
 
 
 def _polar_guess(strategy: Matrix, weighted_decoder: np.ndarray | None, factor: np.ndarray) -> np.ndarray | None:
