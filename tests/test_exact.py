@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import WORKLOADS
 from exact_files import claim, fractions, participation_of, parts, patterns_of, random_result, sealed, true_squares
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +23,27 @@ from factorize.exact.strategy import Strategy
 from factorize.exact.workload import workload_numbers
 from factorize.matrix import ToeplitzMatrix
 from factorize.workloads import UserMatrix
+
+N = 12
+RATES = [1.0] * 4 + [0.0] * 3 + [0.3] * 5
+WORKLOADS = {
+    "prefix": {"kind": "prefix", "n": N},
+    "identity": {"kind": "identity", "n": N},
+    "momentum": {"kind": "momentum", "n": N, "momentum": 0.9},
+    "momentum and rates": {"kind": "momentum", "n": N, "momentum": 0.9, "learning_rates": RATES},
+    "nesterov": {"kind": "momentum", "n": N, "momentum": 0.8, "nesterov": True, "learning_rates": RATES},
+    "schedule": {"kind": "schedule", "n": N, "learning_rates": {"kind": "cosine"}},
+    "decoupled": {"kind": "weight_decay", "n": N, "rate": 0.1, "mode": "decoupled", "learning_rates": RATES},
+    "coupled": {"kind": "weight_decay", "n": N, "rate": 0.1, "mode": "coupled", "momentum": 0.5},
+    "decay": {"kind": "decay", "n": N, "rate": 0.7},
+    "window": {"kind": "window", "n": N, "width": 4},
+    "srg": {"kind": "srg", "n": N, "momentum": 0.9, "decay": 0.5},
+    "mu2 q": {"kind": "mu2", "n": N, "output": "q"},
+    "mu2 w": {"kind": "mu2", "n": N, "output": "w"},
+    "mu2 x": {"kind": "mu2", "n": N, "output": "x"},
+    "square": {"kind": "matrix", "rows": [[float((3 * i + j) % 7 - 2) * (j <= i) for j in range(N)] for i in range(N)]},
+    "wide": {"kind": "matrix", "rows": [[1.0 + (i * j) % 5 for j in range(N)] for i in range(N // 2)]},
+}
 
 MATRICES = {
     "toeplitz with signs": [1.0, -0.5, 0.25, 0.4, -0.1, 0.3],
@@ -231,6 +251,9 @@ SPECS = [
         "objective": {"kind": "max"},
     },
     {"workload": {"kind": "window", "n": 24, "width": 5}, "mechanism": {"kind": "nu_toeplitz", "nu": "tune"}},
+    {"workload": {"kind": "prefix", "n": 24}, "objective": {"kind": "max"}, "tolerance": 1e-6},
+    {"workload": {"kind": "prefix", "n": 24}, "participation": {"kind": "min_sep", "min_sep": 6}, "tolerance": 1e-6},
+    {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "buffered_linear", "buffers": 2}, "tolerance": 0.1},
     {
         "workload": {"kind": "prefix", "n": 24},
         "mechanism": {"kind": "square_root", "normalization": "columns"},
