@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from factorize.model import Count, Fraction, Frozen, Long, NonNegative, Positive
+from factorize.model import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256
 
 Normalization = Literal["none", "columns", "auto"]
 
@@ -149,6 +149,13 @@ class Semidefinite(Mechanism):
     kind: Literal["semidefinite"]
 
 
+class Added(Mechanism):
+    """A strategy of the user's own, named by the sha256 of its raw little-endian float64 bytes; never solved."""
+
+    kind: Literal["added"]
+    sha256: Sha256
+
+
 AnyMechanism = Annotated[
     Auto
     | Dense
@@ -166,6 +173,7 @@ AnyMechanism = Annotated[
     | Fft
     | AntiPgd
     | IdentityMechanism
-    | Semidefinite,
+    | Semidefinite
+    | Added,
     Field(discriminator="kind"),
 ]

@@ -18,6 +18,7 @@ class Outcome(Enum):
     CONVERGED = "the solver's own stopping rule was met"
     CLOSED_FORM = "a closed form, nothing to converge"
     LOCAL_OPTIMUM = "converged to a stationary point of a class that is not convex; no smaller loss was found in it"
+    ADDED = "a strategy of the user's own, not optimised here; compare its loss with a solver's"
     ROUNDING_LIMIT = "no further progress in double precision; ask for a larger tolerance"
     ITERATION_LIMIT = "stopped at the iteration limit; ask for a larger tolerance, or start from a neighbouring result"
 

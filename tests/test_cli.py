@@ -37,8 +37,8 @@ from factorize.errors import (
 )
 from factorize.factorization import load, manifest_digest
 
-COMMANDS = ("solve", "batch", "get", "verify", "plot", "calibrate", "serve", "fsck")
-LATER = ("compare", "add", "worker", "gc", "jobs ls", "jobs show", "jobs watch", "jobs cancel", "keys create")
+COMMANDS = ("solve", "batch", "add", "get", "verify", "plot", "calibrate", "serve", "fsck")
+LATER = ("compare", "worker", "gc", "jobs ls", "jobs show", "jobs watch", "jobs cancel", "keys create")
 LATER += ("keys ls", "keys revoke", "db upgrade")
 HEAVY = ("cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy")
 

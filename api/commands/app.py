@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from api.commands import later
+from api.commands.add import add
 from api.commands.batch import batch
 from api.commands.calibrate import calibrate
 from api.commands.fsck import fsck
@@ -24,7 +25,7 @@ from api.terminal import OutputForm, emit, remark
 from factorize.errors import FactorizeError
 
 NAME = "factorize"
-COMMANDS = (solve, batch, get, verify, plot, calibrate, serve, fsck)
+COMMANDS = (solve, batch, add, get, verify, plot, calibrate, serve, fsck)
 
 app = typer.Typer(
     name=NAME,

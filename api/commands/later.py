@@ -10,7 +10,6 @@ from factorize.errors import UnsupportedProblem
 
 COMMANDS = {
     "compare": "compare all mechanisms that fit a spec",
-    "add": "certify and store a strategy of your own",
     "worker": "run a worker of a cluster",
     "gc": "remove what nothing names",
 }

@@ -1,0 +1,106 @@
+"""`factorize add`: certify a strategy of your own and store it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.commands.options import Output, StoreUrl
+from api.commands.sources import open_results, read_spec
+from api.commands.text import describe_manifest
+from api.terminal import OutputForm, emit
+from factorize.errors import CertificateError, InvalidStrategy
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from factorize.factorization import Factorization
+    from factorize.matrix import Matrix
+    from factorize.spec import Spec
+
+StrategyArgument = Annotated[
+    Path, typer.Argument(metavar="C.npy", help="The matrix: .npy or .safetensors.", show_default=False)
+]
+SpecOption = Annotated[
+    str,
+    typer.Option("--spec", metavar="SPEC", help="What it is for: a path, '-', or inline JSON.", show_default=False),
+]
+
+
+def add(strategy: StrategyArgument, spec: SpecOption, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """Certify a strategy of your own for a spec, check it exactly from the bytes, and store it.
+
+    Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
+    """
+    from api.child import read_back
+    from factorize.exact import read_array
+
+    array = read_array(strategy)
+    asked = read_spec(spec)
+    results = open_results(store, create=True)
+    found = certified(array, asked, results)
+    _check_exactly(found)
+    manifest = results.put(read_back(found))
+    emit(output, manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)")
+
+
+def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
+    """Return the certified factorization of a matrix under a spec whose mechanism is replaced by `added`.
+
+    Args:
+        array: C, shape (n, n).
+        asked: canonical spec; its mechanism says nothing here.
+        results: the store, for the numbers of users' workloads.
+
+    Raises:
+        InvalidStrategy: no strategy matrix, or not of the spec's n.
+        CertificateError: it does not serve the workload.
+    """
+    import factorize
+    from api.local import bound
+    from factorize.encoding import tensor_digest
+    from factorize.factorization import Factorization
+    from factorize.mechanisms import Added
+    from factorize.solution import Outcome, Solution
+    from factorize.store import Store
+
+    assert isinstance(results, Store)
+    if array.shape != (asked.workload.n, asked.workload.n):
+        raise InvalidStrategy(f"the matrix has shape {array.shape} and the spec asks for n={asked.workload.n}")
+    named = asked.model_copy(update={"mechanism": Added(kind="added", sha256=tensor_digest([array]))})
+    solution = Solution(_structured(array), Outcome.ADDED, 0)
+    solver = {"mechanism": "added", "version": factorize.__version__, "seconds": 0.0, "environment": {}}
+    return Factorization.from_solution(bound(named, results), solution, solver=solver)
+
+
+def _structured(array: np.ndarray) -> Matrix:
+    """Keep a Toeplitz matrix as its column, whose sensitivity has sharper rules."""
+    from factorize.matrix import DenseMatrix, ToeplitzMatrix, check_strategy
+
+    checked = check_strategy(array)
+    if len(checked) > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():
+        return ToeplitzMatrix(checked[:, 0], len(checked))
+    return DenseMatrix(checked)
+
+
+def _check_exactly(found: Factorization) -> None:
+    """Run the exact checker over the bytes that will be stored.
+
+    Raises:
+        CertificateError: a claim is not supported.
+        TooLarge: the sensitivity cannot be evaluated exactly at this size.
+    """
+    from factorize.exact import check_factor_file
+    from factorize.workloads import UserMatrix
+
+    workload = found.spec.workload
+    user = {str(workload.sha256): workload.array} if isinstance(workload, UserMatrix) else {}
+    with tempfile.TemporaryDirectory(prefix="factorize-") as folder:
+        path = Path(folder) / "added.safetensors"
+        found.save(path)
+        report = check_factor_file(path.read_bytes(), user=user)
+    if not report.supported:
+        raise CertificateError("; ".join(report.failed))
