@@ -248,7 +248,7 @@ def _row(report: Report, title: str, ours: Solved, peer: Run, step: int | None, 
     )
 
 
-def run(report: Report, *, cap: float = 120.0) -> None:
+def run(report: Report, *, cap: float = 300.0) -> None:
     """Run all comparisons."""
     try:
         interpreter = python()
