@@ -23,18 +23,21 @@ from typing import Any
 
 import numpy as np
 
-from factorize import block_resolvents, resolvents
+from factorize import block_resolvents, determinants, resolvents
 from factorize.errors import CertificateError
 from factorize.matrix import Matrix
 from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, Single
 from factorize.rounding import UNIT
 from factorize.spec import Spec
+from factorize.workloads.state_space import StateSpace, scaling
 
 DENSE_RULE = "nuclear norm dual"
 RESOLVENT_RULE = "nuclear norm dual, by resolvents of the bidiagonal inverse"
+DETERMINANT_RULE = "nuclear norm dual, by log-determinants of the recursion"
 MAX_RULE = "nuclear norm dual with row weights"
 MAX_RESOLVENT_RULE = "nuclear norm dual with row weights, by resolvents of the bidiagonal inverse"
+MAX_DETERMINANT_RULE = "nuclear norm dual with row weights, by log-determinants of the recursion"
 BLOCK_RESOLVENT_RULE = "nuclear norm dual, by block resolvents of the bidiagonal inverse"
 _DIRECT_SVD = 640
 _LARGEST_DENSE = 8192
@@ -83,8 +86,8 @@ def lower_bound(
         factor, cost = np.sqrt(weights), math.fsum(weights)
         structured = _structured_norm(spec, weights) if spec.workload.n > _DIRECT_SVD else None
         if structured is not None:
-            bound = spec.objective.scale(spec.workload.m) * structured**2 / cost * (1 - 4 * UNIT)
-            return LowerBound(bound, RESOLVENT_RULE)
+            norm, rule = structured
+            return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * (1 - 4 * UNIT), rule)
     elif isinstance(spec.participation, FixedEpochs) and "factors" in dual:
         patterns = spec.participation.patterns(spec.workload.n)
         by_blocks = spec.workload.n > _DIRECT_SVD
@@ -102,14 +105,25 @@ def lower_bound(
     return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * allowance, DENSE_RULE)
 
 
-def _structured_norm(spec: Spec, weights: np.ndarray) -> float | None:
-    """Return the norm below in O(n), or None if W A is not of that kind."""
+def _structured_norm(spec: Spec, weights: np.ndarray) -> tuple[float, str] | None:
+    """Return the norm below in O(n) and its rule, or None if W A is no recursion with few states."""
     inverse, steps = spec.workload.bidiagonal_inverse(), spec.workload.first_order()
     weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
     if weighted is not None:
-        return resolvents.nuclear_norm_below(weighted, weights)
+        return resolvents.nuclear_norm_below(weighted, weights), RESOLVENT_RULE
     rows = spec.objective.row_weights(spec.workload.m)
-    return None if steps is None or rows is None else resolvents.nuclear_norm_of_recursion_below(steps, rows, weights)
+    if steps is not None and rows is not None:
+        return resolvents.nuclear_norm_of_recursion_below(steps, rows, weights), RESOLVENT_RULE
+    norm = _norm_by_determinants(spec, spec.objective.state_space(spec.workload.m), weights)
+    return None if norm is None else (norm, DETERMINANT_RULE)
+
+
+def _norm_by_determinants(spec: Spec, objective: StateSpace | None, weights: np.ndarray) -> float | None:
+    """Return the norm of W A diag(sqrt v) below, W given as a recursion, or None if A is no recursion."""
+    factors = spec.workload.recursions()
+    if objective is None or factors is None:
+        return None
+    return determinants.nuclear_norm_below([*factors, objective], weights)
 
 
 def _max_error(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None:
@@ -123,6 +137,10 @@ def _max_error(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None:
     if steps is not None:
         norm = resolvents.nuclear_norm_of_recursion_below(steps, u, v)
         return LowerBound(norm**2 / cost * (1 - 8 * UNIT), MAX_RESOLVENT_RULE)
+    if n > _DIRECT_SVD:
+        recursive = _norm_by_determinants(spec, scaling(np.sqrt(u)), v)
+        if recursive is not None:
+            return LowerBound(recursive**2 / cost * (1 - 8 * UNIT), MAX_DETERMINANT_RULE)
     if max(m, n) > _LARGEST_DENSE:
         return None
     norm = nuclear_norm_below(np.sqrt(u)[:, None] * spec.workload.dense() * np.sqrt(v))

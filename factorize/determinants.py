@@ -99,4 +99,7 @@ def _side(coefficients: Pair, direction: int) -> list[float]:
 def _middle(coefficients: np.ndarray) -> float:
     """Return minus the log of a singular value of middling size. Any number is correct; a good one saves terms."""
     through = np.abs(coefficients[:, 0, -1])
-    return -float(np.log(through[through > 0]).mean()) if through.any() else 0.0
+    largest = float(through.max())
+    if largest == 0:
+        return 0.0
+    return -math.log(largest) - 0.5 * math.log(float(((through / largest) ** 2).mean()))

@@ -1,8 +1,9 @@
-"""Single participation for workloads with a banded inverse: the optimum in O(n) per pole, dense C on demand.
+"""Single participation for workloads with few states: the optimum in O(n) per pole, dense C on demand.
 
-The dual needs only the diagonal of a rational function of a banded matrix (solvers/bidiagonal.py, solvers/momentum.py,
-solvers/newton.py); C follows from a recurrence (solvers/streaming.py). This is `dense` for prefix sums, schedules,
-weight decay, momentum, and restarts of them: thousands of times faster than decompositions, to the same certificate.
+The dual needs only the diagonal of a rational function of (A^T A)^-1 (solvers/bidiagonal.py, solvers/momentum.py,
+solvers/cascade.py, solvers/nesterov.py, solvers/newton.py); C follows from a recurrence (solvers/streaming.py). This is
+`dense` for prefix sums, schedules, weight decay, momentum, SRG, and restarts of them: thousands of times faster than
+decompositions, to the same certificate.
 Steps of rate zero and outputs of weight zero are merged with others first (solvers/merging.py).
 """
 
@@ -24,8 +25,8 @@ from solvers.problem import Problem, Reporter
 
 if TYPE_CHECKING:
     from solvers.bidiagonal import Bidiagonal
+    from solvers.filtered import Filtered
     from solvers.merging import Merged
-    from solvers.momentum import Momentum
     from solvers.newton import Optimum
 
 SMALLEST = 128
@@ -34,6 +35,7 @@ SMALLEST = 128
 _SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
 
 
+_LEAST_NESTEROV = 1e-3  # below, the recurrences of solvers/nesterov.py lose digits
 _RIDGE = 0.2  # of the tolerance, where weights of zero leave columns equal: C needs something that tells them apart
 
 
@@ -50,7 +52,32 @@ def merged_of(workload: Workload, spec: Spec) -> Merged | None:
     return merge(steps, weights)
 
 
-def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Momentum | None:
+def is_filtered(workload: Workload) -> bool:
+    """Return whether A has a form with filters from both ends."""
+    nesterov = workload.nesterov_form()
+    if nesterov is None:
+        return workload.momentum_form() is not None or workload.cascade_form() is not None
+    rise = nesterov.eta[1:] / (nesterov.eta[:-1] * nesterov.lam[:-1])
+    return nesterov.mu >= _LEAST_NESTEROV and bool((rise <= (1 + 1 / nesterov.mu) * (1 - 1e-12)).all())
+
+
+def filtered_of(workload: Workload) -> Filtered | None:
+    """Return A in a form with filters from both ends, or None if it has none."""
+    from solvers.cascade import Cascade
+    from solvers.momentum import Momentum
+    from solvers.nesterov import Nesterov
+
+    if not is_filtered(workload):
+        return None
+    momentum, cascade, nesterov = workload.momentum_form(), workload.cascade_form(), workload.nesterov_form()
+    if momentum is not None:
+        return Momentum(*momentum)
+    if cascade is not None:
+        return Cascade(*cascade)
+    return None if nesterov is None else Nesterov(*nesterov)
+
+
+def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Filtered | None:
     """Return the weighted workload W A in a form with an O(n) solver, or None if it has none."""
     inverse = workload.bidiagonal_inverse()
     weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
@@ -58,11 +85,9 @@ def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Momentum | None
         from solvers.bidiagonal import Bidiagonal
 
         return Bidiagonal(*weighted)
-    form = workload.momentum_form() if isinstance(spec.objective, Mean) else None
-    if form is not None:
-        from solvers.momentum import Momentum
-
-        return Momentum(*form)
+    filtered = filtered_of(workload) if isinstance(spec.objective, Mean) else None
+    if filtered is not None:
+        return filtered
     merged = merged_of(workload, spec)
     if merged is not None:
         from solvers.bidiagonal import Bidiagonal
@@ -88,7 +113,7 @@ def supports(spec: Spec) -> str | None:
     inverse = workload.bidiagonal_inverse()
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
-    if isinstance(spec.objective, Mean) and workload.momentum_form() is not None:
+    if isinstance(spec.objective, Mean) and is_filtered(workload):
         return None
     if workload.first_order() is not None and spec.objective.row_weights(workload.m) is not None:
         return None
@@ -131,7 +156,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     )
 
 
-def ascend(structure: Bidiagonal | Momentum, problem: Problem, progress: ProgressCallback) -> Optimum:
+def ascend(structure: Bidiagonal | Filtered, problem: Problem, progress: ProgressCallback) -> Optimum:
     """Return dual weights whose gap is safely below the tolerance, or as good as rounding allows.
 
     Raises:

@@ -9,17 +9,19 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from factorize import determinants
 from factorize.composition import composed
 from factorize.double_double import add, multiply, reciprocal, root
 from factorize.filter_recurrences import log_determinant, reach
+from factorize.objective import MaxError
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.state_space import StateSpace
 
 U = Fraction(1, 2**53)
+COOLDOWN = {"kind": "linear_cooldown", "steps": 2000, "final": 0.05}
 
 
 def spec(workload: dict[str, Any], n: int, objective: dict[str, Any] | None = None) -> Spec:
@@ -27,8 +29,10 @@ def spec(workload: dict[str, Any], n: int, objective: dict[str, Any] | None = No
 
 
 def factors(case: Spec) -> list[StateSpace]:
-    found = [operator.state_space(case.workload.n) for operator in case.workload.operators()]
-    return [part for part in (*found, case.objective.state_space(case.workload.m)) if part is not None]
+    found, objective = case.workload.recursions(), case.objective.state_space(case.workload.m)
+    assert found is not None
+    assert objective is not None
+    return [*found, objective]
 
 
 def compare(case: Spec, weights: np.ndarray) -> None:
@@ -72,6 +76,7 @@ def test_objectives_are_factors_too(name: str, objective: dict[str, Any]) -> Non
     st.booleans(),
     st.integers(-100, 100),
 )
+@example([(0.0, 0.0), (1e-282, 1.0)], 0.0, False, 0)
 def test_random_schedules_and_weights(rows: list[tuple[float, float]], mu: float, nesterov: bool, power: int) -> None:
     """Rates and weights may vanish; the weights' scale does not matter."""
     rates, weights = (np.array(column) for column in zip(*rows, strict=True))
@@ -149,6 +154,29 @@ def test_reach_is_above_the_norms_that_it_stands_for() -> None:
         total += sizes[0] + sizes[1:] @ responses[i + 1]
         states = rows[1:]
     assert total <= reach(c, 0.0) <= 10 * total
+
+
+def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
+    from factorize.banded import BandedMatrix
+    from factorize.bounds import DETERMINANT_RULE, MAX_DETERMINANT_RULE, lower_bound
+    from solvers.momentum import solve
+
+    n = 9000
+    case = spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}, n)
+    form = case.workload.momentum_form()
+    assert form is not None
+    optimum = solve(*form, tolerance=1e-9)
+    identity = BandedMatrix(np.ones((1, n)))
+    bound = lower_bound(case, {"weights": optimum.v}, strategy=identity, weighted_decoder=None)
+    assert bound is not None
+    assert bound.rule == DETERMINANT_RULE
+    assert optimum.upper_bound * (1 - 1e-9) <= n * bound.objective <= optimum.upper_bound
+    largest = case.model_copy(update={"objective": MaxError(kind="max")})
+    evidence = {"weights": optimum.v, "row_weights": np.ones(n)}
+    same = lower_bound(largest, evidence, strategy=identity, weighted_decoder=None)
+    assert same is not None
+    assert same.rule == MAX_DETERMINANT_RULE
+    assert same.objective == pytest.approx(bound.objective, rel=1e-12)
 
 
 numbers = st.floats(1e-30, 1e30)

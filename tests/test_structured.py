@@ -22,6 +22,7 @@ def spec(workload: dict[str, Any], **parts: Any) -> Spec:
 
 
 COOLDOWN = {"kind": "linear_cooldown", "steps": 40, "final": 0.05}
+WARM_UP = [min(1.0, (i + 1) / 20) for i in range(N)]
 STRUCTURED = [
     spec({"kind": "prefix"}),
     spec({"kind": "decay", "rate": 0.9}),
@@ -30,6 +31,11 @@ STRUCTURED = [
     spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "momentum": 0.9, "learning_rates": COOLDOWN}),
     spec({"kind": "momentum", "momentum": 0.9}),
     spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}),
+    spec({"kind": "momentum", "momentum": 0.9, "nesterov": True}),
+    spec({"kind": "momentum", "momentum": 0.95, "nesterov": True, "learning_rates": COOLDOWN}),
+    spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": WARM_UP}),
+    spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}),
+    spec({"kind": "srg", "momentum": 0.9, "decay": 0.0}),
     spec({"kind": "mu2", "output": "w"}),
     spec({"kind": "prefix"}, objective={"kind": "lambda_tau", "tau": 7}),
     spec({"kind": "schedule", "learning_rates": COOLDOWN}, objective={"kind": "lambda_tau", "tau": 16}),
@@ -60,11 +66,13 @@ def test_agrees_with_decompositions(case: Spec) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}),
         spec({"kind": "prefix"}, participation={"kind": "fixed_epochs", "epochs": 2}),
         spec({"kind": "prefix", "n": 8}),
         spec({"kind": "momentum", "momentum": 0.9}, objective={"kind": "lambda_tau", "tau": 4}),
-        spec({"kind": "momentum", "momentum": 0.9, "nesterov": True}),
+        spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}, objective={"kind": "lambda_tau", "tau": 4}),
+        spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [0.1] * 80 + [1.0] * 80}),
+        spec({"kind": "momentum", "momentum": 0.0001, "nesterov": True}),
+        spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [1.0] * 159 + [0.0]}),
     ],
     ids=name,
 )
@@ -75,6 +83,35 @@ def test_says_what_it_does_not_do(case: Spec) -> None:
         or structured.SMALLEST > case.workload.n
         or (case.participation.kind != "single")
     )
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "srg", "momentum": 0.9, "decay": 0.95},
+        {"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": {"kind": "cosine", "final": 1e-3}},
+    ],
+    ids=["srg", "nesterov"],
+)
+def test_large_ones_are_certified_to_the_tolerance(workload: dict[str, Any]) -> None:
+    certificate = solvers.solve(spec(workload | {"n": 1024})).certificate
+    assert certificate.relative_gap is not None
+    assert 0 <= certificate.relative_gap <= 1e-9
+    assert certificate.lower_bound is not None
+    assert certificate.lower_bound.rule.endswith("log-determinants of the recursion")
+
+
+def test_forms_are_the_workload() -> None:
+    for case in STRUCTURED:
+        a, n = case.workload.dense(), case.workload.n
+        i, j = np.indices((n, n))
+        cascade, nesterov = case.workload.cascade_form(), case.workload.nesterov_form()
+        if cascade is not None:
+            first, last = np.tril(cascade.decay[0] ** abs(i - j)), np.tril(cascade.beta[0] ** abs(i - j))
+            np.testing.assert_allclose(np.cumsum(cascade.eta[:, None] * (last @ first), axis=0), a, rtol=1e-12)
+        if nesterov is not None:
+            seen = np.eye(n) + nesterov.mu * np.tril(nesterov.mu ** abs(i - j))
+            np.testing.assert_allclose(np.cumsum(nesterov.eta[:, None] * seen, axis=0), a, rtol=1e-12)
 
 
 def test_progress_and_cancellation() -> None:

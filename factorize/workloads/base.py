@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -48,6 +48,36 @@ class MomentumForm(NamedTuple):
     """
 
     beta: np.ndarray
+    eta: np.ndarray
+    lam: np.ndarray
+
+
+class CascadeForm(NamedTuple):
+    """A = S_lam diag(eta) M_beta L_decay: a momentum form of gradients that are accumulated first.
+
+    Attributes:
+        beta: momentum factor from each step to the next, in (0, 1], shape (n,).
+        eta: learning rates, positive, shape (n,).
+        lam: decay of the iterate from each step to the next, in (0, 1], shape (n,).
+        decay: factor of the first accumulation from each step to the next, positive, shape (n,).
+    """
+
+    beta: np.ndarray
+    eta: np.ndarray
+    lam: np.ndarray
+    decay: np.ndarray
+
+
+class NesterovForm(NamedTuple):
+    """A = S_lam diag(eta) (I + mu M_mu): the gradient and the momentum after it.
+
+    Attributes:
+        mu: momentum factor, in (0, 1].
+        eta: learning rates, positive, shape (n,).
+        lam: decay of the iterate from each step to the next, in (0, 1], shape (n,).
+    """
+
+    mu: float
     eta: np.ndarray
     lam: np.ndarray
 
@@ -101,6 +131,14 @@ class Workload(Frozen):
         """Return A as momentum, rates and a decaying sum, if it is that; else None."""
         return None
 
+    def cascade_form(self) -> CascadeForm | None:
+        """Return A as three recursions in a row, if it is that; else None."""
+        return None
+
+    def nesterov_form(self) -> NesterovForm | None:
+        """Return A as Nesterov's momentum, rates and a decaying sum, if it is that; else None."""
+        return None
+
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Return A x.
 
@@ -120,15 +158,16 @@ class Workload(Frozen):
             y = operator.adjoint(y)
         return y
 
+    def recursions(self) -> list[StateSpace] | None:
+        """Return the factors of A as recursions with few states, the one applied first at the front, or None."""
+        factors = [operator.state_space(self.n) for operator in self.operators()]
+        known = [factor for factor in factors if factor is not None]
+        return known if len(known) == len(factors) else None
+
     def state_space(self) -> StateSpace | None:
         """Return A as a recursion with few states, or None if it is not one."""
-        whole = identity(self.n)
-        for operator in self.operators():
-            factor = operator.state_space(self.n)
-            if factor is None:
-                return None
-            whole = whole.then(factor)
-        return whole
+        factors = self.recursions()
+        return None if factors is None else reduce(StateSpace.then, factors, identity(self.n))
 
     @cached_property
     def coefficients(self) -> np.ndarray | None:

@@ -98,7 +98,7 @@ class UserMatrix(Workload):
         """Return A^T y."""
         return self.array.T @ y
 
-    def state_space(self) -> None:
+    def recursions(self) -> None:
         """Not known of a user's matrix."""
         return None
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from factorize.model import Fraction
-from factorize.workloads.base import BidiagonalInverse, FirstOrder, MomentumForm, StepWorkload
+from factorize.workloads.base import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm, StepWorkload
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 
@@ -68,3 +68,10 @@ class Momentum(StepWorkload):
         if self.nesterov or not rates.all():
             return None
         return MomentumForm(np.full(self.n, self.momentum), rates, np.ones(self.n))
+
+    def nesterov_form(self) -> NesterovForm | None:
+        """Nesterov's momentum with positive rates."""
+        rates = self.rates()
+        if not self.nesterov or not self.momentum or not rates.all():
+            return None
+        return NesterovForm(self.momentum, rates, np.ones(self.n))
