@@ -160,28 +160,40 @@ class Ascent:
     converged: bool
 
 
-def maximise(ring: Ring, *, tolerance: float, callback: Progress | None = None, start: Array | None = None) -> Ascent:
-    """Raise the dual bound until the gap, to second order, is below the tolerance.
+def maximise(
+    ring: Ring,
+    *,
+    tolerance: float,
+    callback: Progress | None = None,
+    start: Array | None = None,
+    proven: bool = False,
+) -> Ascent:
+    """Raise the dual bound until the gap is below the tolerance.
 
     Args:
         ring: the workload.
         tolerance: relative gap.
         callback: called with (step, gap); what it raises ends the ascent.
         start: W to start from, shape (b, k, k), its diagonal constant within classes.
+        proven: whether to go by the gap that is proven without C, which takes twice the digits in W.
     """
-    error = min(1e-6, max(1e-10, 0.01 * math.sqrt(tolerance)))
+    error = min(1e-6, max(1e-10, 0.01 * tolerance if proven else 0.01 * math.sqrt(tolerance)))
     point = best = evaluate(ring, ring.start() if start is None else start, error)
     b, k = point.dual.shape[:2]
     mixer, step, best_step = Extrapolation(b + b * k * (k - 1) // 2), 1, 1
+
+    def gap(at: Point) -> float:
+        return at.proven_gap if proven else at.gap
+
     while True:
         if callback is not None:
             callback(step, min(point.gap, point.proven_gap))
-        if point.gap < 0.9 * best.gap:
+        if gap(point) < 0.9 * gap(best):
             best_step = step
-        if point.gap < best.gap:
+        if gap(point) < gap(best):
             best = point
-        if best.gap <= tolerance or step >= min(_MOST_STEPS, best_step + _STALL):
-            return Ascent(best, step, best.gap <= tolerance)
+        if gap(best) <= tolerance or step >= min(_MOST_STEPS, best_step + _STALL):
+            return Ascent(best, step, gap(best) <= tolerance)
         point = _advance(ring, point, mixer, error)
         step += 1
 

@@ -250,6 +250,16 @@ def test_a_tolerance_below_rounding_ends():
     assert ascent.iterations < 200
 
 
+def test_the_gap_that_is_proven_without_c():
+    ring = prefix_ring(4, 16)
+    ascent = maximise(ring, tolerance=1e-6, proven=True)
+    assert ascent.converged
+    point = ascent.point
+    optimum = evaluate(ring, maximise(ring, tolerance=1e-13).point.dual, 1e-13).lower
+    assert point.lower <= optimum <= point.norm**2 * (1 + point.proven_gap)
+    assert point.proven_gap <= 1e-6
+
+
 def test_a_start_near_the_optimum_saves_steps():
     ring = prefix_ring(4, 16)
     cold = maximise(ring, tolerance=1e-9)
