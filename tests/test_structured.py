@@ -37,6 +37,7 @@ STRUCTURED = [
     spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}),
     spec({"kind": "srg", "momentum": 0.9, "decay": 0.0}),
     spec({"kind": "mu2", "output": "w"}),
+    spec({"kind": "mu2", "output": "x"}),
     spec({"kind": "prefix"}, objective={"kind": "lambda_tau", "tau": 7}),
     spec({"kind": "schedule", "learning_rates": COOLDOWN}, objective={"kind": "lambda_tau", "tau": 16}),
     spec({"kind": "prefix"}, objective={"kind": "weighted", "weights": [1 + i % 3 for i in range(N)]}),
@@ -101,17 +102,24 @@ def test_large_ones_are_certified_to_the_tolerance(workload: dict[str, Any]) -> 
     assert certificate.lower_bound.rule.endswith("log-determinants of the recursion")
 
 
+def chain(factors: np.ndarray) -> np.ndarray:
+    """Lower-triangular products of the factors from each step to the next."""
+    out = np.eye(len(factors))
+    for i in range(1, len(factors)):
+        out[i, :i] = out[i - 1, :i] * factors[i - 1]
+    return out
+
+
 def test_forms_are_the_workload() -> None:
     for case in STRUCTURED:
         a, n = case.workload.dense(), case.workload.n
-        i, j = np.indices((n, n))
         cascade, nesterov = case.workload.cascade_form(), case.workload.nesterov_form()
         if cascade is not None:
-            first, last = np.tril(cascade.decay[0] ** abs(i - j)), np.tril(cascade.beta[0] ** abs(i - j))
-            np.testing.assert_allclose(np.cumsum(cascade.eta[:, None] * (last @ first), axis=0), a, rtol=1e-12)
+            form = chain(cascade.lam) @ (cascade.eta[:, None] * (chain(cascade.beta) @ chain(cascade.decay)))
+            np.testing.assert_allclose(form, a, rtol=1e-12)
         if nesterov is not None:
-            seen = np.eye(n) + nesterov.mu * np.tril(nesterov.mu ** abs(i - j))
-            np.testing.assert_allclose(np.cumsum(nesterov.eta[:, None] * seen, axis=0), a, rtol=1e-12)
+            seen = np.eye(n) + nesterov.mu * chain(np.full(n, nesterov.mu))
+            np.testing.assert_allclose(chain(nesterov.lam) @ (nesterov.eta[:, None] * seen), a, rtol=1e-12)
 
 
 def test_progress_and_cancellation() -> None:

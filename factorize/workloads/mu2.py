@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.workloads.base import MomentumForm, StepWorkload
+from factorize.workloads.base import CascadeForm, MomentumForm, StepWorkload
 from factorize.workloads.operators import Accumulate, Operator, Scale
 
 
@@ -38,3 +38,10 @@ class MuSquared(StepWorkload):
     def momentum_form(self) -> MomentumForm | None:
         """S^2 is momentum that never decays."""
         return MomentumForm(*np.ones((3, self.n))) if self.output == "w" else None
+
+    def cascade_form(self) -> CascadeForm | None:
+        """x_i = (i+1)/(i+3) x_{i-1} + 2/(i+3) w_i, after two sums."""
+        if self.output != "x":
+            return None
+        i, ones = np.arange(self.n), np.ones(self.n)
+        return CascadeForm(ones, 2.0 / (i + 3.0), (i + 2.0) / (i + 4.0), ones)
