@@ -21,6 +21,8 @@ from factorize.rounding import UNIT, square_root_up, sum_of_squares_up
 
 Kind = Literal["exact", "upper_bound"]
 
+_PATTERNS = 16  # at a time, in Gram blocks
+
 
 @dataclass(frozen=True)
 class Sensitivity:
@@ -200,14 +202,18 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[float, float]:
     """
     whole = matrix.dense()
     n, count = matrix.n, patterns.shape[1]
-    allowance = (n + 2) * UNIT
+    allowance = (n + count + 2) * UNIT
     upper = lower = 0.0
-    for pattern in patterns:
-        columns = whole[:, pattern]
-        gram = columns.T @ columns
-        safe = np.abs(gram) + allowance * (np.abs(columns).T @ np.abs(columns))
-        upper = max(upper, float(safe.sum()) * (1 + (count**2 + 8) * UNIT))
-        lower = max(lower, float(gram.sum()), float(np.trace(gram)))
+    for start in range(0, len(patterns), _PATTERNS):
+        some = patterns[start : start + _PATTERNS]
+        # Neighbouring patterns hold neighbouring columns: fetched together, they share cache lines.
+        columns = np.ascontiguousarray(np.take(whole, some.T.ravel(), axis=1).T)
+        columns = columns.reshape(count, len(some), n).transpose(1, 0, 2)
+        grams = columns @ columns.transpose(0, 2, 1)
+        rows = np.abs(columns).sum(axis=1)  # the sum of all entries of |C|^T |C| is that of their squares
+        safe = np.abs(grams).sum(axis=(1, 2)) + allowance * np.einsum("ji,ji->j", rows, rows)
+        upper = max(upper, float(safe.max()) * (1 + (count**2 + 8) * UNIT))
+        lower = max(lower, float(grams.sum(axis=(1, 2)).max()), float(np.einsum("jss->j", grams).max()))
     return upper, lower
 
 

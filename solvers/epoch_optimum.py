@@ -16,7 +16,7 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads.base import BidiagonalInverse
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.problem import Problem, Reporter
+from solvers.problem import Problem, Reporter, StepReport
 
 if TYPE_CHECKING:
     from solvers.epoch_blocks import Ascent, Ring
@@ -82,6 +82,23 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     )
 
 
+def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.ndarray:
+    """Return dual factors, shape (b, k, k), with a bound within about `accuracy` of the optimum; no n x n array.
+
+    Raises:
+        SolveFailed: the workload's numbers leave the range of double precision.
+    """
+    from solvers.epoch_steps import factors
+
+    try:
+        dual = ascend(ring_of(problem), accuracy, report).point.dual
+    except (ValueError, FloatingPointError) as error:
+        raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
+    out = np.empty_like(dual)
+    factors(dual, out)
+    return out
+
+
 def ring_of(problem: Problem) -> Ring:
     """Return the weighted workload folded by epochs.
 
@@ -100,7 +117,7 @@ def ring_of(problem: Problem) -> Ring:
     return Ring(p, q, problem.participation.epochs)
 
 
-def ascend(ring: Ring, tolerance: float, report: Reporter) -> Ascent:
+def ascend(ring: Ring, tolerance: float, report: StepReport) -> Ascent:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
     from solvers.epoch_blocks import maximise
 

@@ -289,6 +289,15 @@ def test_cancellation_between_steps():
     assert seen[0] > seen[2] > 0
 
 
+def test_evidence_without_a_matrix():
+    spec = parse_spec(
+        {"workload": {"kind": "prefix", "n": 512}, "participation": {"kind": "fixed_epochs", "epochs": 8}}
+    )
+    found = epoch_optimum.dual_factors(Problem(spec.canonical()), 1e-7, lambda step, gap: None)
+    bound = np.linalg.svd(np.tri(512) @ whole(prefix_ring(8, 64), found), compute_uv=False).sum() ** 2
+    assert 37664.550409 * (1 - 1e-7) < bound / np.einsum("jik,jik->ji", found, found).max(axis=1).sum() < 37664.55041
+
+
 def test_what_is_outside_says_why():
     def reason(workload, epochs_):
         spec = parse_spec({"workload": workload, "participation": {"kind": "fixed_epochs", "epochs": epochs_}})
