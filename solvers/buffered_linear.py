@@ -42,6 +42,7 @@ _RATIO = 8
 _REACHES = (10.0, 5.0, 2.5, 1.2, 0.6)  # upper ends of the poles' interval, over that of the spectrum
 _SPACING = 4.0  # of the splines, in units of log i
 _ROUNDS, _ROUNDS_CARRIED = 10, 4
+_RENEWED = 1 << 22  # steps times variables up to which a Hessian by differences takes seconds
 _DUAL_ACCURACY = 1e-9
 
 
@@ -171,11 +172,13 @@ def optimise(
         hessian = before.end.hessian
         if loss.value(before.end.z) < start:
             z = before.end.z
+    renewed = len(p) * z.size <= _RENEWED
     end = minimise(
         loss,
         z,
         tolerance=tolerance,
-        rounds=_ROUNDS if before is None else _ROUNDS_CARRIED,
+        rounds=_ROUNDS if renewed else _ROUNDS_CARRIED,
+        renew=renewed,
         report=report,
         hessian=hessian,
     )

@@ -60,6 +60,7 @@ def minimise(
     rounds: int,
     report: Callable[[int, float], None],
     hessian: Array | None = None,
+    renew: bool = True,
 ) -> Stationary:
     """Minimise a positive function whose value tends to zero as it improves.
 
@@ -69,13 +70,14 @@ def minimise(
         tolerance: on the value; a round that gains less, or less than 2 % of the value, is the last.
         rounds: at most that many.
         report: told (steps so far, value); what it raises ends the minimisation.
-        hessian: an approximation to begin with; it is then corrected, never replaced by differences.
+        hessian: an approximation to begin with, if there is one.
+        renew: whether each further round takes differences; otherwise the approximation is only corrected.
     """
     z, (value, gradient) = start, function(start)
     approximation = None if hessian is None else hessian.copy()
     radius, steps, gain = _RADIUS, 0, math.inf
-    for _ in range(rounds):
-        if approximation is None or hessian is None:
+    for number in range(rounds):
+        if approximation is None or (renew and number > 0):
             approximation = _differences(function, z, gradient, partial(report, steps, value))
         before = value
         radius = max(radius, 0.1 * _RADIUS)

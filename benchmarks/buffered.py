@@ -1,0 +1,96 @@
+"""Few time-varying buffers beside the optimum over all matrices, the best Toeplitz matrix and the square root.
+
+Single participation, mean error of the prefix workload. The table holds loss / optimum - 1, where the optimum is the
+dual's lower bound; seconds are of one run of the solver, dual included, without certificate.
+
+    python -m benchmarks.buffered [--full]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from factorize.buffered import BufferedMatrix
+from factorize.matrix import ColumnScaled, ToeplitzMatrix
+from factorize.spec import parse_spec
+from solvers import bidiagonal, toeplitz
+from solvers.buffered_linear import optimise
+from solvers.closed_form import strategy_coefficients
+from solvers.poles import zolotarev_with
+from solvers.problem import Problem, Reporter
+from solvers.streaming import streaming_factor
+
+SIZES = (256, 1024, 2048)
+BUFFERS = (2, 3, 4, 5, 6, 8, 10)
+LARGEST = 1_000_000
+QUIET = Reporter(lambda _step: None)
+
+
+def lower_bound(n: int) -> float:
+    """Return the dual's bound on the total squared error."""
+    return bidiagonal.solve(np.ones(n), np.ones(n), tolerance=1e-9).lower_bound
+
+
+def toeplitz_loss(n: int) -> float:
+    """Return the total squared error of the best Toeplitz matrix."""
+    problem = Problem(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "toeplitz"}}))
+    error = toeplitz.error_form(problem)
+    found = [toeplitz.optimise(n, error, kind, 1e-9, QUIET) for kind in toeplitz.classes(problem)]
+    return n * float(np.exp(min(minimum.value for minimum in found)))
+
+
+def normalised_root_loss(n: int) -> float:
+    """Return the total squared error of the square root with its columns scaled to one norm, O(n^2 log n)."""
+    root = ToeplitzMatrix(strategy_coefficients(n, 0.0), n)
+    strategy = ColumnScaled(root, 1.0 / np.sqrt(root.column_norms_squared()))
+    total, step = 0.0, max(1, 2**22 // n)
+    for start in range(0, n, step):
+        rows = np.tri(min(step, n - start), n, start)
+        total += float((strategy.right_solve(rows) ** 2).sum())
+    return total
+
+
+def truncated_loss(n: int, buffers: int) -> float:
+    """Return the smallest total squared error of plain truncations: optimal v, poles of nine intervals."""
+    structure = bidiagonal.Bidiagonal(np.ones(n), np.ones(n))
+    v = bidiagonal.solve(np.ones(n), np.ones(n), tolerance=1e-9).v
+    low, high = structure.interval(v)
+    workload = parse_spec({"workload": {"kind": "prefix", "n": n}}).workload.state_space()
+    assert workload is not None
+    losses = []
+    for reach in (1.0, 0.7, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05):
+        parts = streaming_factor(structure, v, zolotarev_with(low, high * reach, count=buffers)).tensors()
+        matrix = BufferedMatrix(parts["diagonal"], parts["decay"], parts["input"], parts["output"])
+        losses.append(float(matrix.decoder_errors(workload).sum()))
+    return min(losses)
+
+
+def table(n: int, buffers: tuple[int, ...]) -> None:
+    """Print one size."""
+    bound = lower_bound(n)
+    print(f"\nn = {n}: best Toeplitz {toeplitz_loss(n) / bound - 1:.2%}", end="")
+    if n <= SIZES[-1]:
+        print(f", normalised square root {normalised_root_loss(n) / bound - 1:.2%}", end="")
+    print(f" above the optimum\n{'buffers':>8}{'poles only':>12}{'optimised':>12}{'seconds':>9}")
+    for count in buffers:
+        began = time.perf_counter()
+        found = optimise(np.ones(n), np.r_[0.0, np.ones(n - 1)], count, 1e-9, QUIET)
+        seconds = time.perf_counter() - began
+        plain = truncated_loss(n, count) / bound - 1
+        print(f"{count:8d}{plain:12.1e}{found.end.value:12.1e}{seconds:9.1f}", flush=True)
+
+
+def main(full: bool = False) -> None:
+    """Print the tables; with `full` also n = 10^6, which takes minutes."""
+    optimise(np.ones(64), np.r_[0.0, np.ones(63)], 2, 1e-3, QUIET)  # compile
+    for n in SIZES:
+        table(n, BUFFERS)
+    if full:
+        table(LARGEST, (8,))
+
+
+if __name__ == "__main__":
+    main("--full" in sys.argv[1:])
