@@ -14,6 +14,7 @@ LARGEST_SINGLE = 1024
 LARGEST_STRUCTURED = 2**20
 LARGEST_TWO_SIDED = 512
 LARGEST_EPOCHS = 512
+LARGEST_RING = 1 << 22  # n x epochs^2
 _ACCURACY = 1e-7
 
 
@@ -34,6 +35,10 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
             return _two_sided(own, quiet) if isinstance(spec.participation, Single) else {}
         if isinstance(spec.participation, Single):
             return _single(own, quiet)
+        if isinstance(spec.participation, FixedEpochs) and _rings(own, spec.participation.epochs):
+            from solvers.epoch_optimum import dual_factors as ring_factors
+
+            return {"factors": ring_factors(own, _ACCURACY, quiet)}
         if isinstance(spec.participation, FixedEpochs) and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
             from solvers.epochs import dual_factors
 
@@ -81,3 +86,15 @@ def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
         return found
     ascent = maximise(scaled(own.target[:, own.kept]), _ACCURACY, report)
     return {"weights": restore_weights(ascent.best.v, own.kept)}
+
+
+def _rings(own: Problem, epochs: int) -> bool:
+    """Whether the dual of fixed epochs and its bound need no n x n array and a few seconds at most."""
+    from solvers import epoch_optimum
+
+    inverse = own.workload.bidiagonal_inverse()
+    weighted = None if inverse is None else own.objective.weighted_inverse(inverse)
+    if weighted is None or epoch_optimum.supports(own.spec) is not None:
+        return False
+    uniform = bool((weighted.q[1:] == weighted.p[1:]).all())  # a schedule, which the certificate's bound is made for
+    return uniform and own.n * epochs**2 <= LARGEST_RING

@@ -298,6 +298,13 @@ def test_evidence_without_a_matrix():
     assert 37664.550409 * (1 - 1e-7) < bound / np.einsum("jik,jik->ji", found, found).max(axis=1).sum() < 37664.55041
 
 
+def test_closed_forms_state_their_gap_over_epochs():
+    document = {"workload": {"kind": "prefix", "n": 1024}, "participation": {"kind": "fixed_epochs", "epochs": 8}}
+    found = solvers.solve(parse_spec({**document, "mechanism": {"kind": "square_root"}})).certificate
+    assert 1024 * found.lower_bound.objective == pytest.approx(85401.5609, rel=1e-7)
+    assert 0.5 < found.relative_gap < 2
+
+
 def test_what_is_outside_says_why():
     def reason(workload, epochs_):
         spec = parse_spec({"workload": workload, "participation": {"kind": "fixed_epochs", "epochs": epochs_}})
