@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,14 @@ from hypothesis import strategies as st
 import solvers
 from factorize import parse_spec
 from factorize.buffered import BufferedMatrix
-from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    FactorizeError,
+    InvalidParticipation,
+    InvalidStrategy,
+    TooLarge,
+)
 from factorize.exact import check_factor_file, check_strategy, integers, read_array
 from factorize.exact.integers import Limbs, limbs, product, split, squares
 from factorize.exact.sensitivity import square_root_down, square_root_up, squared_sensitivity
@@ -359,3 +368,33 @@ def test_arrays_from_files(tmp_path) -> None:
     (tmp_path / "cut.npy").write_bytes((tmp_path / "C.npy").read_bytes()[:-8])
     with pytest.raises(CorruptObject, match="not a .npy file"):
         read_array(tmp_path / "cut.npy")
+
+
+def test_spoilt_headers_end_in_a_sentence(tmp_path) -> None:
+    from safetensors.numpy import save
+
+    data = save({"C": np.eye(3), "more": np.ones(2)}, {"manifest": "{}"})
+    header = 8 + int.from_bytes(data[:8], "little")
+    rng = np.random.default_rng(4)
+    path = tmp_path / "C.safetensors"
+    refused = 0
+    for _ in range(300):
+        broken = bytearray(data)
+        broken[int(rng.integers(header))] = int(rng.integers(32, 127))
+        path.write_bytes(bytes(broken))
+        for read in (lambda: read_array(path), lambda: check_factor_file(path.read_bytes())):
+            try:
+                read()
+            except FactorizeError as error:
+                refused += 1
+                assert str(error)
+    assert refused >= 300
+
+
+def test_the_checker_shares_no_code_with_what_it_checks() -> None:
+    allowed = {"factorize.errors", "factorize.encoding"}
+    for path in Path(check_factor_file.__code__.co_filename).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("factorize", "solvers", "api")):
+                assert node.module in allowed or str(node.module).startswith("factorize.exact"), path
+                assert node.module != "factorize.encoding" or [name.name for name in node.names] == ["read_json"]

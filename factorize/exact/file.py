@@ -46,6 +46,13 @@ def read_tensors(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     Raises:
         CorruptObject: the layout does not account for every byte.
     """
+    try:
+        return _tensors(data)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError) as error:
+        raise CorruptObject(f"not a safetensors file: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+def _tensors(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= length <= min(MOST_HEADER_BYTES, len(data) - 8):
         raise CorruptObject(f"the file has {len(data)} bytes and states a header of {length}: no safetensors file")
