@@ -178,10 +178,10 @@ def test_products_with_the_decoder_match_brute_force():
     assert found.certificate.loss.total_squared == pytest.approx(sensitivity**2 * (decoder**2).sum(), rel=1e-12)
 
 
-def test_large_problems_carry_no_dual_and_say_so():
+def test_large_problems_state_their_gap():
     certificate = solve(nu_toeplitz(0.01), 20_000).certificate
-    assert certificate.lower_bound is None
-    assert certificate.relative_gap is None
+    assert certificate.lower_bound is not None
+    assert 0.1 < certificate.relative_gap < 100
     assert certificate.converged
 
 

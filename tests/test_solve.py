@@ -54,8 +54,10 @@ class TestChoosing:
         ("spec", "words"),
         [
             (spec_of(mechanism={"kind": "blt", "buffers": 2}), "'blt' is not in this release"),
-            (spec_of(objective={"kind": "max"}), "nu_toeplitz or square_root"),
-            (spec_of(objective={"kind": "max"}, mechanism={"kind": "dense"}), "nu_toeplitz or square_root"),
+            (
+                spec_of(objective={"kind": "max"}, participation={"kind": "fixed_epochs", "epochs": 2}),
+                "nu_toeplitz or square_root",
+            ),
             (spec_of(participation={"kind": "min_sep", "min_sep": 4}, mechanism={"kind": "dense"}), "nu_toeplitz"),
             (spec_of(workload={"kind": "window", "n": 8193, "width": 2}), "n=8192 .got n=8193."),
         ],
