@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -97,11 +98,12 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
     """Return the terms from u outwards and a lower bound of the rest."""
     from factorize.block_recurrences import block_resolvent_traces
 
+    traces_of: Any = block_resolvent_traces
     terms: list[float] = []
     step = math.copysign(_STEP, direction)
     while len(terms) < _MOST_TERMS:
         nodes = u + step * (len(terms) + np.arange(_LANES))
-        traces = np.nan_to_num(block_resolvent_traces(*arguments, np.exp(2 * nodes)), nan=0.0)
+        traces = np.nan_to_num(traces_of(*arguments, np.exp(2 * nodes)), nan=0.0)
         terms.extend(np.exp(nodes) * traces * (1 - _ERRORS))
         if terms[-1] <= _CUTOFF * max(terms):
             break

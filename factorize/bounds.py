@@ -30,6 +30,7 @@ from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, Single
 from factorize.rounding import UNIT
 from factorize.spec import Spec
+from factorize.workloads.base import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, scaling
 
 DENSE_RULE = "nuclear norm dual"
@@ -110,12 +111,24 @@ def _structured_norm(spec: Spec, weights: np.ndarray) -> tuple[float, str] | Non
     inverse, steps = spec.workload.bidiagonal_inverse(), spec.workload.first_order()
     weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
     if weighted is not None:
-        return resolvents.nuclear_norm_below(weighted, weights), RESOLVENT_RULE
+        return resolvents.nuclear_norm_below(weighted, weights) * _entries_rounded(weighted), RESOLVENT_RULE
     rows = spec.objective.row_weights(spec.workload.m)
     if steps is not None and rows is not None:
         return resolvents.nuclear_norm_of_recursion_below(steps, rows, weights), RESOLVENT_RULE
     norm = _norm_by_determinants(spec, spec.objective.state_space(spec.workload.m), weights)
     return None if norm is None else (norm, DETERMINANT_RULE)
+
+
+def _entries_rounded(inverse: BidiagonalInverse) -> float:
+    """Return the factor for entries of A^-1 that are themselves rounded, such as 1 / eta and its scalings.
+
+    At most three roundings in each of the 2n - 1 entries of a bidiagonal matrix move every singular value by at most
+    the product of their factors (Demmel and Kahan 1990). Powers of two and zeros are exact.
+    """
+    entries = np.concatenate(inverse)
+    if np.isin(np.frexp(entries)[0], (0.0, 0.5)).all():
+        return 1.0
+    return 1.0 - 4.0 * len(entries) * 2.0**-53
 
 
 def _norm_by_determinants(spec: Spec, objective: StateSpace | None, weights: np.ndarray) -> float | None:

@@ -166,5 +166,5 @@ def error(
             marks[i // EVERY] = cov
         read_step(i, ratio, follow, feed, inputs, outputs, diagonal, t, load, row)
         error_step(t, load, row, 1.0 / (diagonal[i] * diagonal[i]), cov, image)
-        total += cov[m, m]
+        total += float(cov[m, m])
     return total

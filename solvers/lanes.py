@@ -26,7 +26,7 @@ _VECTOR = ir.VectorType(_DOUBLE, WIDTH)
 _INDEX = ir.IntType(32)
 
 
-class Lanes(types.Type):  # type: ignore[misc]  # numba ships no types
+class Lanes(types.Type):
     """The compiler's type of a vector."""
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ lanes = Lanes()
 
 
 @register_model(Lanes)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]  # numba ships no types
+class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, of: Any) -> None:
-        super().__init__(manager, of, _VECTOR)
+        super().__init__(manager, of, _VECTOR)  # type: ignore[no-untyped-call]  # numba gives it no types
 
 
 def _compiled_inline(generator: Callable[..., Any]) -> Any:

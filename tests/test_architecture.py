@@ -18,7 +18,11 @@ FORBIDDEN = {
     "api": {"cvxpy", "scs"},
 }
 MAY_IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/spectral.py"}
-MAY_IMPORT_SOLVERS = {"api/service.py", "api/child.py", "api/local.py"}  # behind HTTP, in its child, on the command line
+MAY_IMPORT_SOLVERS = {
+    "api/service.py",
+    "api/child.py",
+    "api/local.py",
+}  # behind HTTP, in its child, on the command line
 
 
 def modules(package: str) -> list[Path]:

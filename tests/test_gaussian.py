@@ -121,8 +121,7 @@ def test_dp_accounting_gives_the_same_numbers(epsilon: float, delta: float) -> N
 def test_composed_runs_agree_with_discretised_privacy_losses() -> None:
     multipliers = [2.0, 3.0, 3.0]
     losses = [
-        privacy_loss_distribution.from_gaussian_mechanism(z, value_discretization_interval=1e-4)
-        for z in multipliers
+        privacy_loss_distribution.from_gaussian_mechanism(z, value_discretization_interval=1e-4) for z in multipliers
     ]
     together = losses[0].compose(losses[1]).compose(losses[2])
     mu = compose_mu(mu_of(z) for z in multipliers)

@@ -85,9 +85,7 @@ def test_a_delta_beside_rho_or_mu_adds_the_exact_epsilon(target: PrivacyTarget) 
 
 
 def test_the_accountant_of_another_library_confirms_the_calibrated_noise() -> None:
-    answer = calibrate(
-        Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), clip_norm=0.3, adjacency="replace_one"
-    )
+    answer = calibrate(Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), clip_norm=0.3, adjacency="replace_one")
     relative_noise = answer.sigma / (2 * 0.3 * 1.7)
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
     accountant.compose(dp_accounting.GaussianDpEvent(relative_noise))
@@ -100,9 +98,7 @@ def test_the_accountant_of_another_library_confirms_the_calibrated_noise() -> No
     mu=st.floats(1e-6, 1e6),
     batch=st.integers(1, 10**6),
 )
-def test_sigma_is_rounded_up_and_never_wasteful(
-    sensitivity: float, clip: float, mu: float, batch: int
-) -> None:
+def test_sigma_is_rounded_up_and_never_wasteful(sensitivity: float, clip: float, mu: float, batch: int) -> None:
     answer = calibrate(
         Certified(sensitivity),
         PrivacyTarget(mu=mu),
@@ -253,9 +249,7 @@ def test_a_sigma_beyond_every_double_is_refused() -> None:
         ({"mu": 1e-9}, r"mu=1e-09 needs a noise multiplier above the limit 1e\+08; ask for a larger one"),
     ],
 )
-def test_a_target_that_is_none_is_refused_when_it_is_made(
-    given_target: dict[str, float], message: str
-) -> None:
+def test_a_target_that_is_none_is_refused_when_it_is_made(given_target: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         PrivacyTarget(**given_target)
 
