@@ -23,7 +23,7 @@ from solvers.dense import right_singular
 
 _IDLE_WEIGHT = 1e-30  # of the largest, for a class whose columns are all zero
 _IDLE_SHARE = 1e-12  # of a class's budget, for a step in it that moves nothing: enough to keep C invertible
-_LEAST_EIGENVALUE = 1e-12  # of a correlation matrix; keeps its factor invertible
+_LEAST_EIGENVALUE = 1e-13  # of a correlation matrix; keeps its factor invertible
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,14 @@ from solvers.problem import Problem, Reporter, StepReport
 
 _UNIT = 2.0**-52
 _MOST_STEPS = 400
-_PATIENCE = 8  # power steps within which the gap must fall to _PACE of itself, or Newton's method takes over
+_PATIENCE = 6  # power steps within which the gap must fall to _PACE of itself, or Newton's method takes over
 _PACE = 0.05
 _STALL = 12  # steps without a clearly better gap after which rounding, not work, is what is missing
 _FIRST_RIDGE = 1e-9  # for a first strategy where the workload is singular
+_FIRST_CENTRING = 0.1  # of Newton's central path: the gap that its first point aims at
+_LAST_CENTRING = 0.01  # of the tolerance
+_CENTRING_FALL = 0.1
+_NEAR = 1.0  # change of W in a step below which the path is near enough to follow it further
 _SAFETY = 0.3  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
 
 
@@ -51,8 +55,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the target leaves the range of double precision, or no candidate could be inverted.
     """
-    search = Search(problem, Reporter(progress))
-    outcome = search.run(problem.tolerance)
+    search, outcome = _optimise(problem, problem.tolerance, Reporter(progress))
     strategy = search.strategy(problem.tolerance)
     return Solution(
         strategy=problem.with_unit_sensitivity(strategy),
@@ -64,31 +67,35 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.ndarray:
     """Return dual factors, shape (b, k, k), with a bound within about `accuracy` of the optimum."""
-    search = Search(problem, report)
-    search.run(accuracy)
-    return search.dual.factors
+    return _optimise(problem, accuracy, report)[0].dual.factors
+
+
+def _optimise(problem: Problem, tolerance: float, report: StepReport) -> tuple[Search, Outcome]:
+    assert isinstance(problem.participation, FixedEpochs)
+    order = problem.participation.patterns(problem.n).ravel()
+    search = Search(start(scaled(problem.target), order, problem.participation.epochs), report)
+    return search, search.run(tolerance)
 
 
 class Search:
     """The best dual iterate and the best strategy so far, and the steps that improve them.
 
     Args:
-        problem: with fixed epochs.
+        first: where to start.
         report: told the gap after each step.
     """
 
-    def __init__(self, problem: Problem, report: StepReport) -> None:
-        assert isinstance(problem.participation, FixedEpochs)
-        self.k = problem.participation.epochs
-        order = problem.participation.patterns(problem.n).ravel()
-        self.current = self.dual = start(scaled(problem.target), order, self.k)
+    def __init__(self, first: Iterate, report: StepReport) -> None:
+        self.k = first.q.shape[1]
+        self.current = self.dual = first
         self.steps = 0
         self._report = report
         self._best: np.ndarray | None = None
         self._loss = np.inf
         self._mixer = Anderson()
         self._gaps: list[float] = []
-        self._newton = False
+        self._centring: float | None = None
+        self.offer(first.gram())
 
     @property
     def gap(self) -> float:
@@ -97,18 +104,16 @@ class Search:
 
     def run(self, tolerance: float) -> Outcome:
         """Improve until the gap is safely below the tolerance, or nothing more can be gained."""
-        self._offer(self.current.gram())
         while True:
             self.steps += 1
             self._gaps.append(self.gap)
             self._report(self.steps, self.gap)
             if self.gap <= _SAFETY * tolerance:
                 return Outcome.CONVERGED
-            if self._stalled():
-                return Outcome.ROUNDING_LIMIT
             if self.steps >= _MOST_STEPS:
                 return Outcome.ITERATION_LIMIT
-            self._advance()
+            if not self._advance(tolerance):
+                return Outcome.ROUNDING_LIMIT
 
     def strategy(self, tolerance: float) -> np.ndarray:
         """Return the best strategy found, shape (n, n); where it misses the tolerance, other repairs of X are tried.
@@ -128,7 +133,8 @@ class Search:
             )
         return self._best
 
-    def _offer(self, gram: np.ndarray) -> None:
+    def offer(self, gram: np.ndarray) -> None:
+        """Take the strategy that is nearest to a Gram matrix in class order, if it is better."""
         gram = self.current.settle(gram)
         self._consider(masked(gram, self.k))
         if self._best is None:
@@ -141,22 +147,44 @@ class Search:
         if loss < self._loss:
             self._best, self._loss = strategy, loss
 
+    def _advance(self, tolerance: float) -> bool:
+        """Take one step; return whether there was one to take."""
+        if self._centring is None and self._slow() and self._newton_fits():
+            self._centring = _FIRST_CENTRING
+            self.visit(block_newton.centred(self.current))
+        if self._centring is not None:
+            return self._follow(self._centring, _LAST_CENTRING * tolerance)
+        if self._stalled():
+            return False
+        self.visit(self._power_step())
+        return True
+
+    def _follow(self, centring: float, last: float) -> bool:
+        """One Newton step along the central path."""
+        step = block_newton.newton(self.current, centring)
+        if step is None or self._stalled():
+            return False
+        self.offer(step.gram)
+        self.visit(step.iterate)
+        if step.change < _NEAR:
+            self._centring = max(centring * _CENTRING_FALL, last)
+        return True
+
+    def _newton_fits(self) -> bool:
+        return block_newton.unknowns(*self.current.factors.shape[:2]) <= block_newton.LARGEST_SYSTEM
+
     def _stalled(self) -> bool:
         return len(self._gaps) > _STALL and self._gaps[-1] > 0.9 * self._gaps[-1 - _STALL]
 
     def _slow(self) -> bool:
         return len(self._gaps) > _PATIENCE and self._gaps[-1] > _PACE * self._gaps[-1 - _PATIENCE]
 
-    def _advance(self) -> None:
-        self._newton = self._newton or self._slow()
-        size = block_newton.unknowns(*self.current.factors.shape[:2])
-        step = block_newton.newton(self.current) if self._newton and size <= block_newton.LARGEST_SYSTEM else None
-        if step is not None:
-            self._offer(step.gram)
-        self.current = self._power_step() if step is None else step.iterate
-        self._offer(self.current.gram())
-        if self.current.lower > self.dual.lower:
-            self.dual = self.current
+    def visit(self, iterate: Iterate) -> None:
+        """Go to an iterate and take what is better there."""
+        self.current = iterate
+        if iterate.lower > self.dual.lower:
+            self.dual = iterate
+        self.offer(iterate.gram())
 
     def _power_step(self) -> Iterate:
         """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""

@@ -18,8 +18,8 @@ from factorize.participation import FixedEpochs, MinSep
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of
-from solvers.dense import refuse_objective, right_singular, scaled, triangle
-from solvers.feasible import dominating, masked, strategy_of
+from solvers.dense import loss_of, refuse_objective, right_singular, scaled, triangle
+from solvers.feasible import candidates, strategy_of
 from solvers.problem import Problem, Reporter
 
 LARGEST = 64
@@ -58,7 +58,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     epochs = problem.participation.epochs if isinstance(problem.participation, FixedEpochs) else 1
     order = np.arange(problem.n).reshape(epochs, -1).T.ravel()
     gram, steps = _conic(_few_rows(target[:, order]), epochs, problem.tolerance)
-    strategy = _repair(gram, order, epochs)
+    strategy = _repair(gram, target, order, epochs)
     loss, factors = _multipliers(target, strategy, order, epochs)
     gap = loss / _bound(target[:, order], factors) - 1
     report(2, gap)
@@ -98,17 +98,17 @@ def _conic(factor: np.ndarray, epochs: int, tolerance: float) -> tuple[np.ndarra
     return whole.value[:n, :n], int(program.solver_stats.num_iters or 0)
 
 
-def _repair(gram: np.ndarray, order: np.ndarray, epochs: int) -> np.ndarray:
-    """Return C, in the order of steps, from a symmetric, definite and feasible matrix near X."""
+def _repair(gram: np.ndarray, target: np.ndarray, order: np.ndarray, epochs: int) -> np.ndarray:
+    """Return the best C, in the order of steps, among those of definite and feasible matrices near X."""
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     if values[-1] <= 0:
         raise SolveFailed("SCS returned a matrix without a positive eigenvalue; use mechanism 'dense' instead")
     definite = (vectors * np.maximum(values, _FLOOR * values[-1])) @ vectors.T
-    for candidate in (masked(definite, epochs), masked(dominating(definite, epochs), epochs)):
-        strategy = strategy_of(candidate, order)
-        if strategy is not None:
-            return strategy
-    raise SolveFailed("SCS returned a matrix that is too ill-conditioned to repair; use mechanism 'dense' instead")
+    repaired = [strategy_of(candidate, order) for candidate in candidates(definite, epochs)]
+    usable = [strategy for strategy in repaired if strategy is not None]
+    if not usable:
+        raise SolveFailed("SCS returned a matrix that is too ill-conditioned to repair; use mechanism 'dense' instead")
+    return min(usable, key=lambda strategy: loss_of(target, strategy))
 
 
 def _multipliers(target: np.ndarray, strategy: np.ndarray, order: np.ndarray, epochs: int) -> tuple[float, np.ndarray]:
