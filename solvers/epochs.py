@@ -17,9 +17,10 @@ from solvers import block_newton
 from solvers.anderson import Anderson
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.correlation_blocks import Iterate, evaluate, importance, normalised, pack, power, start, unpack
-from solvers.dense import loss_of, refuse_objective, scaled
+from solvers.dense import refuse_objective, scaled
 from solvers.feasible import candidates, dominating, masked, strategy_of
 from solvers.problem import Problem, Reporter, StepReport
+from solvers.recovery import loss_of
 
 _UNIT = 2.0**-52
 _MOST_STEPS = 400

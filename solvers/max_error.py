@@ -19,9 +19,10 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import Workload
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.dense import ql_factor, scaled
+from solvers.dense import scaled
 from solvers.merging import Merged, merge
 from solvers.problem import Problem, Reporter, StepReport
+from solvers.recovery import ql_factor
 from solvers.two_sided import Ascent, Pair, maximise
 
 _UNIT = 2.0**-52

@@ -20,7 +20,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.workloads.base import FirstOrder
-from solvers.dense import ql_factor
+from solvers.recovery import ql_factor
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from factorize.bounds import RESOLVENT_RULE
 from factorize.resolvents import nuclear_norm_of_recursion_below
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.base import FirstOrder
-from solvers import dense, structured
+from solvers import dense, recovery, structured
 from solvers.merging import merge
 from solvers.problem import Problem
 
@@ -55,7 +55,7 @@ def test_agrees_with_decompositions(name: str) -> None:
     assert fast.converged, fast.warnings
     slow = dense.solve(Problem(case), lambda _: None)
     target = case.objective.weigh(case.workload.dense())
-    loss = case.objective.scale(N) * dense.loss_of(target, slow.strategy.dense())
+    loss = case.objective.scale(N) * recovery.loss_of(target, slow.strategy.dense())
     assert fast.loss.objective == pytest.approx(loss, rel=3e-9)
 
 
