@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from servers import LiveService
 
 PATH = Path(__file__).parents[1] / "examples" / "train_digits.py"
-SMALL = ["--epochs", "4", "--batch-size", "90", "--runs", "4"]
+# Small batches, where independent noise hurts most: the accuracies lie a dozen standard errors apart.
+SMALL = ["--epochs", "4", "--batch-size", "24", "--runs", "6"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_the_optimal_factorization_beats_dp_sgd(
     (plain, plain_error), (optimal, optimal_error) = found["DP-SGD"], found["optimal"]
     assert optimal - plain > 3 * np.hypot(plain_error, optimal_error)
     assert optimal > 0.7
-    assert "n = 64 steps" in printed and "2.0000 (exact)" in printed and "Measured:" in printed
+    assert "n = 240 steps" in printed and "2.0000 (exact)" in printed and "Measured:" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert example.main(["--url", live_service.url, *SMALL]) == 0
     assert accuracies(capsys.readouterr().out) == found
