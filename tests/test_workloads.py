@@ -14,6 +14,7 @@ from factorize.spec import parse_spec
 from factorize.workloads import KINDS, UserMatrix, Workload
 from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.matrix import from_array
+from factorize.workloads.operators import Decay
 
 ETA = [1.0, 1.0, 0.5, 0.25]
 
@@ -160,6 +161,11 @@ def test_mu2_and_srg(vectors: dict[str, Any]) -> None:
     srg = vectors["B.srg_true.n6"]
     coefficients = workload(kind="srg", n=6, momentum=srg["mu"], decay=srg["c"]).coefficients
     np.testing.assert_allclose(coefficients, srg["toeplitz_coef"], rtol=1e-12)
+
+
+def test_recursive_estimates_with_changing_factors(vectors: dict[str, Any]) -> None:
+    case = vectors["B.srg_L.n3"]
+    np.testing.assert_allclose(Decay(np.array(case["c"])).apply(np.eye(3)), case["L"], rtol=1e-12)
 
 
 @given(st.integers(1, 30), st.floats(0, 0.99), st.floats(0, 1))
