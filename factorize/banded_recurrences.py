@@ -9,7 +9,7 @@ _SUMS = {"reassoc", "contract", "nsz"}  # sums may be reordered, so that they us
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
-def solve_rows(columns, block, out):  # type: ignore[no-untyped-def]
+def solve_rows(columns, block, out):
     """Solve y C = b for each row b of `block`: y_j = (b_j - sum_{d >= 1} y_{j+d} C[j+d, j]) / C[j, j]."""
     n, bands = columns.shape
     for r in range(block.shape[0]):
@@ -22,7 +22,7 @@ def solve_rows(columns, block, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
-def multiply_rows(columns, block, out):  # type: ignore[no-untyped-def]
+def multiply_rows(columns, block, out):
     """Write b C for each row b of `block`: entry j is sum_d b_{j+d} C[j+d, j]."""
     n, bands = columns.shape
     for r in range(block.shape[0]):
@@ -34,7 +34,7 @@ def multiply_rows(columns, block, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
-def output_variances(rows, follow, feed, read, through, variances):  # type: ignore[no-untyped-def]
+def output_variances(rows, follow, feed, read, through, variances):
     """Write the variance of each output of a workload driven by x = C^-1 y, y unit noise; shape (n,).
 
     C[i, i] x_i = y_i - sum_{d >= 1} C[i, i-d] x_{i-d}, so the covariances of x_i with the last bands - 1 outputs, and
@@ -96,7 +96,7 @@ def output_variances(rows, follow, feed, read, through, variances):  # type: ign
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
-def band_product(a, below_a, b, below_b, out):  # type: ignore[no-untyped-def]
+def band_product(a, below_a, b, below_b, out):
     """Write the product of two banded matrices; entry (i, k) of each is stored at [i, k - i + below].
 
     `out` has room for below_a + below_b diagonals below the main one, and for as many above it.
@@ -113,7 +113,7 @@ def band_product(a, below_a, b, below_b, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
-def band_cholesky(columns):  # type: ignore[no-untyped-def]
+def band_cholesky(columns):
     """Replace the lower half of a symmetric band by its Cholesky factor; False if it is not positive definite.
 
     Entry (j + d, j) is at columns[j, d]. LAPACK's routine does the same, but wakes threads that spin.
@@ -135,7 +135,7 @@ def band_cholesky(columns):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
-def inverse_band(columns, out):  # type: ignore[no-untyped-def]
+def inverse_band(columns, out):
     """Write the band of (L L^T)^-1 for a banded triangle L, from the last column to the first.
 
     Takahashi's equations: for i > j, the sum over k >= j of L[k, j] W[k, i] is 0, and 1 / L[j, j] at i = j.

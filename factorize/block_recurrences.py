@@ -20,7 +20,7 @@ _UNIT = 2.0**-53
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
-def _factor(a, lower):  # type: ignore[no-untyped-def]
+def _factor(a, lower):
     """Cholesky factor of the lower triangle of a."""
     side, _, lanes = a.shape
     value, inverse = np.empty(lanes), np.empty(lanes)
@@ -41,7 +41,7 @@ def _factor(a, lower):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
-def _substitute(lower, right, first):  # type: ignore[no-untyped-def]
+def _substitute(lower, right, first):
     """Overwrite a vector by lower^-1 times it; entries before `first` are zero. Shape (side, lanes)."""
     side, _, lanes = lower.shape
     for i in range(first, side):
@@ -53,7 +53,7 @@ def _substitute(lower, right, first):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
-def _parallel(a, near, far, shift, lower, joint, half, rows, out):  # type: ignore[no-untyped-def]
+def _parallel(a, near, far, shift, lower, joint, half, rows, out):
     """Write an upper bound of P = (a^-1 + R)^-1, R of the edges with resistances near (first class) and far, (k,)."""
     side, _, lanes = a.shape
     k = side // 2
@@ -110,7 +110,7 @@ def _parallel(a, near, far, shift, lower, joint, half, rows, out):  # type: igno
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_dual(dual, grounded, t, m, shift, a):  # type: ignore[no-untyped-def]
+def _add_dual(dual, grounded, t, m, shift, a):
     """Add t W and the springs to the ground of the two classes."""
     b, k = dual.shape[0], dual.shape[1]
     for i in range(k):
@@ -129,7 +129,7 @@ def _add_dual(dual, grounded, t, m, shift, a):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _inflate(a):  # type: ignore[no-untyped-def]
+def _inflate(a):
     """Raise the diagonal by more than the sums and products since the last time, and the next factorization, round."""
     side = a.shape[0]
     grow = 1.0 + 1.1 * (0.75 * side * side + 16 * side + 16) * _UNIT
@@ -139,7 +139,7 @@ def _inflate(a):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_in_steps(a, shift, out):  # type: ignore[no-untyped-def]
+def _add_in_steps(a, shift, out):
     """Add a matrix of (u, d) to one of the steps y, its diagonal raised by what the sums may round."""
     side, _, lanes = a.shape
     k = side // 2
@@ -170,7 +170,7 @@ def _add_in_steps(a, shift, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
-def _trace(a, factors, m, lower, column, total):  # type: ignore[no-untyped-def]
+def _trace(a, factors, m, lower, column, total):
     """Add to `total` a lower bound of tr(F^T a^-1 F) over the two classes of block m, shape (lanes,)."""
     side, _, lanes = a.shape
     b, k = factors.shape[0], factors.shape[1]
@@ -199,7 +199,7 @@ def _trace(a, factors, m, lower, column, total):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def block_resolvent_traces(resistances, grounded, dual, factors, t):  # type: ignore[no-untyped-def]
+def block_resolvent_traces(resistances, grounded, dual, factors, t):
     """Return lower bounds of tr(W K^-1), K = sum of edges + t W, shape (lanes,); a lane that failed holds less, or NaN.
 
     Args:

@@ -19,7 +19,7 @@ _NOTHING = 1e-260  # squares of rows that are dropped, since their squares would
 
 
 @numba.njit(cache=True, nogil=True)
-def _reflect(high, low, row, first, rows, columns):  # type: ignore[no-untyped-def]
+def _reflect(high, low, row, first, rows, columns):
     """Turn row `row` onto its entry `first` by a reflection of the columns, applied to the rows below as well."""
     square, square_low = 0.0, 0.0
     for k in range(first, columns):
@@ -51,7 +51,7 @@ def _reflect(high, low, row, first, rows, columns):  # type: ignore[no-untyped-d
 
 
 @numba.njit(cache=True, nogil=True)
-def log_determinant(coefficients, coefficients_low, shift):  # type: ignore[no-untyped-def]
+def log_determinant(coefficients, coefficients_low, shift):
     """Return log det(I + shift F F^T), by a Kalman filter in square-root form; q states, O(n q^3).
 
     Row 0 of `coefficients[i]`, shape (q + 1, q + 1), is (read, through), the others (follow, feed). The covariance of
@@ -97,7 +97,7 @@ def log_determinant(coefficients, coefficients_low, shift):  # type: ignore[no-u
 
 
 @numba.njit(cache=True, nogil=True)
-def reach(coefficients, floor):  # type: ignore[no-untyped-def]
+def reach(coefficients, floor):
     """Return an upper bound of what unit relative errors in every row of every M can add, as a sum of norms.
 
     sum_i (size of row y_i) + sum_a (size of row a of u_{i+1}) ||response of y to a unit of state a at i + 1||. The size

@@ -12,7 +12,7 @@ import numpy as np
 
 
 @numba.njit(cache=True, nogil=True)
-def fill_rows(diagonal, transition, inputs, outputs, start, out):  # type: ignore[no-untyped-def]
+def fill_rows(diagonal, transition, inputs, outputs, start, out):
     """Write rows start, start + 1, ... of X into `out`, shape (r, n): one backward sweep per row, O(n) each."""
     groups, states = inputs.shape[1], inputs.shape[2]
     carried = np.empty((groups, states))
@@ -36,7 +36,7 @@ def fill_rows(diagonal, transition, inputs, outputs, start, out):  # type: ignor
 
 
 @numba.njit(cache=True, nogil=True)
-def solve_rows(diagonal, transition, inputs, outputs, block, out):  # type: ignore[no-untyped-def]
+def solve_rows(diagonal, transition, inputs, outputs, block, out):
     """Solve y X = b for each row b of `block`, from the last column to the first; O(n) per row."""
     n, groups, states = inputs.shape
     carried = np.empty((groups, states))
@@ -60,7 +60,7 @@ def solve_rows(diagonal, transition, inputs, outputs, block, out):  # type: igno
 
 
 @numba.njit(cache=True, nogil=True)
-def column_norms(diagonal, transition, inputs, outputs, norms):  # type: ignore[no-untyped-def]
+def column_norms(diagonal, transition, inputs, outputs, norms):
     """Write the squared column norms: diagonal^2 + input . Q input, Q <- T^T (output output^T + Q) T backwards."""
     n, groups, states = inputs.shape
     m = groups * states
@@ -91,7 +91,7 @@ def column_norms(diagonal, transition, inputs, outputs, norms):  # type: ignore[
 
 
 @numba.njit(cache=True, nogil=True)
-def output_variances(diagonal, transition, inputs, outputs, follow, feed, read, through, variances):  # type: ignore[no-untyped-def]
+def output_variances(diagonal, transition, inputs, outputs, follow, feed, read, through, variances):
     """Write the variance of each output of a workload driven by C^-1 times unit noise; shape (n,).
 
     x_i = (y_i - output_i . T_i s) / diagonal_i, s <- T_i s + input_i x_i are the rows of C^-1 y; the workload takes x:
@@ -137,7 +137,7 @@ def output_variances(diagonal, transition, inputs, outputs, follow, feed, read, 
 
 
 @numba.njit(cache=True, nogil=True)
-def _transform(transition, follow, cov, half, image):  # type: ignore[no-untyped-def]
+def _transform(transition, follow, cov, half, image):
     """Replace cov by F cov F^T and image by F image, F block diagonal: groups of a transition, then `follow`."""
     groups, states = transition.shape[0], transition.shape[1]
     m, q = groups * states, follow.shape[0]
@@ -163,7 +163,7 @@ def _transform(transition, follow, cov, half, image):  # type: ignore[no-untyped
 
 
 @numba.njit(cache=True, nogil=True)
-def multiply_rows(diagonal, transition, inputs, outputs, block, out):  # type: ignore[no-untyped-def]
+def multiply_rows(diagonal, transition, inputs, outputs, block, out):
     """Write b X for each row b of `block`, from the last column to the first; O(n) per row."""
     n, groups, states = inputs.shape
     carried = np.empty((groups, states))
@@ -186,7 +186,7 @@ def multiply_rows(diagonal, transition, inputs, outputs, block, out):  # type: i
 
 
 @numba.njit(cache=True, nogil=True)
-def resolvent_trace(p, q, weights, shift):  # type: ignore[no-untyped-def]
+def resolvent_trace(p, q, weights, shift):
     """Return sum_i weights_i (K^-1)_ii and a bound on its relative error in units of 2^-53.
 
     K = G G^T + shift diag(weights), G bidiagonal with diagonal p and -q below it. Only positive numbers are added,
