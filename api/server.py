@@ -54,7 +54,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock, or refuse one connection too many."""
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows it
         self._lingering = False
         self._begun = self._heard = self._unsent_since = self.loop.time()
         self._received = self._unsent = 0

@@ -261,7 +261,7 @@ def _read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get("manifest")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # no mapping
     except SafetensorError as error:
         raise CorruptObject(f"{path} is not a safetensors file: {error}") from None
     if text is None:

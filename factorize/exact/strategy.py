@@ -146,7 +146,7 @@ class Strategy:
             return self.whole.take(slice(None), indices)
         out = np.zeros((self.n, len(indices)))
         for place, j in enumerate(indices):
-            entries = self.column if self.column is not None else self.bands[:, j]  # type: ignore[index]
+            entries = self.column if self.column is not None else self.bands[:, j]  # type: ignore[index]  # one of the two is set
             stop = min(len(entries), self.n - int(j))
             out[j : j + stop, place] = entries[:stop]
         return limbs(out)
