@@ -75,6 +75,10 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "spectral": (Entry(spectral.solve, spectral.supports, spectral.estimate),),
     "nu_toeplitz": (Entry(closed_form.solve_nu_toeplitz, closed_form.supports, closed_form.estimate),),
     "square_root": (Entry(closed_form.solve_square_root, closed_form.supports, closed_form.estimate),),
+    "banded_square_root": (Entry(closed_form.solve_banded_square_root, closed_form.supports, closed_form.estimate),),
+    "banded_inverse_square_root": (
+        Entry(closed_form.solve_banded_inverse_square_root, closed_form.supports, closed_form.estimate),
+    ),
     "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
     "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
 }

@@ -1,4 +1,4 @@
-"""Strategies that are a formula: nu-Toeplitz (C24), the square root of the prefix sum, and the identity."""
+"""Strategies that are a formula: nu-Toeplitz (C24), square roots whole or cut to bands (KL24), the identity."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import numpy as np
 
 from factorize.certificate import certify
 from factorize.matrix import MAX_DENSE, ColumnScaled, Matrix, ToeplitzMatrix
-from factorize.mechanisms import NuToeplitz
+from factorize.mechanisms import BandedInverseSquareRoot, BandedSquareRoot, NuToeplitz
 from factorize.objective import LambdaTau
-from factorize.series import series_product
+from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.dense import refuse_weights
 from solvers.evidence import LARGEST_SINGLE, evidence
 from solvers.problem import Problem, Reporter
+from solvers.toeplitz_gradients import square_root
 
+_BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
+_DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
 _FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
 _LOG_ACCURACY = 1e-6  # of log nu; the loss is flat at its minimum, so this is 1e-12 of the loss
@@ -28,6 +31,20 @@ def supports(spec: Spec) -> str | None:
     """Return why a spec is outside these formulas, or None: every participation and objective is certified."""
     if spec.optimize_for is not None and spec.mechanism.kind == "nu_toeplitz":
         return refuse_weights(spec)
+    return _refuse_bands(spec) if isinstance(spec.mechanism, _BANDED) else None
+
+
+def _refuse_bands(spec: Spec) -> str | None:
+    """Return why the workload has no square root cut to that many bands, or None."""
+    workload = spec.optimize_for or spec.workload
+    bands = getattr(spec.mechanism, "bands", 1)
+    if bands > workload.n:
+        return f"bands={bands} exceeds n={workload.n}; use bands <= n"
+    if not workload.time_invariant:
+        return (
+            f"a square root with few diagonals is one of a Toeplitz workload, and {workload.kind} is none here; use "
+            "optimize_for with the prefix workload, or nu_toeplitz"
+        )
     return None
 
 
@@ -77,8 +94,11 @@ def noising_coefficients(n: int, nu: float) -> np.ndarray:
 def _damped(series: np.ndarray, nu: float) -> np.ndarray:
     with np.errstate(under="ignore"):
         damped = series * np.exp(np.arange(len(series)) * math.log1p(-nu))
-    damped[np.abs(damped) < _FLUSH] = 0.0
-    return damped
+    return _flushed(damped)
+
+
+def _flushed(series: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(series) < _FLUSH, 0.0, series)
 
 
 def solve_nu_toeplitz(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -92,6 +112,56 @@ def solve_nu_toeplitz(problem: Problem, progress: ProgressCallback) -> Solution:
 def solve_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the square root of the prefix sum: nu = 0."""
     return _finish(problem, ToeplitzMatrix(strategy_coefficients(problem.n, 0.0), problem.n), progress)
+
+
+def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the first `bands` diagonals of the workload's square root (KL24, BSR)."""
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, BandedSquareRoot)
+    column = root_coefficients(_workload_series(problem)[: mechanism.bands])
+    return _finish(problem, ToeplitzMatrix(_flushed(column / column[0]), problem.n), progress)
+
+
+def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the inverse of the first `bands` diagonals of the workload's inverse square root (BISR).
+
+    C^-1 has `bands` diagonals, so its noise needs bands - 1 vectors of state; C has n.
+    """
+    from scipy.signal import lfilter
+
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, BandedInverseSquareRoot)
+    root = root_coefficients(_workload_series(problem)[: mechanism.bands])
+    noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
+    with np.errstate(under="ignore"):
+        column = lfilter([1.0], noising, np.eye(1, problem.n)[0])
+    return _finish(problem, ToeplitzMatrix(_flushed(column), problem.n), progress)
+
+
+def _workload_series(problem: Problem) -> np.ndarray:
+    series = problem.workload.coefficients
+    assert series is not None  # `supports` refuses the others
+    return series
+
+
+def root_coefficients(series: np.ndarray) -> np.ndarray:
+    """Return the square root of a power series modulo x^n, first coefficient positive; the formula for prefix sums.
+
+    Others: 2 r_0 r_t = a_t - sum_{0 < s < t} r_s r_{t-s} up to 4096 terms, Newton's iteration with FFTs above.
+
+    Args:
+        series: shape (n,), first entry positive.
+    """
+    n = len(series)
+    if (series == 1.0).all():
+        return strategy_coefficients(n, 0.0)
+    if n > _DIRECT_ROOT:
+        return square_root(series)
+    root = np.zeros(n)
+    root[0] = math.sqrt(series[0])
+    for t in range(1, n):
+        root[t] = (series[t] - root[1:t] @ root[t - 1 : 0 : -1]) / (2.0 * root[0])
+    return root
 
 
 def solve_identity(problem: Problem, progress: ProgressCallback) -> Solution:

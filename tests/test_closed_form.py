@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import solvers
 from factorize import parse_spec
-from factorize.errors import Cancelled
+from factorize.errors import Cancelled, UnsupportedProblem
 from factorize.matrix import ColumnScaled, ToeplitzMatrix
-from solvers.closed_form import noising_coefficients, strategy_coefficients
+from solvers.closed_form import noising_coefficients, root_coefficients, strategy_coefficients
 
 
 def solve(mechanism, n, *, workload=None, progress=None, **more):
@@ -199,3 +199,101 @@ def test_one_step():
     assert isinstance(found.strategy, ToeplitzMatrix)
     assert found.certificate.loss.objective == pytest.approx(1, rel=1e-12)
     assert found.certificate.relative_gap < 1e-12
+
+
+def banded_root(bands, *, inverse=False, **more):
+    return {"kind": "banded_inverse_square_root" if inverse else "banded_square_root", "bands": bands, **more}
+
+
+TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
+
+
+def test_published_banded_square_root(vectors):
+    expected = vectors["H.bsr.p4.n8"]
+    found = solve(banded_root(4), 8, participation=TWO_EPOCHS)
+    assert found.strategy.structure == "banded_toeplitz"
+    assert found.strategy.column == pytest.approx(expected["coef"], rel=1e-14)
+    assert found.certificate.sensitivity.value == pytest.approx(expected["sens_b4_k2"], rel=1e-12)
+    assert found.certificate.sensitivity.kind == "exact"
+    error = found.certificate.loss.mean_squared / found.certificate.sensitivity.value**2
+    assert error == pytest.approx(expected["mean_error"], rel=1e-12)
+
+
+def test_published_banded_inverse_square_root(vectors):
+    expected = vectors["H.bisr.p4.n8"]
+    found = solve(banded_root(4, inverse=True), 8, participation=TWO_EPOCHS)
+    assert found.strategy.column == pytest.approx(expected["C_coef"], rel=1e-14)
+    assert found.rows("C_inv", 7, 8)[0, :3:-1] == pytest.approx(expected["noising"], rel=1e-14)
+    assert not found.rows("C_inv", 7, 8)[0, :4].any()
+    assert found.certificate.sensitivity.value == pytest.approx(expected["sens_b4_k2"], rel=1e-12)
+    assert found.certificate.sensitivity.rule == "monotone Toeplitz: leading pattern"
+
+
+def test_the_square_root_of_momentum(vectors):
+    expected = vectors["H.bsr.momentum.n6"]
+    momentum = {"kind": "momentum", "n": 6, "momentum": 0.9}
+    found = solve(banded_root(6), 6, workload=momentum)
+    assert found.strategy.column == pytest.approx(expected["coef"], rel=1e-13)
+    assert found.rows("C_inv", 5, 6)[0, ::-1] == pytest.approx(expected["inverse"], rel=1e-11)
+    inverse = solve(banded_root(3, inverse=True), 6, workload=momentum)
+    assert inverse.rows("C_inv", 5, 6)[0, :2:-1] == pytest.approx(expected["inverse"][:3], rel=1e-11)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_all_bands_are_the_whole_square_root(inverse):
+    whole = solve({"kind": "square_root"}, 40)
+    found = solve(banded_root(40, inverse=inverse), 40)
+    assert found.strategy.coefficients() == pytest.approx(whole.strategy.coefficients(), rel=1e-13)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.97, 1.0])
+def test_the_root_by_recursion_and_by_transforms(rate):
+    """The square of the root is the series; 5000 terms are above the limit of the recursion."""
+    for n in (200, 5000):
+        series = rate ** np.arange(n) * 2.5
+        root = root_coefficients(series)
+        assert np.convolve(root, root)[:n] == pytest.approx(series, rel=1e-9, abs=1e-13)
+
+
+def test_signed_bands_are_never_called_exact_without_a_rule():
+    """The root of a window has negative coefficients; beyond the separation only a bound is known."""
+    window = {"kind": "window", "n": 24, "width": 3}
+    narrow = solve(banded_root(4), 24, workload=window, participation={"kind": "min_sep", "min_sep": 4})
+    wide = solve(banded_root(9), 24, workload=window, participation={"kind": "min_sep", "min_sep": 4})
+    assert (wide.strategy.column < 0).any()
+    assert narrow.certificate.sensitivity.kind == "exact"
+    assert wide.certificate.sensitivity.kind == "upper_bound"
+    assert "upper bound" in wide.certificate.warnings[0]
+
+
+def test_normalised_bands():
+    for inverse in (False, True):
+        plain = solve(banded_root(4, inverse=inverse), 32)
+        scaled = solve(banded_root(4, inverse=inverse, normalization="auto"), 32)
+        assert isinstance(scaled.strategy, ColumnScaled)
+        assert scaled.certificate.loss.objective < plain.certificate.loss.objective
+
+
+@pytest.mark.parametrize(
+    ("bands", "workload", "message"),
+    [
+        (9, {"kind": "prefix", "n": 8}, "bands=9 exceeds n=8; use bands <= n"),
+        (
+            2,
+            {"kind": "schedule", "n": 8, "learning_rates": {"kind": "cosine"}},
+            "schedule is none here; use optimize_for",
+        ),
+        (2, {"kind": "matrix", "rows": [[1.0, 0.0], [2.0, 1.0]]}, "matrix is none here"),
+    ],
+)
+def test_roots_that_are_refused(bands, workload, message):
+    for inverse in (False, True):
+        with pytest.raises(UnsupportedProblem, match=message):
+            solve(banded_root(bands, inverse=inverse), 8, workload=workload)
+
+
+def test_a_root_for_one_workload_evaluated_on_another():
+    schedule = {"kind": "schedule", "n": 16, "learning_rates": {"kind": "cosine"}}
+    found = solve(banded_root(4), 16, workload=schedule, optimize_for={"kind": "prefix", "n": 16})
+    assert found.strategy.column == pytest.approx([1, 0.5, 0.375, 0.3125], rel=1e-14)
+    assert found.certificate.relative_gap > 0
