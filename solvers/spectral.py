@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.asymptotic import quadratic_power, stationary_losses
 from factorize.errors import ConditionNotMet
 from factorize.matrix import ToeplitzMatrix
 from factorize.mechanisms import Spectral
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
-from solvers.asymptotic import quadratic_power, stationary_losses
 from solvers.budget import Estimate, estimate_of
 from solvers.closed_form import needs_decoder, strategy_coefficients
 from solvers.cone import Plant

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.asymptotic import distance_squared, limiting_sensitivity_squared, warped_grid
 from factorize.solution import Outcome
-from solvers.asymptotic import distance_squared, limiting_sensitivity_squared, warped_grid
 from solvers.cone import ConeProgram, Multiplier, Plant
 from solvers.enclosure import Cells, Enclosure, Jet, mean_enclosure
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factorize.asymptotic import distance_squared, quadratic_power
 from factorize.errors import SolveFailed
-from solvers.asymptotic import distance_squared, quadratic_power
 from solvers.closed_form import noising_coefficients, strategy_coefficients
 from solvers.minimum_phase import minimum_phase
 

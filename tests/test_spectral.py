@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import solve_discrete_lyapunov
 
-from factorize.errors import ConditionNotMet, SolveFailed
-from factorize.factorization import Factorization
-from factorize.series import series_product
-from factorize.solution import Outcome, Progress
-from factorize.spec import Spec, parse_spec
-from solvers import spectral
-from solvers.asymptotic import (
+from factorize.asymptotic import (
     circle_integral,
     circle_mean,
     distance_squared,
@@ -26,6 +20,12 @@ from solvers.asymptotic import (
     stationary_losses,
     warped_grid,
 )
+from factorize.errors import ConditionNotMet, SolveFailed
+from factorize.factorization import Factorization
+from factorize.series import series_product
+from factorize.solution import Outcome, Progress
+from factorize.spec import Spec, parse_spec
+from solvers import spectral
 from solvers.closed_form import strategy_coefficients
 from solvers.cone import ConeProgram, Multiplier, Plant
 from solvers.enclosure import Cells, Interval, Jet, mean_enclosure
