@@ -50,6 +50,11 @@ class BufferedMatrix(Matrix):
         """`buffered` with one decay per buffer, else `state_space`."""
         return "buffered" if self.transition.ndim == 2 else "state_space"
 
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
+        return self._arrays
+
     def rows(self, start: int, stop: int) -> np.ndarray:
         """One backward sweep per row."""
         from factorize.recurrences import fill_rows

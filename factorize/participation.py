@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from factorize.errors import InvalidParticipation
+from factorize.errors import CertificateError, InvalidParticipation
 from factorize.matrix import Matrix
 from factorize.model import Count, Frozen
-from factorize.rounding import UNIT, square_root_up, sum_of_squares_up
+from factorize.rounding import UNIT
+from factorize.wide import Wide, of_doubles, root_above
+from factorize.wide_norms import best_periodic, best_separated, column_norms, gram_sums, largest_column, leading_pattern
 
 Kind = Literal["exact", "upper_bound"]
 
@@ -30,7 +33,8 @@ class Sensitivity:
 
     Attributes:
         value: never below the true sensitivity of the matrix whose bytes were read.
-        kind: `exact` if the true value is within rounding (relative 1e-11) of `value`, else `upper_bound`.
+        kind: `exact` if `value` is the true value rounded up, at most one unit in the last place above it (for sums of
+            Gram blocks: the absolute sum, which the plain sum attains within relative 1e-11); else `upper_bound`.
         rule: the formula used.
         participation: the pattern it holds for, in the contract's JSON form.
     """
@@ -62,8 +66,10 @@ class Single(Frozen):
 
     def sensitivity(self, matrix: Matrix) -> Sensitivity:
         """Largest column norm: exact for every sign and dimension (mathematics, C.2)."""
-        value = square_root_up(_largest_column(matrix))
-        return Sensitivity(value, "exact", "column norms", self.document())
+        squared = largest_column(matrix)
+        if squared is None:
+            squared = _above(matrix.column_norms_squared().max(), matrix.n + 16)
+        return Sensitivity(root_above(squared), "exact", "column norms", self.document())
 
 
 class FixedEpochs(Frozen):
@@ -93,16 +99,15 @@ class FixedEpochs(Frozen):
         """
         separation = matrix.n // self.epochs
         if matrix.bandwidth() <= separation:
-            norms = matrix.column_norms_squared() * (1 + (matrix.n + 8) * UNIT)
-            total = float(norms.reshape(self.epochs, separation).sum(axis=0).max()) * (1 + (self.epochs + 8) * UNIT)
-            return Sensitivity(square_root_up(total), "exact", "banded: sums of column norms", self.document())
+            total = best_periodic(_wide_norms(matrix), self.epochs)
+            return Sensitivity(root_above(total), "exact", "banded: sums of column norms", self.document())
         leading = _leading_pattern(matrix, separation, self.epochs)
         if leading is not None:
             return Sensitivity(*leading, self.document())
         upper, lower = _gram_sums(matrix, self.patterns(matrix.n))
         exact = upper <= lower * (1 + 1e-11)
         rule = "Gram block sums" if exact else "absolute sums of the Gram blocks"
-        return Sensitivity(square_root_up(upper), "exact" if exact else "upper_bound", rule, self.document())
+        return Sensitivity(root_above(upper), "exact" if exact else "upper_bound", rule, self.document())
 
 
 class MinSep(Frozen):
@@ -131,14 +136,13 @@ class MinSep(Frozen):
         """Banded, monotone Toeplitz, Toeplitz majorant or two-stage bound, whichever hypothesis holds (C.6-C.8)."""
         most = self.count(matrix.n)
         if matrix.bandwidth() <= self.min_sep:
-            norms = matrix.column_norms_squared() * (1 + (matrix.n + 8) * UNIT)
-            total = best_selection(norms, self.min_sep, most) * (1 + (most + 8) * UNIT)
-            return Sensitivity(square_root_up(total), "exact", "banded: best selection of columns", self.document())
+            selected = best_separated(_wide_norms(matrix), self.min_sep, most)
+            return Sensitivity(root_above(selected), "exact", "banded: best selection of columns", self.document())
         leading = _leading_pattern(matrix, self.min_sep, most)
         if leading is not None:
             return Sensitivity(*leading, self.document())
         total = _two_stage(matrix, self.min_sep, most)
-        return Sensitivity(square_root_up(total), "upper_bound", "two-stage Gram bound", self.document())
+        return Sensitivity(root_above(_above(total, 0)), "upper_bound", "two-stage Gram bound", self.document())
 
 
 AnyParticipation = Annotated[Single | FixedEpochs | MinSep, Field(discriminator="kind")]
@@ -162,18 +166,19 @@ def best_selection(values: np.ndarray, separation: int, most: int) -> float:
     return float(best[0])
 
 
-def _largest_column(matrix: Matrix) -> float:
-    """Squared norm of the largest column, rounded up; re-summed exactly for every column that may be the largest."""
+def _above(value: float, roundings: int) -> Fraction:
+    """Allow for roundings in units of 2^-52."""
+    if not math.isfinite(value):
+        raise CertificateError("the sensitivity overflows double precision; scale C down")
+    return Fraction(float(value)) * (1 + Fraction(roundings, 2**52))
+
+
+def _wide_norms(matrix: Matrix) -> Wide:
+    found = column_norms(matrix)
+    if found is not None:
+        return found
     norms = matrix.column_norms_squared()
-    ceiling = float(norms.max())
-    column = matrix.coefficients()
-    if column is not None:
-        return sum_of_squares_up(column)
-    if matrix.structure != "dense":
-        return ceiling * (1 + (matrix.n + 16) * UNIT)
-    close = np.flatnonzero(norms >= ceiling * (1 - 2 * (matrix.n + 8) * UNIT))
-    whole = matrix.dense()
-    return max(sum_of_squares_up(whole[j:, j]) for j in close)
+    return Wide(norms, np.zeros_like(norms), norms * ((matrix.n + 16) * UNIT))
 
 
 def _leading_pattern(matrix: Matrix, separation: int, most: int) -> tuple[float, Kind, str] | None:
@@ -186,24 +191,22 @@ def _leading_pattern(matrix: Matrix, separation: int, most: int) -> tuple[float,
         return None
     majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
     monotone = bool((column == majorant).all())
-    total = np.zeros(matrix.n)
-    for i in range(most):
-        total[i * separation :] += majorant[: matrix.n - i * separation]
-    squared = sum_of_squares_up(total * (1 + (most + 2) * UNIT))
+    squared = leading_pattern(of_doubles(majorant), separation, most)
     rule = "monotone Toeplitz: leading pattern" if monotone else "non-increasing majorant of the Toeplitz column"
-    return square_root_up(squared), "exact" if monotone else "upper_bound", rule
+    return root_above(squared), "exact" if monotone else "upper_bound", rule
 
 
-def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[float, float]:
+@np.errstate(over="ignore", invalid="ignore")
+def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     """Largest absolute Gram block sum over the patterns, rounded up, and a lower bound on the true squared value.
 
     The lower bound is the larger of the all-ones sum (one contribution repeated) and the trace (the mean over random
-    signs), so equality shows that the absolute sum is the true value.
+    signs), so equality shows that the absolute sum is the true value. What may be the largest is summed again, wide.
     """
     whole = matrix.dense()
     n, count = matrix.n, patterns.shape[1]
-    allowance = (n + count + 2) * UNIT
-    upper = lower = 0.0
+    allowance = (n + count**2 + 2) * UNIT
+    above, below, lower = [], [], 0.0
     for start in range(0, len(patterns), _PATTERNS):
         some = patterns[start : start + _PATTERNS]
         # Neighbouring patterns hold neighbouring columns: fetched together, they share cache lines.
@@ -211,12 +214,18 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[float, float]:
         columns = columns.reshape(count, len(some), n).transpose(1, 0, 2)
         grams = columns @ columns.transpose(0, 2, 1)
         rows = np.abs(columns).sum(axis=1)  # the sum of all entries of |C|^T |C| is that of their squares
-        safe = np.abs(grams).sum(axis=(1, 2)) + allowance * np.einsum("ji,ji->j", rows, rows)
-        upper = max(upper, float(safe.max()) * (1 + (count**2 + 8) * UNIT))
+        sums, slack = np.abs(grams).sum(axis=(1, 2)), 2 * allowance * np.einsum("ji,ji->j", rows, rows)
+        above.append(sums + slack)
+        below.append(sums - slack)
         lower = max(lower, float(grams.sum(axis=(1, 2)).max()), float(np.einsum("jss->j", grams).max()))
-    return upper, lower
+    least = np.concatenate(below).max()
+    candidates = np.flatnonzero(np.concatenate(above) >= least)
+    if not len(candidates):
+        raise CertificateError("the sensitivity overflows double precision; scale C down")
+    return max(gram_sums(whole[:, patterns[j]]) for j in candidates), lower
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _two_stage(matrix: Matrix, separation: int, most: int) -> float:
     """Bound for any C: best selection within each row of |X|, then of the row values (mathematics, C.6)."""
     whole = matrix.dense()

@@ -1,0 +1,137 @@
+"""Squared column norms, and sums over patterns, of every structure as wide numbers (see factorize/wide.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from factorize.matrix import Matrix
+from factorize.wide import Wide, check_finite, largest, of_doubles, running_sums, squares, sum_above
+
+_COLUMNS = 1 << 14  # at a time: the intermediate arrays stay in the cache
+
+
+def column_norms(matrix: Matrix) -> Wide | None:
+    """Return the squared norm of each column, shape (n,), or None for a structure without a rule of its own here."""
+    rule = _NORMS.get(matrix.structure)
+    return None if rule is None else rule(matrix)
+
+
+def largest_column(matrix: Matrix) -> Fraction | None:
+    """Return the squared norm of the largest column from above, or None as `column_norms`."""
+    column = matrix.coefficients()
+    if column is not None and matrix.structure in _NORMS:
+        return sum_above(squares(column))
+    if matrix.structure == "dense":
+        return _largest_dense(matrix)
+    norms = column_norms(matrix)
+    return None if norms is None else largest(norms)
+
+
+def _largest_dense(matrix: Matrix) -> Fraction:
+    """Only columns that may be the largest are summed again."""
+    norms, whole = matrix.column_norms_squared(), matrix.dense()
+    close = np.flatnonzero(norms >= norms.max() * (1 - 2 * (matrix.n + 8) * 2.0**-52))
+    return max((sum_above(squares(whole[j:, j])) for j in close), default=Fraction(0))
+
+
+def _dense(matrix: Any) -> Wide:
+    total = of_doubles(np.zeros(matrix.n))
+    for i, row in enumerate(matrix.dense()):
+        sums = total.take(slice(0, i + 1)).plus(squares(row[: i + 1]))
+        for whole, part in zip(total, sums, strict=True):
+            whole[: i + 1] = part
+    return total
+
+
+def _toeplitz(matrix: Any) -> Wide:
+    return running_sums(squares(matrix.coefficients())).take(slice(None, None, -1))
+
+
+def _banded(matrix: Any) -> Wide:
+    blocks = []
+    for start in range(0, matrix.n, _COLUMNS):
+        some = matrix.bands[:, start : start + _COLUMNS]
+        total = of_doubles(np.zeros(some.shape[1]))
+        for band in some:
+            total = total.plus(squares(band))
+        blocks.append(total)
+    return Wide(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
+
+
+def _buffered(matrix: Any) -> Wide | None:
+    from factorize.wide_recurrences import column_norms as recurrence
+
+    diagonal, transition, inputs, outputs = matrix.arrays
+    high, low, error = np.empty(matrix.n), np.empty(matrix.n), np.empty(matrix.n)
+    enclosed = recurrence(diagonal, transition, inputs, outputs, high, low, error)
+    return Wide(high, low, error) if enclosed else None
+
+
+def _scaled(matrix: Any) -> Wide | None:
+    inner = column_norms(matrix.inner)
+    return None if inner is None else inner.times(squares(matrix.scale))
+
+
+_NORMS: dict[str, Callable[[Any], Wide | None]] = {
+    "dense": _dense,
+    "toeplitz": _toeplitz,
+    "banded_toeplitz": _toeplitz,
+    "banded": _banded,
+    "buffered": _buffered,
+    "state_space": _buffered,
+    "scaled": _scaled,
+}
+
+
+def best_periodic(norms: Wide, epochs: int) -> Fraction:
+    """Return the largest sum over steps {j, j + n / epochs, ...}, from above."""
+    rows = Wide(*(part.reshape(epochs, -1) for part in norms))
+    total = rows.take(np.array(0))
+    for epoch in range(1, epochs):
+        total = total.plus(rows.take(np.array(epoch)))
+    return largest(total)
+
+
+def best_separated(norms: Wide, separation: int, most: int) -> Fraction:
+    """Return the largest sum of at most `most` numbers whose positions are `separation` or more apart, from above."""
+    from factorize.wide_recurrences import best_selection
+
+    high, low, lost = best_selection(check_finite(norms.high), norms.low, separation, most)
+    return Fraction(high) + Fraction(low) + Fraction(lost) + most * Fraction(float(norms.error.max()))
+
+
+def leading_pattern(column: Wide, separation: int, most: int) -> Fraction:
+    """Return the squared norm of the sum of columns 0, b, 2b, ... of a Toeplitz matrix, from above."""
+    from factorize.wide_recurrences import pattern_sums
+
+    total = of_doubles(np.zeros(len(column.high)))
+    pattern_sums(column.high, column.low, column.error, separation, most, total.high, total.low, total.error)
+    return sum_above(total.times(total))
+
+
+def gram_sums(columns: np.ndarray) -> Fraction:
+    """Return the sum of |X| over the Gram matrix X of some columns, from above.
+
+    The upper bits of the entries are multiplied without rounding: the sums stay below 2^53 of their unit. What is left
+    is smaller by 2^-20 and is multiplied in double precision.
+
+    Args:
+        columns: shape (n, k).
+    """
+    n = len(columns)
+    bits = (52 - n.bit_length()) // 2
+    exponent = int(np.frexp(np.abs(columns).max())[1])
+    upper = np.ldexp(np.rint(np.ldexp(columns, bits - exponent)), exponent - bits)
+    lower = columns - upper
+    exact = upper.T @ upper
+    cross = upper.T @ lower
+    rest = cross + cross.T + lower.T @ lower
+    sign = np.where(exact + rest < 0, -1.0, 1.0)
+    sizes, tails = np.abs(columns).sum(axis=1), np.abs(lower).sum(axis=1)
+    # The roundings of three products and of their sum; |lower| <= |columns|, entry by entry.
+    error = 4 * (n + 8) * 2.0**-52 * float((sizes * tails).sum())
+    return sum_above(Wide(exact * sign, rest * sign, np.array([error])))

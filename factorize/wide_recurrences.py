@@ -1,0 +1,157 @@
+"""Compiled recurrences over wide numbers. Imported on first use, since numba is heavy."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from factorize.double_double import add, multiply
+
+
+@numba.njit(cache=True, nogil=True)
+def best_selection(high, low, separation, most):
+    """Return the largest sum of at most `most` numbers at least `separation` apart: high, low, and what was lost."""
+    n = len(high)
+    before_high, before_low = np.zeros(n + separation), np.zeros(n + separation)
+    after_high, after_low = np.zeros(n + separation), np.zeros(n + separation)
+    lost = 0.0
+    for _ in range(most):
+        best_high, best_low, worst = 0.0, 0.0, 0.0
+        for i in range(n - 1, -1, -1):
+            j = i + separation
+            lows = abs(low[i]) + abs(before_low[j])
+            h, rest = add(high[i], low[i], before_high[j], before_low[j])
+            if lows != 0.0 or rest != 0.0:
+                worst = max(worst, 2.0**-98 * h)
+            if h > best_high or (h == best_high and rest > best_low):
+                best_high, best_low = h, rest
+            after_high[i], after_low[i] = best_high, best_low
+        lost += worst
+        before_high[:] = after_high
+        before_low[:] = after_low
+    return before_high[0], before_low[0], lost * 1.0001
+
+
+@numba.njit(cache=True, nogil=True)
+def pattern_sums(given_high, given_low, given_error, separation, most, high, low, error):
+    """Write c_t + c_{t-b} + ... of at most `most` terms: the sum b steps before, one term more and one less."""
+    for t in range(len(given_high)):
+        h, rest, lost = given_high[t], given_low[t], given_error[t]
+        if t >= separation:
+            s = t - separation
+            size = abs(high[s]) + abs(h)
+            rounded = low[s] != 0.0 or rest != 0.0
+            h, rest = add(high[s], low[s], h, rest)
+            lost += error[s]
+            if rounded or rest != 0.0:
+                lost += 2.0**-98 * size
+        if t >= separation * most:
+            s = t - separation * most
+            size = abs(given_high[s]) + abs(h)
+            rounded = given_low[s] != 0.0 or rest != 0.0
+            h, rest = add(h, rest, -given_high[s], -given_low[s])
+            lost += given_error[s]
+            if rounded or rest != 0.0:
+                lost += 2.0**-98 * size
+        high[t], low[t], error[t] = h, rest, lost
+
+
+@numba.njit(cache=True, nogil=True)
+def column_norms(diagonal, transition, inputs, outputs, high, low, error):
+    """Write diagonal^2 + input . P input, P <- T^T (P + output output^T) T backwards; return whether it is enclosed.
+
+    What one step loses is a matrix between -d I and d I, and it moves on as P does. So R <- T^T R T + d I bounds what
+    all steps have lost, in the order of positive semidefinite matrices, however the transitions rotate. R itself is in
+    double precision: its own roundings must be below a quarter of the d I of their step, so that twice R covers them.
+    """
+    n, groups, states = inputs.shape
+    m = groups * states
+    gram_high, gram_low, bound = np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, m))
+    half_high, half_low, half = np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, m))
+    rounding = (states * states + 8) * 2.0**-98
+    for j in range(n - 1, -1, -1):
+        feed, out = inputs[j].copy().reshape(m), outputs[j].copy().reshape(m)
+        h, rest = multiply(diagonal[j], 0.0, diagonal[j], 0.0)
+        square = h
+        size, slack, slack_size = h, 0.0, 0.0
+        for a in range(m):
+            for b in range(m):
+                fh, fl = multiply(feed[a], 0.0, feed[b], 0.0)
+                th, tl = multiply(fh, fl, gram_high[a, b], gram_low[a, b])
+                h, rest = add(h, rest, th, tl)
+                size += abs(th)
+                slack += feed[a] * bound[a, b] * feed[b]
+                slack_size += abs(feed[a] * bound[a, b] * feed[b])
+        high[j], low[j] = h, rest
+        error[j] = 2.0 * (abs(slack) + (m * m + 8) * 2.0**-52 * slack_size)
+        if size != square:  # the square of the diagonal alone has no error
+            error[j] += (m * m + 8) * 2.0**-97 * size
+        largest, spread, widest = 0.0, 0.0, 0.0
+        for a in range(m):
+            for b in range(m):
+                ph, pl = multiply(out[a], 0.0, out[b], 0.0)
+                largest = max(largest, abs(gram_high[a, b]) + abs(ph))
+                gram_high[a, b], gram_low[a, b] = add(gram_high[a, b], gram_low[a, b], ph, pl)
+                widest = max(widest, abs(bound[a, b]))
+        for g in range(groups):
+            for b in range(states):
+                column = 0.0
+                for c in range(states):
+                    column += abs(transition[j, g, c, b])
+                spread = max(spread, column)
+        if not (spread < 1e100 and largest < 1e100 and widest < 1e100):
+            return False
+        _move(transition[j], gram_high, gram_low, half_high, half_low)
+        _move_doubles(transition[j], bound, half)
+        lost = m * rounding * largest * max(spread, 1.0) ** 2 + 1e-280
+        for a in range(m):
+            bound[a, a] += lost
+        if not m * (states * states + 8) * 2.0**-52 * widest * max(spread, 1.0) ** 2 < 0.25 * lost:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _move(blocks, high, low, half_high, half_low):
+    """Replace X by T^T X T for the block-diagonal T."""
+    groups, states = blocks.shape[0], blocks.shape[1]
+    m = groups * states
+    for a in range(m):
+        for g in range(groups):
+            for b in range(states):
+                h, rest = 0.0, 0.0
+                for c in range(states):
+                    k = g * states + c
+                    th, tl = multiply(high[a, k], low[a, k], blocks[g, c, b], 0.0)
+                    h, rest = add(h, rest, th, tl)
+                half_high[a, g * states + b], half_low[a, g * states + b] = h, rest
+    for g in range(groups):
+        for b in range(states):
+            for a in range(m):
+                h, rest = 0.0, 0.0
+                for c in range(states):
+                    k = g * states + c
+                    th, tl = multiply(half_high[k, a], half_low[k, a], blocks[g, c, b], 0.0)
+                    h, rest = add(h, rest, th, tl)
+                high[g * states + b, a], low[g * states + b, a] = h, rest
+
+
+@numba.njit(cache=True, nogil=True)
+def _move_doubles(blocks, x, half):
+    """The same in double precision."""
+    groups, states = blocks.shape[0], blocks.shape[1]
+    m = groups * states
+    for a in range(m):
+        for g in range(groups):
+            for b in range(states):
+                total = 0.0
+                for c in range(states):
+                    total += x[a, g * states + c] * blocks[g, c, b]
+                half[a, g * states + b] = total
+    for g in range(groups):
+        for b in range(states):
+            for a in range(m):
+                total = 0.0
+                for c in range(states):
+                    total += half[g * states + c, a] * blocks[g, c, b]
+                x[g * states + b, a] = total

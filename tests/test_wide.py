@@ -1,0 +1,187 @@
+"""Sensitivities to the last unit: wide numbers against fractions, and sensitivities against the truth in fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from exact_files import gram_in_fractions, strategy_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize.buffered import BufferedMatrix
+from factorize.errors import CertificateError
+from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.wide import Wide, largest, of_doubles, product, root_above, running_sums, squares, sum_above
+from factorize.wide_norms import best_periodic, best_separated, column_norms, gram_sums, leading_pattern
+
+SMALLEST = Fraction(1, 10**180)  # beside squares of numbers that are next to nothing
+doubles = st.floats(-1e30, 1e30, allow_nan=False)
+
+
+def true(numbers: Wide, i: int) -> Fraction:
+    return Fraction(float(numbers.high[i])) + Fraction(float(numbers.low[i]))
+
+
+def close(numbers: Wide, i: int, value: Fraction) -> None:
+    error = Fraction(float(numbers.error[i]))
+    assert abs(true(numbers, i) - value) <= error
+    assert error <= abs(value) / 2**80 + SMALLEST
+
+
+@given(st.lists(doubles, min_size=1, max_size=12), st.lists(doubles, min_size=1, max_size=12))
+def test_sums_and_products_are_enclosed(left: list[float], right: list[float]) -> None:
+    size = min(len(left), len(right))
+    a, b = np.array(left[:size]), np.array(right[:size])
+    found, both = product(a, b), squares(a).plus(squares(b))
+    for i in range(size):
+        close(found, i, Fraction(a[i]) * Fraction(b[i]))
+        close(both, i, Fraction(a[i]) ** 2 + Fraction(b[i]) ** 2)
+        close(both.times(squares(a)), i, true(both, i) * Fraction(a[i]) ** 2)
+
+
+@given(st.lists(st.floats(-1e20, 1e20, allow_nan=False), min_size=1, max_size=20))
+def test_running_sums_and_ends(values: list[float]) -> None:
+    numbers = squares(np.array(values))
+    exact = [Fraction(value) ** 2 for value in values]
+    sums = running_sums(numbers)
+    for i in range(len(values)):
+        close(sums, i, sum(exact[: i + 1], start=Fraction(0)))
+    assert sum(exact) <= sum_above(numbers) <= sum(exact) * (1 + Fraction(1, 2**80)) + SMALLEST
+    assert max(exact) <= largest(numbers) <= max(exact) * (1 + Fraction(1, 2**80)) + SMALLEST
+
+
+def test_what_was_not_rounded_has_no_error() -> None:
+    whole = squares(np.arange(9.0))
+    assert not running_sums(whole).error.any()
+    assert sum_above(whole) == 204 and largest(whole) == 64
+    assert Single().sensitivity(DenseMatrix(np.eye(5))).value == 1.0
+    assert Single().sensitivity(BufferedMatrix(np.ones(4), *(np.zeros((4, 2)),) * 3)).value == 1.0
+    for participation in (FixedEpochs(kind="fixed_epochs", epochs=4), MinSep(kind="min_sep", min_sep=2)):
+        assert participation.sensitivity(DenseMatrix(np.eye(8))).value == 2.0
+        assert participation.sensitivity(ToeplitzMatrix(np.ones(1), 8)).value == 2.0
+
+
+@given(st.fractions(min_value=0, max_value=10**9), st.integers(-500, 400))
+def test_roots_are_the_nearest_above(value: Fraction, shift: int) -> None:
+    value *= Fraction(2) ** shift
+    root = root_above(value)
+    assert Fraction(root) ** 2 >= value
+    assert root == 0.0 or Fraction(np.nextafter(root, 0.0)) ** 2 < value
+
+
+def test_numbers_that_overflow_are_refused() -> None:
+    for ask in (sum_above, largest):
+        with pytest.raises(CertificateError, match="overflows"):
+            ask(squares(np.array([1e200, 1.0])))
+    with pytest.raises(CertificateError, match="overflows"):
+        FixedEpochs(kind="fixed_epochs", epochs=2).sensitivity(DenseMatrix(1e200 * np.tri(4)))
+    with pytest.raises(CertificateError, match="overflows"):
+        MinSep(kind="min_sep", min_sep=1).sensitivity(DenseMatrix(1e200 * np.tri(4)))
+
+
+def matrices(rng: np.random.Generator, n: int) -> list[Matrix]:
+    found = [strategy_of(rng, n, structure) for structure in ("dense", "toeplitz", "banded")]
+    scale = 0.5 + rng.random(n)
+    return [*found, *(ColumnScaled(matrix, scale) for matrix in found)]
+
+
+def test_column_norms_of_every_structure() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        for matrix in matrices(rng, 7):
+            found = column_norms(matrix)
+            assert found is not None
+            inner = matrix.inner if isinstance(matrix, ColumnScaled) else matrix
+            factors = matrix.scale if isinstance(matrix, ColumnScaled) else np.ones(7)
+            gram = gram_in_fractions(inner.dense())
+            for j in range(7):
+                close(found, j, gram[j][j] * Fraction(factors[j]) ** 2)
+
+
+def buffered_in_fractions(matrix: BufferedMatrix) -> list[list[Fraction]]:
+    diagonal, blocks, inputs, outputs = matrix.arrays
+    n, groups, s = inputs.shape
+    whole = [[Fraction(0)] * n for _ in range(n)]
+    for j in range(n):
+        whole[j][j] = Fraction(diagonal[j])
+        state = [[Fraction(x) for x in group] for group in inputs[j]]
+        for i in range(j + 1, n):
+            state = [
+                [sum((Fraction(blocks[i, g, a, b]) * state[g][b] for b in range(s)), Fraction(0)) for a in range(s)]
+                for g in range(groups)
+            ]
+            whole[i][j] = sum(
+                (Fraction(outputs[i, g, a]) * state[g][a] for g in range(groups) for a in range(s)), Fraction(0)
+            )
+    return whole
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (6, 2, 2), (6, 1, 2, 2)])
+def test_column_norms_of_buffers(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    matrix = BufferedMatrix(1 + rng.random(6), rng.standard_normal(shape), *rng.standard_normal((2, 6, 2)))
+    found, whole = column_norms(matrix), buffered_in_fractions(matrix)
+    assert found is not None
+    for j in range(6):
+        close(found, j, sum((row[j] ** 2 for row in whole), Fraction(0)))
+
+
+def test_rotating_buffers_stay_enclosed() -> None:
+    """Absolute values of these transitions grow without end, and the transitions themselves do not."""
+    n, angle = 20_000, 0.3
+    turn = 0.999 * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    ones = np.full((n, 2), 0.5)
+    found = column_norms(BufferedMatrix(np.ones(n), np.tile(turn, (n, 1, 1, 1)), ones, ones))
+    assert found is not None
+    assert (found.error < 2.0**-70 * found.high).all()
+
+
+def test_buffers_that_grow_fall_back_to_the_plain_bound() -> None:
+    n = 2000
+    ones = np.ones((n, 1))
+    growing = BufferedMatrix(np.ones(n), np.full((n, 1), 1.2), ones, ones)
+    assert column_norms(growing) is None
+    small = BufferedMatrix(np.ones(300), np.full((300, 1), 1.5), ones[:300], ones[:300])
+    plain = float(small.column_norms_squared().max())
+    assert Single().sensitivity(small).value >= plain**0.5
+
+
+def test_selections_and_patterns() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        n = 9
+        values = rng.random(n)
+        numbers = squares(values)
+        exact = [Fraction(value) ** 2 for value in values]
+        for separation, most in ((1, 3), (2, 9), (4, 2), (9, 1)):
+            best = [Fraction(0)] * (n + separation)
+            for _ in range(most):
+                level = [Fraction(0)] * (n + separation)
+                for i in range(n - 1, -1, -1):
+                    level[i] = max(level[i + 1], exact[i] + best[i + separation])
+                best = level
+            found = best_separated(numbers, separation, most)
+            assert best[0] <= found <= best[0] * (1 + Fraction(1, 2**80))
+            column = np.sort(values)[::-1]
+            sums = [
+                sum((Fraction(column[t - i * separation]) for i in range(most) if t >= i * separation), Fraction(0))
+                for t in range(n)
+            ]
+            squared = sum((entry**2 for entry in sums), Fraction(0))
+            assert (
+                squared <= leading_pattern(of_doubles(column), separation, most) <= squared * (1 + Fraction(1, 2**80))
+            )
+        periodic = max(exact[j] + exact[j + 3] + exact[j + 6] for j in range(3))
+        assert periodic <= best_periodic(numbers, 3) <= periodic * (1 + Fraction(1, 2**80))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_gram_sums(signed: bool) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(10):
+        columns = (rng.standard_normal((30, 4)) if signed else rng.random((30, 4))) * 10.0 ** rng.integers(-3, 4, 4)
+        exact = sum(abs(x) for row in gram_in_fractions(columns) for x in row)
+        assert exact <= gram_sums(columns) <= exact * (1 + Fraction(1, 2**58))
