@@ -12,6 +12,7 @@ from factorize.buffered import BufferedMatrix
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
 from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.tree import read_tree
 
 _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "dense": lambda parts, n: DenseMatrix(parts[""]),
@@ -20,6 +21,7 @@ _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "banded": lambda parts, n: BandedMatrix(parts["bands"]),
     "buffered": lambda parts, n: _buffered(parts, "decay"),
     "state_space": lambda parts, n: _buffered(parts, "transition"),
+    "tree": lambda parts, n: read_tree(parts["tree.nodes"], parts["tree.restart"], parts.get("")),
     "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
 }
 
@@ -53,8 +55,9 @@ def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int) -> Mat
 
 
 def tensor_names(matrix_name: str, suffixes: list[str]) -> list[str]:
-    """Return the tensors' names in a file: `C` for a dense matrix, `C.coefficients` for a Toeplitz one."""
-    return [f"{matrix_name}.{suffix}" if suffix else matrix_name for suffix in suffixes]
+    """Return the tensors' names: `C` for a dense matrix, `C.coefficients` for a Toeplitz one; `tree.` stands alone."""
+    prefixes = {suffix: "" if suffix.startswith("tree.") else f"{matrix_name}." for suffix in suffixes}
+    return [prefix + suffix if suffix else matrix_name for suffix, prefix in prefixes.items()]
 
 
 def describe(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,20 @@ from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
+
+
+class Bound(NamedTuple):
+    """A squared sensitivity over some patterns, by a rule of a structure's own.
+
+    Attributes:
+        squared: never below the true value, rounding included.
+        exact: whether it is the true value up to relative 1e-11.
+        rule: how it was found.
+    """
+
+    squared: float
+    exact: bool
+    rule: str
 
 
 class Matrix(ABC):
@@ -53,6 +67,14 @@ class Matrix(ABC):
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
         """Return the squared row norms of A C^-1, shape (n,), if this structure has a recursion for them; else None."""
+        return None
+
+    def fixed_order_bound(self, epochs: int) -> Bound | None:
+        """Return the squared sensitivity for `epochs` passes in a fixed order, if this structure has a rule for it."""
+        return None
+
+    def separated_bound(self, min_sep: int, most: int) -> Bound | None:
+        """Return the squared sensitivity for at most `most` steps `min_sep` apart, if this structure has a rule."""
         return None
 
     def coefficients(self) -> np.ndarray | None:

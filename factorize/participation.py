@@ -16,15 +16,16 @@ import numpy as np
 from pydantic import Field
 
 from factorize.errors import CertificateError, InvalidParticipation
-from factorize.matrix import Matrix
+from factorize.matrix import Bound, Matrix
 from factorize.model import Count, Frozen
-from factorize.rounding import UNIT
+from factorize.rounding import UNIT, square_root_up
 from factorize.wide import Wide, of_doubles, root_above
 from factorize.wide_norms import best_periodic, best_separated, column_norms, gram_sums, largest_column, leading_pattern
 
 Kind = Literal["exact", "upper_bound"]
 
 _PATTERNS = 16  # at a time, in Gram blocks
+_TWO_STAGE_BESIDE = 4096  # up to here a structure's own upper bound is compared with the two-stage one
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,9 @@ class FixedEpochs(Frozen):
         leading = _leading_pattern(matrix, separation, self.epochs)
         if leading is not None:
             return Sensitivity(*leading, self.document())
+        own = matrix.fixed_order_bound(self.epochs)
+        if own is not None:
+            return _of_bound(own, self.document())
         upper, lower = _gram_sums(matrix, self.patterns(matrix.n))
         exact = upper <= lower * (1 + 1e-11)
         rule = "Gram block sums" if exact else "absolute sums of the Gram blocks"
@@ -141,7 +145,12 @@ class MinSep(Frozen):
         leading = _leading_pattern(matrix, self.min_sep, most)
         if leading is not None:
             return Sensitivity(*leading, self.document())
+        own = matrix.separated_bound(self.min_sep, most)
+        if own is not None and (own.exact or matrix.n > _TWO_STAGE_BESIDE):
+            return _of_bound(own, self.document())
         total = _two_stage(matrix, self.min_sep, most)
+        if own is not None and own.squared <= total:
+            return _of_bound(own, self.document())
         return Sensitivity(root_above(_above(total, 0)), "upper_bound", "two-stage Gram bound", self.document())
 
 
@@ -164,6 +173,11 @@ def best_selection(values: np.ndarray, separation: int, most: int) -> float:
         chosen = values + best[separation : separation + n]
         best[:n] = np.maximum.accumulate(chosen[::-1])[::-1]
     return float(best[0])
+
+
+def _of_bound(bound: Bound, participation: dict[str, Any]) -> Sensitivity:
+    kind: Kind = "exact" if bound.exact else "upper_bound"
+    return Sensitivity(square_root_up(bound.squared), kind, bound.rule, participation)
 
 
 def _above(value: float, roundings: int) -> Fraction:

@@ -34,6 +34,7 @@ from solvers import (
     spectral,
     structured,
     toeplitz,
+    tree,
 )
 from solvers.budget import Estimate, refuse_beyond_memory
 from solvers.problem import Problem
@@ -80,6 +81,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
         Entry(closed_form.solve_banded_inverse_square_root, closed_form.supports, closed_form.estimate),
     ),
     "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
+    "tree": (Entry(tree.solve, tree.supports, tree.estimate),),
     "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""

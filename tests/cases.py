@@ -73,6 +73,8 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "banded_square_root": {"kind": "banded_square_root", "bands": 4},
     "banded_inverse_square_root": {"kind": "banded_inverse_square_root", "bands": 4},
     "tree": {"kind": "tree", "decoder": "online"},
+    "tree with estimates": {"kind": "tree", "decoder": "honaker_online"},
+    "tree with all nodes, restarted": {"kind": "tree", "decoder": "honaker_full", "restart_every": 5},
     "fft": {"kind": "fft"},
     "anti_pgd": {"kind": "anti_pgd"},
     "semidefinite": {"kind": "semidefinite"},

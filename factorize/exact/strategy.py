@@ -66,6 +66,8 @@ class Strategy:
                 raise CorruptObject(f"bands of a matrix with n={n} cannot have shape {self.bands.shape}")
         elif structure in ("buffered", "state_space"):
             self.buffers = buffers.read(parts, n)
+        elif structure == "tree":
+            self.array = _tree(parts.pop("tree.nodes"), parts.pop("tree.restart"), parts.pop("", None), n)
         else:
             raise CorruptObject(f"this checker knows no structure {structure[:40]!r}")
 
@@ -188,6 +190,31 @@ class Strategy:
 def _checked(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if array.shape != shape:
         raise CorruptObject(f"a tensor of C has shape {array.shape}; the spec's n asks for {shape}")
+    return array
+
+
+def _tree(nodes: np.ndarray, restart: np.ndarray, stored: np.ndarray | None, n: int) -> np.ndarray:
+    """Write each row block by block: behind leaf p of a tree lies a whole block of 2^j leaves for each bit j of p."""
+    if n > LARGEST_WHOLE:
+        raise TooLarge(f"the exact check of trees is limited to n={LARGEST_WHOLE}; got n={n}")
+    steps = int(_checked(restart, (1,))[0])
+    if not 1 <= steps <= n or restart[0] != steps:
+        raise CorruptObject(f"tree.restart of a matrix with n={n} cannot be {float(restart[0])!r}")
+    _checked(nodes, ((steps - 1).bit_length() + 1, n))
+    array = np.diag(nodes[0])
+    for i in range(n):
+        leaf = i % steps
+        end = i
+        for j in range(len(nodes) - 1):
+            if leaf >> j & 1:
+                array[i, end - (1 << j) : end] = nodes[j + 1, i]
+                end -= 1 << j
+            elif nodes[j + 1, i] != 0:
+                raise CorruptObject(
+                    f"tree.nodes[{j + 1}, {i}] is not 0, and no block of that size lies behind the step"
+                )
+    if stored is not None and not np.array_equal(stored, array):
+        raise CorruptObject("the stored C and tree.nodes are not the same matrix")
     return array
 
 
