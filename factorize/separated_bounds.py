@@ -10,22 +10,32 @@ pattern p,
 
 hence tr(M X^-1) >= |T F|_*^2 / cost by the best scaling of F. The bound is not attained in general: patterns with other
 distances are left out.
+
+Where the weighted workload has a bidiagonal inverse, the norm costs O(n k^2) for k = ceil(n / b): the patterns are the
+classes of k epochs of b steps, once steps are added *before* the first to fill k b. With them the target is larger only
+in rows of zeros and in columns for which F has no entries, so the norm is the same (`factorize/block_resolvents.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
+from factorize import block_resolvents
 from factorize.bounds import LowerBound, nuclear_norm_below
 from factorize.errors import CertificateError
 from factorize.participation import MinSep
 from factorize.rounding import UNIT
 from factorize.spec import Spec
+from factorize.workloads.base import BidiagonalInverse
 
 SEPARATED_RULE = "nuclear norm dual over disjoint patterns min_sep apart"
-LARGEST = 2048
+SEPARATED_RING_RULE = "nuclear norm dual over disjoint patterns min_sep apart, by block resolvents"
+LARGEST = 2048  # of matrices that are decomposed
+LARGEST_RING = 1 << 23  # n x k^2 of block resolvents, k = ceil(n / min_sep)
+_DIRECT_SVD = 640
 
 
 def disjoint_patterns(n: int, min_sep: int, most: int) -> np.ndarray:
@@ -45,28 +55,70 @@ def separated_lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBo
     Raises:
         CertificateError: the factors have the wrong shape, are not finite or are all zero.
     """
-    n = spec.workload.n
-    if not isinstance(spec.participation, MinSep) or "factors" not in dual or spec.objective.kind == "max":
+    participation = spec.participation
+    if not isinstance(participation, MinSep) or "factors" not in dual or spec.objective.kind == "max":
         return None
+    n, scale = spec.workload.n, spec.objective.scale(spec.workload.m)
+    patterns = disjoint_patterns(n, participation.min_sep, participation.count(n))
+    factors, cost = _checked(dual["factors"], patterns)
+    norm = _ring_norm(spec, participation.min_sep, patterns, factors) if n > _DIRECT_SVD else None
+    if norm is not None:
+        return LowerBound(scale * norm**2 / cost * (1 - 8 * UNIT), SEPARATED_RING_RULE)
     if max(n, spec.workload.m) > LARGEST:
         return None
-    factor, cost = _block_factor(dual["factors"], spec.participation, n)
-    target = spec.objective.weigh(spec.workload.dense())
-    norm = nuclear_norm_below(target @ factor)
-    bound = spec.objective.scale(spec.workload.m) * norm**2 / cost * (1 - 16 * n * UNIT)
-    return LowerBound(bound, SEPARATED_RULE)
+    whole = np.zeros((n, factors.shape[0] * factors.shape[2]))
+    for place, (pattern, block) in enumerate(zip(patterns, factors, strict=True)):
+        whole[pattern[pattern >= 0], place * len(block) : (place + 1) * len(block)] = block[pattern >= 0]
+    norm = nuclear_norm_below(spec.objective.weigh(spec.workload.dense()) @ whole)
+    return LowerBound(scale * norm**2 / cost * (1 - 16 * n * UNIT), SEPARATED_RULE)
 
 
-def _block_factor(factors: np.ndarray, participation: MinSep, n: int) -> tuple[np.ndarray, float]:
-    patterns = disjoint_patterns(n, participation.min_sep, participation.count(n))
-    k = patterns.shape[1]
-    if factors.shape != (len(patterns), k, k) or not np.isfinite(factors).all():
-        raise CertificateError(f"dual.factors must be finite, of shape {(len(patterns), k, k)}; got {factors.shape}")
-    factor, cost = np.zeros((n, len(patterns) * k)), 0.0
-    for p, (pattern, block) in enumerate(zip(patterns, factors, strict=True)):
-        used = pattern >= 0
-        factor[pattern[used], p * k : (p + 1) * k] = block[used]
-        cost += float((block[used] ** 2).sum(axis=1).max())
-    if not cost > 0:
-        raise CertificateError("dual.factors are all zero; evidence needs one positive number")
-    return factor, cost
+def padded_inverse(inverse: BidiagonalInverse, size: int) -> BidiagonalInverse:
+    """Return the inverse with steps before the first, like it; its last n columns are those of A below zeros.
+
+    Args:
+        inverse: of A, n steps.
+        size: number of steps wanted, at least n.
+    """
+    p, q = (np.asarray(part, dtype=np.float64) for part in inverse)
+    extra = size - len(p)
+    first = np.full(extra, p[0])
+    return BidiagonalInverse(np.concatenate([first, p]), np.concatenate([first, [p[0] if extra else q[0]], q[1:]]))
+
+
+def ring_places(pattern: np.ndarray, extra: int, min_sep: int) -> tuple[int, np.ndarray]:
+    """Return the class of a pattern and its epochs, `extra` steps having been added before the first."""
+    places = pattern[pattern >= 0] + extra
+    return int(places[0]) % min_sep, places // min_sep
+
+
+def _ring_norm(spec: Spec, min_sep: int, patterns: np.ndarray, factors: np.ndarray) -> float | None:
+    """Return |T F|_* below, or None where T has no bidiagonal inverse or there are too many epochs."""
+    n, epochs = spec.workload.n, -(-spec.workload.n // min_sep)
+    inverse = spec.workload.bidiagonal_inverse() if n * epochs**2 <= LARGEST_RING else None
+    weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
+    if weighted is None:
+        return None
+    extra = epochs * min_sep - n
+    blocks = np.zeros((min_sep, epochs, epochs))
+    for pattern, factor in zip(patterns, factors, strict=True):
+        group, places = ring_places(pattern, extra, min_sep)
+        blocks[group][np.ix_(places, places)] = factor[: len(places), : len(places)]
+    return block_resolvents.nuclear_norm_below(padded_inverse(weighted, epochs * min_sep), blocks)
+
+
+def _checked(factors: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the factors with zeros where a pattern has no step, and their cost rounded up.
+
+    Columns that a shorter pattern does not need are cleared as well: that makes F F^T smaller, which proves less.
+    """
+    count, k = patterns.shape
+    if factors.shape != (count, k, k) or not np.isfinite(factors).all():
+        raise CertificateError(f"dual.factors must be finite, of shape {(count, k, k)}; got {factors.shape}")
+    used = patterns >= 0
+    kept = np.where(used[:, :, None] & used[:, None, :], factors, 0.0)
+    squares = np.einsum("jik,jik->ji", kept, kept).max(axis=1)
+    cost = math.fsum(squares) * (1 + (k + 4) * UNIT)
+    if not 0 < cost < math.inf:
+        raise CertificateError("dual.factors are all zero or overflow; evidence needs one positive number")
+    return kept, cost

@@ -17,15 +17,15 @@ from factorize.class_bounds import squared_sensitivity
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.mechanisms import Banded
 from factorize.objective import Mean, Weighted
-from factorize.participation import FixedEpochs, MinSep, Single
-from factorize.separated_bounds import disjoint_patterns
+from factorize.participation import Single
 from factorize.solution import ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import Prefix, Workload
 from factorize.workloads.state_space import StateSpace
+from solvers.banded_evidence import banded_evidence
+from solvers.banded_evidence import work as evidence_work
 from solvers.budget import Estimate, estimate_of
 from solvers.dense import refuse_objective
-from solvers.evidence import evidence
 from solvers.problem import Problem, Reporter
 
 if TYPE_CHECKING:  # the compiler behind it is heavy
@@ -35,8 +35,6 @@ Array = NDArray[np.float64]
 
 LARGEST = 2**25  # of n x bands
 MOST_STATES = 16
-LARGEST_SEPARATED = 256  # n up to which evidence over all matrices is worth its dense decompositions
-_EVIDENCE_ACCURACY = 1e-2
 _START_TOLERANCE = 1e-3
 
 
@@ -69,8 +67,7 @@ def estimate(spec: Spec) -> Estimate:
     """
     assert isinstance(spec.mechanism, Banded)
     n, b = float(spec.workload.n), float(spec.mechanism.bands)
-    evidence_work = 3000.0 * n**3 if n <= LARGEST_SEPARATED else 0.0
-    needed = estimate_of(entries=70.0 * n * (b + 4), multiplications=1500.0 * n * (b + 8) ** 2 + evidence_work)
+    needed = estimate_of(entries=70.0 * n * (b + 4), multiplications=1500.0 * n * (b + 8) ** 2 + evidence_work(spec))
     if n * b > LARGEST:
         raise TooLarge(
             f"n x bands = {n * b:.3g} would take about {needed.bytes / 2**30:.1f} GiB and {needed.seconds:.3g} s, "
@@ -97,7 +94,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=descent.strategy,
         outcome=outcome,
         iterations=descent.steps,
-        dual=_evidence(problem, report),
+        dual=banded_evidence(problem.spec, report),
         class_gap=descent.gap,
     )
 
@@ -168,32 +165,3 @@ def _toeplitz_column(problem: Problem, report: Reporter) -> Array:
     like = Problem(spec.model_copy(update=changes))
     kind = next(iter(toeplitz.classes(like)))
     return toeplitz.optimise(n, toeplitz.error_form(like), kind, _START_TOLERANCE, report).x
-
-
-def _evidence(problem: Problem, report: Reporter) -> dict[str, np.ndarray]:
-    """Dual evidence for a bound over all matrices (factorize/separated_bounds.py for min_sep)."""
-    spec = problem.spec
-    if not isinstance(spec.participation, MinSep):
-        assert isinstance(spec.participation, (Single, FixedEpochs))
-        return evidence(spec, report)
-    own = Problem(spec.model_copy(update={"optimize_for": None}))
-    if max(own.n, own.workload.m) > LARGEST_SEPARATED:
-        return {}
-    return {"factors": _separated_factors(own, report)}
-
-
-def _separated_factors(own: Problem, report: Reporter) -> np.ndarray:
-    """Fixed epochs over the disjoint patterns; columns of zeros stand in for steps that a shorter pattern lacks."""
-    from solvers.correlation_blocks import start
-    from solvers.dense import scaled
-    from solvers.epochs import Search
-
-    assert isinstance(own.participation, MinSep)
-    patterns = disjoint_patterns(own.n, own.participation.min_sep, own.participation.count(own.n))
-    order = patterns.ravel().copy()
-    missing = order < 0
-    order[missing] = own.n + np.arange(int(missing.sum()))
-    target = np.hstack([scaled(own.target), np.zeros((len(own.target), int(missing.sum())))])
-    search = Search(start(target, order, patterns.shape[1]), lambda step, _gap: report(step, None))
-    search.run(_EVIDENCE_ACCURACY)
-    return search.dual.factors

@@ -11,19 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solvers
-from factorize import class_bounds
+from factorize import class_bounds, separated_bounds
 from factorize.banded import BandedMatrix
 from factorize.banded_recurrences import band_cholesky, band_product, inverse_band
 from factorize.certificate import Certificate, certify
 from factorize.errors import Cancelled, CertificateError, TooLarge, UnsupportedProblem
 from factorize.mechanisms import Banded
+from factorize.participation import MinSep
 from factorize.separated_bounds import disjoint_patterns, separated_lower_bound
 from factorize.solution import Outcome, Progress, Solution
 from factorize.spec import Spec, parse_spec
 from solvers import banded
 from solvers.banded_descent import Landscape
+from solvers.banded_evidence import _by_decompositions, _by_ring
 from solvers.banded_preconditioner import Preconditioner
-from solvers.problem import Problem
+from solvers.problem import Problem, Reporter
 
 Document = dict[str, Any]
 
@@ -35,6 +37,10 @@ def spec_of(workload: Document, bands: int, participation: Document | None = Non
 
 def prefix(n: int, bands: int, **more: Any) -> Spec:
     return spec_of({"kind": "prefix", "n": n}, bands, {"kind": "min_sep", "min_sep": bands}, **more)
+
+
+def quiet(_step: Progress) -> None:
+    """Ignore the progress."""
 
 
 def solved(spec: Spec) -> tuple[Solution, Certificate]:
@@ -263,6 +269,67 @@ def test_the_bound_over_all_matrices_is_below_the_true_optimum(vectors: dict[str
     assert certificate.lower_bound.objective * 6 <= true
     assert certificate.lower_bound.objective * 6 > 0.85 * true
     assert certificate.loss.total_squared >= true
+
+
+@pytest.mark.parametrize(("n", "b", "most"), [(144, 9, None), (150, 16, None), (150, 16, 3), (133, 12, 2)])
+def test_evidence_by_rings_certifies_what_decompositions_do(n: int, b: int, most: int | None) -> None:
+    participation = {"kind": "min_sep", "min_sep": b} | ({"max_participations": most} if most else {})
+    own = Problem(spec_of({"kind": "prefix", "n": n}, b, participation))
+    rings, dense = _by_ring(own, Reporter(quiet)), _by_decompositions(own, Reporter(quiet))
+    assert rings is not None
+    found = [separated_lower_bound(own.spec, {"factors": factors}) for factors in (rings, dense)]
+    best = [bound.objective for bound in found if bound is not None]
+    assert best[0] < best[1] * 1.02  # decompositions stop at 1e-2
+    assert best[0] > best[1] * (0.97 if most is None and n % b == 0 else 0.6)
+
+
+@pytest.mark.parametrize("participation", [{"min_sep": 64}, {"min_sep": 60}, {"min_sep": 60, "max_participations": 5}])
+@pytest.mark.parametrize("workload", ["prefix", "schedule"])
+def test_long_bounds_by_block_resolvents(
+    workload: str, participation: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = {"learning_rates": {"kind": "cosine", "final": 0.3}} if workload == "schedule" else {}
+    asked = {"kind": workload, "n": 704} | rates
+    spec = spec_of(asked, participation["min_sep"], {"kind": "min_sep"} | participation, tolerance=1e-7)
+    solution, certificate = solved(spec)
+    assert certificate.converged and certificate.lower_bound is not None and certificate.relative_gap is not None
+    assert certificate.lower_bound.rule == separated_bounds.SEPARATED_RING_RULE
+    assert 0 < certificate.relative_gap < (0.5 if participation == {"min_sep": 64} and workload == "prefix" else 1.5)
+    monkeypatch.setattr(separated_bounds, "_DIRECT_SVD", 2000)
+    by_svd = separated_lower_bound(spec, solution.dual)
+    assert by_svd is not None
+    assert by_svd.objective * (1 - 1e-9) < certificate.lower_bound.objective < by_svd.objective * (1 + 1e-11)
+
+
+def test_momentum_borrows_the_evidence_of_the_prefix_sum() -> None:
+    spec = spec_of({"kind": "momentum", "n": 300, "momentum": 0.9}, 20, {"kind": "min_sep", "min_sep": 20})
+    _, certificate = solved(spec)
+    assert certificate.relative_gap is not None and 0 < certificate.relative_gap < 0.4
+
+
+def test_too_many_epochs_have_no_evidence() -> None:
+    own = Problem(prefix(2048, 4))
+    assert _by_ring(own, Reporter(quiet)) is None
+
+
+@settings(max_examples=15)
+@given(st.integers(2, 9), st.integers(10, 30), st.integers(2, 5), st.integers(0, 10_000))
+def test_both_routes_to_the_separated_norm_agree(b: int, n: int, most: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rates = [float(rate) for rate in np.exp(0.3 * rng.normal(size=n))]
+    participation = {"kind": "min_sep", "min_sep": b, "max_participations": most}
+    spec = spec_of({"kind": "schedule", "n": n, "learning_rates": rates}, 1, participation)
+    assert isinstance(spec.participation, MinSep)
+    patterns = disjoint_patterns(n, b, spec.participation.count(n))
+    factors = rng.normal(size=(*patterns.shape, patterns.shape[1]))
+    with pytest.MonkeyPatch.context() as patch:
+        found = []
+        for limit in (0, 1000):
+            patch.setattr(separated_bounds, "_DIRECT_SVD", limit)
+            bound = separated_lower_bound(spec, {"factors": factors})
+            assert bound is not None
+            found.append(bound.objective)
+    assert found[0] == pytest.approx(found[1], rel=1e-8) and found[0] < found[1] * (1 + 1e-11)
 
 
 def test_any_factors_certify_and_none_too_much() -> None:
