@@ -203,6 +203,87 @@ def test_buffers_are_enclosed(shape: tuple[int, ...]) -> None:
             assert float(bracket.upper) == pytest.approx(float(absolute), rel=1e-14)
 
 
+def turning(n: int) -> dict[str, np.ndarray]:
+    """Buffers whose transitions rotate: their absolute values grow without end, and they themselves do not."""
+    angle, half = 0.3, np.full((n, 2), 0.5)
+    turn = 0.999 * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return {"diagonal": np.ones(n), "transition": np.tile(turn, (n, 1, 1, 1)), "input": half, "output": half}
+
+
+def test_rotating_buffers_are_enclosed() -> None:
+    n = 3000
+    exact = Strategy("state_space", turning(n), n)
+    bracket = squared_sensitivity(exact, {"kind": "single"})
+    assert bracket.exact
+    assert float(bracket.upper) == pytest.approx(BufferedMatrix(*turning(n).values()).column_norms_squared().max())
+    n = 700
+    whole = Strategy("state_space", turning(n), n).numbers()
+    dense = BufferedMatrix(*turning(n).values()).dense()
+    assert float(whole.fraction(whole.radius)) < 1e-45
+    assert np.allclose([[float(whole.fraction(v)) for v in row] for row in whole.values], dense, rtol=0, atol=1e-12)
+
+
+DECAYS = {
+    "falling": ([0.9, 0.5, 0.0], [0.25, 0.5, 0.1]),
+    "first coefficient above 1": ([0.9, 0.5], [0.75, 0.5]),
+    "with signs": ([-0.9, 0.5], [0.75, -0.25]),
+    "two bands": ([0.0], [0.5]),
+    "none": ([0.9], [0.0]),
+}
+
+
+@pytest.mark.parametrize("given", DECAYS.values(), ids=DECAYS)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_decays_by_every_pattern(given: tuple[list[float], list[float]], scaled: bool) -> None:
+    """The entries of C need more bits than a double has, so they are compared as fractions."""
+    n, (theta, omega) = 6, given
+    terms = [[Fraction(w) * Fraction(d) ** t for t in range(n)] for d, w in zip(theta, omega, strict=True)]
+    column = [Fraction(1), *(sum((term[t] for term in terms), Fraction(0)) for t in range(n - 1))]
+    scale = [Fraction(1, j + 1 if scaled and j < 2 else 1) for j in range(n)]
+    gram = [[Fraction(0)] * n for _ in range(n)]
+    for i, j in itertools.product(range(n), range(n)):
+        shared = sum((column[t - i] * column[t - j] for t in range(max(i, j), n)), Fraction(0))
+        gram[i][j] = shared * scale[i] * scale[j]
+    parts_ = {"theta": np.array(theta), "omega": np.array(omega)}
+    exact = Strategy("blt", parts_, n)
+    if scaled:
+        exact = Strategy("scaled", parts_ | {"column_scale": np.array([float(s) for s in scale])}, n)
+    for separation, most in itertools.product(range(1, n + 1), range(1, n + 1)):
+        participation = {"kind": "min_sep", "min_sep": separation, "max_participations": most}
+        bracket = squared_sensitivity(exact, participation)
+        signed = max(
+            sum(
+                (u[i] * u[j] * gram[p][q] for (i, p), (j, q) in itertools.product(enumerate(pattern), repeat=2)),
+                Fraction(0),
+            )
+            for pattern in patterns_of(participation, n)
+            for u in itertools.product((1, -1), repeat=len(pattern))
+        )
+        slack = 1 + Fraction(1, 2**80)
+        assert bracket.lower <= signed * slack and signed <= bracket.upper * slack
+        assert bracket.exact or "Gram" in bracket.rule or "majorant" in bracket.rule
+
+
+def test_decays_that_are_none() -> None:
+    for theta, omega, error in (
+        ([0.5, 0.6], [0.5], CorruptObject),
+        ([], [], CorruptObject),
+        ([1.5], [0.5], InvalidStrategy),
+    ):
+        with pytest.raises(error):
+            Strategy("blt", {"theta": np.array(theta), "omega": np.array(omega)}, 4)
+
+
+def test_long_decays() -> None:
+    n = 100_000
+    exact = Strategy("blt", {"theta": np.array([0.9999, 0.9]), "omega": np.array([0.25, 0.5])}, n)
+    many = squared_sensitivity(exact, {"kind": "min_sep", "min_sep": 100})
+    assert many.exact and "leading" in many.rule
+    signs = Strategy("blt", {"theta": np.array([0.9999, 0.9]), "omega": np.array([0.25, -0.5])}, n)
+    bracket = squared_sensitivity(signs, {"kind": "fixed_epochs", "epochs": 4})
+    assert bracket.lower < bracket.upper and "majorant" in bracket.rule
+
+
 def test_buffers_that_grow_are_refused() -> None:
     n = 400
     ones = np.ones((n, 2))

@@ -1,19 +1,29 @@
 """Matrices with buffers: C[i, j] = output_i . T_i ... T_{j+1} input_j below a positive diagonal, enclosed.
 
-Exact values would need more bits at every step, so both recursions run in fixed point with a bound on what was cut.
+Exact values would need more bits at every step, so recursions run in fixed point, in units of 2^-256, and every product
+is cut towards minus infinity. What is cut in one step moves on through the transitions T as the state does. Adding up
+absolute values would let it grow where T rotates, so it is bounded in the order of positive semidefinite matrices:
+errors between -d I and d I of every step add up to something between -R and R, where R <- T^T R T + d I.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from factorize.errors import CorruptObject, TooLarge
-from factorize.exact.integers import Numbers
-from factorize.exact.intervals import PLACES, Interval, dyadic
+from factorize.exact.integers import Numbers, mantissas
+from factorize.exact.intervals import PLACES
 
-LARGEST_WHOLE = 1024
+LARGEST_WHOLE = 2048
+_STEPS = 4096  # whose numbers are Python integers at the same time
+_WIDEST = 1 << (PLACES - 80)
+
+Real = tuple[int, int]
+"""mantissa and exponent of a double"""
 
 
 class Buffers(NamedTuple):
@@ -43,94 +53,167 @@ def read(parts: dict[str, np.ndarray], n: int) -> Buffers:
         middle = middle[:, :, None, None]
     elif middle.ndim == 3:
         middle = middle[:, None]
+    if middle.ndim != 4:
+        raise CorruptObject(f"a transition of shape {middle.shape} is none of a matrix with buffers")
     groups, states = middle.shape[1:3]
     fits = diagonal.shape == (n,) and inputs.shape == outputs.shape == (n, groups * states)
-    if middle.ndim != 4 or middle.shape != (n, groups, states, states) or not fits:
+    if middle.shape != (n, groups, states, states) or not fits:
         raise CorruptObject(f"the tensors of a matrix with buffers do not fit n={n} and each other")
     return Buffers(diagonal, middle, *(part.reshape(n, groups, states) for part in (inputs, outputs)))
 
 
+def _shifted(value: int, exponent: int) -> int:
+    """Multiply by 2^exponent, rounding down."""
+    return value << exponent if exponent >= 0 else value >> -exponent
+
+
+def _reals(array: np.ndarray) -> list[list[Real]]:
+    """Doubles of shape (steps, ...) as one flat list of mantissas and exponents per step."""
+    numbers, exponents = mantissas(array.reshape(len(array), -1))
+    rows = zip(numbers.tolist(), exponents.tolist(), strict=True)
+    return [list(zip(row, powers, strict=True)) for row, powers in rows]
+
+
+def _backwards(given: Buffers) -> Iterator[tuple[list[Real], list[Real], list[Real], list[Real]]]:
+    """Diagonal, transition, input and output of each step, from the last to the first."""
+    for stop in range(len(given.diagonal), 0, -_STEPS):
+        some = [_reals(part[max(stop - _STEPS, 0) : stop]) for part in given]
+        for rows in zip(*(reversed(part) for part in some), strict=True):
+            yield rows[0], rows[1], rows[2], rows[3]
+
+
 def column_norms(given: Buffers) -> Numbers:
     """Return the squared column norms: diagonal_j^2 + input_j . P_j input_j with P_{j-1} = T_j^T (P_j + o_j o_j^T) T_j.
-
-    P is kept in units of 2^-256 and cut at every step; `error` bounds its entries' error in those units.
 
     Raises:
         TooLarge: the transitions grow so much that 256 places do not enclose the norms.
     """
     n, groups, states = given.inputs.shape
     size = groups * states
-    fixed = [_fixed(part) for part in (given.diagonal, given.inputs.reshape(n, size), given.outputs.reshape(n, size))]
-    blocks = _fixed(given.transition)
-    gram = np.full((size, size), 0, dtype=object)
-    norms, error, widest = np.empty(n, dtype=object), 0, 0
-    for j in range(n - 1, -1, -1):
-        diagonal, feed, read_out = (part[j] for part in fixed)
-        norms[j] = (diagonal * diagonal + (feed @ gram @ feed >> PLACES)) >> PLACES
-        reach = int(abs(feed).sum()) + size
-        largest = int(abs(gram).max()) + error
-        cut = _up(error * reach * reach, 2) + _up(2 * size * reach * largest, 2) + _up(2 * int(diagonal) + 1, 1) + 2
-        widest = max(widest, cut)
-        if j == 0:
-            break
-        through = _block_diagonal(blocks[j], size)
-        filled = gram + (np.multiply.outer(read_out, read_out) >> PLACES)
-        spread = int(abs(through).sum(axis=0).max()) + size
-        error += _up(2 * (int(abs(read_out).max()) + 1), 1) + 1
-        largest = int(abs(filled).max()) + error
-        error = _up(error * spread * spread, 2) + _up(2 * size * spread * largest, 2) + 2
-        gram = through.T @ filled @ through >> (2 * PLACES)
-    if widest > 1 << (PLACES - 80):
-        raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the column norms")
+    move = _move_decays if states == 1 else _move_blocks
+    gentle = states == 1 and bool((np.abs(given.transition) <= 1).all())
+    gram = {(a, b): 0 for a in range(size) for b in range(a, size)}
+    lost: dict[tuple[int, int], int] = dict(gram)
+    norms, widest, steady = np.empty(n, dtype=object), 0, 0
+    for j, (diagonal, transition, feed, out) in zip(range(n - 1, -1, -1), _backwards(given), strict=True):
+        number, exponent = diagonal[0]
+        norms[j] = _shifted(number * number, 2 * exponent + PLACES) + _quadratic(gram, feed)
+        most = steady * _length(feed) if gentle else _quadratic(lost, feed)
+        widest = max(widest, most + 2 * size * size + 2)
+        if widest > _WIDEST:
+            raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the column norms")
+        for a, b in gram:
+            gram[a, b] += _shifted(out[a][0] * out[b][0], out[a][1] + out[b][1] + PLACES)
+        gram = move(gram, transition, groups, states)
+        # Each entry was cut by less than 1 + states^2 units: a matrix of norm at most size times that.
+        if gentle:
+            steady += 2 * size
+            continue
+        for a in range(size):
+            lost[a, a] += size
+        lost = move(lost, transition, groups, states)
+        for a in range(size):
+            lost[a, a] += 2 * size * states * states
     return Numbers(norms, -PLACES, widest)
 
 
-def _fixed(array: np.ndarray) -> np.ndarray:
-    """Doubles in units of 2^-256, rounded down."""
-    return Interval.of_doubles(array).low
+def _length(vector: list[Real]) -> int:
+    """Return at least the squared norm."""
+    return sum(_shifted(number * number, 2 * exponent) + 1 for number, exponent in vector)
 
 
-def _up(units: int, factors: int) -> int:
-    """Divide by 2^256 as often as factors were multiplied, rounding up; at least what a unit's error can do."""
-    return (units >> (PLACES * factors)) + 1
+def _quadratic(matrix: dict[tuple[int, int], int], vector: list[Real]) -> int:
+    """Return v . X v for a symmetric X, cut by less than one unit per term."""
+    total = 0
+    for (a, b), entry in matrix.items():
+        (x, e), (y, f) = vector[a], vector[b]
+        power = e + f + (a != b)
+        total += x * y * entry >> -power if power < 0 else x * y * entry << power
+    return total
 
 
-def _block_diagonal(blocks: np.ndarray, size: int) -> np.ndarray:
-    groups, states = blocks.shape[:2]
-    out = np.full((size, size), 0, dtype=object)
+def _move_decays(
+    matrix: dict[tuple[int, int], int], decays: list[Real], _groups: int, _states: int
+) -> dict[tuple[int, int], int]:
+    """T^T X T for a diagonal T."""
+    found = {}
+    for (a, b), entry in matrix.items():
+        (x, e), (y, f) = decays[a], decays[b]
+        power = e + f
+        found[a, b] = x * y * entry >> -power if power < 0 else x * y * entry << power
+    return found
+
+
+def _move_blocks(
+    matrix: dict[tuple[int, int], int], blocks: list[Real], groups: int, states: int
+) -> dict[tuple[int, int], int]:
+    """T^T X T for a block-diagonal T, given as (groups, states, states)."""
+    inner = range(states)
+    found = {}
     for g in range(groups):
-        out[g * states : (g + 1) * states, g * states : (g + 1) * states] = blocks[g]
-    return out
+        for h in range(g, groups):
+            for a in inner:
+                for b in inner if g != h else range(a, states):
+                    total = 0
+                    for c in inner:
+                        x, e = blocks[(g * states + c) * states + a]
+                        for d in inner:
+                            y, f = blocks[(h * states + d) * states + b]
+                            k, m = g * states + c, h * states + d
+                            total += _shifted(x * y * matrix[(k, m) if k <= m else (m, k)], e + f)
+                    found[g * states + a, h * states + b] = total
+    return found
 
 
 def entries(given: Buffers) -> Numbers:
     """Return all of C: the states of all columns move on together, one step per row.
 
+    Every column's state loses less than one unit per step and term. Of a sum of N vectors Phi_k f_k with |f_k|^2 <= d,
+    the outer product is at most N d sum_k Phi_k Phi_k^T = N d W in the order of semidefinite matrices, and W moves on
+    as W <- T W T^T + I. So row i is off by at most sqrt(N d o . W o).
+
     Raises:
-        TooLarge: n is above the limit.
+        TooLarge: n is above the limit, or the transitions grow so much that 256 places say nothing.
     """
     n, groups, states = given.inputs.shape
     if n > LARGEST_WHOLE:
         raise TooLarge(f"multiplying buffers out exactly is limited to n={LARGEST_WHOLE}; this matrix has n={n}")
-    lows, highs = np.full((n, n), 0, dtype=object), np.full((n, n), 0, dtype=object)
-    kept = [[Interval.zeros(n) for _ in range(states)] for _ in range(groups)]
-    diagonal = Interval.of_doubles(given.diagonal)
-    feeds = Interval.of_doubles(given.inputs)
-    for i in range(n):
-        row = Interval.zeros(n)
-        for g in range(groups):
-            before = kept[g]
-            kept[g] = [_combine(given.transition[i, g, s], before) for s in range(states)] if i else before
-            row = row.plus(_combine(given.outputs[i, g], kept[g]))
-            for s in range(states):
-                kept[g][s].low[i], kept[g][s].high[i] = feeds.low[i, g, s], feeds.high[i, g, s]
-        row.low[i], row.high[i] = diagonal.low[i], diagonal.high[i]
-        lows[i], highs[i] = row
-    return Interval(lows, highs).numbers()
+    size = groups * states
+    whole = np.full((n, n), 0, dtype=object)
+    state = np.full((size, n), 0, dtype=object)
+    reach = {(a, b): 0 for a in range(size) for b in range(a, size)}
+    radius = 0
+    parts = [_reals(part) for part in given]
+    for i, (diagonal, transition, feed, out) in enumerate(zip(*parts, strict=True)):
+        if i:
+            _advance(state[:, :i], transition, groups, states)
+            reach = _move_blocks(reach, _transposed(transition, groups, states), groups, states)
+            for a in range(size):
+                reach[a, a] += 1 + size * states * states
+        row: Any = sum(_cut(state[a, :i] * number, exponent) for a, (number, exponent) in enumerate(out))
+        whole[i, :i] = row
+        whole[i, i] = _shifted(diagonal[0][0], diagonal[0][1] + PLACES)
+        for a, (number, exponent) in enumerate(feed):
+            state[a, i] = _shifted(number, exponent + PLACES)
+        lost = (i + 1) * size * (states + 1) ** 2 * (_quadratic(reach, out) + size * size)
+        radius = max(radius, math.isqrt(max(lost, 0)) + size + 2)
+    if radius > _WIDEST:
+        raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the entries of C")
+    return Numbers(whole, -PLACES, radius)
 
 
-def _combine(weights: np.ndarray, states: list[Interval]) -> Interval:
-    total = states[0].times(dyadic(float(weights[0])))
-    for weight, state in zip(weights[1:], states[1:], strict=True):
-        total = total.plus(state.times(dyadic(float(weight))))
-    return total
+def _cut(values: np.ndarray, exponent: int) -> np.ndarray:
+    return np.asarray(values << exponent if exponent >= 0 else values >> -exponent, dtype=object)
+
+
+def _advance(state: np.ndarray, blocks: list[Real], groups: int, states: int) -> None:
+    for g in range(groups):
+        before = state[g * states : (g + 1) * states].copy()
+        for a in range(states):
+            row = blocks[(g * states + a) * states : (g * states + a + 1) * states]
+            state[g * states + a] = sum(_cut(before[b] * x, e) for b, (x, e) in enumerate(row))
+
+
+def _transposed(blocks: list[Real], groups: int, states: int) -> list[Real]:
+    inner = range(states)
+    return [blocks[(g * states + b) * states + a] for g in range(groups) for a in inner for b in inner]

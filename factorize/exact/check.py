@@ -201,8 +201,7 @@ def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str,
             f"C has {strategy.bandwidth} bands, more than min_sep={participation['min_sep']}: two steps of one user "
             "overlap, and sums of column norms are no bound"
         )
-    column = strategy.toeplitz
-    if column is not None and several and ((column < 0).any() or (column[1:] > column[:-1]).any()):
+    if strategy.toeplitz is not None and several and not strategy.monotone:
         found.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
     columns, rows = (np.linalg.norm(array, axis=axis) for axis in (0, 1))
     if np.ptp(rows) < 1e-6 * rows.max() and np.ptp(columns) > 1e-3 * columns.max():

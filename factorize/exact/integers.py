@@ -81,7 +81,7 @@ class Numbers(NamedTuple):
 
 def integers(array: np.ndarray) -> Numbers:
     """Return doubles of any range as exact integers."""
-    mantissa, exponent = _mantissas(array)
+    mantissa, exponent = mantissas(array)
     if not mantissa.any():
         return Numbers(mantissa.astype(object), 0)
     unit = int(exponent[mantissa != 0].min())
@@ -96,7 +96,7 @@ def limbs(array: np.ndarray, bits: int = MOST_BITS) -> Limbs:
         array: finite doubles of any shape.
         bits: places kept below the leading bit of the largest entry.
     """
-    mantissa, exponent = _mantissas(array)
+    mantissa, exponent = mantissas(array)
     used = mantissa != 0
     if not used.any():
         return Limbs(np.zeros((1, *array.shape)), 0)
@@ -165,7 +165,8 @@ def squares(columns: Limbs) -> Numbers:
     return Numbers(_join(sums), 2 * columns.exponent, error)
 
 
-def _mantissas(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def mantissas(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return integers m and e with array = m 2^e, exactly."""
     fraction, exponent = np.frexp(np.asarray(array, dtype=np.float64))
     return np.ldexp(fraction, 53).astype(np.int64), exponent.astype(np.int64) - 53
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge
-from factorize.exact.integers import Numbers, integers
+from factorize.exact.integers import Numbers
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 
 MOST_STEPS = 200_000_000
@@ -87,7 +87,7 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
     column = strategy.toeplitz
     if column is not None:
         leading = _leading(column, form)
-        if (column >= 0).all() and (column[1:] <= column[:-1]).all():
+        if strategy.monotone:
             return leading
     if not _fits(strategy, form):
         if column is None:
@@ -105,7 +105,8 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
 def _fits(strategy: Strategy, form: Allowed) -> bool:
     """Whether Gram entries are affordable: all of them, or those of the patterns of a stored matrix."""
     n = strategy.n
-    return n <= LARGEST_WHOLE or (form.periodic and strategy.buffers is None and n * n * form.most <= 1 << 30)
+    stored = strategy.buffers is None and strategy.decays is None
+    return n <= LARGEST_WHOLE or (form.periodic and stored and n * n * form.most <= 1 << 30)
 
 
 def _bracket(numbers: Numbers, units: int, rule: str, pattern: tuple[int, ...], *, terms: int = 1) -> Bracket:
@@ -177,28 +178,28 @@ def _affordable(steps: int) -> None:
         raise TooLarge(f"a selection of {steps} steps in exact integers is above {MOST_STEPS}, the limit")
 
 
-def _leading(column: np.ndarray, form: Allowed) -> Bracket:
+def _leading(column: Numbers, form: Allowed) -> Bracket:
     """The pattern {0, b, 2b, ...} with equal signs; the worst one for monotone coefficients (KL24, Theorem 2)."""
-    n, b, k = len(column), form.separation, form.most
-    exact = integers(column)
-    sums = exact.values.copy()
+    n, b, k = len(column.values), form.separation, form.most
+    sums = column.values.copy()
     if k * b < n:
-        sums[k * b :] -= exact.values[: n - k * b]
+        sums[k * b :] -= column.values[: n - k * b]
     for start in range(b, n, b):
         stop = min(start + b, n)
         sums[start:stop] += sums[start - b : stop - b]
-    units = Numbers(sums, 2 * exact.exponent)
+    lost = k * column.radius
+    units = Numbers(sums, 2 * column.exponent, lost * (2 * int(abs(sums).sum()) + n * lost))
     pattern = tuple(i * b for i in range(k) if i * b < n)
     return _bracket(units, int((sums**2).sum()), "monotone Toeplitz: leading pattern", pattern)
 
 
-def _majorant(column: np.ndarray, form: Allowed, leading: Bracket) -> Bracket:
+def _majorant(column: Numbers, form: Allowed, leading: Bracket) -> Bracket:
     """The leading pattern of max_{s >= t} |c_s|, which no pattern of C exceeds; below, that of C or its column 0."""
-    larger = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
-    exact = integers(column)
-    first = exact.fraction(1) ** 2 * int((exact.values**2).sum())
-    lower = leading if leading.lower >= first else Bracket(first, first, "", (0,), (1,))
-    return lower._replace(upper=_leading(larger, form).upper, rule="non-increasing majorant of the Toeplitz column")
+    larger = np.maximum.accumulate(abs(column.values)[::-1])[::-1]
+    first = _leading(column, Allowed(len(column.values), 1, False))
+    lower = leading if leading.lower >= first.lower else first
+    upper = _leading(column._replace(values=larger), form).upper
+    return lower._replace(upper=upper, rule="non-increasing majorant of the Toeplitz column")
 
 
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact import buffers
+from factorize.exact import buffers, geometric
 from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split, squares
 
 LARGEST_WHOLE = 2048
@@ -16,7 +16,7 @@ _COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs sta
 
 
 class Strategy:
-    """C as exact numbers: one array, or a first column, or bands, or buffers; and a factor for each column.
+    """C as exact numbers: an array, a first column, decays and scales, bands, or buffers; and a factor for each column.
 
     Args:
         parts: tensors by suffix, as the file format lists them for the structure.
@@ -35,6 +35,7 @@ class Strategy:
         self.column: np.ndarray | None = None
         self.bands: np.ndarray | None = None
         self.buffers: buffers.Buffers | None = None
+        self.decays: geometric.Decays | None = None
         parts = dict(parts)
         if not all(np.isfinite(part).all() for part in parts.values()):
             raise InvalidStrategy("C holds NaN or infinity")
@@ -66,6 +67,8 @@ class Strategy:
                 raise CorruptObject(f"bands of a matrix with n={n} cannot have shape {self.bands.shape}")
         elif structure in ("buffered", "state_space"):
             self.buffers = buffers.read(parts, n)
+        elif structure == "blt":
+            self.decays = geometric.read(parts)
         elif structure == "tree":
             self.array = _tree(parts.pop("tree.nodes"), parts.pop("tree.restart"), parts.pop("", None), n)
         else:
@@ -85,6 +88,8 @@ class Strategy:
             beyond = np.arange(self.n) + np.arange(len(self.bands))[:, None] >= self.n
             if (self.bands[beyond] != 0).any():
                 raise InvalidStrategy("bands[d, j] is not 0 where j + d >= n")
+        elif self.decays is not None:
+            diagonal = np.ones(1)
         else:
             assert self.buffers is not None
             diagonal = self.buffers.diagonal
@@ -96,16 +101,34 @@ class Strategy:
         """The factor of each column, if there is one."""
         return None if self.scale is None else integers(self.scale)
 
+    @cached_property
+    def series(self) -> Numbers | None:
+        """The first column of a Toeplitz matrix, without the columns' factors; enclosed for decays and scales."""
+        if self.decays is not None:
+            return geometric.series(self.decays, self.n)
+        return None if self.column is None else integers(self.column)
+
     @property
-    def toeplitz(self) -> np.ndarray | None:
+    def toeplitz(self) -> Numbers | None:
         """The first column, if C is Toeplitz entry for entry."""
-        return self.column if self.scale is None else None
+        return self.series if self.scale is None else None
+
+    @cached_property
+    def monotone(self) -> bool:
+        """Whether C is Toeplitz with coefficients that are non-negative and do not increase."""
+        if self.decays is not None:
+            return self.decays.monotone
+        return self.column is not None and bool(
+            (self.column >= 0).all() and (self.column[1:] <= self.column[:-1]).all()
+        )
 
     @cached_property
     def signed(self) -> bool:
         """Whether an entry is negative (or may be: buffers are not multiplied out for this)."""
         if self.buffers is not None:
             return not self.buffers.nonnegative
+        if self.decays is not None:
+            return not self.decays.nonnegative
         stored = next(part for part in (self.array, self.column, self.bands) if part is not None)
         return bool((stored < 0).any())
 
@@ -116,6 +139,8 @@ class Strategy:
             return int(np.flatnonzero(self.column)[-1]) + 1
         if self.bands is not None:
             return int(np.flatnonzero(self.bands.any(axis=1))[-1]) + 1
+        if self.decays is not None:
+            return min(self.decays.bandwidth, self.n)
         if self.array is None:
             return self.n
         rows, columns = np.nonzero(self.array)
@@ -123,28 +148,27 @@ class Strategy:
 
     @cached_property
     def column_norms(self) -> Numbers:
-        """Squared norms of the columns, exact but for buffers."""
-        if self.column is not None:
-            exact = integers(self.column)
-            norms = Numbers(np.cumsum(exact.values**2)[::-1], 2 * exact.exponent)
+        """Squared norms of the columns, exact but for buffers and decays."""
+        if self.series is not None:
+            norms = _prefix_norms(self.series)
         elif self.buffers is not None:
             norms = buffers.column_norms(self.buffers)
         else:
             norms = _norms(self.array if self.array is not None else self.bands)
-        return norms if self.factors is None else norms.scaled(self._products(np.arange(self.n))[1])
+        return norms if self.factors is None else norms.scaled(self._products(np.arange(self.n), pairs=False)[1])
 
-    def _products(self, indices: np.ndarray) -> tuple[Numbers, Numbers]:
-        """Products of the columns' factors: all pairs, and each with itself."""
+    def _products(self, indices: np.ndarray, *, pairs: bool = True) -> tuple[Numbers, Numbers]:
+        """Products of the columns' factors: all pairs, if asked for, and each with itself."""
         assert self.factors is not None
         chosen = self.factors.values[indices]
         unit = 2 * self.factors.exponent
-        return Numbers(np.multiply.outer(chosen, chosen), unit), Numbers(chosen * chosen, unit)
+        return Numbers(np.multiply.outer(chosen, chosen[: None if pairs else 1]), unit), Numbers(chosen * chosen, unit)
 
     def columns(self, indices: np.ndarray) -> Limbs:
         """Return some columns without their factors, shape (n, len(indices))."""
         if self.array is not None:
             return limbs(self.array[:, indices])
-        if self.buffers is not None:
+        if self.buffers is not None or self.decays is not None:
             return self.whole.take(slice(None), indices)
         out = np.zeros((self.n, len(indices)))
         for place, j in enumerate(indices):
@@ -164,6 +188,8 @@ class Strategy:
             raise TooLarge(f"the exact check of whole matrices is limited to n={LARGEST_WHOLE}; got n={self.n}")
         if self.buffers is not None:
             return split(buffers.entries(self.buffers))
+        if self.decays is not None:
+            return split(_toeplitz_entries(geometric.series(self.decays, self.n)))
         return self.columns(np.arange(self.n))
 
     def gram(self, indices: np.ndarray) -> Numbers:
@@ -219,7 +245,8 @@ def _tree(nodes: np.ndarray, restart: np.ndarray, stored: np.ndarray | None, n: 
 
 
 def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
-    for tensor, structure in (("", "dense"), ("bands", "banded"), ("decay", "buffered"), ("transition", "state_space")):
+    names = {"": "dense", "bands": "banded", "decay": "buffered", "transition": "state_space", "theta": "blt"}
+    for tensor, structure in names.items():
         if tensor in parts:
             return structure
     return "toeplitz" if len(parts.get("coefficients", ())) == n else "banded_toeplitz"
@@ -239,3 +266,18 @@ def _norms(array: np.ndarray | None) -> Numbers:
     unit = min(block.exponent for block in blocks)
     aligned = [block.at(unit) for block in blocks]
     return Numbers(np.concatenate([b.values for b in aligned]), unit, max(b.radius for b in aligned))
+
+
+def _prefix_norms(series: Numbers) -> Numbers:
+    """Squared norms of the columns of a Toeplitz matrix: column j holds the first n - j coefficients."""
+    sums = np.cumsum(series.values**2)[::-1]
+    lost = 2 * series.radius * int(abs(series.values).sum()) + len(sums) * series.radius**2
+    return Numbers(sums, 2 * series.exponent, lost)
+
+
+def _toeplitz_entries(series: Numbers) -> Numbers:
+    n = len(series.values)
+    whole = np.full((n, n), 0, dtype=object)
+    for j in range(n):
+        whole[j:, j] = series.values[: n - j]
+    return Numbers(whole, series.exponent, series.radius)
