@@ -123,9 +123,10 @@ class Tree(Mechanism):
 
 
 class Fft(Mechanism):
-    """The FFT mechanism of multi-epoch matrix factorization."""
+    """The FFT mechanism of multi-epoch matrix factorization, with its own decoder or the best one for its encoder."""
 
     kind: Literal["fft"]
+    decoder: Literal["circulant", "optimal"] = "circulant"
 
 
 class AntiPgd(Mechanism):

@@ -29,6 +29,7 @@ from solvers import (
     dense,
     epoch_optimum,
     epochs,
+    fft,
     max_error,
     semidefinite,
     spectral,
@@ -82,6 +83,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     ),
     "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
     "tree": (Entry(tree.solve, tree.supports, tree.estimate),),
+    "fft": (Entry(fft.solve, fft.supports, fft.estimate),),
     "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
@@ -175,7 +177,8 @@ def _entry(spec: Spec) -> Entry:
     kind = spec.mechanism.kind
     if kind not in SOLVERS:
         raise UnsupportedProblem(
-            f"mechanism {kind!r} is not in this release; use one of {', '.join(sorted(SOLVERS))}",
+            f"mechanism {kind!r} is a strategy of your own, certified by `factorize add` and never solved; to solve, use "
+            f"one of {', '.join(sorted(SOLVERS))}",
             field="/mechanism/kind",
         )
     reasons = [entry.supports(spec) for entry in SOLVERS[kind]]

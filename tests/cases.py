@@ -76,6 +76,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "tree with estimates": {"kind": "tree", "decoder": "honaker_online"},
     "tree with all nodes, restarted": {"kind": "tree", "decoder": "honaker_full", "restart_every": 5},
     "fft": {"kind": "fft"},
+    "fft with the best decoder": {"kind": "fft", "decoder": "optimal"},
     "anti_pgd": {"kind": "anti_pgd"},
     "semidefinite": {"kind": "semidefinite"},
 }

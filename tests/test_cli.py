@@ -201,7 +201,7 @@ BAD_SPECS = {
     '{"workload":{"kind":"prefix","n":1e400}}': "overflows",
     '{"workload":{"kind":"prefix","n":4},"tolerance":NaN}': "NaN",
     "{" * 100_000: "nested deeper than 16",
-    '{"workload":{"kind":"prefix","n":4},"mechanism":{"kind":"tree","decoder":"online"}}': "not in this release",
+    '{"workload":{"kind":"prefix","n":4},"mechanism":{"kind":"tree","decoder":"online","restart_every":9}}': "exceeds n=4",
 }
 
 

@@ -204,9 +204,10 @@ def test_what_does_not_fit_is_refused_with_the_estimate(tmp_path: Path) -> None:
 
 
 def test_a_mechanism_without_a_solver_is_unsupported(live_service: LiveService) -> None:
-    spec = {"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "fft"}}
+    rates = {"kind": "cosine", "final": 0.1}
+    spec = {"workload": {"kind": "schedule", "n": 8, "learning_rates": rates}, "mechanism": {"kind": "fft"}}
     document = live_service.post(spec).problem(422, "unsupported-problem")
-    assert "fft" in document["detail"]
+    assert "FFT" in document["detail"] and "optimize_for" in document["detail"]
 
 
 def test_probes_and_metrics(live_service: LiveService) -> None:

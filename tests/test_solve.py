@@ -53,7 +53,7 @@ class TestChoosing:
     @pytest.mark.parametrize(
         ("spec", "words"),
         [
-            (spec_of(mechanism={"kind": "blt", "buffers": 2}), "'blt' is not in this release"),
+            (spec_of(mechanism={"kind": "added", "sha256": "0" * 64}), "'added' is a strategy of your own"),
             (
                 spec_of(objective={"kind": "max"}, participation={"kind": "fixed_epochs", "epochs": 2}),
                 "nu_toeplitz or square_root",
