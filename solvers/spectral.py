@@ -1,6 +1,6 @@
 """Strategies designed in the frequency domain, for training without a fixed end (C24).
 
-For given Hessian eigenvalues the best filter is |B|^2 = 1 / sqrt(h) (solvers/asymptotic.py); for one eigenvalue l it
+For given Hessian eigenvalues the best filter is |B|^2 = 1 / sqrt(h) (factorize/asymptotic.py); for one eigenvalue l it
 is nu-Toeplitz noise with nu = eta l. For a class of strongly convex losses it comes from a cone program
 (solvers/strongly_convex.py). C is the causal series of minimum phase with |C|^2 = 1 / |B|^2, cut to n coefficients,
 and is certified with its finite-n losses like any other strategy; what it was designed for, the loss in the long run,

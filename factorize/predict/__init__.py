@@ -1,0 +1,118 @@
+"""The papers' bounds as functions: a question is plain data, its answer one number with what it rests on.
+
+    from factorize.predict import ask
+    ask({"kind": "independent_descent", "smoothness": 10, "learning_rate": 0.01, "sigma": 1.0,
+         "initial_distance": 1, "steps": 1000}).value
+
+Every answer says whether its constants are exact, derived here, the paper's or missing, and what it assumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from factorize.errors import InvalidSpec, Violation
+from factorize.predict.accelerated import AcceleratedRate, AcceleratedRisk, IndependentGradientRisk
+from factorize.predict.coordinate import SketchedDescent, SketchedRate
+from factorize.predict.descent import (
+    AntiCorrelatedDescent,
+    ChessDescent,
+    ConvexDescent,
+    DescentLowerBound,
+    IndependentDescent,
+    NonconvexDescent,
+)
+from factorize.predict.federated import FactorizedFederatedRisk, FederatedRisk
+from factorize.predict.linear_regression import DpFtrlRate, LinearRegression, LinearRegressionFinite, MeanEstimation
+from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
+from factorize.predict.quadratic import Quadratic
+
+QUESTIONS: dict[str, type[Question]] = {
+    "accelerated_rate": AcceleratedRate,
+    "accelerated_risk": AcceleratedRisk,
+    "anti_correlated_descent": AntiCorrelatedDescent,
+    "chess_descent": ChessDescent,
+    "convex_descent": ConvexDescent,
+    "descent_lower_bound": DescentLowerBound,
+    "dp_ftrl_rate": DpFtrlRate,
+    "factorized_federated_risk": FactorizedFederatedRisk,
+    "federated_risk": FederatedRisk,
+    "independent_descent": IndependentDescent,
+    "independent_gradient_risk": IndependentGradientRisk,
+    "linear_regression": LinearRegression,
+    "linear_regression_finite": LinearRegressionFinite,
+    "mean_estimation": MeanEstimation,
+    "nonconvex_descent": NonconvexDescent,
+    "quadratic": Quadratic,
+    "sketched_descent": SketchedDescent,
+    "sketched_rate": SketchedRate,
+}
+"""The one list: kind to question."""
+
+AnyQuestion = Annotated[
+    AcceleratedRate
+    | AcceleratedRisk
+    | AntiCorrelatedDescent
+    | ChessDescent
+    | ConvexDescent
+    | DescentLowerBound
+    | DpFtrlRate
+    | FactorizedFederatedRisk
+    | FederatedRisk
+    | IndependentDescent
+    | IndependentGradientRisk
+    | LinearRegression
+    | LinearRegressionFinite
+    | MeanEstimation
+    | NonconvexDescent
+    | Quadratic
+    | SketchedDescent
+    | SketchedRate,
+    Field(discriminator="kind"),
+]
+
+_ADAPTER: TypeAdapter[Question] = TypeAdapter(AnyQuestion)
+_MOST_VIOLATIONS = 20
+
+
+def parse_question(document: Mapping[str, Any]) -> Question:
+    """Read a question from plain data.
+
+    Raises:
+        InvalidSpec: it is none; one violation per problem, each with a pointer to its field.
+    """
+    try:
+        return _ADAPTER.validate_python(dict(document))
+    except ValidationError as error:
+        raise InvalidSpec([_violation(entry) for entry in error.errors(include_url=False)[:_MOST_VIOLATIONS]]) from None
+
+
+def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) -> Prediction:
+    """Answer a question.
+
+    Args:
+        question: one of `QUESTIONS`, or its JSON form.
+        inverse: the factorization that it is about, where it is about one.
+
+    Raises:
+        InvalidSpec: not a question.
+        ConditionNotMet: a hypothesis fails, or the factorization is missing.
+        InvalidParameter: a value is outside its range.
+        TooLarge: a factorization with too many rows to read.
+    """
+    asked = question if isinstance(question, Question) else parse_question(question)
+    return asked.answer(inverse)
+
+
+def _violation(entry: Any) -> Violation:
+    """Return a violation without the union's tag in its pointer."""
+    path = [part for part in entry["loc"] if part not in QUESTIONS]
+    given = entry.get("input")
+    shown = f"; got {str(given)[:40]!r}" if isinstance(given, (str, int, float, bool)) else ""
+    return Violation("".join(f"/{part}" for part in path), f"{entry['msg']}{shown}")
+
+
+__all__ = ["QUESTIONS", "AnyQuestion", "Basis", "Prediction", "Question", "Relation", "ask", "parse_question"]

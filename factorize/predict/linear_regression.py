@@ -1,0 +1,280 @@
+"""Linear regression and mean estimation in the long run: the formulas of C24, with what is exact told from what bounds.
+
+Noise per step has covariance (G^2 gamma^2 / (2 rho)) times that of the filter B, gamma^2 the limiting sensitivity; all
+noise is released under rho-zCDP with clip norm G, zero-out. H has eigenvalues l_j, sigma_sgd^2 is the label noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from factorize import asymptotic
+from factorize.model import Count, Frozen, NonNegative, Positive
+from factorize.predict.prediction import NO_CLIPPING, Basis, Inverse, Prediction, Question, Relation, require
+
+OpenUnit = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+_STATIONARY = "the process is stationary (n -> infinity)"
+_NOT_PRIVATE = "a statement about Noisy-FTRL: private only where clipping is really done (C24, remark 1.2)"
+
+
+class Independent(Frozen):
+    """DP-SGD: B = 1."""
+
+    kind: Literal["independent"] = "independent"
+
+
+class Nu(Frozen):
+    """nu-Toeplitz: coefficients of (1 - (1 - nu) x)^(1/2); `nu` left out is learning rate times smallest eigenvalue."""
+
+    kind: Literal["nu"]
+    nu: OpenUnit | None = None
+
+
+class DampedAntiPgd(Frozen):
+    """B = (1, -(1 - damping))."""
+
+    kind: Literal["anti_pgd"]
+    damping: OpenUnit
+
+
+class Optimal(Frozen):
+    """|B|^2 = 1 / sqrt(h): the smallest loss of all filters."""
+
+    kind: Literal["optimal"]
+
+
+Filter = Annotated[Independent | Nu | DampedAntiPgd | Optimal, Field(discriminator="kind")]
+
+
+class _Private(Question):
+    """Noise that C24's statements share.
+
+    Attributes:
+        learning_rate: eta.
+        clip_norm: G.
+        rho: of rho-zCDP.
+        label_noise: sigma_sgd.
+    """
+
+    learning_rate: Positive
+    clip_norm: Positive = 1.0
+    rho: Positive
+    label_noise: NonNegative = 0.0
+
+    @property
+    def scale(self) -> float:
+        """G^2 / (2 rho)."""
+        return self.clip_norm**2 / (2 * self.rho)
+
+
+class MeanEstimation(_Private):
+    """C24, theorem 2.1: the limiting squared error of private mean estimation.
+
+    Attributes:
+        noise: the filter; `nu` with nu = learning_rate is the optimum.
+    """
+
+    kind: Literal["mean_estimation"]
+    noise: Annotated[Independent | Nu, Field(discriminator="kind")] = Nu(kind="nu")
+
+    def answer(self, inverse: Inverse | None = None) -> Prediction:
+        """Return the limit of E delta_t^2, delta the distance to the mean."""
+        eta = self.learning_rate
+        require(eta < 1, f"learning_rate={eta} is not below 1", "use one in (0, 1)", field="/learning_rate")
+        nu = 1.0 if isinstance(self.noise, Independent) else self.noise.nu or eta
+        private = self.scale * asymptotic.mean_estimation(eta, nu)
+        sampling = eta * self.label_noise**2 / (2 - eta)
+        return Prediction(
+            quantity="limit of E (theta_t - theta*)^2",
+            relation=Relation.EQUAL,
+            value=private + sampling,
+            basis=Basis.EXACT,
+            terms={
+                "privacy": private,
+                "sampling": sampling,
+                "optimum": self.scale * asymptotic.mean_estimation(eta, eta),
+                "dp_sgd": self.scale * asymptotic.mean_estimation(eta, 1.0),
+            },
+            assumptions=(_STATIONARY, NO_CLIPPING),
+            source="Choquette-Choo et al. 2024, theorem 2.1, eq. (99) and (100)",
+            notes=("the paper's F is half of this: its loss carries a factor 1/2",),
+        )
+
+
+class LinearRegression(_Private):
+    """C24, theorems C.15 and C.18: stationary suboptimality of linear regression with Gaussian inputs.
+
+    Attributes:
+        eigenvalues: l_j > 0 of H.
+        noise: the filter.
+        fourth_moment: R^2 with E |x|^2 x x^T <= R^2 H; 3 Tr H by default, enough for Gaussian inputs.
+        kurtosis: C_k of the assumption, 3 for Gaussian inputs.
+    """
+
+    kind: Literal["linear_regression"]
+    eigenvalues: Annotated[list[Positive], Field(min_length=1, max_length=100_000)]
+    noise: Filter = Independent()
+    fourth_moment: Positive | None = None
+    kurtosis: Positive = 3.0
+
+    @property
+    def radius(self) -> float:
+        """R^2."""
+        return self.fourth_moment or 3 * math.fsum(self.eigenvalues)
+
+    def answer(self, inverse: Inverse | None = None) -> Prediction:
+        """Return F for inputs x x^T replaced by H, exact, with the proved bracket for Gaussian inputs beside it."""
+        eta, trace = self.learning_rate, math.fsum(self.eigenvalues)
+        require(
+            eta * self.radius < 1,
+            f"learning_rate * R^2 = {eta * self.radius:.6g} is not below 1",
+            f"use a learning_rate below {1 / self.radius:.6g}",
+            field="/learning_rate",
+        )
+        product = self.noise_product()
+        optimum = self._optimal_product()
+        sgd = self.label_noise**2
+        privacy = eta**2 * self.scale * product / 2
+        sampling = sum(eta * x * sgd / (2 - eta * x) for x in self.eigenvalues) / 2
+        x = math.sqrt(eta * self.radius)
+        ratio = (x / (1 - x)) ** 2
+        upper = (1 + ratio) * eta * self.radius * sgd + (1 + ratio * self.kurtosis) * 2 * eta**2 * self.scale * product
+        return Prediction(
+            quantity="stationary E F(theta) - F(theta*), inputs' outer product replaced by its mean H",
+            relation=Relation.EQUAL,
+            value=privacy + sampling,
+            basis=Basis.EXACT,
+            terms={
+                "privacy": privacy,
+                "sampling": sampling,
+                "lower_bound_this_filter": eta * sgd * trace / 4 + privacy,
+                "lower_bound_all_filters": eta * sgd * trace / 4 + eta**2 * self.scale * optimum / 2,
+                "upper_bound_gaussian_inputs": upper,
+                "effective_dimension": trace / max(self.eigenvalues),
+            },
+            assumptions=(
+                _STATIONARY,
+                "inputs with E|x|^2 x x^T <= R^2 H and kurtosis C_k, independent label noise, for the bounds",
+                "learning_rate < 1/R^2",
+                NO_CLIPPING,
+                _NOT_PRIVATE,
+            ),
+            source="Choquette-Choo et al. 2024, theorems C.15 and C.18 (appendix C)",
+            notes=("the upper bound's factor is the smaller (x/(1-x))^2, x = sqrt(eta R^2), of its proof",),
+        )
+
+    def stationary_upper(self) -> float:
+        """Return the upper bound of C.15."""
+        return float(self.answer().terms["upper_bound_gaussian_inputs"])
+
+    def noise_product(self) -> float:
+        """Return gamma^2 J, J = mean(|B|^2 h) over the circle."""
+        eta, values = self.learning_rate, self.eigenvalues
+        if isinstance(self.noise, Optimal):
+            return self._optimal_product()
+        if isinstance(self.noise, Independent):
+            return math.fsum(x / _white(eta * x) for x in values)
+        if isinstance(self.noise, DampedAntiPgd):
+            keep = 1 - self.noise.damping
+            total = math.fsum(x * (1 + keep**2 - 2 * keep * (1 - eta * x)) / _white(eta * x) for x in values)
+            return total / (self.noise.damping * (2 - self.noise.damping))
+        nu = self.noise.nu or eta * min(values)
+        gain = self._mean(lambda w, h: np.sqrt(asymptotic.distance_squared(nu, w)) * h, min(nu, eta * min(values)))
+        return asymptotic.limiting_sensitivity_squared(nu) * gain
+
+    def _optimal_product(self) -> float:
+        return self._mean(lambda w, h: np.sqrt(h), self.learning_rate * min(self.eigenvalues)) ** 2
+
+    def _mean(self, function: Callable[[np.ndarray, np.ndarray], np.ndarray], width: float) -> float:
+        power = asymptotic.quadratic_power(self.eigenvalues, self.learning_rate)
+        return asymptotic.circle_mean(lambda w: function(w, power(w)), width=width)
+
+
+class LinearRegressionFinite(LinearRegression):
+    """C24, theorem D.11: suboptimality after finitely many steps.
+
+    Attributes:
+        steps: t.
+        initial_gap: F(theta_0) - F(theta*).
+    """
+
+    kind: Literal["linear_regression_finite"]  # type: ignore[assignment]  # a narrower tag than its parent's
+    steps: Count
+    initial_gap: NonNegative
+
+    def answer(self, inverse: Inverse | None = None) -> Prediction:
+        """Return (sqrt((L/mu) exp(-eta mu t) (F_0 - F*)) + sqrt(F_inf))^2, F_inf bounded by C.15."""
+        stationary = super().answer()
+        upper = stationary.terms["upper_bound_gaussian_inputs"]
+        largest, smallest = max(self.eigenvalues), min(self.eigenvalues)
+        decay = largest / smallest * math.exp(-self.learning_rate * smallest * self.steps)
+        transient = decay * self.initial_gap
+        return Prediction(
+            quantity="E F(theta_t) - F(theta*)",
+            relation=Relation.AT_MOST,
+            value=(math.sqrt(transient) + math.sqrt(upper)) ** 2,
+            basis=Basis.PAPER,
+            terms={"transient": transient, "stationary_upper_bound": upper},
+            assumptions=stationary.assumptions[1:],
+            source="Choquette-Choo et al. 2024, theorem D.11 with F_inf bounded by theorem C.15",
+        )
+
+
+class DpFtrlRate(Question):
+    """C24, corollaries D.14 and D.15: rates of DP-SGD and of nu-DP-FTRL, clipped, for linear regression.
+
+    Attributes:
+        method: `dp_sgd` or `nu_dp_ftrl`.
+        eigenvalues: of H.
+        steps: T.
+        rho: of rho-zCDP.
+        label_noise: sigma_sgd.
+        initial_distance: |theta_0 - theta*|.
+    """
+
+    kind: Literal["dp_ftrl_rate"]
+    method: Literal["dp_sgd", "nu_dp_ftrl"]
+    eigenvalues: Annotated[list[Positive], Field(min_length=1, max_length=100_000)]
+    steps: Count
+    rho: Positive
+    label_noise: NonNegative = 0.0
+    initial_distance: NonNegative
+
+    def answer(self, inverse: Inverse | None = None) -> Prediction:
+        """Return the rate without constants, logarithms and the exponentially small term."""
+        largest, trace, d, t = max(self.eigenvalues), math.fsum(self.eigenvalues), len(self.eigenvalues), self.steps
+        effective, condition = trace / largest, largest / min(self.eigenvalues)
+        distance, sgd = trace * self.initial_distance**2, self.label_noise**2
+        if self.method == "dp_sgd":
+            terms = {
+                "distance": d * distance / (self.rho * t),
+                "label_noise_and_privacy": d * sgd / (self.rho * t),
+                "sampling": sgd / t,
+            }
+        else:
+            terms = {
+                "distance": condition * effective * distance / (self.rho * t**2),
+                "label_noise_and_privacy": condition * effective * sgd / (self.rho * t**2),
+                "sampling": sgd / t,
+            }
+        terms = {name: condition * effective * term for name, term in terms.items()}
+        return Prediction(
+            quantity="E [F(theta_T) - F(theta*)] where no gradient was clipped",
+            relation=Relation.ORDER,
+            value=math.fsum(terms.values()),
+            basis=Basis.ORDER,
+            terms={**terms, "effective_dimension": effective, "condition_number": condition},
+            assumptions=("Gaussian inputs", "T large against (condition effective_dimension)^2 d / rho", _NOT_PRIVATE),
+            source="Choquette-Choo et al. 2024, theorem D.13, corollaries D.14 and D.15",
+            notes=("dimension d in DP-SGD's rate becomes condition * effective_dimension / T in nu-DP-FTRL's",),
+        )
+
+
+def _white(contraction: float) -> float:
+    """Return x (2 - x): 1 / mean(1 / |1 - x - e^{iw}|^2)."""
+    return contraction * (2 - contraction)

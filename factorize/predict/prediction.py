@@ -1,0 +1,153 @@
+"""What a prediction says, and a question that a caller asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from factorize.errors import ConditionNotMet
+from factorize.model import Frozen
+
+NO_CLIPPING = "clipping does not bind: its bias is not modelled"
+
+
+class Basis(StrEnum):
+    """What the numbers of a prediction are worth."""
+
+    EXACT = "exact"
+    """A closed form or a recursion, no inequality."""
+
+    DERIVED = "derived constants"
+    """A bound proved with the constants that are used; docs/predict.md has the proof."""
+
+    PAPER = "paper constants"
+    """A bound with the constants that the paper prints or proves, slips noted."""
+
+    ORDER = "order only"
+    """A rate whose constants the paper leaves out: for comparing, never for planning."""
+
+
+class Relation(StrEnum):
+    """How the value stands to the quantity."""
+
+    EQUAL = "equals"
+    AT_MOST = "is at most"
+    AT_LEAST = "is at least"
+    ORDER = "is of the order of"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One number, what it says, and what it rests on.
+
+    Attributes:
+        quantity: what is predicted.
+        relation: how `value` stands to it.
+        value: the number.
+        basis: what its constants are worth.
+        terms: parts of the value, or numbers beside it, by name.
+        assumptions: what must hold.
+        source: paper and statement.
+        notes: what a reader should know: slips of the paper that are mended, rounding of parameters.
+        series: numbers over the steps, where there are some.
+    """
+
+    quantity: str
+    relation: Relation
+    value: float
+    basis: Basis
+    terms: Mapping[str, float]
+    assumptions: tuple[str, ...]
+    source: str
+    notes: tuple[str, ...] = ()
+    series: Mapping[str, list[float]] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        return {
+            "quantity": self.quantity,
+            "relation": self.relation.value,
+            "value": self.value,
+            "basis": self.basis.value,
+            "terms": dict(self.terms),
+            "assumptions": list(self.assumptions),
+            "source": self.source,
+            "notes": list(self.notes),
+            "series": {name: list(values) for name, values in self.series.items()},
+        }
+
+
+class Inverse(Protocol):
+    """What a prediction reads of a factorization: rows of C^-1. `factorize.Factorization` and a client's have them."""
+
+    def rows(self, name: Any, start: int, stop: int) -> np.ndarray:
+        """Return rows [start, stop) of a matrix, here of `C_inv`."""
+
+    def shape(self, name: Any) -> tuple[int, int]:
+        """Return the matrix's shape."""
+
+
+class Question(Frozen):
+    """Base of the questions: frozen plain data that answers itself.
+
+    Attributes:
+        about_factorization: whether the answer depends on the rows of a factorization.
+    """
+
+    about_factorization: ClassVar[bool] = False
+
+    def answer(self, inverse: Inverse | None = None) -> Prediction:
+        """Return the prediction.
+
+        Args:
+            inverse: the factorization, for questions about one.
+
+        Raises:
+            ConditionNotMet: a hypothesis of the statement fails; the message names it.
+            InvalidParameter: a value is outside its range.
+        """
+        raise NotImplementedError  # every question of `QUESTIONS` has its own; tests/test_predict.py sees to it
+
+
+def require(holds: bool, condition: str, remedy: str, *, field: str) -> None:
+    """Refuse a question whose hypothesis fails.
+
+    Raises:
+        ConditionNotMet: it does.
+    """
+    if not holds:
+        raise ConditionNotMet(f"{condition}; {remedy}", field=field)
+
+
+def rows_wanted(inverse: Inverse | None, kind: str) -> Inverse:
+    """Return the factorization that a question is about.
+
+    Raises:
+        ConditionNotMet: none was given.
+    """
+    if inverse is None:
+        raise ConditionNotMet(
+            f"'{kind}' is about a factorization; give one (a file, a digest or a spec that is stored)",
+            field="/factorization",
+        )
+    return inverse
+
+
+def certified_sensitivity(inverse: Inverse) -> float:
+    """Return the sensitivity that the factorization's certificate states.
+
+    Raises:
+        ConditionNotMet: it has no certificate.
+    """
+    certificate = getattr(inverse, "certificate", None)
+    if certificate is None:
+        raise ConditionNotMet(
+            "the answer depends on the sensitivity of C, and these rows come without a certificate; give a "
+            "factorization",
+            field="/factorization",
+        )
+    return float(certificate.sensitivity.value)
