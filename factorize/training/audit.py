@@ -1,0 +1,197 @@
+"""An empirical audit: how well can an adversary tell two neighbouring data sets apart by what was released?
+
+Run the algorithm many times on each of two data sets that differ in one example, with the worst contributions that the
+clipping lets through; turn each run's releases into a score by the best test there is; and bound the error rates of the
+test by Clopper and Pearson. Every pair of error rates is a lower bound on the privacy loss. A measured epsilon above
+the claim refutes it. One far below the claim says that the attack is weak, or the noise too large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from factorize.errors import InvalidParameter
+from factorize.gaussian import gaussian_epsilon
+from factorize.privacy import Adjacency, Calibration
+from factorize.training.clip import GradientFunction, Rows, as_contributions
+
+Trial = Callable[[int, int], float]
+"""From (world, seed) to a score, larger where the releases look like world 1: worlds 0 and 1 are the neighbours."""
+
+MIN_TRIALS = 100
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What an audit measured, each number a lower bound at the stated confidence.
+
+    Attributes:
+        mu: of Gaussian differential privacy: no mu-GDP algorithm with a smaller mu has error rates this small.
+        epsilon: that mu's exact epsilon at the delta of the claim.
+        epsilon_direct: largest log((1 - miss - delta) / false alarm), which assumes nothing about the noise.
+        claimed_mu: of the calibration.
+        claimed_epsilon: of the calibration, at `delta`.
+        delta: of the comparison.
+        confidence: probability with which each bound holds.
+        trials: per world, half for the choice of the threshold and half for the bounds.
+    """
+
+    mu: float
+    epsilon: float
+    epsilon_direct: float
+    claimed_mu: float
+    claimed_epsilon: float
+    delta: float
+    confidence: float
+    trials: int
+
+    @property
+    def refutes(self) -> bool:
+        """Whether the releases were told apart better than the claim allows."""
+        return self.mu > self.claimed_mu or self.epsilon_direct > self.claimed_epsilon
+
+
+def audit(
+    trial: Trial, claim: Calibration, *, trials: int, seed: int, delta: float | None = None, confidence: float = 0.95
+) -> AuditReport:
+    """Measure how well a score tells two worlds apart, and compare it with a claim.
+
+    Args:
+        trial: runs the algorithm once; it must draw all its noise from the seed it is given.
+        claim: the calibration whose guarantee is audited.
+        trials: runs per world, at least 100.
+        seed: of the whole audit; each run gets one of its own.
+        delta: where the epsilons are compared; the claim's by default.
+        confidence: of the bounds.
+
+    Raises:
+        InvalidParameter: too few trials, no delta, a confidence outside (0, 1), or scores that are not finite.
+
+    Reference:
+        Clopper, Pearson 1934; Nasr et al. 2023, "Tight auditing of differentially private machine learning" (the bound
+        on mu); Jagielski et al. 2020 (the direct one).
+    """
+    at = claim.delta if delta is None else delta
+    if trials < MIN_TRIALS or at is None or not 0 < at < 1 or not 0 < confidence < 1:
+        raise InvalidParameter(
+            f"trials={trials}, delta={at}, confidence={confidence}: need at least {MIN_TRIALS} trials, a delta (the "
+            "claim has none unless it was asked for) and a confidence, both in (0, 1)",
+            field="trials",
+        )
+    seeds = np.random.SeedSequence(seed).generate_state(2 * trials, np.uint64)
+    scores = np.array([trial(i % 2, int(one)) for i, one in enumerate(seeds)]).reshape(trials, 2).T
+    if not np.isfinite(scores).all():
+        raise InvalidParameter("a trial's score is not finite, so no test can be made of it", field="trial")
+    half = trials // 2
+    threshold = _best_threshold(scores[:, :half], at)
+    miss, alarm = _error_bounds(scores[:, half:], threshold, confidence)
+    mu = max(0.0, _normal_quantile(1 - alarm) - _normal_quantile(miss))
+    return AuditReport(
+        mu=mu,
+        epsilon=gaussian_epsilon(at, mu) if mu > 1e-8 else 0.0,
+        epsilon_direct=_direct_epsilon(miss, alarm, at),
+        claimed_mu=claim.mu,
+        claimed_epsilon=gaussian_epsilon(at, claim.mu),
+        delta=at,
+        confidence=confidence,
+        trials=trials,
+    )
+
+
+def clopper_pearson_upper(count: int, trials: int, confidence: float) -> float:
+    """Return the upper confidence bound on a probability after `count` of `trials`.
+
+    Reference: Clopper, Pearson 1934.
+    """
+    from scipy.special import betaincinv
+
+    return 1.0 if count >= trials else float(betaincinv(count + 1, trials - count, confidence))
+
+
+def neighbours(
+    gradient: GradientFunction, example: int, contribution: np.ndarray, adjacency: Adjacency | str
+) -> tuple[GradientFunction, GradientFunction]:
+    """Return the gradient functions of two data sets that differ in one example, whose gradient is then a constant.
+
+    World 0 has the zero vector (zero-out) or the opposite contribution (replace-one), world 1 the contribution. Make it
+    longer than the clip norm: then the clipping lets through as much as it ever does.
+
+    Args:
+        gradient: of all other examples.
+        example: index of the one that differs.
+        contribution: its gradient, of the weights' shape.
+        adjacency: `zero_out` or `replace_one`.
+    """
+    opposite = np.zeros_like(contribution) if Adjacency.parse(adjacency) is Adjacency.ZERO_OUT else -contribution
+
+    def planted(value: np.ndarray) -> GradientFunction:
+        def function(weights: np.ndarray, batch: np.ndarray) -> Rows:
+            rows = np.array(as_contributions(gradient(weights, batch), weights.shape).dense(), dtype=np.float64)
+            rows[np.asarray(batch) == example] = value
+            return Rows(rows)
+
+        return function
+
+    return planted(opposite), planted(contribution)
+
+
+def likelihood_ratio(strategy: np.ndarray, difference: np.ndarray) -> Callable[[np.ndarray], float]:
+    """Return the most powerful test between releases C^-1 (C G + Z) of two worlds: the score of Neyman and Pearson.
+
+    C times the releases is C G plus independent noise, so the score is its product with C times the difference of the
+    worlds, scaled to norm 1.
+
+    Args:
+        strategy: C, shape (n, n).
+        difference: what world 1 contributes minus what world 0 does, shape (n, d).
+    """
+    direction = strategy @ difference
+    aim = strategy.T @ direction / np.linalg.norm(direction)
+
+    def score(releases: np.ndarray) -> float:
+        return float((releases.reshape(aim.shape) * aim).sum())
+
+    return score
+
+
+def _best_threshold(scores: np.ndarray, delta: float) -> float:
+    """Return the threshold with the largest mu that the first half of the runs suggests."""
+    candidates = np.quantile(scores, np.linspace(0.02, 0.98, 97))
+    count = scores.shape[1]
+    misses = ((scores[1][:, None] <= candidates).sum(axis=0) + 1) / (count + 2)
+    alarms = ((scores[0][:, None] > candidates).sum(axis=0) + 1) / (count + 2)
+    strength = [
+        _normal_quantile(1 - a) - _normal_quantile(m) - _spread(a, count) - _spread(m, count)
+        for m, a in zip(misses, alarms, strict=True)
+    ]
+    return float(candidates[int(np.argmax(strength))])
+
+
+def _spread(rate: float, count: int) -> float:
+    """Return about two standard errors of the normal quantile of a measured rate."""
+    density = math.exp(-(_normal_quantile(rate) ** 2) / 2) / math.sqrt(2 * math.pi)
+    return 2 * math.sqrt(rate * (1 - rate) / count) / density
+
+
+def _error_bounds(scores: np.ndarray, threshold: float, confidence: float) -> tuple[float, float]:
+    """Return upper bounds on the rates of misses and false alarms, which hold together with the confidence."""
+    each = 1 - (1 - confidence) / 2
+    count = scores.shape[1]
+    misses, alarms = int((scores[1] <= threshold).sum()), int((scores[0] > threshold).sum())
+    return clopper_pearson_upper(misses, count, each), clopper_pearson_upper(alarms, count, each)
+
+
+def _direct_epsilon(miss: float, alarm: float, delta: float) -> float:
+    """Return the epsilon below which these error rates are impossible at delta (Kairouz et al. 2015, theorem 2.1)."""
+    pairs = ((1 - miss - delta, alarm), (1 - alarm - delta, miss))
+    return max(0.0, *(math.log(hit / error) for hit, error in pairs if hit > 0 and error > 0), 0.0)
+
+
+def _normal_quantile(probability: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(min(max(probability, 1e-300), 1 - 1e-16))

@@ -1,0 +1,103 @@
+"""Contributions of examples to one step, and the clipping that bounds what one of them can change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from factorize.errors import InvalidParameter
+
+
+class Contributions(Protocol):
+    """What each example of a batch adds to one step: m arrays of the parameters' shape, in whatever form is cheap."""
+
+    def __len__(self) -> int:
+        """M."""
+
+    def norms(self) -> np.ndarray:
+        """Return the 2-norm of each contribution, shape (m,)."""
+
+    def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
+        """Return sum_e weights[e] contribution[e]; what has weight zero counts as zero even where it is not finite."""
+
+    def combine(self, factor: float, other: Contributions, other_factor: float) -> Contributions:
+        """Return factor self - other_factor other, example by example; `other` is of the same batch."""
+
+    def dense(self) -> np.ndarray:
+        """Return all of them, shape (m, *parameters)."""
+
+
+class Rows:
+    """Contributions stored one by one.
+
+    Args:
+        array: shape (m, *parameters), float64.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = np.asarray(array, dtype=np.float64)
+
+    def __len__(self) -> int:
+        """M."""
+        return len(self.array)
+
+    def norms(self) -> np.ndarray:
+        """Root of the sum of squares of each row."""
+        flat = self.array.reshape(len(self.array), -1)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped by clipped_sum
+            return np.sqrt(np.einsum("ij,ij->i", flat, flat))
+
+    def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
+        """One product with the rows that count."""
+        used = weights != 0
+        rows = self.array if used.all() else self.array[used]
+        return np.tensordot(weights[used], rows, axes=1)
+
+    def combine(self, factor: float, other: Contributions, other_factor: float) -> Rows:
+        """Row by row."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Rows(factor * self.array - other_factor * other.dense())
+
+    def dense(self) -> np.ndarray:
+        """The array."""
+        return self.array
+
+
+GradientFunction = Callable[[np.ndarray, np.ndarray], "np.ndarray | Contributions"]
+"""From (weights, indices of the batch's examples) to contributions, one per example: `Contributions`, or an array of
+shape (m, *weights.shape). An array of the weights' own shape is one contribution of the whole batch: the unit of
+privacy is then the batch (a user's device, say), and the function must have used nobody else's data."""
+
+
+def as_contributions(gradient: np.ndarray | Contributions, shape: tuple[int, ...]) -> Contributions:
+    """Return what a gradient function gave as contributions to parameters of that shape.
+
+    Raises:
+        InvalidParameter: an array of another shape.
+    """
+    if not isinstance(gradient, np.ndarray):
+        return gradient
+    if gradient.shape == shape:
+        return Rows(gradient[None])
+    if gradient.shape[1:] == shape:
+        return Rows(gradient)
+    raise InvalidParameter(
+        f"the gradient function returned shape {gradient.shape} for weights of shape {shape}; return one gradient per "
+        f"example, (m, {', '.join(map(str, shape))}), or one for the whole batch",
+        field="gradient",
+    )
+
+
+def clipped_sum(contributions: Contributions, clip_norm: float) -> np.ndarray:
+    """Return the sum of the contributions, each scaled down to norm `clip_norm` where it is longer.
+
+    A contribution that is not finite counts as zero: its norm is within the bound whatever the others are, and neither
+    an error nor a NaN tells that it was there.
+    """
+    norms = contributions.norms()
+    finite = np.isfinite(norms)
+    scales = np.ones(len(norms))
+    np.divide(clip_norm, norms, out=scales, where=finite & (norms > clip_norm))
+    return contributions.weighted_sum(np.where(finite, scales, 0.0))

@@ -1,0 +1,139 @@
+"""Gradients per example of models that need no library for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from factorize.training.clip import Contributions, Rows
+
+
+@dataclass(frozen=True)
+class OuterProducts:
+    """Contributions features[e] residuals[e]': the form of every generalised linear model.
+
+    Norms are products of norms and sums are matrix products, so no gradient per example is ever stored.
+
+    Args:
+        features: shape (m, inputs).
+        residuals: shape (m, outputs).
+    """
+
+    features: np.ndarray
+    residuals: np.ndarray
+
+    def __len__(self) -> int:
+        """M."""
+        return len(self.features)
+
+    def norms(self) -> np.ndarray:
+        """Product of the two norms."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.linalg.norm(self.features, axis=1) * np.linalg.norm(self.residuals, axis=1)
+
+    def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
+        """One matrix product over the examples that count."""
+        used = weights != 0
+        if used.all():
+            return self.features.T @ (self.residuals * weights[:, None])
+        return self.features[used].T @ (self.residuals[used] * weights[used, None])
+
+    def combine(self, factor: float, other: Contributions, other_factor: float) -> Contributions:
+        """Combine the residuals, where the features are the same."""
+        if isinstance(other, OuterProducts) and np.array_equal(self.features, other.features):
+            return OuterProducts(self.features, factor * self.residuals - other_factor * other.residuals)
+        return Rows(self.dense()).combine(factor, other, other_factor)
+
+    def dense(self) -> np.ndarray:
+        """Every outer product, shape (m, inputs, outputs)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.features[:, :, None] * self.residuals[:, None, :]
+
+
+@dataclass(frozen=True)
+class SoftmaxRegression:
+    """Multiclass logistic regression: loss -log softmax(x W)[y], weights W of shape (inputs, classes).
+
+    Args:
+        features: shape (examples, inputs); append a constant one for a bias.
+        labels: shape (examples,), integers from 0.
+        classes: number of classes.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    classes: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the weights."""
+        return self.features.shape[1], self.classes
+
+    def __call__(self, weights: np.ndarray, batch: np.ndarray) -> OuterProducts:
+        """Return the gradients x (softmax(x W) - onehot(y))' of the batch's examples."""
+        x = self.features[batch]
+        residuals = _softmax(x @ weights)
+        residuals[np.arange(len(x)), self.labels[batch]] -= 1.0
+        return OuterProducts(x, residuals)
+
+    def loss(self, weights: np.ndarray) -> float:
+        """Return the mean loss over all examples."""
+        scores = self.features @ weights
+        scores -= scores.max(axis=1, keepdims=True)
+        own = scores[np.arange(len(scores)), self.labels]
+        return float((np.log(np.exp(scores).sum(axis=1)) - own).mean())
+
+    def accuracy(self, weights: np.ndarray) -> float:
+        """Return the share of all examples whose largest score is their label's."""
+        return float((np.argmax(self.features @ weights, axis=1) == self.labels).mean())
+
+
+@dataclass(frozen=True)
+class LinearRegression:
+    """Least squares: loss (x' w - y)^2 / 2, weights of shape (inputs,).
+
+    Args:
+        features: shape (examples, inputs).
+        targets: shape (examples,).
+    """
+
+    features: np.ndarray
+    targets: np.ndarray
+
+    def __call__(self, weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        """Return the gradients x (x' w - y) of the batch's examples, shape (m, inputs)."""
+        x = self.features[batch]
+        return x * (x @ weights - self.targets[batch])[:, None]
+
+    def loss(self, weights: np.ndarray) -> float:
+        """Return the mean loss over all examples."""
+        return float(((self.features @ weights - self.targets) ** 2).mean() / 2)
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The same loss for every example, sum_j curvature[j] (w[j] - optimum[j])^2 / 2: for tests and predictions.
+
+    Args:
+        curvature: shape (d,).
+        optimum: shape (d,).
+    """
+
+    curvature: np.ndarray
+    optimum: np.ndarray
+
+    def __call__(self, weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        """Return the gradient once for each example of the batch, shape (m, d)."""
+        return np.tile(self.curvature * (weights - self.optimum), (len(batch), 1))
+
+    def loss(self, weights: np.ndarray) -> float:
+        """Return the loss."""
+        return float((self.curvature * (weights - self.optimum) ** 2).sum() / 2)
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    scores = scores - scores.max(axis=1, keepdims=True)
+    out = np.exp(scores)
+    out /= out.sum(axis=1, keepdims=True)
+    return out

@@ -1,0 +1,182 @@
+"""Where the noise of each step comes from: a factorization, a short filter, or nowhere.
+
+Everything with a method `next()` that returns the noise of the next step will do, scaled and correlated; so will the
+engines of `factorize.client`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from factorize.client.noise import NoiseGenerator
+from factorize.client.normals import BLOCK, ReplayableNormals
+from factorize.errors import InvalidParameter
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
+
+INDEPENDENT = (1.0,)
+"""C^-1 = I: fresh noise for each gradient (DP-SGD)."""
+
+DIFFERENCED = (1.0, -1.0)
+"""C^-1 = first differences, C = S: fresh noise for each running sum (anti-PGD, and DP-mu^2 as printed)."""
+
+_BLOCK_BYTES = 1 << 22
+
+
+class NoiseSource(Protocol):
+    """The noise of one run."""
+
+    def next(self) -> np.ndarray:
+        """Return the noise of this step, of the shape of the parameters, and go on to the next."""
+
+
+class FactorizationRows:
+    """The rows of C^-1 of a `factorize.Factorization`, computed in blocks.
+
+    Args:
+        factorization: anything with `rows("C_inv", start, stop)`, `shape("C_inv")` and `digest`.
+    """
+
+    def __init__(self, factorization: Any) -> None:
+        self._factorization = factorization
+        self.shape: tuple[int, int] = factorization.shape("C_inv")
+        self.digest = str(factorization.digest)
+
+    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
+        """Yield the rows from `start` on; blocks begin at multiples of their size, so that restarts repeat the bits."""
+        n = self.shape[0]
+        size = max(1, _BLOCK_BYTES // (8 * n))
+        for first in range(start - start % size, n, size):
+            yield from self._factorization.rows("C_inv", first, min(first + size, n))[max(0, start - first) :]
+
+
+def factorization_noise(
+    factors: Any,
+    target: PrivacyTarget,
+    shape: int | Sequence[int],
+    *,
+    clip_norm: float = 1.0,
+    batch_size: int | None = None,
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+    seed: int,
+) -> NoiseGenerator:
+    """Return the correlated noise of a factorization, calibrated to a privacy target.
+
+    Args:
+        factors: a `factorize.Factorization` (in memory), or a `factorize.client.Factors` (from a service).
+        target: the privacy asked for.
+        shape: of the parameters.
+        clip_norm: bound on one contribution to one step.
+        batch_size: the fixed public divisor where steps are means.
+        adjacency: `zero_out` or `replace_one`.
+        seed: secret, `secrets.randbits(128)`; never used for a second run of the same factorization.
+    """
+    if hasattr(factors, "noise"):
+        noise = factors.calibrate(target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
+        return factors.noise(noise, shape, seed=seed)
+    sensitivity = factors.certificate.sensitivity
+    noise = calibrate(sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
+    return NoiseGenerator(FactorizationRows(factors), noise, shape, seed=seed)
+
+
+def filtered_sensitivity(
+    inverse: Sequence[float], steps: int, participation: Mapping[str, Any]
+) -> CertifiedSensitivity:
+    """Return the certified sensitivity of the C whose inverse is Toeplitz with these few coefficients.
+
+    Args:
+        inverse: first coefficients of C^-1, the leading one 1; the others are zero.
+        steps: n.
+        participation: in the contract's JSON form.
+    """
+    from factorize.matrix import ToeplitzMatrix
+    from factorize.spec import parse_spec
+
+    asked = parse_spec({"workload": {"kind": "identity", "n": steps}, "participation": dict(participation)})
+    return asked.participation.sensitivity(ToeplitzMatrix(_strategy_column(inverse, steps), steps))
+
+
+def _strategy_column(inverse: Sequence[float], steps: int) -> np.ndarray:
+    """Return the first column of C by its recursion, which is exact for filters of integers."""
+    if len(inverse) == 1:
+        return np.ones(1)
+    column = [1.0]
+    for t in range(1, steps):
+        column.append(-sum(weight * column[t - i] for i, weight in enumerate(inverse[1 : t + 1], start=1)))
+    return np.array(column)
+
+
+class FilteredNoise:
+    """Noise z_t + sum_i inverse[i] z_{t-i} of a short filter: no factorization, no matrix, memory for its length.
+
+    Float64 throughout. z_s is a function of (seed, filter, s) alone.
+
+    Args:
+        inverse: first coefficients of C^-1: `INDEPENDENT`, `DIFFERENCED`, or others that begin with 1.
+        target: the privacy asked for.
+        shape: of the parameters.
+        steps: n, after which it refuses.
+        participation: who may take part when, in the contract's JSON form.
+        clip_norm: bound on one contribution to one step.
+        batch_size: the fixed public divisor where steps are means.
+        adjacency: `zero_out` or `replace_one`.
+        seed: secret, `secrets.randbits(128)`, for one run.
+
+    Attributes:
+        calibration: scale and guarantee.
+        step: the step whose noise comes next.
+        steps: n.
+    """
+
+    def __init__(
+        self,
+        inverse: Sequence[float],
+        target: PrivacyTarget,
+        shape: int | Sequence[int],
+        *,
+        steps: int,
+        participation: Mapping[str, Any] | None = None,
+        clip_norm: float = 1.0,
+        batch_size: int | None = None,
+        adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+        seed: int,
+    ) -> None:
+        if not inverse or inverse[0] != 1 or not np.isfinite(inverse).all():
+            raise InvalidParameter(f"inverse={list(inverse)[:8]} does not begin with 1; scale C", field="inverse")
+        sensitivity = filtered_sensitivity(inverse, steps, participation or {"kind": "single"})
+        self.calibration: Calibration = calibrate(
+            sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
+        )
+        self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(side) for side in shape)
+        self.steps = steps
+        self.step = 0
+        self._inverse = tuple(float(value) for value in inverse)
+        self._normals = ReplayableNormals(seed, f"filter {self._inverse}")
+        self._past: deque[np.ndarray] = deque(maxlen=len(self._inverse))
+
+    def next(self) -> np.ndarray:
+        """Return the noise of this step, float64.
+
+        Raises:
+            InvalidParameter: all n steps were taken.
+        """
+        if self.step >= self.steps:
+            raise InvalidParameter(f"step {self.step + 1} is past n={self.steps}; ask for more steps", field="step")
+        self._past.appendleft(standard_row(self._normals, self.step, math.prod(self.shape)))
+        self.step += 1
+        total = np.zeros_like(self._past[0])
+        for weight, row in zip(self._inverse, self._past, strict=False):
+            total += weight * row
+        return (self.calibration.sigma * total).reshape(self.shape)
+
+
+def standard_row(normals: ReplayableNormals, step: int, size: int) -> np.ndarray:
+    """Return the first entries of z_step, shape (size,), float64."""
+    fresh = np.empty(size)
+    for block, first in enumerate(range(0, size, BLOCK)):
+        normals.fill(fresh[first : first + BLOCK], step, block)
+    return fresh

@@ -1,0 +1,119 @@
+"""Which examples take part in which step, and the check that this is what the sensitivity was computed for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import InvalidParameter, InvalidParticipation
+
+
+class Order:
+    """The batches of one run: a public sequence of arrays of indices of examples.
+
+    Args:
+        batches: one array of indices for each step of an epoch.
+        epochs: how often the sequence is gone through.
+
+    Raises:
+        InvalidParameter: no batches, fewer than one epoch, or an index twice in one batch.
+    """
+
+    def __init__(self, batches: Sequence[np.ndarray], *, epochs: int = 1) -> None:
+        self._batches = [np.asarray(batch, dtype=np.intp).reshape(-1) for batch in batches]
+        self.epochs = epochs
+        if not self._batches or epochs < 1:
+            message = f"{len(self._batches)} batches and epochs={epochs} make no run; give at least one of each"
+            raise InvalidParameter(message, field="batches")
+        twice = next((t for t, batch in enumerate(self._batches) if len(np.unique(batch)) < len(batch)), None)
+        if twice is not None:
+            raise InvalidParameter(f"batch {twice} holds an example twice; clip per example once", field="batches")
+
+    def __len__(self) -> int:
+        """Return the number of steps, n."""
+        return len(self._batches) * self.epochs
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        """Return the indices of the examples of one step."""
+        if not 0 <= step < len(self):
+            raise IndexError(f"step {step} is outside 0..{len(self) - 1}")
+        return self._batches[step % len(self._batches)]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield the batch of every step."""
+        for _ in range(self.epochs):
+            yield from self._batches
+
+    @property
+    def participation(self) -> dict[str, Any]:
+        """The spec's participation for this order, where no example is in two batches of one epoch."""
+        return {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
+
+    def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
+        """Refuse an order that the sensitivity does not cover.
+
+        Args:
+            participation: that of the calibration's sensitivity, in the contract's JSON form.
+            steps: n of the factorization; fewer steps may be taken, more not.
+
+        Raises:
+            InvalidParticipation: an example takes part in steps that the participation excludes.
+        """
+        n = len(self) if steps is None else steps
+        if len(self) > n:
+            raise InvalidParticipation(f"the order has {len(self)} steps, the factorization n={n}; use a larger n")
+        index = np.concatenate(list(self))
+        step = np.repeat(np.arange(len(self)), [len(batch) for batch in self])
+        by_example = np.lexsort((step, index))
+        index, step = index[by_example], step[by_example]
+        gaps = np.diff(step)[index[1:] == index[:-1]]
+        most = int(np.unique(index, return_counts=True)[1].max(initial=0))
+        reason = _violation(participation, n, gaps, most)
+        if reason:
+            raise InvalidParticipation(
+                f"the order is not the participation {dict(participation)} of the sensitivity: {reason}; factor for "
+                f"{self.participation}, or for min_sep, and calibrate again",
+                field="order",
+            )
+
+
+def _violation(participation: Mapping[str, Any], n: int, gaps: np.ndarray, most: int) -> str | None:
+    """Return what breaks the participation, or None."""
+    kind = participation.get("kind")
+    if kind == "single":
+        return f"one example is in {most} steps" if most > 1 else None
+    if kind == "fixed_epochs":
+        separation = n // int(participation["epochs"])
+        wrong = gaps[gaps % separation != 0]
+        return f"two steps of one example are {wrong[0]} apart, no multiple of {separation}" if len(wrong) else None
+    if kind == "min_sep":
+        closest, limit = int(gaps.min(initial=n)), int(participation["min_sep"])
+        if closest < limit:
+            return f"two steps of one example are {closest} apart, below min_sep={limit}"
+        allowed = participation.get("max_participations") or n
+        return f"one example is in {most} steps, above {allowed}" if most > allowed else None
+    return "a participation of that kind is not known"
+
+
+def fixed_order(examples: int, batch_size: int, *, epochs: int = 1, seed: int | None = None) -> Order:
+    """Return batches of equal size in one public order that every epoch repeats; what is left over is dropped.
+
+    Args:
+        examples: how many there are.
+        batch_size: examples per step.
+        epochs: passes, all in the same order, as the sensitivity for `fixed_epochs` assumes.
+        seed: of a permutation drawn once; None keeps the order of the data. It is public.
+    """
+    batches = examples // batch_size if batch_size > 0 else 0
+    if batches < 1:
+        message = f"batch_size={batch_size} makes no full batch of {examples} examples; use 1 to {examples}"
+        raise InvalidParameter(message, field="batch_size")
+    indices = np.arange(examples) if seed is None else np.random.default_rng(seed).permutation(examples)
+    return Order(list(indices[: batches * batch_size].reshape(batches, batch_size)), epochs=epochs)
+
+
+def full_batch(examples: int, steps: int) -> Order:
+    """Return the order in which every example takes part in every step (participation `fixed_epochs{steps}`)."""
+    return Order([np.arange(examples)], epochs=steps)

@@ -1,0 +1,141 @@
+"""The one door through which data leaves a training algorithm: clip, sum, divide, add the noise of the step."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from factorize.errors import InvalidParameter
+from factorize.privacy import Calibration
+from factorize.training.clip import Contributions, clipped_sum
+from factorize.training.noise import NoiseSource
+from factorize.training.orders import Order
+
+
+class Sums(Protocol):
+    """What the algorithms ask of a door: `PrivateSums`, or `PlainSums` for a run without privacy."""
+
+    @property
+    def clip_norm(self) -> float:
+        """Bound on the norm of one contribution."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """The fixed divisor where steps are means."""
+
+    def release(self, contributions: Contributions) -> np.ndarray:
+        """Return the next step's sum or mean."""
+
+    def release_clipped(self, total: np.ndarray) -> np.ndarray:
+        """Return the same for the sum of contributions that were clipped elsewhere."""
+
+    def check(self, order: Order) -> None:
+        """Refuse an order of the data that the guarantee does not cover."""
+
+
+class PrivateSums:
+    """Noisy sums of clipped contributions: C^-1 (C G + Z), one Gaussian mechanism over all steps.
+
+    Whoever sees all releases, and every model that is a function of them, has the guarantee of `calibration`. The
+    contributions may depend on earlier releases in any way (Denisov et al. 2022, theorem 2.1).
+
+    Args:
+        noise: noise of each step, with the right scale and correlation.
+        calibration: of that noise; by default its attribute `calibration`. Clip norm and divisor are read from it, so
+            that they cannot differ from what the noise was made for.
+
+    Attributes:
+        calibration: scale and guarantee.
+        step: number of releases so far.
+
+    Raises:
+        InvalidParameter: no calibration, or another one than the noise's own.
+    """
+
+    def __init__(self, noise: NoiseSource, calibration: Calibration | None = None) -> None:
+        own = getattr(noise, "calibration", None)
+        given = own if calibration is None else calibration
+        if not isinstance(given, Calibration) or (own is not None and own != given):
+            raise InvalidParameter(
+                "noise without a Calibration, or with another one than its own, has no guarantee; pass the result of "
+                "factorize.privacy.calibrate that the noise was made with",
+                field="calibration",
+            )
+        self.calibration = given
+        self.step = 0
+        self._noise = noise
+
+    @property
+    def clip_norm(self) -> float:
+        """Bound on the norm of one contribution."""
+        return self.calibration.clip_norm
+
+    @property
+    def batch_size(self) -> int | None:
+        """The fixed divisor where steps are means."""
+        return self.calibration.batch_size
+
+    def release(self, contributions: Contributions) -> np.ndarray:
+        """Return the sum (with `batch_size` the mean) of the clipped contributions plus this step's noise."""
+        return self.release_clipped(clipped_sum(contributions, self.clip_norm))
+
+    def release_clipped(self, total: np.ndarray) -> np.ndarray:
+        """Return the same for a sum of contributions that were clipped to `clip_norm` elsewhere (by the machines).
+
+        Raises:
+            InvalidParameter: the noise has another shape than the sum.
+        """
+        noise = self._noise.next()
+        if noise.shape != total.shape:
+            raise InvalidParameter(f"noise of shape {noise.shape} for sums of shape {total.shape}", field="noise")
+        self.step += 1
+        return total / (self.batch_size or 1) + noise
+
+    def check(self, order: Order) -> None:
+        """Refuse an order that is not within the participation of the sensitivity, or has more steps than the noise.
+
+        Raises:
+            InvalidParticipation: saying which rule is broken.
+        """
+        steps: Any = getattr(self._noise, "steps", None)
+        order.check(self.calibration.sensitivity.participation, steps)
+
+
+class PlainSums:
+    """No noise and no guarantee: the baseline that the others are compared with.
+
+    Args:
+        batch_size: divisor where steps are means.
+        clip_norm: bound on one contribution, if clipping is wanted.
+    """
+
+    def __init__(self, *, batch_size: int | None = None, clip_norm: float = np.inf) -> None:
+        self.batch_size = batch_size
+        self.clip_norm = clip_norm
+
+    def release(self, contributions: Contributions) -> np.ndarray:
+        """Return the sum or mean."""
+        return self.release_clipped(clipped_sum(contributions, self.clip_norm))
+
+    def release_clipped(self, total: np.ndarray) -> np.ndarray:
+        """Return the sum, divided."""
+        return total / (self.batch_size or 1)
+
+    def check(self, order: Order) -> None:
+        """Accept any order."""
+
+
+def mean_divisor(sums: Sums, algorithm: str) -> int:
+    """Return the divisor of algorithms that are stated for means.
+
+    Raises:
+        InvalidParameter: the calibration is for sums.
+    """
+    if sums.batch_size is None:
+        raise InvalidParameter(
+            f"{algorithm} is stated for means over a batch and this calibration is for sums; calibrate with "
+            "batch_size=, the fixed public divisor",
+            field="batch_size",
+        )
+    return sums.batch_size

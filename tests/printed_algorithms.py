@@ -1,0 +1,80 @@
+"""Algorithms as they are printed, errors included: the audit has to find what is wrong with them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from factorize.privacy import Calibration
+from factorize.training.clip import GradientFunction, as_contributions, clipped_sum
+from factorize.training.orders import Order
+
+
+def printed_trusted_mu2(
+    gradient: GradientFunction, order: Order, dimension: int, noise: Calibration, *, learning_rate: float, seed: int
+) -> np.ndarray:
+    """R24, algorithm 2: the second gradient is at the *previous* sample, z_{t-1}. Returns q~_1 .. q~_T.
+
+    The noise is the paper's, independent with standard deviation 2 S sqrt(T) / rho, for contributions that obey the
+    Lipschitz constant.
+    """
+    generator = np.random.default_rng(seed)
+    x = previous = w = np.zeros(dimension)
+    d = np.zeros(dimension)
+    messages = []
+    for t in range(1, len(order) + 1):
+        here = clipped_sum(as_contributions(gradient(x, order[t - 1]), x.shape), np.inf)
+        before = np.zeros(dimension)
+        if t > 1:
+            before = clipped_sum(as_contributions(gradient(previous, order[t - 2]), x.shape), np.inf)
+        d = here + (1 - 1 / t) * (d - before)
+        messages.append(t * d + noise.sigma * generator.standard_normal(dimension))
+        w = w - learning_rate * messages[-1]
+        previous, x = x, (t * x + 2 * w) / (t + 2)
+    return np.array(messages)
+
+
+def printed_srg(
+    gradient: GradientFunction,
+    order: Order,
+    dimension: int,
+    noise: np.ndarray,
+    *,
+    clip_norm: float,
+    decay: float,
+    learning_rate: float,
+) -> np.ndarray:
+    """S24, algorithm 3: line 7 adds the step's noise once more. Returns what the optimizer gets in each step.
+
+    Args:
+        gradient: from (weights, batch) to one gradient per example.
+        order: the batches, of equal size.
+        dimension: of the weights.
+        noise: C^-1 Z, shape (steps, dimension), without the factor clip / B.
+        clip_norm: of the differences.
+        decay: c.
+        learning_rate: of plain SGD.
+    """
+    x = previous = nabla = np.zeros(dimension)
+    used = []
+    for t, batch in enumerate(order):
+        change = as_contributions(gradient(x, batch), x.shape)
+        if t:
+            change = change.combine(1.0, as_contributions(gradient(previous, batch), x.shape), decay)
+        noisy = clipped_sum(change, clip_norm) / len(batch) + noise[t]
+        nabla = (decay if t else 0.0) * nabla + noisy
+        used.append(nabla + noise[t])
+        previous, x = x, x - learning_rate * used[-1]
+    return np.array(used)
+
+
+def printed_memf(
+    gradient: GradientFunction, order: Order, dimension: int, noise: np.ndarray, *, clip_norm: float
+) -> np.ndarray:
+    """S24, algorithm 2: noise for contributions of norm 1, whatever clip norm and batch size. Returns the gradients."""
+    x = np.zeros(dimension)
+    used = []
+    for t, batch in enumerate(order):
+        total = clipped_sum(as_contributions(gradient(x, batch), x.shape), clip_norm)
+        used.append(total / len(batch) + noise[t])
+        x = x - 0.1 * used[-1]
+    return np.array(used)
