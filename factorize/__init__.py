@@ -15,13 +15,14 @@ _HOMES = {
     "Factorization": "factorize.factorization",
     "Spec": "factorize.spec",
     "certify": "factorize.certificate",
-    "load": "factorize.factorization",
+    "load": "factorize.opening",
     "parse_spec": "factorize.spec",
 }
 
 if TYPE_CHECKING:
     from factorize.certificate import Certificate, certify
-    from factorize.factorization import Factorization, load
+    from factorize.factorization import Factorization
+    from factorize.opening import load
     from factorize.spec import Spec, parse_spec
 
 __all__ = ["Certificate", "Factorization", "Spec", "certify", "load", "parse_spec"]

@@ -492,10 +492,10 @@ class TestFactors:
         forged = json.loads(json.dumps(dense.manifest))
         forged["certificate"]["sensitivity"]["value"] = 1.0
         with pytest.raises(CorruptObject, match="two different numbers"):
-            Factors(Service(server.url), forged)
+            Factors(forged)
         del forged["certificate"]["sensitivity"]
         with pytest.raises(CorruptObject, match="no sensitivity"):
-            Factors(Service(server.url), forged)
+            Factors(forged)
 
 
 class TestLiveService:

@@ -13,17 +13,16 @@ from typing import Any, BinaryIO
 
 from factorize.client.connection import TIMEOUT, Connection, Reply
 from factorize.client.events import Event, ProgressCallback, ignore
+from factorize.client.factor_file import check_file
 from factorize.client.service import Service, SpecSource
-from factorize.encoding import read_json, tensor_digest
-from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, ServiceUnreachable, StoreUnavailable
-from factorize.manifest import StoredFile, check_manifest
+from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
+from factorize.manifest import StoredFile
 
 ATTEMPTS = 3
 """Consecutive connections without a new byte, and whole transfers with wrong bytes, after which a download gives up."""
 
 _BUFFER_BYTES = 1 << 18  # a broken connection loses at most this much of what it brought
 _PAUSE = 0.2
-_MANIFEST_BYTES = 1 << 30
 
 
 def fetch(
@@ -56,56 +55,49 @@ def fetch(
     if target.is_dir():
         raise InvalidParameter(f"{target} is a folder; name the file to write", field="to")
     service = Service(url, timeout=timeout)
-    manifest = service.manifest(source, progress=progress)
-    stored = StoredFile.of(manifest)
-    if _has(target, stored):
-        return target
-    try:
-        _download(service, stored, manifest, target, progress)
-    except OSError as error:  # the network's have become ServiceUnreachable
-        reason = error.strerror or error
-        raise StoreUnavailable(f"{target} cannot be written: {reason}; free space or name another file") from error
+    download(service, service.manifest(source, progress=progress), target, progress=progress)
     return target
 
 
-def check_file(path: str | Path, manifest: Mapping[str, Any]) -> None:
-    """Check that a file is the one that a manifest describes: its own manifest has that digest, and so do its matrices.
-
-    Raises:
-        CorruptObject: otherwise.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            inside = read_json((file.metadata() or {}).get("manifest", ""), limit=_MANIFEST_BYTES)
-            check_manifest(inside)
-            if inside["digest"] != manifest["digest"]:
-                raise CorruptObject(f"{path} holds {inside['digest']}, not {manifest['digest']}; do not use it")
-            for entry in (*inside["matrices"].values(), inside["dual"]):
-                if entry and tensor_digest(file.get_tensor(name) for name in entry["tensors"]) != entry["sha256"]:
-                    raise CorruptObject(f"the bytes of {entry['tensors'][0]} in {path} do not hash to their digest")
-    except CorruptObject:
-        raise
-    except (SafetensorError, FactorizeError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptObject(f"{path} is not a factor file: {str(error)[:200]}") from None
-
-
-def _download(
-    service: Service, stored: StoredFile, manifest: Mapping[str, Any], target: Path, progress: ProgressCallback
+def download(
+    service: Service,
+    manifest: Mapping[str, Any],
+    target: Path,
+    *,
+    progress: ProgressCallback = ignore,
+    wait: bool = False,
 ) -> None:
+    """Download the file of a manifest that was checked; see `fetch`.
+
+    Args:
+        service: that has it.
+        manifest: says how long it is and what it hashes to.
+        target: where to write.
+        progress: called with `download` events.
+        wait: for another process that writes the same file, rather than refuse.
+    """
+    stored = StoredFile.of(manifest)
+    if _has(target, stored):
+        return
     part = target.with_name(target.name + ".part")
-    with _exclusive(part) as file, service.connect() as connection:
-        try:
-            _fill(connection, stored, file, progress)
-            file.flush()
-            check_file(part, manifest)
-        except CorruptObject:
-            part.unlink()  # nothing to resume from
-            raise
-        os.fsync(file.fileno())
-        os.replace(part, target)
-    _sync_folder(target)
+    try:
+        with _exclusive(part, wait=wait) as file, service.connect() as connection:
+            if wait and _has(target, stored):
+                part.unlink()
+                return
+            try:
+                _fill(connection, stored, file, progress)
+                file.flush()
+                check_file(part, manifest["digest"])
+            except CorruptObject:
+                part.unlink()  # nothing to resume from
+                raise
+            os.fsync(file.fileno())
+            os.replace(part, target)
+        _sync_folder(target)
+    except OSError as error:  # the network's have become ServiceUnreachable
+        reason = error.strerror or error
+        raise StoreUnavailable(f"{target} cannot be written: {reason}; free space or name another file") from error
 
 
 def _fill(connection: Connection, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
@@ -201,17 +193,20 @@ def _has(path: Path, stored: StoredFile) -> bool:
 
 
 @contextmanager
-def _exclusive(part: Path) -> Iterator[BinaryIO]:
+def _exclusive(part: Path, *, wait: bool) -> Iterator[BinaryIO]:
     """Open a part file for this process alone."""
-    with open(part, "a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat())
-        except BlockingIOError:
-            mine = False
-        if not mine:  # locked, or renamed by its writer between the opening and the lock
+    while True:
+        with open(part, "a+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                mine = part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat())
+            except BlockingIOError:
+                mine = False
+            if mine:
+                yield file
+                return
+        if not wait:  # locked, or renamed by its writer between the opening and the lock
             raise InvalidParameter(f"another download is writing {part} now; wait for it", field="to")
-        yield file
 
 
 def _sync_folder(path: Path) -> None:

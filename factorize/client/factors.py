@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Unpack
 
 from factorize.client.connection import TIMEOUT
+from factorize.client.engines import RowSource
 from factorize.client.events import ProgressCallback, ignore
-from factorize.client.noise import MEMORY_BYTES, NoiseGenerator
-from factorize.client.rows import BLOCK_BYTES, RowStream
+from factorize.client.factor_file import matrix_parts
+from factorize.client.noise import ArrayRows, NoiseGenerator, NoiseOptions
+from factorize.client.rows import BLOCK_BYTES, FileRows, RowStream
 from factorize.client.service import Service, SpecSource
+from factorize.client.structures import Streamable, noise_source
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
@@ -45,47 +49,99 @@ class Factors:
     """Sensitivity, calibration, rows and noise of one factorization, which therefore cannot be mixed up.
 
     Args:
-        service: where the rows are.
-        manifest: checked against what was asked for (`Service.manifest`).
+        manifest: checked against what was asked for (`load`, `Service.manifest`).
+        path: a verified file of it.
+        service: where its rows, or its file, are to be had; used where there is no path.
+        cache: folder for a file that has to be fetched.
 
     Attributes:
         digest: pin it: it names these bytes for ever.
+        spec: what was asked, plain data.
+        structure: of C, the contract's name.
         sensitivity: certified, with kind, rule and participation.
         steps: n.
     """
 
-    def __init__(self, service: Service, manifest: dict[str, Any]) -> None:
-        self._service = service
+    def __init__(
+        self,
+        manifest: dict[str, Any],
+        *,
+        path: Path | None = None,
+        service: Service | None = None,
+        cache: str | Path | None = None,
+    ) -> None:
+        self._service, self._path, self._cache = service, path, cache
         self.manifest = manifest
         self.digest = str(manifest["digest"])
+        self.spec: dict[str, Any] = manifest["spec"]
+        self.structure = str(manifest["matrices"]["C"]["structure"])
         self.sensitivity = StatedSensitivity.of(manifest)
         self.steps = int(manifest["matrices"]["C"]["shape"][1])
 
     @classmethod
     def connect(
-        cls, source: SpecSource, *, url: str, progress: ProgressCallback = ignore, timeout: float = TIMEOUT
+        cls,
+        source: SpecSource,
+        *,
+        url: str,
+        cache: str | Path | None = None,
+        progress: ProgressCallback = ignore,
+        timeout: float = TIMEOUT,
     ) -> Factors:
-        """Ask a service for a spec or digest, waiting for the solve if one is needed.
+        """Ask a service for a spec or digest, waiting for the solve if one is needed; download nothing yet.
 
         Raises:
             See `Service.manifest`.
         """
         service = Service(url, timeout=timeout)
-        return cls(service, service.manifest(source, progress=progress))
+        return cls(service.manifest(source, progress=progress), service=service, cache=cache)
+
+    def path(self) -> Path:
+        """Return a verified file of it, fetched into the cache where there is none yet.
+
+        Raises:
+            See `fetch`.
+        """
+        if self._path is None:
+            from factorize.client.loading import load
+
+            assert self._service is not None
+            service = self._service
+            self._path = load(self.digest, url=service.url, cache=self._cache, timeout=service.timeout).path()
+        return self._path
 
     def calibrate(
         self,
-        target: PrivacyTarget,
+        target: PrivacyTarget | None = None,
         *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        rho: float | None = None,
+        mu: float | None = None,
         clip_norm: float = 1.0,
         batch_size: int | None = None,
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
     ) -> Calibration:
-        """Return the noise for a privacy target; see `factorize.privacy.calibrate`."""
+        """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
+
+        See `factorize.privacy.calibrate`.
+
+        Raises:
+            InvalidParameter: no target, two of them, or a value out of range.
+            UnsupportedAdjacency: add/remove, or an unknown name.
+        """
+        if target is None:
+            target = PrivacyTarget(epsilon=epsilon, delta=delta, rho=rho, mu=mu)
+        elif any(value is not None for value in (epsilon, delta, rho, mu)):
+            raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
         return calibrate(self.sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
 
-    def rows(self, matrix: Literal["C", "C_inv", "B"] = "C_inv", *, block_bytes: int = BLOCK_BYTES) -> RowStream:
-        """Return the rows of C, C^-1 or B as a stream."""
+    def rows(
+        self, matrix: Literal["C", "C_inv", "B"] = "C_inv", *, block_bytes: int = BLOCK_BYTES
+    ) -> RowStream | FileRows:
+        """Return the rows of C, C^-1 or B: from the file, or as a stream where there is only a service."""
+        if self._path is not None or self._service is None:
+            return FileRows(self.path(), self.manifest, matrix, block_bytes=block_bytes)
         service = self._service
         return RowStream(
             service.url,
@@ -96,10 +152,25 @@ class Factors:
             manifest=self.manifest,
         )
 
+    def noise_source(self) -> RowSource | Streamable:
+        """Return what a `NoiseGenerator` needs of C; without a file, dense rows stream and others are fetched."""
+        if self.structure == "dense" and self._path is None and self._service is not None:
+            return self.rows()
+        path = self.path()
+        if self.structure == "dense" and self.manifest["matrices"].get("C_inv", {}).get("structure") == "dense":
+            return ArrayRows(matrix_parts(path, self.manifest, "C_inv")[""], self.digest)
+        return noise_source(self.structure, matrix_parts(path, self.manifest, "C"), self.steps, self.digest)
+
     def noise(
-        self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, memory_bytes: int = MEMORY_BYTES
+        self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Unpack[NoiseOptions]
     ) -> NoiseGenerator:
-        """Return the noise of each step, with rows streamed from the service.
+        """Return the noise of each step.
+
+        Args:
+            calibration: from this object's `calibrate`.
+            shape: of the (flattened) parameters.
+            seed: a secret integer, `secrets.randbits(128)`.
+            **options: shard, generator, precision, memory_bytes, threads; see `NoiseGenerator`.
 
         Raises:
             InvalidParameter: the calibration is for another sensitivity than this factorization's.
@@ -111,4 +182,4 @@ class Factors:
                 f"factorization has {mine.value!r} under {dict(mine.participation)}; use its own calibrate()",
                 field="calibration",
             )
-        return NoiseGenerator(self.rows(), calibration, shape, seed=seed, memory_bytes=memory_bytes)
+        return NoiseGenerator(self.noise_source(), calibration, shape, seed=seed, **options)

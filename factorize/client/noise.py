@@ -1,40 +1,39 @@
-"""The noise of each training step: row t of C^-1 Z, from rows of C^-1 and normals that can be drawn again.
+"""The noise of each training step: row t of C^-1 Z, in as little memory as C allows.
 
 A job that adds this to the clipped gradient of step t releases C^-1 (C G + Z), a function of one Gaussian mechanism.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from factorize.client.normals import ReplayableNormals, blocks
+from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
+from factorize.client.normals import canary, make_normals
+from factorize.client.structures import Streamable
+from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 
 MEMORY_BYTES = 1 << 28
-"""Z is kept where it takes at most this much; otherwise its rows are drawn again, in constant memory."""
+"""Where C has no structure: Z is kept if it takes at most this much; otherwise its rows are drawn again."""
 
-_CHUNK = 16  # rows of Z drawn together, so that a step is matrix-vector products rather than a loop over its rows
-_STATE_VERSION = 1
+PRECISIONS: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float64": np.float64}
+_STATE_VERSION = 2
 
 
-class RowSource(Protocol):
-    """Where rows of C^-1 come from: a `RowStream`, or `ArrayRows`."""
+class NoiseOptions(TypedDict, total=False):
+    """Options of a `NoiseGenerator`, for what passes them on."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, n)."""
-
-    @property
-    def digest(self) -> str:
-        """Names the factorization."""
-
-    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on."""
+    shard: tuple[int, int] | None
+    generator: Literal["sfc64", "shake128"]
+    precision: Literal["float32", "float64"]
+    memory_bytes: int
+    threads: int
 
 
 class ArrayRows:
@@ -58,35 +57,43 @@ class ArrayRows:
 
 
 class NoiseGenerator:
-    """Correlated noise, one step at a time: sigma * sum_{s <= t} C^-1[t, s] z_s.
+    """Correlated noise, one step at a time: sigma * (row t of C^-1 Z).
 
-    z_s depends on (seed, factorization, s) alone, so a job that restarts from a checkpoint goes on with the same noise.
-    The sums are in float64 and the result is rounded once to float32. For n steps of d entries it keeps 8 n d bytes
-    where `memory_bytes` allows, and otherwise draws z_0..z_t again at step t: time O(t d), memory O(1).
+    Every entry is a function of (seed, factorization, step, position): a job that restarts goes on with the same noise,
+    and workers that each make their own shard hold, together, the bits that one worker would have made.
 
     Args:
-        rows: rows of C^-1.
-        calibration: from `factorize.privacy.calibrate`, for the sensitivity of this very C. Never a bare number.
+        source: what C is: a `Streamable`, which needs a few vectors of memory, or rows of C^-1.
+        calibration: from `Factors.calibrate`, for the sensitivity of this very C. Never a bare number.
         shape: of the noise, the shape of the (flattened) parameters.
-        seed: see `ReplayableNormals`. Keep it secret, and never use it for a second run of the same factorization.
-        memory_bytes: largest size of a Z that is kept.
+        seed: a secret integer, `secrets.randbits(128)`. Never use it for a second run of the same factorization.
+        shard: (first, last): make only these entries of the flattened noise, first <= i < last; see `even_shard`.
+        generator: `sfc64` (fast, statistical) or `shake128` (cryptographic, about 6 times slower).
+        precision: of a recurrence's state; sums of rows are always in float64. The noise itself is float32.
+        memory_bytes: for sources without structure, see `MEMORY_BYTES`.
+        threads: that make noise; the bits do not depend on it.
 
     Attributes:
         step: the step whose noise `next` returns, from 0.
         steps: n, after which it refuses.
+        shape: of what `next` returns.
 
     Raises:
-        InvalidParameter: rows that are not square, no `Calibration`, or an empty shape.
+        InvalidParameter: no `Calibration`, an empty shape, a shard outside it, or rows that are not square.
     """
 
     def __init__(
         self,
-        rows: RowSource,
+        source: RowSource | Streamable,
         calibration: Calibration,
         shape: int | Sequence[int],
         *,
         seed: int,
+        shard: tuple[int, int] | None = None,
+        generator: Literal["sfc64", "shake128"] = "sfc64",
+        precision: Literal["float32", "float64"] = "float32",
         memory_bytes: int = MEMORY_BYTES,
+        threads: int = 1,
     ) -> None:
         if not isinstance(calibration, Calibration):
             raise InvalidParameter(
@@ -94,46 +101,56 @@ class NoiseGenerator:
                 "factorize.privacy.calibrate makes from a certified sensitivity and a privacy target",
                 field="calibration",
             )
-        if rows.shape[0] != rows.shape[1]:
-            raise InvalidParameter(f"rows of shape {rows.shape} are not those of C^-1, which is square", field="rows")
-        self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(side) for side in shape)
-        if min(self.shape, default=1) < 1:
-            raise InvalidParameter(f"shape {self.shape} has a side below 1; give the parameters' shape", field="shape")
-        self.steps = rows.shape[0]
-        self.step = 0
+        if precision not in PRECISIONS:
+            message = f"precision {str(precision)[:20]!r} is not one of {', '.join(PRECISIONS)}"
+            raise InvalidParameter(message, field="precision")
+        self._whole = _checked_shape(shape)
+        first, last = _checked_shard(shard, math.prod(self._whole))
+        self.shape = self._whole if shard is None else (last - first,)
         self.calibration = calibration
-        self._rows = rows
-        self._open: Generator[np.ndarray, None, None] | None = None
-        self._normals = ReplayableNormals(seed, rows.digest)
-        self._slices = blocks(math.prod(self.shape))
-        self._kept: dict[tuple[int, int], np.ndarray] | None = None
-        if 8 * self.steps * math.prod(self.shape) <= memory_bytes:
-            self._kept = {}
+        self.step = 0
+        self._belongs = {"factorization": source.digest, "generator": generator, "shard": [first, last]}
+        self._normals = make_normals(generator, seed, source.digest)
+        workers = Workers(first, last, threads)
+        self._engine: Engine
+        if isinstance(source, Streamable):
+            dtype = PRECISIONS[precision]
+            self._engine = Streaming(source.recurrence(dtype), self._normals, calibration.sigma, workers, dtype)
+            self._belongs["precision"] = precision
+        else:
+            self._engine = RowSums(source, self._normals, calibration.sigma, workers, memory_bytes)
+        self.steps = self._engine.steps
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the noise of every step that is left."""
         while self.step < self.steps:
             yield self.next()
 
-    def next(self) -> np.ndarray:
+    def next(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return the noise of this step, float32, and go on to the next.
+
+        Args:
+            out: where to write it: contiguous float32 of the shape; a new array by default.
 
         Raises:
             InvalidParameter: all n steps were taken, or the row is not one of an inverse strategy matrix.
             ServiceError, ServiceUnreachable: the row did not come.
         """
         self._refuse_past(self.step + 1)
-        row = _check_row(self._next_row(), self.step, self.steps)
-        out = np.empty(math.prod(self.shape), dtype=np.float32)
-        for block, part in enumerate(self._slices):
-            out[part] = self.calibration.sigma * self._combine(row, block, part.stop - part.start)
+        if out is None:
+            out = np.empty(self.shape, dtype=np.float32)
+        elif out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+            raise InvalidParameter(f"out is not a contiguous float32 array of shape {self.shape}", field="out")
+        self._engine.step(self.step, out.reshape(-1))
         self.step += 1
         if self.step == self.steps:
             self.close()
-        return out.reshape(self.shape)
+        return out
 
     def skip(self, steps: int = 1) -> None:
-        """Go on without computing the noise of the next `steps` steps, which then must not be released.
+        """Go on without the noise of the next `steps` steps, which then must not be released.
+
+        Free where rows of C^-1 are used; a recurrence still draws every row.
 
         Raises:
             InvalidParameter: fewer than 0 steps, or beyond n.
@@ -141,28 +158,33 @@ class NoiseGenerator:
         if steps < 0:
             raise InvalidParameter(f"steps={steps} would go back, and release the same noise twice", field="steps")
         self._refuse_past(self.step + steps)
-        self._move(self.step + steps)
+        self._advance_to(self.step + steps)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs beside the seed: plain data, the position and what it belongs to."""
-        return {
-            "version": _STATE_VERSION,
-            "step": self.step,
-            "steps": self.steps,
-            "shape": list(self.shape),
-            "sigma": self.calibration.sigma.hex(),
-            "factorization": self._rows.digest,
-            "canary": self._normals.canary(),
-        }
+    def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
+        """Return what a checkpoint needs beside the seed.
+
+        Args:
+            arrays: with the state's vectors, so that restarting costs nothing. Without them it is plain data, and
+                restarting draws the rows of all earlier steps again, with the same bits.
+        """
+        state = self._header(self.step)
+        if arrays and self._engine.state is not None:
+            state["state"] = self._engine.state.copy()
+            state["state_sha256"] = _state_digest(state)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a checkpoint, whose model must be restored with it.
 
         Raises:
-            InvalidParameter: the state is of another seed, factorization, scale, shape or generator of random numbers.
+            InvalidParameter: the state is damaged, or of another seed, factorization, scale, shape, shard, precision or
+                generator of random numbers.
         """
-        mine = self.state_dict()
-        wrong = [key for key in mine if key != "step" and state.get(key) != mine[key]]
+        step = state.get("step")
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.steps:
+            raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
+        mine = self._header(step)
+        wrong = [key for key in mine if state.get(key) != mine[key]]
         if wrong:
             theirs, ours = str(state.get(wrong[0]))[:80], str(mine[wrong[0]])[:80]
             raise InvalidParameter(
@@ -170,30 +192,50 @@ class NoiseGenerator:
                 "stopped: restore seed, factorization and library versions",
                 field=wrong[0],
             )
-        step = state.get("step")
-        if not isinstance(step, int) or not 0 <= step <= self.steps:
-            raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
-        self._move(step)
+        self._restore(step, state)
+
+    def _restore(self, step: int, state: Mapping[str, Any]) -> None:
+        self.close()
+        self.step = 0
+        self._engine.move(0)
+        mine, given = self._engine.state, state.get("state")
+        if mine is None or given is None:
+            self._advance_to(step)
+            return
+        array = np.asarray(given)
+        same = array.shape == mine.shape and array.dtype == mine.dtype
+        if not same or state.get("state_sha256") != _state_digest({**state, "state": array}):
+            raise InvalidParameter(
+                f"the checkpoint's vectors are not those of step {step}: damaged, or of another step; leave out "
+                "`state` to have them made again",
+                field="state",
+            )
+        mine[...] = array
+        self.step = step
 
     def close(self) -> None:
-        """Close the stream of rows; the next step opens it again."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        """Close the stream of rows and end the threads; the next step opens them again."""
+        self._engine.close()
 
-    def _next_row(self) -> np.ndarray | None:
-        if self._open is None:
-            self._open = self._rows.iterate(self.step)
-        try:
-            return next(self._open, None)
-        except BaseException:  # a generator that raised is over; the next call opens another at this step
-            self.close()
-            raise
+    def _header(self, step: int) -> dict[str, Any]:
+        return {
+            "version": _STATE_VERSION,
+            "step": step,
+            "steps": self.steps,
+            "shape": list(self._whole),
+            "sigma": self.calibration.sigma.hex(),
+            "canary": canary(self._normals),
+            **self._belongs,
+        }
 
-    def _move(self, step: int) -> None:
-        if step != self.step:
-            self.close()
-        self.step = step
+    def _advance_to(self, step: int) -> None:
+        if self._engine.state is None:
+            if step != self.step:
+                self._engine.move(step)
+            self.step = step
+        while self.step < step:
+            self._engine.step(self.step, None)
+            self.step += 1
 
     def _refuse_past(self, step: int) -> None:
         if step > self.steps:
@@ -202,38 +244,38 @@ class NoiseGenerator:
                 field="step",
             )
 
-    def _combine(self, row: np.ndarray, block: int, width: int) -> np.ndarray:
-        """Return sum_s row[s] z_s for one block; chunks with only zero weights (banded rows) cost nothing."""
-        total = np.zeros(width)
-        for chunk in range(self.step // _CHUNK + 1):
-            weights = np.zeros(_CHUNK)
-            given = row[chunk * _CHUNK : (chunk + 1) * _CHUNK]
-            weights[: len(given)] = given
-            if weights.any():
-                total += weights @ self._chunk(chunk, block, width)
-        return total
 
-    def _chunk(self, chunk: int, block: int, width: int) -> np.ndarray:
-        """Return rows chunk * 16 .. of Z for one block, shape (16, width): kept, or drawn again with equal bits."""
-        if self._kept is not None and (chunk, block) in self._kept:
-            return self._kept[chunk, block]
-        drawn = np.empty((_CHUNK, width))
-        for i in range(_CHUNK):
-            self._normals.fill(drawn[i], chunk * _CHUNK + i, block)
-        if self._kept is not None:
-            self._kept[chunk, block] = drawn
-        return drawn
+def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:
+    """Return (first, last) of the part of a flattened vector that worker `rank` of `count` makes; sizes differ by 1.
+
+    Raises:
+        InvalidParameter: rank or count out of range.
+    """
+    if not 0 <= rank < count:
+        raise InvalidParameter(f"rank={rank} is not in 0..{count - 1}", field="rank")
+    return size * rank // count, size * (rank + 1) // count
 
 
-def _check_row(row: np.ndarray | None, step: int, steps: int) -> np.ndarray:
-    """Refuse a row that cannot be row `step` of the inverse of a lower-triangular matrix with positive diagonal."""
-    if row is None or row.shape != (steps,):
-        shape = None if row is None else row.shape
-        raise InvalidParameter(f"row {step} has shape {shape}, not ({steps},)", field="rows")
-    if not np.isfinite(row).all() or row[step] <= 0 or row[step + 1 :].any():
-        raise InvalidParameter(
-            f"row {step} is not one of C^-1: it must be finite, positive at {step} and zero after it; "
-            "pass rows of C_inv, not of C or B",
-            field="rows",
-        )
-    return row
+def _checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    sides = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(side) for side in shape)
+    if min(sides, default=1) < 1:
+        raise InvalidParameter(f"shape {sides} has a side below 1; give the parameters' shape", field="shape")
+    return sides
+
+
+def _checked_shard(shard: tuple[int, int] | None, size: int) -> tuple[int, int]:
+    if shard is None:
+        return 0, size
+    first, last = (int(end) for end in shard)
+    if not 0 <= first < last <= size:
+        message = f"shard {first}:{last} is not a part of the {size} entries; give 0 <= first < last <= {size}"
+        raise InvalidParameter(message, field="shard")
+    return first, last
+
+
+def _state_digest(state: Mapping[str, Any]) -> str:
+    """Return the sha256 of a checkpoint's position and vectors together, so that the two cannot be mixed up."""
+    plain = {key: value for key, value in state.items() if key not in ("state", "state_sha256")}
+    digest = hashlib.sha256(canonical_json(plain))
+    digest.update(np.ascontiguousarray(state["state"]).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

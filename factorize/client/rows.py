@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from factorize.client.connection import TIMEOUT, Connection, Reply
 from factorize.client.service import PATH, Service, SpecSource
-from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable
+from factorize.errors import CorruptObject, InvalidParameter, ServiceError, ServiceUnreachable
 
 BLOCK_BYTES = 4 << 20
 ATTEMPTS = 3
@@ -52,11 +53,7 @@ class RowStream:
         timeout: float = TIMEOUT,
         manifest: dict[str, Any] | None = None,
     ) -> None:
-        if matrix not in MATRICES:
-            raise InvalidParameter(f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRICES)}", field="matrix")
-        if block_bytes < 1:
-            message = f"block_bytes={block_bytes} is below 1; give the bytes of one request"
-            raise InvalidParameter(message, field="block_bytes")
+        _check(matrix, block_bytes)
         self._service = Service(url, timeout=timeout)
         self.manifest = manifest if manifest is not None else self._service.manifest(source)
         self.digest = str(self.manifest["digest"])
@@ -85,8 +82,7 @@ class RowStream:
         Requests begin at multiples of the block's rows wherever the stream begins: a service that computes rows may
         round a row differently in another block, and a restarted job has to get the bits that it had.
         """
-        if not 0 <= start <= self.shape[0]:
-            raise InvalidParameter(f"row {start} is outside {self.matrix}, rows 0:{self.shape[0]}", field="start")
+        _check_start(start, self.shape[0], self.matrix)
         skipped = start % self._per_block
         spans = iter(range(start - skipped, self.shape[0], self._per_block))
         with self._service.connect() as connection, ThreadPoolExecutor(1, "factorize-rows") as ahead:
@@ -119,6 +115,82 @@ class RowStream:
                 if failures == ATTEMPTS:
                     raise
                 time.sleep(_PAUSE * failures)
+
+
+class FileRows:
+    """The rows of one matrix of a file, in order; the file is opened when the first row is wanted.
+
+    It needs the whole of `factorize` (pydantic, and scipy for dense matrices); noise from a file does not.
+
+    Args:
+        path: a verified file.
+        manifest: its manifest.
+        matrix: `C`, `C_inv` (the noising matrix) or `B` (the decoder).
+        block_bytes: of rows that are computed together.
+
+    Attributes:
+        digest: of the factorization.
+        shape: (rows, n).
+
+    Raises:
+        InvalidParameter: unknown matrix, or a block smaller than 1 byte.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: dict[str, Any],
+        matrix: Literal["C", "C_inv", "B"] = "C_inv",
+        *,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        _check(matrix, block_bytes)
+        self._path = path
+        self.manifest = manifest
+        self.digest = str(manifest["digest"])
+        self.matrix = matrix
+        self.shape = _shape(manifest, matrix)
+        self._per_block = max(1, block_bytes // (8 * self.shape[1]))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield every row, read-only, shape (n,), float64."""
+        return self.iterate(0)
+
+    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
+        """Yield the rows from `start` on."""
+        for block in self.blocks(start):
+            yield from block
+
+    def blocks(self, start: int = 0) -> Generator[np.ndarray, None, None]:
+        """Yield the rows from `start` on, several at a time.
+
+        Raises:
+            InvalidParameter: `start` is outside the matrix.
+            CorruptObject: the file has changed.
+        """
+        from factorize.factorization import load
+
+        _check_start(start, self.shape[0], self.matrix)
+        opened = load(self._path)
+        if opened.digest != self.digest:
+            raise CorruptObject(f"{self._path} now holds {opened.digest}, not {self.digest}; do not use it")
+        for first in range(start, self.shape[0], self._per_block):
+            block = opened.rows(self.matrix, first, min(first + self._per_block, self.shape[0]))
+            block.setflags(write=False)
+            yield block
+
+
+def _check(matrix: str, block_bytes: int) -> None:
+    if matrix not in MATRICES:
+        raise InvalidParameter(f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRICES)}", field="matrix")
+    if block_bytes < 1:
+        message = f"block_bytes={block_bytes} is below 1; give the bytes of one request"
+        raise InvalidParameter(message, field="block_bytes")
+
+
+def _check_start(start: int, rows: int, matrix: str) -> None:
+    if not 0 <= start <= rows:
+        raise InvalidParameter(f"row {start} is outside {matrix}, rows 0:{rows}", field="start")
 
 
 def _fill(reply: Reply, shape: tuple[int, int]) -> np.ndarray:

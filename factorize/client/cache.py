@@ -1,0 +1,105 @@
+"""Factor files on this machine, by digest: published whole or not at all, verified whenever they are read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from factorize.client.factor_file import check_file
+from factorize.encoding import check_digest
+from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable
+
+VARIABLE = "FACTORIZE_CACHE"
+"""Environment variable that names the folder."""
+
+
+class FactorCache:
+    """A folder of factor files, shared by all processes of a machine.
+
+    Layout: `factors/<digest>.safetensors`, and `specs/<spec digest>` with the digest of the answer that was given to
+    that spec. Files may be deleted at any time.
+
+    Args:
+        folder: by default $FACTORIZE_CACHE, else the platform's folder for caches.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder()
+
+    def path(self, digest: str) -> Path:
+        """Return where the file of a digest is, or would be; its folder exists.
+
+        Raises:
+            InvalidParameter: it is no digest.
+            StoreUnavailable: the folder cannot be made.
+        """
+        return self._folder("factors") / f"{check_digest(digest)}.safetensors"
+
+    def find(self, digest: str) -> tuple[Path, dict[str, Any]] | None:
+        """Return the verified file, and its manifest, of a digest or of the digest of a spec that was asked before.
+
+        A file that is damaged is deleted, and counts as not there.
+        """
+        for name in (digest, self._answer(digest)):
+            if name is not None and (path := self.path(name)).exists():
+                try:
+                    return path, check_file(path, name)
+                except CorruptObject:
+                    path.unlink(missing_ok=True)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+        return None
+
+    def remember(self, spec_digest: str, digest: str) -> None:
+        """Note which digest answered a spec, so that it is found again without the service.
+
+        Raises:
+            StoreUnavailable: the folder cannot be written.
+        """
+        if self._answer(spec_digest) != digest:
+            self.publish(self._folder("specs") / check_digest(spec_digest), [check_digest(digest).encode()])
+
+    def publish(self, target: Path, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write a file under another name, and rename it once it is on the disk.
+
+        Raises:
+            StoreUnavailable: the folder cannot be written.
+        """
+        part = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
+        try:
+            with part.open("xb") as file:
+                file.writelines(pieces)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+        except OSError as error:
+            raise StoreUnavailable(f"{target} cannot be written: {error.strerror}; set {VARIABLE}") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _answer(self, spec_digest: str) -> str | None:
+        with suppress(OSError, UnicodeDecodeError, InvalidParameter):
+            return check_digest((self._folder("specs") / check_digest(spec_digest)).read_text())
+        return None
+
+    def _folder(self, name: str) -> Path:
+        folder = self.folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(f"{folder} cannot be made: {error.strerror}; set {VARIABLE}") from error
+        return folder
+
+
+def default_folder() -> Path:
+    """Return $FACTORIZE_CACHE, else `factorize` in the platform's folder for caches."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "factorize"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize"

@@ -1,0 +1,269 @@
+"""How the noise of a step is made, and what is kept for the next: a recurrence's state, or rows of C^-1 over Z.
+
+Both work through the blocks of a shard one by one, in pieces that stay in the cache, on as many threads as asked for; a
+block's bits do not depend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+
+from factorize.client.normals import BLOCK, Normals, Piece, pieces
+from factorize.client.recurrences import Precision, Recurrence
+from factorize.errors import InvalidParameter
+
+_CACHED_BYTES = 1 << 19
+_NARROWEST, _WIDEST = 1 << 9, 1 << 14
+_MOST_AHEAD = 16
+
+
+class RowSource(Protocol):
+    """Where rows of C^-1 come from: a `RowStream`, or `ArrayRows`."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, n)."""
+
+    @property
+    def digest(self) -> str:
+        """Names the factorization."""
+
+    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
+        """Yield the rows from `start` on."""
+
+
+class Engine(Protocol):
+    """Makes row after row of sigma C^-1 Z, for one shard.
+
+    Attributes:
+        steps: n.
+        state: what a checkpoint keeps, shape (vectors, width), or None where everything is drawn again.
+    """
+
+    steps: int
+    state: np.ndarray | None
+
+    def step(self, step: int, out: np.ndarray | None) -> None:
+        """Write row `step` into `out`, float32, shape (width,); None only moves on. Steps come in order."""
+
+    def move(self, step: int) -> None:
+        """Go to a step whose state was restored, or needs none."""
+
+    def close(self) -> None:
+        """Let go of connections and threads."""
+
+
+class Workers:
+    """Runs one function over the pieces of a shard, on threads if asked for; each thread has its own scratch space.
+
+    Args:
+        start: first entry of the shard in the flattened noise.
+        stop: one past the last.
+        threads: at least 1.
+    """
+
+    def __init__(self, start: int, stop: int, threads: int) -> None:
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise InvalidParameter(f"threads={threads!r} is not an integer >= 1", field="threads")
+        self.width = stop - start
+        self._pieces = pieces(start, stop)
+        self._threads = min(threads, max(1, len(self._pieces)))
+        self._pool: ThreadPoolExecutor | None = None
+        self._drawn = [np.empty(min(BLOCK, stop)) for _ in range(self._threads)]
+
+    def run(self, work: Callable[[int, Piece, np.ndarray], None]) -> None:
+        """Call work(thread, piece, scratch) for every piece; scratch holds one block of normals."""
+        if self._threads == 1:
+            self._share(0, work)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, "factorize-noise")
+        for done in [self._pool.submit(self._share, thread, work) for thread in range(self._threads)]:
+            done.result()
+
+    def _share(self, thread: int, work: Callable[[int, Piece, np.ndarray], None]) -> None:
+        for piece in self._pieces[thread :: self._threads]:
+            work(thread, piece, self._drawn[thread])
+
+    @property
+    def threads(self) -> int:
+        """Threads that are really used: never more than pieces."""
+        return self._threads
+
+    def close(self) -> None:
+        """End the threads; the next run starts others."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class Streaming:
+    """A recurrence and its state.
+
+    Args:
+        recurrence: of C.
+        normals: Z.
+        sigma: standard deviation of Z.
+        workers: over the shard.
+        dtype: of the state and of the arithmetic; sigma and the diagonal are always applied in float64.
+    """
+
+    def __init__(
+        self, recurrence: Recurrence, normals: Normals, sigma: float, workers: Workers, dtype: Precision
+    ) -> None:
+        self.steps = recurrence.steps
+        self.state: np.ndarray | None = np.zeros((recurrence.vectors, workers.width), dtype)
+        self._recurrence, self._normals, self._sigma, self._workers = recurrence, normals, sigma, workers
+        rows = recurrence.vectors + recurrence.scratch + 2
+        width = _CACHED_BYTES // (rows * np.dtype(dtype).itemsize) // 64 * 64
+        self._width = max(_NARROWEST, min(_WIDEST, width))
+        self._scratch = [np.empty((recurrence.scratch + 1, self._width), dtype) for _ in range(workers.threads)]
+
+    def step(self, step: int, out: np.ndarray | None) -> None:
+        """Draw, scale, advance, piece by piece."""
+        gain = self._sigma * self._recurrence.gain(step)
+
+        def work(thread: int, piece: Piece, drawn: np.ndarray) -> None:
+            z = piece.draw(self._normals, step, drawn)
+            z *= gain
+            for low in range(0, len(z), self._width):
+                high = min(low + self._width, len(z))
+                at = slice(piece.at.start + low, piece.at.start + high)
+                self._advance(step, z[low:high], at, self._scratch[thread][:, : high - low], out)
+
+        self._workers.run(work)
+
+    def _advance(self, step: int, z: np.ndarray, at: slice, scratch: np.ndarray, out: np.ndarray | None) -> None:
+        assert self.state is not None
+        direct = out is not None and out.dtype == scratch.dtype
+        x = out[at] if out is not None and direct else scratch[-1]
+        x[...] = z
+        self._recurrence.advance(step, x, self.state[:, at], scratch[:-1])
+        if out is not None and not direct:
+            out[at] = x
+
+    def move(self, step: int) -> None:
+        """The state is already there."""
+        if step == 0 and self.state is not None:
+            self.state[...] = 0
+
+    def close(self) -> None:
+        """End the threads."""
+        self._workers.close()
+
+
+class RowSums:
+    """Rows of C^-1 times Z, which is kept in memory or drawn again; sums in float64, in the order of the steps.
+
+    Drawing again costs t rows of normals for step t. Where there is memory for several rows of noise these are made
+    together, and each row of Z is drawn once for all of them.
+
+    Args:
+        rows: of C^-1.
+        normals: Z.
+        sigma: standard deviation of Z.
+        workers: over the shard.
+        memory_bytes: Z is kept where it takes at most this much; else this much is used for rows made ahead.
+
+    Raises:
+        InvalidParameter: the rows are not those of a square matrix.
+    """
+
+    state: np.ndarray | None = None
+
+    def __init__(self, rows: RowSource, normals: Normals, sigma: float, workers: Workers, memory_bytes: int) -> None:
+        if rows.shape[0] != rows.shape[1]:
+            raise InvalidParameter(f"rows of shape {rows.shape} are not those of C^-1, which is square", field="rows")
+        self.steps = rows.shape[0]
+        self._rows, self._normals, self._sigma, self._workers = rows, normals, sigma, workers
+        self._source: Generator[np.ndarray, None, None] | None = None
+        keeps = 8 * self.steps * workers.width <= memory_bytes
+        self._kept = np.empty((self.steps, workers.width)) if keeps else None
+        self._have = np.zeros(self.steps, dtype=bool)
+        self._at_once = 1 if keeps else max(1, min(_MOST_AHEAD, memory_bytes // (4 * workers.width)))
+        self._ahead: dict[int, np.ndarray] = {}
+        self._scratch = [np.empty(min(BLOCK, workers.width)) for _ in range(workers.threads)]
+
+    def step(self, step: int, out: np.ndarray | None) -> None:
+        """Take the row that was made ahead, or make it and those after it."""
+        made = self._ahead.pop(step, None)
+        if out is None:
+            self.move(step + 1)
+        elif made is not None:
+            out[...] = made
+        else:
+            self._make(step, out)
+
+    def _make(self, step: int, out: np.ndarray) -> None:
+        count = min(self._at_once, self.steps - step)
+        weights = self._sigma * np.stack([self._row(step + i) for i in range(count)])[:, : step + count]
+        made = [out, *(np.empty_like(out) for _ in range(count - 1))]
+        self._workers.run(lambda thread, piece, drawn: self._sum(weights, made, piece, drawn, self._scratch[thread]))
+        self._have[: weights.shape[1]] |= weights.any(axis=0)
+        self._ahead = {step + i: row for i, row in enumerate(made) if i}
+
+    def _sum(
+        self, weights: np.ndarray, made: list[np.ndarray], piece: Piece, drawn: np.ndarray, scratch: np.ndarray
+    ) -> None:
+        """Write sum_s weights[i, s] z_s into made[i], for one piece."""
+        width = piece.last - piece.first
+        totals, part = np.zeros((len(made), width)), scratch[:width]
+        for s in np.flatnonzero(weights.any(axis=0)).tolist():
+            z = self._z(s, piece, drawn)
+            for total, weight in zip(totals, weights[:, s].tolist(), strict=True):
+                if weight:
+                    np.multiply(z, weight, out=part)
+                    total += part
+        for row, total in zip(made, totals, strict=True):
+            row[piece.at] = total
+
+    def _z(self, step: int, piece: Piece, drawn: np.ndarray) -> np.ndarray:
+        if self._kept is None:
+            return piece.draw(self._normals, step, drawn)
+        kept = self._kept[step, piece.at]
+        if not self._have[step]:
+            kept[...] = piece.draw(self._normals, step, drawn)
+        return kept
+
+    def _row(self, step: int) -> np.ndarray:
+        """Return the next row of C^-1; a stream that failed is opened again at the row that is wanted."""
+        if self._source is None:
+            self._source = self._rows.iterate(step)
+        try:
+            return _check_row(next(self._source, None), step, self.steps)
+        except BaseException:
+            self._stop()
+            raise
+
+    def move(self, step: int) -> None:
+        """Rows of Z are drawn again, or still there."""
+        self._stop()
+        self._ahead.clear()
+
+    def _stop(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def close(self) -> None:
+        """Close the stream of rows and end the threads; rows that were made ahead stay."""
+        self._stop()
+        self._workers.close()
+
+
+def _check_row(row: np.ndarray | None, step: int, steps: int) -> np.ndarray:
+    """Refuse a row that cannot be row `step` of the inverse of a lower-triangular matrix with positive diagonal."""
+    if row is None or row.shape != (steps,):
+        shape = None if row is None else row.shape
+        raise InvalidParameter(f"row {step} has shape {shape}, not ({steps},)", field="rows")
+    if not np.isfinite(row).all() or row[step] <= 0 or row[step + 1 :].any():
+        raise InvalidParameter(
+            f"row {step} is not one of C^-1: it must be finite, positive at {step} and zero after it; "
+            "pass rows of C_inv, not of C or B",
+            field="rows",
+        )
+    return row

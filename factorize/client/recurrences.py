@@ -1,0 +1,259 @@
+"""C^-1 z one step at a time, for strategies with few numbers to remember: the coefficients and one step's arithmetic.
+
+A recurrence turns z_t into row t of C^-1 Z in place and brings its state, a few vectors, to step t + 1:
+
+    x_t = (z_t - what row t of C takes from earlier x) / C[t, t]
+
+No inverse is ever formed. Only elementwise products and sums in a fixed order are used, no BLAS: the bits of an entry
+then do not depend on the width of the array that it is computed in, so that shards agree with the whole.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+Precision = type[np.floating[Any]]
+
+
+class Recurrence(ABC):
+    """The arithmetic of one step, for noise that comes in arrays of one entry per parameter.
+
+    Attributes:
+        steps: n.
+        vectors: how many vectors of state, each as long as the noise.
+        scratch: how many vectors of scratch space `advance` needs.
+    """
+
+    steps: int
+    vectors: int
+    scratch: int
+
+    @abstractmethod
+    def gain(self, step: int) -> float:
+        """Return 1 / C[step, step], by which the caller has multiplied the z_step that it hands to `advance`."""
+
+    @abstractmethod
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Turn gain * z_step into row `step` of C^-1 Z, in place, and bring the state to the next step.
+
+        Args:
+            step: from 0, each one in turn.
+            x: shape (width,).
+            state: shape (vectors, width), zeros before step 0.
+            scratch: shape (scratch, width).
+        """
+
+
+class Buffered(Recurrence):
+    """One decay per buffer, all numbers changing with the step (structure `buffered`).
+
+    w = decay_t s;   x_t = (z_t - output_t . w) / diagonal_t;   s = w + input_t x_t        (docs/streaming.md)
+
+    Args:
+        diagonal: shape (n,).
+        decay: shape (n, buffers).
+        inputs: shape (n, buffers).
+        outputs: shape (n, buffers).
+        dtype: of the state.
+    """
+
+    def __init__(
+        self, diagonal: np.ndarray, decay: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, dtype: Precision
+    ) -> None:
+        self._gain = 1.0 / diagonal
+        self._decay = decay.astype(dtype)[..., None]
+        self._inputs = inputs.astype(dtype)[..., None]
+        self._outputs = (outputs / diagonal[:, None]).astype(dtype)[..., None]
+        self.steps, self.vectors = inputs.shape
+        self.scratch = self.vectors
+
+    def gain(self, step: int) -> float:
+        """1 / diagonal."""
+        return float(self._gain[step])
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Decay, read, write."""
+        np.multiply(state, self._decay[step], out=state)
+        _read_and_write(x, state, self._outputs[step], self._inputs[step], scratch)
+
+
+class StateSpace(Recurrence):
+    """As `Buffered` with small matrices in place of decays (structure `state_space`).
+
+    Args:
+        diagonal: shape (n,).
+        transition: shape (n, groups, states, states), block diagonal.
+        inputs: shape (n, groups * states).
+        outputs: shape (n, groups * states).
+        dtype: of the state.
+    """
+
+    def __init__(
+        self, diagonal: np.ndarray, transition: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, dtype: Precision
+    ) -> None:
+        self._gain = 1.0 / diagonal
+        self._transition = transition.astype(dtype)[..., None]
+        self._inputs = inputs.astype(dtype)[..., None]
+        self._outputs = (outputs / diagonal[:, None]).astype(dtype)[..., None]
+        self.steps, self.vectors = inputs.shape
+        self.scratch = 2 * self.vectors
+
+    def gain(self, step: int) -> float:
+        """1 / diagonal."""
+        return float(self._gain[step])
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Move every group by its matrix, read, write."""
+        matrix = self._transition[step]
+        groups, states = matrix.shape[:2]
+        before = state.reshape(groups, states, 1, len(x))
+        after, part = scratch.reshape(2, groups, states, len(x))
+        np.multiply(matrix[:, :, 0], before[:, 0], out=after)
+        for j in range(1, states):
+            np.multiply(matrix[:, :, j], before[:, j], out=part)
+            after += part
+        state[...] = after.reshape(state.shape)
+        _read_and_write(x, state, self._outputs[step], self._inputs[step], scratch[: self.vectors])
+
+
+class Blt(Recurrence):
+    """A Toeplitz strategy with a few poles (structure `blt`): 1, then sum_r omega_r theta_r^(t-1).
+
+    x_t = z_t - omega . s;   s = theta s + x_t
+
+    Args:
+        steps: n.
+        theta: shape (buffers,).
+        omega: shape (buffers,).
+        dtype: of the state.
+
+    Reference:
+        Dvijotham, McMahan, Pillutla, Steinke, Thakurta 2024, algorithm 1.
+    """
+
+    def __init__(self, steps: int, theta: np.ndarray, omega: np.ndarray, dtype: Precision) -> None:
+        self.steps = steps
+        self.vectors = self.scratch = len(theta)
+        self._theta, self._omega = theta.astype(dtype)[:, None], omega.astype(dtype)[:, None]
+
+    def gain(self, step: int) -> float:
+        """The diagonal of C is 1."""
+        return 1.0
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Read, decay, write."""
+        np.multiply(state, self._omega, out=scratch)
+        for part in scratch:
+            x -= part
+        np.multiply(state, self._theta, out=state)
+        state += x
+
+
+class Banded(Recurrence):
+    """A strategy with few diagonals (structures `banded` and `banded_toeplitz`): the last bands - 1 rows are kept.
+
+    Args:
+        rows: shape (n, bands), or (1, bands) where every row is the same: entries of row t leftwards from the diagonal.
+        steps: n.
+        dtype: of the state.
+    """
+
+    def __init__(self, rows: np.ndarray, steps: int, dtype: Precision) -> None:
+        self.steps = steps
+        self.vectors = self.scratch = rows.shape[1] - 1
+        self._gain = 1.0 / rows[:, 0]
+        self._rows = (rows / rows[:, :1]).astype(dtype)
+        slots = np.arange(self.vectors)
+        self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # steps since a slot was written
+
+    def gain(self, step: int) -> float:
+        """1 / diagonal."""
+        return float(self._gain[step % len(self._gain)])
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Row t of C^-1 Z is kept in slot t modulo bands - 1."""
+        if not self.vectors:
+            return
+        slot = step % self.vectors
+        np.multiply(state, self._rows[step % len(self._rows)][self._age[slot]][:, None], out=scratch)
+        for part in scratch:
+            x -= part
+        state[slot] = x
+
+
+class Tree(Recurrence):
+    """Rows that are constant on the blocks of binary trees (structure `tree`): the sum of x over each block is kept.
+
+    Step t is leaf p = t mod restart. Behind it lies one whole block of 2^j leaves for each bit j of p that is 1:
+
+    x_t = (z_t - sum_j nodes[j + 1, t] s_j) / nodes[0, t];   then blocks merge as the carry of a binary counter does
+
+    Args:
+        nodes: shape (levels + 1, n).
+        restart: leaves of each tree.
+        dtype: of the state.
+    """
+
+    def __init__(self, nodes: np.ndarray, restart: int, dtype: Precision) -> None:
+        self.steps, self.vectors, self.scratch = nodes.shape[1], len(nodes) - 1, 1
+        self._gain = 1.0 / nodes[0]
+        self._nodes = (nodes[1:] / nodes[0]).astype(dtype)
+        self._restart = restart
+
+    def gain(self, step: int) -> float:
+        """1 / diagonal."""
+        return float(self._gain[step])
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Read the blocks behind this leaf, then close those that it completes."""
+        leaf = step % self._restart
+        for j in range(self.vectors):
+            if leaf >> j & 1:
+                np.multiply(state[j], self._nodes[j, step], out=scratch[0])
+                x -= scratch[0]
+        scratch[0] = x
+        j = 0
+        while leaf >> j & 1:
+            scratch[0] += state[j]
+            j += 1
+        if j < self.vectors:
+            state[j] = scratch[0]
+
+
+class Scaled(Recurrence):
+    """Another strategy with rows and columns scaled, diag(row_scale) C diag(column_scale) (structure `scaled`).
+
+    Args:
+        inner: recurrence of C.
+        row_scale: shape (n,), or None.
+        column_scale: shape (n,), or None.
+    """
+
+    def __init__(self, inner: Recurrence, row_scale: np.ndarray | None, column_scale: np.ndarray | None) -> None:
+        self.steps, self.vectors, self.scratch = inner.steps, inner.vectors, inner.scratch
+        self._inner = inner
+        self._rows, self._columns = row_scale, column_scale
+
+    def gain(self, step: int) -> float:
+        """As the inner one, with z divided by the row's scale, as the inner strategy wants it."""
+        return self._inner.gain(step) / (1.0 if self._rows is None else float(self._rows[step]))
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Divide by the column's scale once the inner state has seen x."""
+        self._inner.advance(step, x, state, scratch)
+        if self._columns is not None:
+            x *= 1.0 / float(self._columns[step])
+
+
+def _read_and_write(
+    x: np.ndarray, state: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, scratch: np.ndarray
+) -> None:
+    """Do x -= outputs . state, then state += inputs x."""
+    np.multiply(state, outputs, out=scratch)
+    for part in scratch:
+        x -= part
+    np.multiply(x, inputs, out=scratch)
+    np.add(state, scratch, out=state)

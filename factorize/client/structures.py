@@ -1,0 +1,162 @@
+"""From the tensors of a factor file to the way its noise is made, with numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from factorize.client.recurrences import Banded, Blt, Buffered, Precision, Recurrence, Scaled, StateSpace, Tree
+from factorize.errors import CorruptObject
+from factorize.series import series_quotient
+from factorize.triangular import lower_inverse
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Streamable:
+    """A strategy whose noise needs a few vectors of state.
+
+    Attributes:
+        digest: of the factorization.
+        structure: of C, the contract's name.
+        recurrence: makes the arithmetic in a given precision.
+    """
+
+    digest: str
+    structure: str
+    recurrence: Callable[[Precision], Recurrence]
+
+
+@dataclass(frozen=True)
+class ComputedRows:
+    """Rows of C^-1 that are computed from C when they are first wanted.
+
+    Attributes:
+        shape: (n, n).
+        digest: of the factorization.
+        make: returns row t, or the whole array, of C^-1.
+    """
+
+    shape: tuple[int, int]
+    digest: str
+    make: Callable[[], Callable[[int], np.ndarray]]
+
+    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
+        """Yield the rows from `start` on."""
+        row = self.make()
+        for step in range(start, self.shape[0]):
+            yield row(step)
+
+
+def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streamable | ComputedRows:
+    """Return the way to make C^-1 z that needs the least memory.
+
+    Args:
+        structure: of C, the contract's name.
+        parts: its tensors by suffix ('' for a dense matrix).
+        n: number of steps.
+        digest: of the factorization.
+
+    Raises:
+        CorruptObject: unknown structure, or a tensor is missing.
+    """
+    try:
+        inner = _inner(parts) if structure == "scaled" else structure
+        if inner in _RECURRENCES:
+            return Streamable(digest, structure, _scaled(_RECURRENCES[inner](parts, n), parts))
+        return ComputedRows((n, n), digest, _scaled_rows(_ROWS[inner](parts, n), parts))
+    except KeyError as missing:
+        raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
+
+
+def _buffered(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
+    return partial(Buffered, parts["diagonal"], parts["decay"], parts["input"], parts["output"])
+
+
+def _state_space(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
+    transition = parts["transition"]
+    blocks = transition[:, None] if transition.ndim == 3 else transition
+    return partial(StateSpace, parts["diagonal"], blocks, parts["input"], parts["output"])
+
+
+def _banded(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
+    """Turn bands[d, j] = C[j + d, j] into rows[i, d] = C[i, i - d]."""
+    bands = parts["bands"]
+    rows = np.zeros((n, len(bands)))
+    for d, band in enumerate(bands):
+        rows[d:, d] = band[: n - d]
+    return partial(Banded, rows, n)
+
+
+_RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[Precision], Recurrence]]] = {
+    "banded": _banded,
+    "banded_toeplitz": lambda parts, n: partial(Banded, parts["coefficients"][None], n),
+    "blt": lambda parts, n: partial(Blt, n, parts["theta"], parts["omega"]),
+    "buffered": _buffered,
+    "state_space": _state_space,
+    "tree": lambda parts, n: partial(Tree, parts["tree.nodes"], int(parts["tree.restart"][0])),
+}
+
+
+def _dense(parts: Tensors, n: int) -> Callable[[], Callable[[int], np.ndarray]]:
+    array = parts[""]
+    return lambda: lower_inverse(array).__getitem__
+
+
+def _toeplitz(parts: Tensors, n: int) -> Callable[[], Callable[[int], np.ndarray]]:
+    column = parts["coefficients"]
+
+    def make() -> Callable[[int], np.ndarray]:
+        inverse = series_quotient(np.eye(1, n)[0], column)
+        return lambda step: np.concatenate([inverse[step::-1], np.zeros(n - 1 - step)])
+
+    return make
+
+
+_ROWS: dict[str, Callable[[Tensors, int], Callable[[], Callable[[int], np.ndarray]]]] = {
+    "dense": _dense,
+    "toeplitz": _toeplitz,
+}
+_TELLING = {
+    "": "dense",
+    "bands": "banded",
+    "coefficients": "toeplitz",
+    "theta": "blt",
+    "transition": "state_space",
+    "decay": "buffered",
+    "tree.nodes": "tree",
+}
+
+
+def _inner(parts: Tensors) -> str:
+    """Return the structure under a scaling, told by the tensors that it has; a tree may also be stored whole."""
+    found = [structure for suffix, structure in _TELLING.items() if suffix in parts]
+    if not found:
+        raise KeyError("tensors of a matrix")
+    n = len(parts.get("column_scale", parts.get("row_scale", np.empty(0))))
+    if found[-1] == "toeplitz" and len(parts["coefficients"]) < n:
+        return "banded_toeplitz"
+    return found[-1]
+
+
+def _scaled(make: Callable[[Precision], Recurrence], parts: Tensors) -> Callable[[Precision], Recurrence]:
+    rows, columns = parts.get("row_scale"), parts.get("column_scale")
+    return make if rows is None and columns is None else lambda dtype: Scaled(make(dtype), rows, columns)
+
+
+def _scaled_rows(
+    make: Callable[[], Callable[[int], np.ndarray]], parts: Tensors
+) -> Callable[[], Callable[[int], np.ndarray]]:
+    """Scale rows of the inverse: (diag(r) C diag(c))^-1 = diag(1/c) C^-1 diag(1/r)."""
+    rows, columns = parts.get("row_scale"), parts.get("column_scale")
+
+    def scaled() -> Callable[[int], np.ndarray]:
+        inner = make()
+        left, right = 1.0 if rows is None else 1.0 / rows, None if columns is None else 1.0 / columns
+        return lambda step: inner(step) * left * (1.0 if right is None else right[step])
+
+    return make if rows is None and columns is None else scaled

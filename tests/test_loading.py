@@ -1,0 +1,282 @@
+"""`load` finds a factorization by file, spec, digest, URL, store and cache, and believes none of them unchecked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile_server import HostileService, cut, flip, make, relabelled
+
+import factorize
+from factorize.client import FactorCache, Factors, FileRows, RowStream, load
+from factorize.client.cache import default_folder
+from factorize.client.engines import RowSums, Streaming
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, ServiceUnreachable, StoreUnavailable
+from factorize.privacy import PrivacyTarget
+from factorize.store import open_store
+
+N = 40
+SPEC = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "square_root"}}
+AUTO = {"workload": {"kind": "prefix", "n": N}}
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return make(N, dense=True)
+
+
+@pytest.fixture(scope="module")
+def toeplitz():
+    return make(N)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("factorize.client.download._PAUSE", 0.0)
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+    return FactorCache()
+
+
+@pytest.fixture
+def server(tmp_path, dense):
+    (tmp_path / "served").mkdir()
+    with HostileService(tmp_path / "served", dense) as service:
+        yield service
+
+
+@pytest.fixture
+def file(tmp_path, dense):
+    path = tmp_path / "f.safetensors"
+    dense.save(path)
+    return path
+
+
+def blobs(server) -> int:
+    return sum("/blobs/" in path for _, path, _ in server.seen)
+
+
+class TestSources:
+    def test_a_file(self, file, dense, cache):
+        for source in (file, str(file)):
+            assert load(source).digest == dense.digest
+            assert factorize.load(source).digest == dense.digest
+        assert not cache.folder.exists()
+
+    def test_spec_digest_and_spec_digest_from_a_service_once(self, server, dense):
+        sources = [SPEC, json.dumps(SPEC), factorize.Spec(**SPEC), dense.digest, dense.spec_digest]
+        for source in sources:
+            assert load(source, url=server.url).digest == dense.digest
+            assert factorize.load(source, url=server.url).digest == dense.digest
+        assert blobs(server) == 1
+
+    def test_the_cache_answers_without_the_service(self, server, dense):
+        load(SPEC, url=server.url)
+        asked = len(server.seen)
+        for source in (SPEC, dense.digest, dense.spec_digest):
+            assert load(source).digest == load(source, url=NOWHERE).digest == dense.digest
+        assert len(server.seen) == asked
+
+    def test_a_url(self, server, dense):
+        for digest in (dense.digest, dense.spec_digest):
+            url = f"{server.url}/v1/factorizations/{digest}"
+            assert load(url).digest == factorize.load(url).digest == dense.digest
+
+    def test_a_store(self, tmp_path, dense):
+        open_store(tmp_path / "store").put(dense)
+        for source in (SPEC, dense.digest, dense.spec_digest):
+            assert load(source, store=tmp_path / "store", cache=tmp_path / f"c{id(source)}").digest == dense.digest
+        assert factorize.load(dense.digest, store=tmp_path / "store").digest == dense.digest
+        (tmp_path / "store").rename(tmp_path / "gone")
+        assert load(dense.digest).digest == dense.digest
+
+    def test_a_store_without_it(self, tmp_path, server, dense):
+        open_store(tmp_path / "store")
+        for source in (SPEC, AUTO, dense.digest):
+            with pytest.raises(NotFound):
+                load(source, store=tmp_path / "store")
+        assert load(dense.digest, store=tmp_path / "store", url=server.url).digest == dense.digest
+        with pytest.raises(NotFound):
+            load(dense.digest, store=tmp_path / "another", cache=tmp_path / "empty")
+        assert not (tmp_path / "another").exists()
+
+    def test_nowhere_to_look(self, dense):
+        with pytest.raises(InvalidParameter, match="url= of a service or a store="):
+            load(dense.digest)
+        with pytest.raises(ServiceUnreachable):
+            load(SPEC, url=NOWHERE)
+        with pytest.raises(FileNotFoundError):
+            load("no such file")
+        for url in ("http://127.0.0.1:9/", "http://127.0.0.1:9/v1/factorizations/abc"):
+            with pytest.raises(InvalidParameter, match="does not end in"):
+                load(url)
+
+    def test_auto_is_remembered_under_what_was_asked(self, live_service):
+        found = load(AUTO, url=live_service.url)
+        assert found.spec["mechanism"]["kind"] == "dense"
+        assert load(AUTO).digest == found.digest
+
+
+class TestTrust:
+    @pytest.mark.parametrize("damage", ["flipped", "cut", "another", "empty"])
+    def test_a_damaged_file_in_the_cache_is_fetched_again(self, server, dense, toeplitz, cache, damage):
+        load(SPEC, url=server.url)
+        path = cache.path(dense.digest)
+        data = path.read_bytes()
+        if damage == "another":
+            toeplitz.save(path)
+        else:
+            changed = bytearray(data)
+            changed[-8] ^= 1
+            path.write_bytes({"flipped": bytes(changed), "cut": data[:-100], "empty": b""}[damage])
+        assert load(SPEC, url=server.url).digest == dense.digest
+        assert path.read_bytes() == data
+        assert blobs(server) == 2
+
+    def test_a_damaged_file_of_the_caller_is_refused(self, file):
+        data = bytearray(file.read_bytes())
+        data[-8] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(CorruptObject):
+            load(file)
+        assert file.exists()
+
+    def test_a_file_that_changes_after_it_was_checked(self, file, toeplitz):
+        factors = load(file)
+        toeplitz.save(file)
+        with pytest.raises(CorruptObject):
+            factors.noise(factors.calibrate(rho=1.0), 3, seed=1)
+        with pytest.raises(CorruptObject, match="now holds"):
+            list(factors.rows())
+
+    def test_an_answer_to_another_spec_is_refused(self, server, cache):
+        other = make(N + 1)
+        server.plan("post", lambda h, *_: relabelled()(h, 200, {}, json.dumps(other.manifest).encode()))
+        with pytest.raises(CorruptObject):
+            load(SPEC, url=server.url)
+        with pytest.raises(InvalidParameter, match="not in the cache"):
+            load(SPEC)
+
+    def test_a_name_in_the_cache_that_leads_to_another_spec(self, server, dense, cache):
+        load(dense.digest, url=server.url)
+        other = {**SPEC, "workload": {"kind": "prefix", "n": N + 1}}
+        cache.remember(factorize.parse_spec(other).digest, dense.digest)
+        with pytest.raises(CorruptObject, match="another spec"):
+            load(other)
+
+    def test_bytes_that_are_wrong_in_transit(self, server, dense):
+        server.plan("blob", flip(-8), cut(300))
+        assert load(SPEC, url=server.url).digest == dense.digest
+
+
+class TestCache:
+    def test_workers_that_start_together_download_once(self, server, dense):
+        with ThreadPoolExecutor(6) as pool:
+            found = list(pool.map(lambda _: load(dense.digest, url=server.url).digest, range(6)))
+        assert set(found) == {dense.digest}
+        assert blobs(server) == 1
+
+    def test_nothing_is_left_behind(self, server, dense, cache):
+        load(SPEC, url=server.url)
+        files = {path.name for path in cache.folder.rglob("*") if path.is_file()}
+        assert files == {f"{dense.digest}.safetensors", dense.spec_digest}
+
+    def test_folder(self, monkeypatch, tmp_path):
+        assert default_folder() == tmp_path / "cache"
+        monkeypatch.delenv("FACTORIZE_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        monkeypatch.setattr(sys, "platform", "linux")
+        assert default_folder() == tmp_path / "xdg" / "factorize"
+        monkeypatch.setattr(sys, "platform", "darwin")
+        assert default_folder() == Path.home() / "Library" / "Caches" / "factorize"
+
+    def test_a_folder_that_cannot_be_made(self, dense, tmp_path):
+        (tmp_path / "plain").write_text("")
+        with pytest.raises(StoreUnavailable, match="FACTORIZE_CACHE"):
+            load(dense.digest, cache=tmp_path / "plain", url=NOWHERE)
+
+    def test_a_note_that_is_no_digest(self, server, dense, cache):
+        load(SPEC, url=server.url)
+        (cache.folder / "specs" / dense.spec_digest).write_bytes(b"\xff../..")
+        assert load(SPEC, url=server.url).digest == dense.digest
+
+
+class TestFactors:
+    def test_rows_of_every_matrix(self, file, dense):
+        factors = load(file)
+        for matrix in ("C", "C_inv", "B"):
+            rows = factors.rows(matrix, block_bytes=8 * N * 7)
+            assert isinstance(rows, FileRows)
+            assert np.allclose(np.array(list(rows)), dense.rows(matrix, 0, N), rtol=0, atol=1e-12)
+            assert len(list(rows.iterate(N - 3))) == 3
+        with pytest.raises(InvalidParameter, match="C, C_inv, B"):
+            factors.rows("A")
+        with pytest.raises(InvalidParameter, match="outside"):
+            list(factors.rows().iterate(N + 1))
+
+    def test_calibration_by_names(self, file):
+        factors = load(file)
+        noise = factors.calibrate(epsilon=2.0, delta=1e-6, clip_norm=0.5, adjacency="replace_one")
+        assert noise == factors.calibrate(
+            PrivacyTarget(epsilon=2.0, delta=1e-6), clip_norm=0.5, adjacency="replace_one"
+        )
+        assert noise.sensitivity == factors.sensitivity
+        assert factors.calibrate(rho=0.5).sigma == pytest.approx(factors.calibrate(mu=1.0).sigma)
+        for wrong in ({}, {"rho": 1.0, "mu": 1.0}, {"target": PrivacyTarget(mu=1.0), "mu": 1.0}):
+            with pytest.raises(InvalidParameter):
+                factors.calibrate(**wrong)
+
+    def test_noise_from_a_file_with_and_without_its_inverse(self, tmp_path, file, dense):
+        expanded = dense.with_matrices(["C_inv"])
+        expanded.save(tmp_path / "expanded")
+        drawn = []
+        for path in (file, tmp_path / "expanded"):
+            factors = load(path)
+            generator = factors.noise(factors.calibrate(mu=1.0), 50, seed=5)
+            assert isinstance(generator._engine, RowSums)
+            drawn.append(dense.rows("C", 0, N) @ np.array(list(generator)))
+        assert drawn[0].std() == pytest.approx(drawn[1].std(), rel=0.1)  # other digests, hence other normals
+
+    def test_dense_rows_stream_and_structured_files_are_fetched(self, server, tmp_path, dense, toeplitz):
+        factors = Factors.connect(dense.digest, url=server.url)
+        assert isinstance(factors.rows(), RowStream)
+        factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
+        assert blobs(server) == 0
+        server.add(tmp_path, make(8, mechanism={"kind": "identity"}))
+        server.add(tmp_path, toeplitz)
+        factors = Factors.connect(toeplitz.digest, url=server.url)
+        factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
+        assert blobs(server) == 1
+        assert isinstance(factors.rows(), FileRows)
+
+    @pytest.mark.parametrize("kind", ["buffered_linear", "banded_square_root"])
+    def test_noise_of_a_solved_spec_streams(self, live_service, kind):
+        options = {"buffers": 2} if kind == "buffered_linear" else {"bands": 3}
+        spec = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": kind, **options}}
+        factors = load(spec, url=live_service.url)
+        generator = factors.noise(factors.calibrate(mu=1.0), 50, seed=5, precision="float64")
+        assert isinstance(generator._engine, Streaming)
+        whitened = factorize.load(spec).rows("C", 0, N) @ np.array(list(generator))
+        again = factors.noise(factors.calibrate(mu=2.0), 50, seed=5)
+        assert whitened.std() == pytest.approx(factors.calibrate(mu=1.0).sigma, rel=0.1)
+        assert np.array_equal(factorize.load(spec).rows("C", 0, 1)[0, 0] * again.next() * 2 != 0, np.full(50, True))
+
+
+def test_noise_from_a_file_needs_numpy_and_safetensors_alone(file):
+    """A training image without pydantic and scipy."""
+    program = f"""
+import sys
+for missing in ("pydantic", "scipy", "numba", "cvxpy", "fastapi"):
+    sys.modules[missing] = None
+from factorize.client import load
+factors = load({str(file)!r})
+print(factors.noise(factors.calibrate(rho=0.5), 4, seed=1).next())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
