@@ -20,11 +20,21 @@ from factorize.matrix import Bound, Matrix
 from factorize.model import Count, Frozen
 from factorize.rounding import UNIT, square_root_up
 from factorize.wide import Wide, of_doubles, root_above
-from factorize.wide_norms import best_periodic, best_separated, column_norms, gram_sums, largest_column, leading_pattern
+from factorize.wide_norms import (
+    attained_selection,
+    best_periodic,
+    best_separated,
+    column_norms,
+    gram_sums,
+    largest_column,
+    leading_pattern,
+)
 
 Kind = Literal["exact", "upper_bound"]
 
 _PATTERNS = 16  # at a time, in Gram blocks
+_GRAM_BESIDE = 2048  # up to here Gram blocks, right to the last unit, are preferred to a structure's own sums
+_WIDE_WORK = 1 << 27  # steps of a selection that are repeated in wide numbers, to be right to the last unit
 _TWO_STAGE_BESIDE = 4096  # up to here a structure's own upper bound is compared with the two-stage one
 
 
@@ -105,7 +115,7 @@ class FixedEpochs(Frozen):
         leading = _leading_pattern(matrix, separation, self.epochs)
         if leading is not None:
             return Sensitivity(*leading, self.document())
-        own = matrix.fixed_order_bound(self.epochs)
+        own = matrix.fixed_order_bound(self.epochs) if matrix.n > _GRAM_BESIDE else None
         if own is not None:
             return _of_bound(own, self.document())
         upper, lower = _gram_sums(matrix, self.patterns(matrix.n))
@@ -146,6 +156,10 @@ class MinSep(Frozen):
         if leading is not None:
             return Sensitivity(*leading, self.document())
         own = matrix.separated_bound(self.min_sep, most)
+        if own is not None and own.exact and matrix.n**2 * most <= _WIDE_WORK:
+            attained = attained_selection(matrix.dense(), self.min_sep, most)
+            if attained is not None:
+                return Sensitivity(root_above(attained), "exact", own.rule, self.document())
         if own is not None and (own.exact or matrix.n > _TWO_STAGE_BESIDE):
             return _of_bound(own, self.document())
         total = _two_stage(matrix, self.min_sep, most)

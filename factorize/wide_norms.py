@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from factorize.matrix import Matrix
-from factorize.wide import Wide, check_finite, largest, of_doubles, running_sums, squares, sum_above
+from factorize.wide import Wide, check_finite, largest, of_doubles, root_above, running_sums, squares, sum_above
 
 _COLUMNS = 1 << 14  # at a time: the intermediate arrays stay in the cache
 
@@ -51,6 +51,24 @@ def _toeplitz(matrix: Any) -> Wide:
     return running_sums(squares(matrix.coefficients())).take(slice(None, None, -1))
 
 
+def _tree(matrix: Any) -> Wide:
+    """Squares of the diagonal, and for each level those of the right sibling's rows, as differences of running sums."""
+    leaves, n = matrix.leaves(), matrix.n
+    steps = np.arange(n)
+    total = squares(matrix.nodes[0])
+    for level, weights in enumerate(matrix.nodes[1:]):
+        sums = running_sums(squares(weights))
+        left = np.flatnonzero(leaves >> level & 1 == 0)
+        parent = steps[left] - leaves[left] + (leaves[left] >> level + 1 << level + 1)
+        end = np.minimum(steps[left] - leaves[left] + matrix.restart, n)  # of the tree
+        first, last = (np.minimum(parent + (size << level), end) - 1 for size in (1, 2))
+        minus = Wide(-sums.high[first], -sums.low[first], sums.error[first])
+        more = total.take(left).plus(sums.take(last).plus(minus))
+        for whole, part in zip(total, more, strict=True):
+            whole[left] = part
+    return total
+
+
 def _banded(matrix: Any) -> Wide:
     blocks = []
     for start in range(0, matrix.n, _COLUMNS):
@@ -83,6 +101,7 @@ _NORMS: dict[str, Callable[[Any], Wide | None]] = {
     "banded": _banded,
     "buffered": _buffered,
     "state_space": _buffered,
+    "tree": _tree,
     "scaled": _scaled,
 }
 
@@ -114,7 +133,12 @@ def leading_pattern(column: Wide, separation: int, most: int) -> Fraction:
 
 
 def gram_sums(columns: np.ndarray) -> Fraction:
-    """Return the sum of |X| over the Gram matrix X of some columns, from above.
+    """Return the sum of |X| over the Gram matrix X of some columns, shape (n, k), from above."""
+    return sum_above(gram_sizes(columns))
+
+
+def gram_sizes(columns: np.ndarray) -> Wide:
+    """Return |X| for the Gram matrix X of some columns.
 
     The upper bits of the entries are multiplied without rounding: the sums stay below 2^53 of their unit. What is left
     is smaller by 2^-20 and is multiplied in double precision.
@@ -131,7 +155,39 @@ def gram_sums(columns: np.ndarray) -> Fraction:
     cross = upper.T @ lower
     rest = cross + cross.T + lower.T @ lower
     sign = np.where(exact + rest < 0, -1.0, 1.0)
-    sizes, tails = np.abs(columns).sum(axis=1), np.abs(lower).sum(axis=1)
+    tails = np.abs(columns).T @ np.abs(lower)
     # The roundings of three products and of their sum; |lower| <= |columns|, entry by entry.
-    error = 4 * (n + 8) * 2.0**-52 * float((sizes * tails).sum())
-    return sum_above(Wide(exact * sign, rest * sign, np.array([error])))
+    return Wide(exact * sign, rest * sign, 4 * (n + 8) * 2.0**-52 * (tails + tails.T))
+
+
+def attained_selection(columns: np.ndarray, separation: int, most: int) -> Fraction | None:
+    """Return the two-stage bound of a matrix without negative entries, if a pattern attains it to the last unit.
+
+    Best selection within each row of the Gram matrix, then of the rows' values (mathematics, C.6); without negative
+    entries the columns of a pattern add up to a squared sensitivity.
+
+    Args:
+        columns: C, shape (n, n), non-negative.
+        separation: smallest distance of two steps.
+        most: largest number of steps.
+    """
+    from factorize.wide_recurrences import best_positions, best_selections
+
+    sizes, n = gram_sizes(columns), columns.shape[1]
+    high, low, lost = np.empty(n), np.empty(n), np.empty(n)
+    best_selections(sizes.high, sizes.low, separation, most, high, low, lost)
+    rows = Wide(high, low, lost + most * sizes.error.max(axis=1))
+    upper = best_separated(rows, separation, most)
+    chosen = [best_positions(values, separation, most) for values in (high, np.diagonal(sizes.high).copy())]
+    lower = max(_sum_below(columns[:, pattern]) for pattern in (*chosen, np.arange(0, n, separation)[:most]))
+    return upper if root_above(upper) <= np.nextafter(root_above(lower), np.inf) else None
+
+
+def _sum_below(columns: np.ndarray) -> Fraction:
+    """Return the squared norm of the sum of some columns, from below."""
+    total = of_doubles(np.zeros(len(columns)))
+    for column in columns.T:
+        total = total.plus(of_doubles(column))
+    square = total.times(total)
+    above = sum_above(square)
+    return above * (1 - Fraction(1, 2**100)) - 2 * sum_above(of_doubles(square.error))

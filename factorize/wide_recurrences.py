@@ -33,6 +33,34 @@ def best_selection(high, low, separation, most):
 
 
 @numba.njit(cache=True, nogil=True)
+def best_selections(high, low, separation, most, best_high, best_low, lost):
+    """Write the best selection within each row."""
+    for i in range(len(high)):
+        best_high[i], best_low[i], lost[i] = best_selection(high[i], low[i], separation, most)
+
+
+@numba.njit(cache=True, nogil=True)
+def best_positions(values, separation, most):
+    """Return the positions of a best selection, in double precision."""
+    n = len(values)
+    best = np.zeros((most + 1, n + separation))
+    for k in range(1, most + 1):
+        for i in range(n - 1, -1, -1):
+            best[k, i] = max(best[k, i + 1] if i + 1 < n else 0.0, values[i] + best[k - 1, i + separation])
+    chosen = np.empty(most, dtype=np.int64)
+    count, start = 0, 0
+    for k in range(most, 0, -1):
+        if start >= n or best[k, start] <= 0.0:
+            break
+        while start + 1 < n and best[k, start + 1] == best[k, start]:
+            start += 1
+        chosen[count] = start
+        count += 1
+        start += separation
+    return chosen[:count]
+
+
+@numba.njit(cache=True, nogil=True)
 def pattern_sums(given_high, given_low, given_error, separation, most, high, low, error):
     """Write c_t + c_{t-b} + ... of at most `most` terms: the sum b steps before, one term more and one less."""
     for t in range(len(given_high)):

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from brute_force import min_sep_patterns
 from exact_files import gram_in_fractions, strategy_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +15,16 @@ from factorize.buffered import BufferedMatrix
 from factorize.errors import CertificateError
 from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.tree import TreeMatrix
 from factorize.wide import Wide, largest, of_doubles, product, root_above, running_sums, squares, sum_above
-from factorize.wide_norms import best_periodic, best_separated, column_norms, gram_sums, leading_pattern
+from factorize.wide_norms import (
+    attained_selection,
+    best_periodic,
+    best_separated,
+    column_norms,
+    gram_sums,
+    leading_pattern,
+)
 
 SMALLEST = Fraction(1, 10**180)  # beside squares of numbers that are next to nothing
 doubles = st.floats(-1e30, 1e30, allow_nan=False)
@@ -99,6 +108,19 @@ def test_column_norms_of_every_structure() -> None:
             gram = gram_in_fractions(inner.dense())
             for j in range(7):
                 close(found, j, gram[j][j] * Fraction(factors[j]) ** 2)
+
+
+@pytest.mark.parametrize(("n", "restart"), [(1, 1), (7, 7), (8, 8), (11, 4), (11, 5), (12, 1)])
+def test_column_norms_of_trees(n: int, restart: int) -> None:
+    rng = np.random.default_rng(4)
+    nodes = rng.standard_normal(((restart - 1).bit_length() + 1, n))
+    nodes[0] = 1 + rng.random(n)
+    nodes[1:][(np.arange(n) % restart >> np.arange(len(nodes) - 1)[:, None]) & 1 == 0] = 0.0
+    matrix = TreeMatrix(nodes, restart)
+    found, gram = column_norms(matrix), gram_in_fractions(matrix.dense())
+    assert found is not None
+    for j in range(n):
+        assert abs(true(found, j) - gram[j][j]) <= Fraction(float(found.error[j])) <= gram[j][j] / 2**70
 
 
 def buffered_in_fractions(matrix: BufferedMatrix) -> list[list[Fraction]]:
@@ -185,3 +207,21 @@ def test_gram_sums(signed: bool) -> None:
         columns = (rng.standard_normal((30, 4)) if signed else rng.random((30, 4))) * 10.0 ** rng.integers(-3, 4, 4)
         exact = sum(abs(x) for row in gram_in_fractions(columns) for x in row)
         assert exact <= gram_sums(columns) <= exact * (1 + Fraction(1, 2**58))
+
+
+@pytest.mark.parametrize(("separation", "most"), [(1, 2), (2, 3), (3, 2), (4, 4)])
+def test_selections_that_a_pattern_attains(separation: int, most: int) -> None:
+    """Patterns by enumeration: what is returned is attained, and nothing exceeds it."""
+    rng, n, found = np.random.default_rng(5), 8, 0
+    for trial in range(20):
+        columns = np.tril(rng.random((n, n)))
+        if trial % 2:
+            columns = ToeplitzMatrix(np.sort(rng.random(n))[::-1], n).dense()
+        attained = attained_selection(columns, separation, most)
+        gram = gram_in_fractions(columns)
+        patterns = min_sep_patterns(n, separation, most)
+        best = max(sum((gram[i][j] for i in p for j in p), Fraction(0)) for p in patterns)
+        if attained is not None:
+            found += 1
+            assert best <= attained <= best * (1 + Fraction(1, 2**51))
+    assert found >= 3

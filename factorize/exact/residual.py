@@ -18,7 +18,7 @@ from factorize.exact.integers import Limbs, Numbers, limbs, product, split, squa
 from factorize.exact.sensitivity import square_root_up
 from factorize.exact.strategy import Strategy
 
-LARGEST = 1024
+LARGEST = 2048
 GUESS_BITS = 72
 _SLACK = 2.0**-45  # of the few floating-point operations on norms that are known as rationals
 _LIMIT = Fraction(1, 2**40)
