@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,8 @@ Progress = Callable[[int, float], None]
 
 _ULP = 2.0**-52
 _MOST_STEPS = 400
-_STALL = 25  # steps without a clearly better gap after which rounding, not work, is what is missing
+_STALL = 25
+_SHARES = (1e-9, 1e-6, 1e-3, 0.0)  # of the identity, for correlations that are singular to double precision
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
 
 
@@ -54,6 +56,12 @@ class Ring:
     p: Array
     q: Array
     epochs: int
+    least: ClassVar[float] = 0.0
+
+    @property
+    def size(self) -> int:
+        """The number n of steps."""
+        return self.p.size
 
     @property
     def classes(self) -> int:
@@ -136,13 +144,35 @@ class Point:
     gap: float
 
 
-def evaluate(ring: Ring, dual: Array, error: float) -> Point:
+class Folded(Protocol):
+    """A workload folded by epochs: `Ring`, or `solvers.recursion_ring.RecursionRing`."""
+
+    @property
+    def size(self) -> int:
+        """The number n of steps."""
+
+    @property
+    def least(self) -> float:
+        """The smallest w_j that X is right for, of a sum of 1; what is cut off costs the bound as much per class."""
+
+    def start(self) -> Array:
+        """W to start from, shape (b, k, k)."""
+
+    def poles(self, dual: Array, error: float) -> Poles:
+        """Poles for the spectrum of W^-1/2 L W^-1/2."""
+
+    def gradient(self, dual: Array, poles: Poles) -> tuple[Array, Array]:
+        """X and ``sum_p w_p t_p (L + t_p W)^-1`` within the classes, both of shape (b, k, k)."""
+
+
+def evaluate(ring: Folded, dual: Array, error: float) -> Point:
     """Return a dual point with its bounds."""
     poles = ring.poles(dual, error)
     x, y = ring.gradient(dual, poles)
     norm, proven, second = steps.measure(dual, x, y, float(poles.weights.sum()))
     lower, proven = (norm / (1 + poles.delta)) ** 2, (1 + proven) * (1 + poles.delta) ** 4 - 1
-    return Point(dual, x, poles, norm, lower, proven, second + 4 * ring.p.size * _ULP)
+    second = second if second >= 0 else math.inf  # X is not definite, or lost to rounding
+    return Point(dual, x, poles, norm, lower, proven, second + 4 * ring.size * _ULP)
 
 
 @dataclass(frozen=True)
@@ -161,12 +191,13 @@ class Ascent:
 
 
 def maximise(
-    ring: Ring,
+    ring: Folded,
     *,
     tolerance: float,
     callback: Progress | None = None,
     start: Array | None = None,
     proven: bool = False,
+    patience: int = _STALL,
 ) -> Ascent:
     """Raise the dual bound until the gap is below the tolerance.
 
@@ -176,6 +207,7 @@ def maximise(
         callback: called with (step, gap); what it raises ends the ascent.
         start: W to start from, shape (b, k, k), its diagonal constant within classes.
         proven: whether to go by the gap that is proven without C, which takes twice the digits in W.
+        patience: steps without a clearly better gap after which rounding, not work, is what is missing.
     """
     error = min(1e-6, max(1e-10, 0.01 * tolerance if proven else 0.01 * math.sqrt(tolerance)))
     point = best = evaluate(ring, ring.start() if start is None else start, error)
@@ -192,13 +224,13 @@ def maximise(
             best_step = step
         if gap(point) < gap(best):
             best = point
-        if gap(best) <= tolerance or step >= min(_MOST_STEPS, best_step + _STALL):
+        if gap(best) <= tolerance or step >= min(_MOST_STEPS, best_step + patience):
             return Ascent(best, step, gap(best) <= tolerance)
         point = _advance(ring, point, mixer, error)
         step += 1
 
 
-def _advance(ring: Ring, at: Point, mixer: Extrapolation, error: float) -> Point:
+def _advance(ring: Folded, at: Point, mixer: Extrapolation, error: float) -> Point:
     """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
     b, k = at.dual.shape[:2]
     weights, correlations = np.empty(b), np.empty_like(at.dual)
@@ -212,10 +244,22 @@ def _advance(ring: Ring, at: Point, mixer: Extrapolation, error: float) -> Point
     dual = np.empty_like(at.dual)
     if mixed is not None:
         if steps.unpack(mixed, dual):
-            trial = evaluate(ring, dual, error)
+            trial = evaluate(ring, _raised(dual, ring.least), error)
             if trial.lower >= at.lower * (1 - 1e-13 - 4 * at.poles.delta):
                 return trial
         mixer.forget()
         dual = np.empty_like(at.dual)
-    steps.unpack(plain, dual)
-    return evaluate(ring, dual, error)
+    for share in _SHARES:
+        if steps.unpack(plain, dual):
+            break
+        steps.pack(weights, (1 - share) * correlations + share * np.eye(k), plain)
+    return evaluate(ring, _raised(dual, ring.least), error)
+
+
+def _raised(dual: Array, least: float) -> Array:
+    """W with no w_j below `least`."""
+    weights = dual[:, 0, 0]
+    if weights.min() >= least:
+        return dual
+    raised = np.maximum(weights, least)
+    return np.asarray(dual * (raised / (np.maximum(weights, 1e-300) * raised.sum()))[:, None, None])

@@ -1,0 +1,162 @@
+"""Recursions with few states, for one epoch or fixed epochs: from a spec to C without decompositions.
+
+For what `solvers.structured` and `solvers.epoch_optimum` have no form for: momentum, Nesterov and SRG over epochs,
+coupled weight decay, Lambda_tau times these, rates of zero with momentum. The dual and X come from
+`solvers.recursion_ring`, C from `solvers.cholesky`; the certificate is that of `solvers.dense` and `solvers.epochs`.
+
+A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small
+rates: it gets one that is below the tolerance. For one epoch the weights of such steps vanish and nothing else happens.
+Over epochs that is so where the column of the step is zero; others make blocks of the dual singular, and decompositions
+with a barrier (`solvers.epochs`) remain the way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from factorize.errors import SolveFailed
+from factorize.matrix import MAX_DENSE
+from factorize.participation import FixedEpochs, Single
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.workloads.state_space import StateSpace
+from solvers import dense, epochs
+from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from solvers.problem import Problem, Reporter, StepReport
+
+if TYPE_CHECKING:
+    from solvers.epoch_blocks import Ascent
+    from solvers.recursion_ring import RecursionRing
+
+SMALLEST = 128
+"""Below this decompositions are as fast, and compiled code need not be loaded."""
+
+LARGEST_EPOCHS = 64
+SHORTEST_EPOCH = 4
+"""With fewer steps per epoch the blocks are nearly the whole matrix."""
+
+LARGEST_REPLACED = 1024
+"""Up to this n decompositions take over where this solver misses the tolerance."""
+
+_MOST_STATES = 6
+_SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
+_PATIENCE = 60  # steps: ill-conditioned workloads pass through phases where the gap does not fall
+_LEAST_RATE, _MOST_RATE = 1e-12, 1e-9  # of the largest, for steps of rate zero
+_POLES, _STEPS = 40, 60
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    k = _epochs(spec)
+    n = (spec.optimize_for or spec.workload).n
+    if k is None:
+        return "filters over epochs are for single and fixed_epochs"
+    refusal = dense.refuse_objective(spec)
+    if refusal is not None:
+        return refusal
+    if not SMALLEST <= n <= MAX_DENSE or k > LARGEST_EPOCHS or n < SHORTEST_EPOCH * k:
+        return f"n={n} with {k} epochs is solved as fast by decompositions, or its C is too large"
+    return _refuse_system(spec, k)
+
+
+def _refuse_system(spec: Spec, k: int) -> str | None:
+    system = _system(spec)
+    if system is None or system.feed.shape[1] > _MOST_STATES:
+        return "the weighted workload is no recursion with few states"
+    moving = np.flatnonzero(system.through)
+    if not moving.size:
+        return "no step moves anything of its own"
+    lost = (system.through == 0) & system.feed.any(axis=1)
+    if k > 1 and lost[: moving[-1]].any():
+        return "steps of rate zero between others make the dual of fixed epochs singular"
+    return None
+
+
+def _epochs(spec: Spec) -> int | None:
+    if isinstance(spec.participation, Single):
+        return 1
+    return spec.participation.epochs if isinstance(spec.participation, FixedEpochs) else None
+
+
+def _system(spec: Spec) -> StateSpace | None:
+    """Return W A as a recursion, or None."""
+    workload = spec.optimize_for or spec.workload
+    objective = spec.objective.state_space(workload.m)
+    inner = workload.state_space() if workload.m == workload.n else None
+    return None if objective is None or inner is None else inner.then(objective)
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: filters with q k states, X from them, and the certificate's products."""
+    n, k, system = float(spec.workload.n), _epochs(spec) or 1, _system(spec)
+    states = 1 if system is None else max(1, system.feed.shape[1])
+    solve = _STEPS * _POLES * 6 * n * (states * k) ** 2 + _POLES * n * n * states * k
+    return refuse_beyond_dense(
+        estimate_of(entries=8 * n * n + 5 * _POLES * n * states * k, multiplications=solve + 2 * n**3), int(n), int(n)
+    )
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the optimum, C whole.
+
+    Raises:
+        SolveFailed: the workload's numbers leave the range of double precision, or X is not definite in it.
+    """
+    from solvers.cholesky import reverse_cholesky
+    from solvers.epoch_gram import masked
+
+    report = Reporter(progress)
+    try:
+        ring = ring_of(problem)
+        ascent = ascend(ring, _SAFETY * problem.tolerance, report)
+        if not ascent.converged and problem.n <= LARGEST_REPLACED:
+            return _by_decompositions(problem, progress)
+        gram = ring.whole_gram(ascent.point)
+        masked(gram, ring.epochs)
+        strategy = reverse_cholesky(gram)
+    except (ValueError, FloatingPointError) as error:
+        if problem.n <= LARGEST_REPLACED:
+            return _by_decompositions(problem, progress)
+        raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
+    return Solution(
+        strategy=problem.with_unit_sensitivity(strategy),
+        outcome=Outcome.CONVERGED if ascent.converged else Outcome.ROUNDING_LIMIT,
+        iterations=ascent.iterations,
+        dual=_evidence(ascent, ring),
+    )
+
+
+def _by_decompositions(problem: Problem, progress: ProgressCallback) -> Solution:
+    if isinstance(problem.participation, Single):
+        return dense.solve(problem, progress)
+    return epochs.solve(problem, progress)
+
+
+def _evidence(ascent: Ascent, ring: RecursionRing) -> dict[str, np.ndarray]:
+    if ring.epochs == 1:
+        return {"weights": np.ascontiguousarray(ascent.point.dual[:, 0, 0])}
+    return {"factors": np.linalg.cholesky(ascent.point.dual)}
+
+
+def ring_of(problem: Problem) -> RecursionRing:
+    """Return the weighted workload folded by epochs.
+
+    Raises:
+        ValueError: it is no recursion, or its numbers are not finite.
+    """
+    from solvers.recursion_ring import RecursionRing
+
+    system, k = _system(problem.spec), _epochs(problem.spec)
+    if system is None or k is None:
+        raise ValueError("the weighted workload is no recursion with few states")
+    return RecursionRing(system, k, min(_MOST_RATE, max(_LEAST_RATE, 0.1 * problem.tolerance)))
+
+
+def ascend(ring: RecursionRing, tolerance: float, report: StepReport) -> Ascent:
+    """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
+    from solvers.epoch_blocks import maximise
+
+    with np.errstate(all="ignore"):
+        return maximise(ring, tolerance=tolerance, callback=report, patience=_PATIENCE)
