@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.privacy import Calibration
-from factorize.training.clip import GradientFunction, as_contributions, clipped_sum
+from factorize.training.clip import GradientFunction, clipped_sum, contributions_at
 from factorize.training.orders import Order
 
 
@@ -22,10 +22,10 @@ def printed_trusted_mu2(
     d = np.zeros(dimension)
     messages = []
     for t in range(1, len(order) + 1):
-        here = clipped_sum(as_contributions(gradient(x, order[t - 1]), x.shape), np.inf)
+        here = clipped_sum(contributions_at(gradient, x, order[t - 1]), np.inf)
         before = np.zeros(dimension)
         if t > 1:
-            before = clipped_sum(as_contributions(gradient(previous, order[t - 2]), x.shape), np.inf)
+            before = clipped_sum(contributions_at(gradient, previous, order[t - 2]), np.inf)
         d = here + (1 - 1 / t) * (d - before)
         messages.append(t * d + noise.sigma * generator.standard_normal(dimension))
         w = w - learning_rate * messages[-1]
@@ -57,9 +57,9 @@ def printed_srg(
     x = previous = nabla = np.zeros(dimension)
     used = []
     for t, batch in enumerate(order):
-        change = as_contributions(gradient(x, batch), x.shape)
+        change = contributions_at(gradient, x, batch)
         if t:
-            change = change.combine(1.0, as_contributions(gradient(previous, batch), x.shape), decay)
+            change = change.combine(1.0, contributions_at(gradient, previous, batch), decay)
         noisy = clipped_sum(change, clip_norm) / len(batch) + noise[t]
         nabla = (decay if t else 0.0) * nabla + noisy
         used.append(nabla + noise[t])
@@ -74,7 +74,7 @@ def printed_memf(
     x = np.zeros(dimension)
     used = []
     for t, batch in enumerate(order):
-        total = clipped_sum(as_contributions(gradient(x, batch), x.shape), clip_norm)
+        total = clipped_sum(contributions_at(gradient, x, batch), clip_norm)
         used.append(total / len(batch) + noise[t])
         x = x - 0.1 * used[-1]
     return np.array(used)

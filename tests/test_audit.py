@@ -17,6 +17,7 @@ from factorize.training import (
     INDEPENDENT,
     Ball,
     BlockSketch,
+    FactorizationNoise,
     FilteredNoise,
     Lengths,
     Machine,
@@ -29,7 +30,6 @@ from factorize.training import (
     dp_skgd,
     dp_srg,
     everywhere,
-    factorization_noise,
     method_spec,
     ones,
     sketch_calibration,
@@ -100,7 +100,7 @@ def test_dp_ftrl_with_the_optimal_factorization(optimum: Factorization, adjacenc
 
     def door(seed: int) -> PrivateSums:
         return PrivateSums(
-            factorization_noise(optimum, TARGET, D, clip_norm=0.5, batch_size=1, adjacency=adjacency, seed=seed)
+            FactorizationNoise(optimum, TARGET, D, clip_norm=0.5, batch_size=1, adjacency=adjacency, seed=seed)
         )
 
     def trial(world: int, seed: int) -> float:
@@ -125,7 +125,7 @@ def test_dp_memf_over_three_epochs() -> None:
     score = likelihood_ratio(factors.rows("C", 0, 6), difference([1, 3, 5], 6, clip_norm=2.0))
 
     def door(seed: int) -> PrivateSums:
-        return PrivateSums(factorization_noise(factors, TARGET, D, clip_norm=2.0, batch_size=1, seed=seed))
+        return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=2.0, batch_size=1, seed=seed))
 
     def trial(world: int, seed: int) -> float:
         return score(
@@ -152,7 +152,7 @@ def test_dp_srg_clips_the_difference_and_adds_the_noise_once(decay: float) -> No
     score = likelihood_ratio(factors.rows("C", 0, 6), difference([0], 6, clip_norm=4.0))
 
     def door(seed: int) -> PrivateSums:
-        return PrivateSums(factorization_noise(factors, TARGET, D, clip_norm=4.0, batch_size=1, seed=seed))
+        return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=4.0, batch_size=1, seed=seed))
 
     def trial(world: int, seed: int) -> float:
         return score(
@@ -178,7 +178,7 @@ def test_accelerated_dp_srgd_and_its_baselines(optimum: Factorization, method: s
     score = likelihood_ratio(optimum.rows("C", 0, 6), difference([3], 6, clip_norm=1.0))
 
     def door(seed: int) -> PrivateSums:
-        return PrivateSums(factorization_noise(optimum, TARGET, D, batch_size=1, seed=seed))
+        return PrivateSums(FactorizationNoise(optimum, TARGET, D, batch_size=1, seed=seed))
 
     def train(world: int, seed: int, observe: object) -> object:
         begin = (worlds[world], np.zeros(D), one_by_one(6), door(seed))
@@ -271,7 +271,7 @@ def test_the_printed_sample_index_of_the_trusted_server_fails() -> None:
 def test_the_printed_line_7_of_srg_fails_for_a_decay_above_1(optimum: Factorization) -> None:
     n, decay = 6, 3.0
     worlds = planted(0, "zero_out")
-    door = factorization_noise(optimum, TARGET, D, batch_size=1, seed=0)
+    door = FactorizationNoise(optimum, TARGET, D, batch_size=1, seed=0)
     inverse = np.eye(n) - decay * np.eye(n, k=-1)
     effective = optimum.rows("C", 0, n) @ np.linalg.inv(np.eye(n) + inverse)
     assert np.linalg.norm(effective, axis=0).max() > 1.3 * optimum.certificate.sensitivity.value
@@ -280,7 +280,7 @@ def test_the_printed_line_7_of_srg_fails_for_a_decay_above_1(optimum: Factorizat
     score = likelihood_ratio(effective, difference([worst], n, clip_norm=1.0))
 
     def trial(world: int, seed: int) -> float:
-        drawn = factorization_noise(optimum, TARGET, D, batch_size=1, seed=seed)
+        drawn = FactorizationNoise(optimum, TARGET, D, batch_size=1, seed=seed)
         noise = np.array([drawn.next() for _ in range(n)])
         used = printed_srg(worlds[world], one_by_one(n), D, noise, clip_norm=1.0, decay=decay, learning_rate=0.1)
         return score(inverse @ used)
@@ -292,11 +292,11 @@ def test_the_printed_line_7_of_srg_fails_for_a_decay_above_1(optimum: Factorizat
 def test_the_printed_noise_without_clip_over_batch_size_fails(optimum: Factorization) -> None:
     """S24, algorithms 2 and 3: noise for contributions of norm 1, used with clip = 3 and B = 1."""
     worlds = planted(2, "zero_out")
-    claim = factorization_noise(optimum, TARGET, D, seed=0).calibration
+    claim = FactorizationNoise(optimum, TARGET, D, seed=0).calibration
     score = likelihood_ratio(optimum.rows("C", 0, 6), difference([2], 6, clip_norm=3.0))
 
     def trial(world: int, seed: int) -> float:
-        drawn = factorization_noise(optimum, TARGET, D, seed=seed)
+        drawn = FactorizationNoise(optimum, TARGET, D, seed=seed)
         noise = np.array([drawn.next() for _ in range(6)])
         return score(printed_memf(worlds[world], one_by_one(6), D, noise, clip_norm=3.0))
 

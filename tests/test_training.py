@@ -19,6 +19,7 @@ from factorize.training import (
     INDEPENDENT,
     Ball,
     Box,
+    FactorizationNoise,
     FilteredNoise,
     LinearRegression,
     Order,
@@ -31,11 +32,11 @@ from factorize.training import (
     SoftmaxRegression,
     clipped_sum,
     dp_ftrl,
-    factorization_noise,
     fixed_order,
     full_batch,
     method_spec,
     ones,
+    schedule_rates,
 )
 from factorize.training.noise import filtered_sensitivity
 from solvers import solve
@@ -210,7 +211,7 @@ def test_a_filter_that_is_not_scaled_is_refused() -> None:
 def test_the_noise_of_a_factorization_is_its_noising_matrix_times_independent_rows() -> None:
     """The sample covariance of 5,000 coordinates is sigma^2 C^-1 C^-T."""
     factors = solve(parse_spec(method_spec("dp_mf", ones(5))))
-    noise = factorization_noise(factors, TARGET, 5000, clip_norm=2.0, batch_size=4, seed=11)
+    noise = FactorizationNoise(factors, TARGET, 5000, clip_norm=2.0, batch_size=4, seed=11)
     inverse = factors.rows("C_inv", 0, 5)
     sigma = TARGET.noise_multiplier * 2.0 * factors.certificate.sensitivity.value / 4
     assert noise.calibration.sigma == pytest.approx(sigma, rel=1e-12)
@@ -235,6 +236,14 @@ def test_noise_without_a_calibration_or_with_a_foreign_one_is_refused() -> None:
     assert PrivateSums(Bare(), other.calibration).clip_norm == 2.0
 
 
+def test_noise_is_good_for_one_run() -> None:
+    sums = independent(4, 1, batch_size=1)
+    options: dict[str, Any] = {"optimizer": Sgd(learning_rate=0.1)}
+    dp_ftrl(Quadratic(np.ones(1), np.ones(1)), np.zeros(1), fixed_order(2, 1), sums, **options)
+    with pytest.raises(InvalidParameter, match="2 steps of this noise were used before"):
+        dp_ftrl(Quadratic(np.ones(1), np.ones(1)), np.zeros(1), fixed_order(2, 1), sums, **options)
+
+
 def test_noise_of_another_shape_is_refused() -> None:
     with pytest.raises(InvalidParameter, match=r"shape \(3,\)"):
         independent(1, 3).release(Rows(np.zeros((1, 2))))
@@ -245,12 +254,12 @@ def test_a_mean_is_divided_by_the_fixed_divisor_and_not_by_the_batch() -> None:
     np.testing.assert_allclose(sums.release(Rows(np.array([[0.5, 0.0], [0.5, 0.0]]))), [0.1, 0.0])
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (3,), (4, 2)])
+@pytest.mark.parametrize("shape", [(2, 3), (3,), (4, 2), (3, 2, 2)])
 def test_gradients_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     def gradient(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
         return np.zeros(shape)
 
-    with pytest.raises(InvalidParameter, match="one gradient per"):
+    with pytest.raises(InvalidParameter, match="return one"):
         dp_ftrl(gradient, np.zeros((2, 2)), full_batch(2, 1), PlainSums(), optimizer=Sgd(learning_rate=1.0))
 
 
@@ -314,6 +323,10 @@ def test_an_optimizer_that_is_no_workload_is_refused(options: dict[str, Any]) ->
         Sgd(**options)
 
 
+def test_named_schedules_are_those_of_the_spec() -> None:
+    assert schedule_rates({"kind": "step", "every": 2, "factor": 0.5}, 5) == [1.0, 1.0, 0.5, 0.5, 0.25]
+
+
 def test_a_schedule_that_is_too_short_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="2 rates, none for step 2"):
         dp_ftrl(
@@ -355,7 +368,7 @@ def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
     inverse = factors.rows("C_inv", 0, n)
 
     def final(start: float, seed: int) -> float:
-        noise = factorization_noise(factors, TARGET, 1, batch_size=1, clip_norm=100.0, seed=seed)
+        noise = FactorizationNoise(factors, TARGET, 1, batch_size=1, clip_norm=100.0, seed=seed)
         return float(
             dp_ftrl(
                 Quadratic(np.array([curvature]), np.zeros(1)),
@@ -369,7 +382,7 @@ def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
     row = np.zeros(n)
     for t in range(n):
         row = (1 - eta * curvature) * row - eta * inverse[t]
-    sigma = factorization_noise(factors, TARGET, 1, batch_size=1, clip_norm=100.0, seed=0).calibration.sigma
+    sigma = FactorizationNoise(factors, TARGET, 1, batch_size=1, clip_norm=100.0, seed=0).calibration.sigma
     spread = np.std([final(0.0, seed) for seed in range(400)])
     assert spread == pytest.approx(sigma * np.linalg.norm(row), rel=0.1)
     assert final(5.0, 1) - final(0.0, 1) == pytest.approx(5.0 * (1 - eta * curvature) ** n, rel=1e-6)
@@ -454,7 +467,7 @@ def test_correlated_noise_beats_independent_noise_on_digits() -> None:
         factors = solve(parse_spec({**method_spec(method, ones(72), epochs=3), "tolerance": 1e-4}))
         found = []
         for seed in range(3):
-            noise = factorization_noise(factors, TARGET, model.shape, clip_norm=1.0, batch_size=60, seed=seed)
+            noise = FactorizationNoise(factors, TARGET, model.shape, clip_norm=1.0, batch_size=60, seed=seed)
             run = dp_ftrl(model, np.zeros(model.shape), order, PrivateSums(noise), optimizer=Sgd(learning_rate=1.0))
             found.append(test.accuracy(run.weights))
         return float(np.mean(found))

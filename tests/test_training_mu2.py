@@ -16,6 +16,7 @@ from factorize.training import (
     DIFFERENCED,
     Ball,
     Box,
+    FactorizationNoise,
     FilteredNoise,
     LinearRegression,
     Machine,
@@ -24,9 +25,9 @@ from factorize.training import (
     Quadratic,
     Rows,
     everywhere,
-    factorization_noise,
     fixed_order,
     full_batch,
+    machine_seeds,
     method_spec,
     mu2_noise,
     mu2_recipe,
@@ -157,7 +158,7 @@ def private_machines(rounds: int, sharing: int = 3) -> list[Machine]:
             model,
             fixed_order(rounds, 1),
             PrivateSums(
-                factorization_noise(factors, target, 3, clip_norm=1.0, batch_size=1, adjacency="replace_one", seed=seed)
+                FactorizationNoise(factors, target, 3, clip_norm=1.0, batch_size=1, adjacency="replace_one", seed=seed)
             ),
         )
         for seed, model in enumerate(regressions(sharing, rounds))
@@ -172,6 +173,14 @@ def test_processes_do_not_change_a_bit(processes: int) -> None:
     np.testing.assert_array_equal(here.weights, there.weights)
     assert here.calibration is not None
     assert here.calibration.mu == 8.0
+
+
+def test_machines_that_share_their_noise_are_refused() -> None:
+    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, batch_size=1, seed=0)
+    door = PrivateSums(made)
+    with pytest.raises(InvalidParameter, match="share their noise"):
+        untrusted_mu2([alone(LINE, 4, door), alone(LINE, 4, door)], np.zeros(1), learning_rate=0.1, project=everywhere)
+    assert len(set(machine_seeds(5, 100)) | set(machine_seeds(6, 100))) == 200
 
 
 def refusing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from factorize.spec import parse_spec
 from factorize.training import (
     INDEPENDENT,
     Ball,
+    FactorizationNoise,
     FilteredNoise,
     PlainSums,
     PrivateSums,
@@ -26,7 +27,6 @@ from factorize.training import (
     dp_ftrl,
     dp_srg,
     everywhere,
-    factorization_noise,
     fixed_order,
     full_batch,
     method_spec,
@@ -88,7 +88,7 @@ def test_without_decay_it_is_dp_memf_to_the_bit() -> None:
     model, order = digits(), fixed_order(60, 10, epochs=2)
     results = []
     for train in (dp_ftrl, dp_srg):
-        sums = PrivateSums(factorization_noise(factors, TARGET, model.shape, batch_size=10, seed=4))
+        sums = PrivateSums(FactorizationNoise(factors, TARGET, model.shape, batch_size=10, seed=4))
         options: dict[str, Any] = {"decay": 0.0} if train is dp_srg else {}
         run = train(model, np.zeros(model.shape), order, sums, optimizer=Sgd(learning_rate=0.3), **options)
         results.append(run.weights)
@@ -169,7 +169,7 @@ def test_recursive_gradients_learn_digits_privately() -> None:
 
     def train() -> np.ndarray:
         target = PrivacyTarget(epsilon=8.0, delta=1e-5)
-        sums = PrivateSums(factorization_noise(factors, target, model.shape, batch_size=60, seed=1))
+        sums = PrivateSums(FactorizationNoise(factors, target, model.shape, batch_size=60, seed=1))
         optimizer = Sgd(learning_rate=0.2, momentum=0.9)
         order = fixed_order(1440, 60, seed=0)
         return dp_srg(model, np.zeros(model.shape), order, sums, decay=0.1, optimizer=optimizer).weights

@@ -12,12 +12,12 @@ from factorize.training.accelerated import (
 )
 from factorize.training.clip import Contributions, Rows, clipped_sum
 from factorize.training.ftrl import dp_ftrl
-from factorize.training.machines import Machine
+from factorize.training.machines import Machine, machine_seeds
 from factorize.training.models import LinearRegression, OuterProducts, Quadratic, SoftmaxRegression
 from factorize.training.mu2 import mu2_recipe, trusted_mu2, untrusted_mu2
 from factorize.training.mu2_noise import mu2_noise
-from factorize.training.noise import DIFFERENCED, INDEPENDENT, FilteredNoise, NoiseSource, factorization_noise
-from factorize.training.optimizers import Sgd
+from factorize.training.noise import DIFFERENCED, INDEPENDENT, FactorizationNoise, FilteredNoise, NoiseSource
+from factorize.training.optimizers import Sgd, schedule_rates
 from factorize.training.orders import Order, fixed_order, full_batch
 from factorize.training.private_sums import PlainSums, PrivateSums
 from factorize.training.projections import Ball, Box, everywhere
@@ -41,6 +41,7 @@ __all__ = [
     "BlockSketch",
     "Box",
     "Contributions",
+    "FactorizationNoise",
     "FilteredNoise",
     "Lengths",
     "LinearRegression",
@@ -65,17 +66,18 @@ __all__ = [
     "dp_skgd",
     "dp_srg",
     "everywhere",
-    "factorization_noise",
     "fixed_order",
     "full_batch",
     "full_sketch",
     "importance",
+    "machine_seeds",
     "method_spec",
     "mu2_noise",
     "mu2_recipe",
     "mu2_workload",
     "ones",
     "paper_target",
+    "schedule_rates",
     "single_coordinates",
     "sketch_calibration",
     "srg_workload",

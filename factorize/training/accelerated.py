@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.training.clip import Contributions, GradientFunction, as_contributions
+from factorize.training.clip import Contributions, GradientFunction, contributions_at
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums, mean_divisor
 from factorize.training.projections import Projection
@@ -64,8 +64,8 @@ def accelerated_dp_srgd(
     """
 
     def increment(t: int, batch: np.ndarray, x: np.ndarray, previous: np.ndarray) -> Contributions:
-        here = as_contributions(gradient(x, batch), x.shape)
-        return here if t == 0 else here.combine(t + 1.0, as_contributions(gradient(previous, batch), x.shape), float(t))
+        here = contributions_at(gradient, x, batch)
+        return here if t == 0 else here.combine(t + 1.0, contributions_at(gradient, previous, batch), float(t))
 
     running = np.zeros(np.shape(start))
 
@@ -101,7 +101,7 @@ def accelerated_dp_sgd(
     """
 
     def increment(t: int, batch: np.ndarray, x: np.ndarray, previous: np.ndarray) -> Contributions:
-        return as_contributions(gradient(x, batch), x.shape)
+        return contributions_at(gradient, x, batch)
 
     def directions(t: int, released: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return z_step_factor * (t + 1.0) * released, released
@@ -147,9 +147,9 @@ def unaccelerated_dp_srgd(
     x = previous = np.array(start, dtype=np.float64)
     running = np.zeros_like(x)
     for t, batch in enumerate(order):
-        change = as_contributions(gradient(x, batch), x.shape)
+        change = contributions_at(gradient, x, batch)
         if t:
-            before = as_contributions(gradient(previous, batch), x.shape)
+            before = contributions_at(gradient, previous, batch)
             change = change.combine((t + 1.0) ** power, before, float(t) ** power)
         released = sums.release(change)
         running += released

@@ -17,7 +17,7 @@ import numpy as np
 from factorize.errors import InvalidParameter
 from factorize.gaussian import gaussian_epsilon
 from factorize.privacy import Adjacency, Calibration
-from factorize.training.clip import GradientFunction, Rows, as_contributions
+from factorize.training.clip import GradientFunction, Rows, contributions_at
 
 Trial = Callable[[int, int], float]
 """From (world, seed) to a score, larger where the releases look like world 1: worlds 0 and 1 are the neighbours."""
@@ -130,7 +130,7 @@ def neighbours(
 
     def planted(value: np.ndarray) -> GradientFunction:
         def function(weights: np.ndarray, batch: np.ndarray) -> Rows:
-            rows = np.array(as_contributions(gradient(weights, batch), weights.shape).dense(), dtype=np.float64)
+            rows = np.array(contributions_at(gradient, weights, batch).dense(), dtype=np.float64)
             rows[np.asarray(batch) == example] = value
             return Rows(rows)
 

@@ -71,23 +71,29 @@ shape (m, *weights.shape). An array of the weights' own shape is one contributio
 privacy is then the batch (a user's device, say), and the function must have used nobody else's data."""
 
 
-def as_contributions(gradient: np.ndarray | Contributions, shape: tuple[int, ...]) -> Contributions:
-    """Return what a gradient function gave as contributions to parameters of that shape.
+def contributions_at(gradient: GradientFunction, weights: np.ndarray, batch: np.ndarray) -> Contributions:
+    """Return what the examples of a batch contribute at these weights: one row each, or one for the whole batch.
 
     Raises:
-        InvalidParameter: an array of another shape.
+        InvalidParameter: the gradient function returned another shape, or another number of rows than the batch has
+            examples, so that one example could be in several.
     """
-    if not isinstance(gradient, np.ndarray):
-        return gradient
-    if gradient.shape == shape:
-        return Rows(gradient[None])
-    if gradient.shape[1:] == shape:
-        return Rows(gradient)
-    raise InvalidParameter(
-        f"the gradient function returned shape {gradient.shape} for weights of shape {shape}; return one gradient per "
-        f"example, (m, {', '.join(map(str, shape))}), or one for the whole batch",
-        field="gradient",
-    )
+    found = gradient(weights, batch)
+    if isinstance(found, np.ndarray):
+        found = Rows(found[None] if found.shape == weights.shape else found)
+        if found.array.shape[1:] != weights.shape:
+            raise InvalidParameter(
+                f"the gradient function returned shape {found.array.shape} for weights of shape {weights.shape}; "
+                f"return one gradient per example, shape {('m', *weights.shape)}, or one for the whole batch",
+                field="gradient",
+            )
+    if len(found) not in (len(batch), 1):
+        raise InvalidParameter(
+            f"the gradient function returned {len(found)} contributions for a batch of {len(batch)} examples; return "
+            "one per example, so that clipping bounds each example's, or one for the whole batch",
+            field="gradient",
+        )
+    return found
 
 
 def clipped_sum(contributions: Contributions, clip_norm: float) -> np.ndarray:

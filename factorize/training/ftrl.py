@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from factorize.training.clip import GradientFunction, as_contributions
+from factorize.training.clip import GradientFunction, contributions_at
 from factorize.training.optimizers import Optimizer
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums
@@ -54,7 +54,7 @@ def dp_ftrl(
     weights = np.array(start, dtype=np.float64)
     step = optimizer.begin()
     for t, batch in enumerate(order):
-        released = sums.release(as_contributions(gradient(weights, batch), weights.shape))
+        released = sums.release(contributions_at(gradient, weights, batch))
         weights = project(step(weights, released))
         observe(t, weights, released)
     return Run(weights, len(order), guarantee(sums))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from factorize.errors import FactorizeError, InvalidParameter
-from factorize.training.clip import GradientFunction, as_contributions, clipped_sum
+from factorize.training.clip import GradientFunction, clipped_sum, contributions_at
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums
 
@@ -46,11 +47,19 @@ class Machine:
             previous: x_{t-1}; not used in round 1.
         """
         batch = self.order[t - 1]
-        change = as_contributions(self.gradient(x, batch), x.shape)
+        change = contributions_at(self.gradient, x, batch)
         if t > 1:  # both gradients at the same samples: R24, algorithm 1, not the printed algorithm 2
-            before = as_contributions(self.gradient(previous, batch), x.shape)
+            before = contributions_at(self.gradient, previous, batch)
             change = change.combine(float(t), before, t - 1.0)
         return clipped_sum(change, self.clip) if self.sums is None else self.sums.release(change)
+
+
+def machine_seeds(seed: int, machines: int) -> list[int]:
+    """Return a secret seed for each machine, all made of one: machines that share their noise are not private."""
+    return [
+        int.from_bytes(hashlib.sha256(f"machine {i} of seed {int(seed)}".encode()).digest()[:16])
+        for i in range(machines)
+    ]
 
 
 class Fleet(Protocol):

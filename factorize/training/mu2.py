@@ -24,7 +24,7 @@ import numpy as np
 
 from factorize.errors import InvalidParameter
 from factorize.training.machines import Machine, fleet
-from factorize.training.private_sums import Sums, mean_divisor
+from factorize.training.private_sums import PrivateSums, Sums, mean_divisor
 from factorize.training.projections import Projection
 from factorize.training.runs import Observer, Run, guarantee, unobserved
 
@@ -69,6 +69,10 @@ def untrusted_mu2(
             raise InvalidParameter("an untrusted server needs machines with their own PrivateSums", field="machines")
         machine.sums.check(machine.order)
         mean_divisor(machine.sums, "DP-mu^2-FL")
+    private = [machine.sums for machine in machines if isinstance(machine.sums, PrivateSums)]
+    if len(set(map(id, private))) < len(private):
+        message = "machines share their noise, which is not private; give each its own, as with machine_seeds"
+        raise InvalidParameter(message, field="machines")
     with fleet(machines, processes) as workers:
 
         def ask(t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:

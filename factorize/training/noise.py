@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from factorize.client.noise import NoiseGenerator
-from factorize.client.normals import BLOCK, ReplayableNormals
+from factorize.client.normals import BLOCK, Normals, ReplayableNormals
+from factorize.client.structures import noise_source
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
 
@@ -24,8 +25,6 @@ INDEPENDENT = (1.0,)
 DIFFERENCED = (1.0, -1.0)
 """C^-1 = first differences, C = S: fresh noise for each running sum (anti-PGD, and DP-mu^2 as printed)."""
 
-_BLOCK_BYTES = 1 << 22
-
 
 class NoiseSource(Protocol):
     """The noise of one run."""
@@ -34,53 +33,68 @@ class NoiseSource(Protocol):
         """Return the noise of this step, of the shape of the parameters, and go on to the next."""
 
 
-class FactorizationRows:
-    """The rows of C^-1 of a `factorize.Factorization`, computed in blocks.
+class FactorizationNoise:
+    """The correlated noise of a factorization, calibrated to a privacy target.
+
+    What C needs to be turned into noise (a few vectors for streaming structures) is made at the first step, so that an
+    object that was not used yet can be sent to another process.
 
     Args:
-        factorization: anything with `rows("C_inv", start, stop)`, `shape("C_inv")` and `digest`.
-    """
-
-    def __init__(self, factorization: Any) -> None:
-        self._factorization = factorization
-        self.shape: tuple[int, int] = factorization.shape("C_inv")
-        self.digest = str(factorization.digest)
-
-    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on; blocks begin at multiples of their size, so that restarts repeat the bits."""
-        n = self.shape[0]
-        size = max(1, _BLOCK_BYTES // (8 * n))
-        for first in range(start - start % size, n, size):
-            yield from self._factorization.rows("C_inv", first, min(first + size, n))[max(0, start - first) :]
-
-
-def factorization_noise(
-    factors: Any,
-    target: PrivacyTarget,
-    shape: int | Sequence[int],
-    *,
-    clip_norm: float = 1.0,
-    batch_size: int | None = None,
-    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
-    seed: int,
-) -> NoiseGenerator:
-    """Return the correlated noise of a factorization, calibrated to a privacy target.
-
-    Args:
-        factors: a `factorize.Factorization` (in memory), or a `factorize.client.Factors` (from a service).
+        factors: a `factorize.Factorization` (in memory), or a `factorize.client.Factors` (file, store or service).
         target: the privacy asked for.
         shape: of the parameters.
         clip_norm: bound on one contribution to one step.
         batch_size: the fixed public divisor where steps are means.
         adjacency: `zero_out` or `replace_one`.
         seed: secret, `secrets.randbits(128)`; never used for a second run of the same factorization.
+
+    Attributes:
+        calibration: scale and guarantee.
+        step: the step whose noise comes next.
+        steps: n.
     """
-    if hasattr(factors, "noise"):
-        noise = factors.calibrate(target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
-        return factors.noise(noise, shape, seed=seed)
-    sensitivity = factors.certificate.sensitivity
-    noise = calibrate(sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
-    return NoiseGenerator(FactorizationRows(factors), noise, shape, seed=seed)
+
+    def __init__(
+        self,
+        factors: Any,
+        target: PrivacyTarget,
+        shape: int | Sequence[int],
+        *,
+        clip_norm: float = 1.0,
+        batch_size: int | None = None,
+        adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+        seed: int,
+    ) -> None:
+        sensitivity = factors.sensitivity if hasattr(factors, "sensitivity") else factors.certificate.sensitivity
+        self.calibration: Calibration = calibrate(
+            sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
+        )
+        self.steps: int = factors.steps if hasattr(factors, "steps") else factors.strategy.n
+        self._made: NoiseGenerator | None = None
+        self._factors, self._shape, self._seed = factors, shape, seed
+
+    @property
+    def step(self) -> int:
+        """The step whose noise comes next."""
+        return 0 if self._made is None else self._made.step
+
+    def next(self) -> np.ndarray:
+        """Return the noise of this step, float32.
+
+        Raises:
+            InvalidParameter: all n steps were taken.
+        """
+        if self._made is None:
+            self._made = self._make()
+        return self._made.next()
+
+    def _make(self) -> NoiseGenerator:
+        factors = self._factors
+        if hasattr(factors, "noise_source"):
+            source = factors.noise_source()
+        else:
+            source = noise_source(factors.strategy.structure, factors.strategy.tensors(), self.steps, factors.digest)
+        return NoiseGenerator(source, self.calibration, self._shape, seed=self._seed, precision="float64")
 
 
 def filtered_sensitivity(
@@ -174,7 +188,7 @@ class FilteredNoise:
         return (self.calibration.sigma * total).reshape(self.shape)
 
 
-def standard_row(normals: ReplayableNormals, step: int, size: int) -> np.ndarray:
+def standard_row(normals: Normals, step: int, size: int) -> np.ndarray:
     """Return the first entries of z_step, shape (size,), float64."""
     fresh = np.empty(size)
     for block, first in enumerate(range(0, size, BLOCK)):

@@ -21,6 +21,18 @@ class Optimizer(Protocol):
         """Return the step function of a new run, with a state of its own."""
 
 
+def schedule_rates(schedule: dict[str, Any], n: int) -> list[float]:
+    """Return a named schedule (`{"kind": "cosine", "final": 0.1}`, see docs/spec.md) as its n relative rates.
+
+    Raises:
+        InvalidSpec: no schedule of that name, or parameters that do not fit n.
+    """
+    from factorize.spec import parse_spec
+
+    spec = parse_spec({"workload": {"kind": "schedule", "n": n, "learning_rates": schedule}})
+    return [float(rate) for rate in spec.document()["workload"]["learning_rates"]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
     """SGD with heavy-ball or Nesterov momentum, a schedule and weight decay: the methods that workloads describe.

@@ -97,7 +97,14 @@ class PrivateSums:
 
         Raises:
             InvalidParticipation: saying which rule is broken.
+            InvalidParameter: some of the noise was used before: a second run would be at other steps.
         """
+        used: int = max(self.step, getattr(self._noise, "step", 0))
+        if used > 0:
+            raise InvalidParameter(
+                f"{used} steps of this noise were used before; every run needs noise with a seed of its own",
+                field="noise",
+            )
         steps: Any = getattr(self._noise, "steps", None)
         order.check(self.calibration.sensitivity.participation, steps)
 

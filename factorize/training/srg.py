@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.training.clip import GradientFunction, as_contributions
+from factorize.training.clip import GradientFunction, contributions_at
 from factorize.training.optimizers import Optimizer
 from factorize.training.orders import Order
 from factorize.training.private_sums import Sums, mean_divisor
@@ -69,9 +69,9 @@ def dp_srg(
     estimate = np.zeros_like(weights)
     step = optimizer.begin()
     for t, (batch, kept) in enumerate(zip(order, decays, strict=True)):
-        change = as_contributions(gradient(weights, batch), weights.shape)
+        change = contributions_at(gradient, weights, batch)
         if kept:
-            change = change.combine(1.0, as_contributions(gradient(previous, batch), weights.shape), kept)
+            change = change.combine(1.0, contributions_at(gradient, previous, batch), kept)
         released = sums.release(change)
         estimate = kept * estimate + released
         previous, weights = weights, project(step(weights, estimate))
