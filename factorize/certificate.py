@@ -16,7 +16,6 @@ from factorize.matrix import Matrix, check_dense
 from factorize.mechanisms import Banded
 from factorize.participation import Sensitivity
 from factorize.separated_bounds import separated_lower_bound
-from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome
 from factorize.spec import Spec
 
@@ -157,9 +156,12 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
 
 
 def _decode(spec: Spec, strategy: Matrix) -> _Decoder:
-    column, workload = strategy.coefficients(), spec.workload.coefficients
-    if column is not None and workload is not None and spec.objective.kind != "lambda_tau":
-        return _decode_toeplitz(spec, workload, column)
+    workload = spec.workload.coefficients
+    if workload is not None and spec.objective.kind != "lambda_tau":
+        with np.errstate(over="ignore", invalid="ignore"):
+            quotient = strategy.divide(workload)
+        if quotient is not None:
+            return _decode_toeplitz(spec, workload, strategy, quotient)
     if strategy.n > _WHOLE_CHECK:
         structured = _decode_structured(spec, strategy)
         if structured is not None:
@@ -168,11 +170,12 @@ def _decode(spec: Spec, strategy: Matrix) -> _Decoder:
     return _decode_dense(spec, strategy)
 
 
-def _decode_toeplitz(spec: Spec, workload: np.ndarray, column: np.ndarray) -> _Decoder:
+def _decode_toeplitz(spec: Spec, workload: np.ndarray, strategy: Matrix, quotient: np.ndarray) -> _Decoder:
     """B is Toeplitz too: row i holds its first i + 1 coefficients."""
     with np.errstate(over="ignore", invalid="ignore"):
-        quotient = series_quotient(workload, column)
-        residual = float(np.abs(series_product(quotient, column) - workload).max())
+        product = strategy.times(quotient)
+        assert product is not None  # what divides a series multiplies it
+        residual = float(np.abs(product - workload).max())
     _check_residual(residual, spec)
     errors = np.cumsum(quotient**2)
     return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None)

@@ -19,8 +19,7 @@ from factorize.encoding import canonical_json, read_json, tensor_digest
 from factorize.errors import CertificateError, CorruptObject, FactorizeError, InvalidParameter, TooLarge
 from factorize.layouts import build_matrix, describe
 from factorize.manifest import SCHEMA, check_manifest, manifest_digest
-from factorize.matrix import MAX_DENSE, Matrix, ToeplitzMatrix
-from factorize.series import series_quotient
+from factorize.matrix import MAX_DENSE, Matrix
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.workloads import UserMatrix
@@ -84,8 +83,8 @@ class Factorization:
 
     @cached_property
     def _decoder_coefficients(self) -> np.ndarray | None:
-        column, workload = self.strategy.coefficients(), self.spec.workload.coefficients
-        return None if column is None or workload is None else series_quotient(workload, column)
+        workload = self.spec.workload.coefficients
+        return None if workload is None else self.strategy.divide(workload)
 
     def shape(self, name: MatrixName) -> tuple[int, int]:
         """Return the shape of C, C_inv or B."""
@@ -181,8 +180,9 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
 
 
 def _materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:
-    if name == "C_inv" and isinstance(base.strategy, ToeplitzMatrix):
-        return "toeplitz", {"coefficients": base.strategy.inverse_coefficients}
+    inverse = base.strategy.divide(np.eye(1, base.strategy.n)[0]) if name == "C_inv" else None
+    if inverse is not None:
+        return "toeplitz", {"coefficients": inverse}
     if name == "B" and base._decoder_coefficients is not None:
         return "toeplitz", {"coefficients": base._decoder_coefficients}
     rows, n = base.shape(name)

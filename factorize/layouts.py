@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from factorize.banded import BandedMatrix
+from factorize.blt import BltMatrix
 from factorize.buffered import BufferedMatrix
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
@@ -22,12 +23,14 @@ _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "buffered": lambda parts, n: _buffered(parts, "decay"),
     "state_space": lambda parts, n: _buffered(parts, "transition"),
     "tree": lambda parts, n: read_tree(parts["tree.nodes"], parts["tree.restart"], parts.get("")),
+    "blt": lambda parts, n: BltMatrix(parts["theta"], parts["omega"], n),
     "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
 }
 
 
 def _inner(parts: Mapping[str, np.ndarray], n: int) -> Matrix:
-    return build_matrix("dense" if "" in parts else "toeplitz", parts, n)
+    structure = "dense" if "" in parts else "blt" if "theta" in parts else "toeplitz"
+    return build_matrix(structure, parts, n)
 
 
 def _buffered(parts: Mapping[str, np.ndarray], middle: str) -> Matrix:

@@ -13,9 +13,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from factorize.errors import InvalidStrategy, TooLarge
-from factorize.series import series_product_rows, series_quotient
+from factorize.series import series_product, series_product_rows, series_quotient
 from factorize.workloads.base import toeplitz_rows
-from factorize.workloads.state_space import StateSpace
+from factorize.workloads.state_space import StateSpace, scaling
 
 MAX_DENSE = 16_384
 
@@ -78,8 +78,18 @@ class Matrix(ABC):
         return None
 
     def coefficients(self) -> np.ndarray | None:
-        """Return the first column, shape (n,), if the matrix is Toeplitz; else None."""
+        """Return the first column, shape (n,), if the matrix is Toeplitz and its bits are stored; else None."""
         return None
+
+    def divide(self, series: np.ndarray) -> np.ndarray | None:
+        """Return a power series of shape (n,) over that of the first column if the matrix is Toeplitz, else None."""
+        column = self.coefficients()
+        return None if column is None else series_quotient(series, column)
+
+    def times(self, series: np.ndarray) -> np.ndarray | None:
+        """Return the product with the series of the first column if the matrix is Toeplitz, else None."""
+        column = self.coefficients()
+        return None if column is None else series_product(series, column)
 
     def bandwidth(self) -> int:
         """Return the number of diagonals that may be non-zero, the main one included."""
@@ -258,6 +268,14 @@ class ColumnScaled(Matrix):
     def bandwidth(self) -> int:
         """Scaling leaves zeros zero."""
         return self.inner.bandwidth()
+
+    def left_multiply(self, block: np.ndarray) -> np.ndarray:
+        """Scale the inner product's columns."""
+        return self.inner.left_multiply(block) * self.scale
+
+    def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
+        """(C D)^-1 is the inverse of C and then the inverse factors, which the workload is taken to begin with."""
+        return self.inner.decoder_errors(scaling(1.0 / self.scale).then(workload))
 
 
 def check_strategy(array: np.ndarray) -> np.ndarray:

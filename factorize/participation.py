@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from factorize.blt import BltMatrix
 from factorize.errors import CertificateError, InvalidParticipation
 from factorize.matrix import Bound, Matrix
 from factorize.model import Count, Frozen
@@ -214,12 +215,15 @@ def _leading_pattern(matrix: Matrix, separation: int, most: int) -> tuple[float,
 
     Otherwise the non-increasing majorant max_{s >= t} |c_s| gives an upper bound. Source: KL24, Theorem 2.
     """
-    column = matrix.coefficients()
-    if column is None:
-        return None
-    majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
-    monotone = bool((column == majorant).all())
-    squared = leading_pattern(of_doubles(majorant), separation, most)
+    if isinstance(matrix, BltMatrix):
+        monotone, squared = matrix.falls, matrix.leading_pattern(separation, most)
+    else:
+        column = matrix.coefficients()
+        if column is None:
+            return None
+        majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
+        monotone = bool((column == majorant).all())
+        squared = leading_pattern(of_doubles(majorant), separation, most)
     rule = "monotone Toeplitz: leading pattern" if monotone else "non-increasing majorant of the Toeplitz column"
     return root_above(squared), "exact" if monotone else "upper_bound", rule
 

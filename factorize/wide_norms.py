@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from factorize.blt import BltMatrix
 from factorize.matrix import Matrix
 from factorize.wide import Wide, check_finite, largest, of_doubles, root_above, running_sums, squares, sum_above
 
@@ -27,6 +28,9 @@ def largest_column(matrix: Matrix) -> Fraction | None:
         return sum_above(squares(column))
     if matrix.structure == "dense":
         return _largest_dense(matrix)
+    if isinstance(matrix, BltMatrix):
+        wide = matrix.wide_column()
+        return sum_above(wide.times(wide))
     norms = column_norms(matrix)
     return None if norms is None else largest(norms)
 
@@ -49,6 +53,11 @@ def _dense(matrix: Any) -> Wide:
 
 def _toeplitz(matrix: Any) -> Wide:
     return running_sums(squares(matrix.coefficients())).take(slice(None, None, -1))
+
+
+def _blt(matrix: Any) -> Wide:
+    column = matrix.wide_column()
+    return running_sums(column.times(column)).take(slice(None, None, -1))
 
 
 def _tree(matrix: Any) -> Wide:
@@ -101,6 +110,7 @@ _NORMS: dict[str, Callable[[Any], Wide | None]] = {
     "banded": _banded,
     "buffered": _buffered,
     "state_space": _buffered,
+    "blt": _blt,
     "tree": _tree,
     "scaled": _scaled,
 }

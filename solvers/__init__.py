@@ -24,6 +24,7 @@ from factorize.spec import Spec
 from factorize.workloads import UserMatrix, Workload
 from solvers import (
     banded,
+    blt,
     buffered_linear,
     closed_form,
     dense,
@@ -31,6 +32,7 @@ from solvers import (
     epochs,
     fft,
     max_error,
+    recursion_optimum,
     semidefinite,
     spectral,
     structured,
@@ -66,6 +68,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
         Entry(structured.solve, structured.supports, structured.estimate),
         Entry(epoch_optimum.solve, epoch_optimum.supports, epoch_optimum.estimate),
+        Entry(recursion_optimum.solve, recursion_optimum.supports, recursion_optimum.estimate),
         Entry(epochs.solve, epochs.supports, epochs.estimate),
         Entry(max_error.solve, max_error.supports, max_error.estimate),
         Entry(dense.solve, dense.supports, dense.estimate),
@@ -81,6 +84,8 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "banded_inverse_square_root": (
         Entry(closed_form.solve_banded_inverse_square_root, closed_form.supports, closed_form.estimate),
     ),
+    "blt": (Entry(blt.solve, blt.supports, blt.estimate),),
+    "anti_pgd": (Entry(closed_form.solve_anti_pgd, closed_form.supports, closed_form.estimate),),
     "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
     "tree": (Entry(tree.solve, tree.supports, tree.estimate),),
     "fft": (Entry(fft.solve, fft.supports, fft.estimate),),

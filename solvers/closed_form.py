@@ -1,4 +1,4 @@
-"""Strategies that are a formula: nu-Toeplitz (C24), square roots whole or cut to bands (KL24), the identity."""
+"""Strategies that are a formula: nu-Toeplitz (C24), square roots whole or cut to bands (KL24), anti-PGD, identity."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from factorize.blt import BltMatrix
 from factorize.certificate import certify
 from factorize.matrix import MAX_DENSE, ColumnScaled, Matrix, ToeplitzMatrix
-from factorize.mechanisms import BandedInverseSquareRoot, BandedSquareRoot, NuToeplitz
+from factorize.mechanisms import AntiPgd, BandedInverseSquareRoot, BandedSquareRoot, NuToeplitz
 from factorize.objective import LambdaTau
 from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -31,6 +32,11 @@ def supports(spec: Spec) -> str | None:
     """Return why a spec is outside these formulas, or None: every participation and objective is certified."""
     if spec.optimize_for is not None and spec.mechanism.kind == "nu_toeplitz":
         return refuse_weights(spec)
+    if isinstance(spec.mechanism, AntiPgd) and (spec.mechanism.damping or 0.0) > 1:
+        return (
+            f"damping={spec.mechanism.damping} exceeds 1, which turns differences into sums; use damping in [0, 1], 1 "
+            "being independent noise"
+        )
     return _refuse_bands(spec) if isinstance(spec.mechanism, _BANDED) else None
 
 
@@ -162,6 +168,19 @@ def root_coefficients(series: np.ndarray) -> np.ndarray:
     for t in range(1, n):
         root[t] = (series[t] - root[1:t] @ root[t - 1 : 0 : -1]) / (2.0 * root[0])
     return root
+
+
+def solve_anti_pgd(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return C with coefficients (1 - damping)^t: the noise of a step is z_t - (1 - damping) z_{t-1} (C24).
+
+    It is a buffered Toeplitz matrix with one buffer, and stored as that.
+    """
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, AntiPgd)
+    kept = np.array([1.0 - (mechanism.damping or 0.0)])
+    report = Reporter(progress)
+    report(1, None)
+    return Solution(BltMatrix(kept, kept, problem.n), Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
 
 
 def solve_identity(problem: Problem, progress: ProgressCallback) -> Solution:

@@ -297,3 +297,34 @@ def test_a_root_for_one_workload_evaluated_on_another():
     found = solve(banded_root(4), 16, workload=schedule, optimize_for={"kind": "prefix", "n": 16})
     assert found.strategy.column == pytest.approx([1, 0.5, 0.375, 0.3125], rel=1e-14)
     assert found.certificate.relative_gap > 0
+
+
+@pytest.mark.parametrize(
+    ("participation", "squared"),
+    [
+        ({"kind": "single"}, 12),
+        ({"kind": "fixed_epochs", "epochs": 3}, sum(min(t // 4 + 1, 3) ** 2 for t in range(12))),
+        ({"kind": "min_sep", "min_sep": 5}, sum((t // 5 + 1) ** 2 for t in range(12))),
+    ],
+)
+def test_anti_pgd_is_the_prefix_sum(participation, squared):
+    """C = S, so B = I: the loss is the squared sensitivity, which counts the participations so far."""
+    found = solve({"kind": "anti_pgd"}, 12, participation=participation)
+    assert found.strategy.dense().tolist() == np.tri(12).tolist()
+    assert found.rows("C_inv", 5, 6).tolist() == [[0, 0, 0, 0, -1, 1, 0, 0, 0, 0, 0, 0]]
+    assert found.certificate.sensitivity.value**2 == pytest.approx(squared, rel=1e-15)
+    assert found.certificate.sensitivity.kind == "exact"
+    assert found.certificate.loss.mean_squared == pytest.approx(squared, rel=1e-13)
+
+
+def test_damped_anti_pgd(vectors):
+    """gamma^2 = 1 / (nu (2 - nu)) in the limit (C24); damping 1 is independent noise."""
+    damping = 0.05
+    found = solve({"kind": "anti_pgd", "damping": damping}, 2000)
+    assert found.certificate.sensitivity.value**2 == pytest.approx(1 / (damping * (2 - damping)), rel=1e-12)
+    assert found.rows("C_inv", 3, 4)[0, :5] == pytest.approx([0, 0, -0.95, 1, 0], abs=1e-15)
+    plain = solve({"kind": "anti_pgd", "damping": 1.0}, 16)
+    assert plain.strategy.dense().tolist() == np.eye(16).tolist()
+    assert plain.certificate.loss.mean_squared == pytest.approx(17 / 2, rel=1e-15)
+    with pytest.raises(UnsupportedProblem, match="damping=1.5 exceeds 1"):
+        solve({"kind": "anti_pgd", "damping": 1.5}, 16)

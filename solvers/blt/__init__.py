@@ -1,0 +1,9 @@
+"""Buffered linear Toeplitz strategies: C and C^-1 from the same few numbers, by closed forms where there are any.
+
+parameters.py says which numbers are varied, closed_loss.py and series_loss.py what they cost, descent.py how the
+smallest cost is found, solver.py what a spec makes of all that.
+"""
+
+from solvers.blt.solver import LARGEST_BUFFERS, estimate, solve, supports
+
+__all__ = ["LARGEST_BUFFERS", "estimate", "solve", "supports"]

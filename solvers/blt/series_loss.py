@@ -1,0 +1,50 @@
+"""The loss for any workload and objective that the Toeplitz solver knows, by the chain rule through its column."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.blt.parameters import Alternating
+from solvers.toeplitz_gradients import ErrorForm, LeadingPattern, ToeplitzLoss
+
+Array = NDArray[np.float64]
+
+_BLOCK = 1024
+
+
+class SeriesLoss:
+    """log(sensitivity^2 error) in the variables of `Alternating`, O(n (buffers + log n)) per evaluation.
+
+    Args:
+        buffers: number of decays.
+        n: number of steps.
+        error: of the decoder.
+        sensitivity: of the column; with several participations exact, since the coefficients then fall.
+    """
+
+    def __init__(self, buffers: int, n: int, error: ErrorForm, sensitivity: LeadingPattern) -> None:
+        self.parameters = Alternating(buffers, free_end=sensitivity.count == 1)
+        self.loss = ToeplitzLoss(n, error, sensitivity)
+        self._exponents = np.arange(1.0, n - 1)
+
+    def __call__(self, variables: Array) -> tuple[float, Array]:
+        """Return the value, infinity where it is not finite, and its gradient."""
+        point = self.parameters.at(variables)
+        table = powers(point.theta, self.loss.n - 1)
+        value, slope = self.loss(np.concatenate([[1.0], point.omega @ table]))
+        by_place, by_scale = np.zeros(len(point.places)), np.zeros(len(point.places))
+        by_scale[1::2] = point.omega * (table @ slope[1:])
+        by_place[1::2] = -point.omega * (table[:, :-1] @ (slope[2:] * self._exponents))
+        return value, self.parameters.back(point, by_place, by_scale)
+
+
+def powers(theta: Array, count: int) -> Array:
+    """Return theta^t for t < count, shape (buffers, count): a table times a table."""
+    blocks = -(-count // _BLOCK)
+    with np.errstate(under="ignore"):
+        within = theta[:, None] ** np.arange(min(_BLOCK, count))
+        before = theta[:, None] ** (float(_BLOCK) * np.arange(blocks))
+        found = (before[:, :, None] * within[:, None, :]).reshape(len(theta), -1)[:, :count]
+    found[found < 1e-300] = 0.0
+    return found

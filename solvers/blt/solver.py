@@ -1,0 +1,163 @@
+"""The best buffered Toeplitz strategy for a spec: which loss applies, where to start, what to return."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.blt import BltMatrix
+from factorize.certificate import certify
+from factorize.matrix import MAX_DENSE, ColumnScaled, Matrix
+from factorize.mechanisms import Blt
+from factorize.objective import MaxError, Mean
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.workloads import Prefix
+from solvers import toeplitz
+from solvers.blt.closed_loss import ClosedLoss
+from solvers.blt.descent import minimise, progressions
+from solvers.blt.parameters import Point
+from solvers.blt.series_loss import SeriesLoss
+from solvers.budget import Estimate, estimate_of
+from solvers.evidence import LARGEST_SINGLE, evidence
+from solvers.problem import Problem, Reporter
+from solvers.toeplitz_gradients import LeadingPattern
+
+Array = NDArray[np.float64]
+
+LARGEST_BUFFERS = 15
+LARGEST_SERIES = 2**20
+_LARGEST_PAIRS = 2**21  # participations x buffers^2, and n x participations of the other loss
+_LARGEST_PATTERN = 2**31
+_SMALLEST_SHRINK = 2.0**-50
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    mechanism = spec.mechanism
+    assert isinstance(mechanism, Blt)
+    if mechanism.buffers > LARGEST_BUFFERS:
+        return (
+            f"buffers={mechanism.buffers} exceeds {LARGEST_BUFFERS}: so many decays of an optimum lie closer together "
+            "than double precision resolves; use fewer buffers, 4 to 8 are within a percent of the best Toeplitz matrix"
+        )
+    reason = toeplitz.supports(spec)
+    return reason or _refuse_size(spec, mechanism)
+
+
+def _refuse_size(spec: Spec, mechanism: Blt) -> str | None:
+    workload = spec.optimize_for or spec.workload
+    n, (_, count) = workload.n, _pattern(spec)
+    if mechanism.normalization == "columns" and n > MAX_DENSE and not isinstance(spec.participation, Single):
+        return (
+            f"normalised columns under several participations have no sensitivity rule above n={MAX_DENSE}, got n={n}; "
+            'use normalization "none"'
+        )
+    if _is_closed(spec):
+        if count * mechanism.buffers**2 > _LARGEST_PAIRS:
+            return (
+                f"{count} participations of {mechanism.buffers} buffers exceed {_LARGEST_PAIRS} pairs of buffers; use "
+                "fewer buffers, or a larger min_sep"
+            )
+        return None
+    if n > LARGEST_SERIES or n * count > _LARGEST_PATTERN:
+        return (
+            f"n={n} with {count} participations is above what this solver sums term by term (n={LARGEST_SERIES}, "
+            f"n x participations {_LARGEST_PATTERN}) without a closed form, which prefix sums have with objectives "
+            "'mean' and 'max'; use optimize_for with the prefix workload"
+        )
+    return None
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: some hundred evaluations of the loss, and the certificate's recursions of length n."""
+    mechanism = spec.mechanism
+    assert isinstance(mechanism, Blt)
+    workload = spec.optimize_for or spec.workload
+    n, m, (_, count) = float(workload.n), float(max(workload.m, workload.n)), _pattern(spec)
+    evidence_work = 800.0 * n**3 if n <= LARGEST_SINGLE else 0.0
+    certificate = 200.0 * n * mechanism.buffers
+    if _is_closed(spec):
+        return estimate_of(
+            entries=16 * n + 40.0 * count * mechanism.buffers**2,
+            multiplications=1e4 * count * mechanism.buffers**2 + certificate + evidence_work,
+        )
+    if not workload.time_invariant:
+        return estimate_of(entries=8 * n * m, multiplications=200 * n * n + 4 * n * n * m + evidence_work)
+    evaluations = 200 * (1500 * n + 20 * mechanism.buffers * n + count * n)
+    return estimate_of(entries=(40 + 4 * mechanism.buffers) * n, multiplications=evaluations + evidence_work)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the best strategy found with that many buffers; a local optimum, since the loss is not convex."""
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, Blt)
+    report = Reporter(progress)
+    separation, _ = _pattern(problem.spec)
+    loss = loss_of(problem, mechanism.buffers)
+    found = minimise(
+        loss,
+        progressions(loss.parameters, problem.n, separation),
+        tolerance=0.1 * problem.tolerance,
+        report=lambda step: report(step, None),
+    )
+    strategy = _normalised(problem.spec, _matrix(problem, loss.parameters.at(found.variables)))
+    return Solution(
+        strategy=strategy,
+        outcome=found.outcome,
+        iterations=found.steps,
+        dual=evidence(problem.spec, report),
+        class_gap=found.gap,
+    )
+
+
+def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
+    """Return the logarithm of the loss as a function of a few variables, and what they stand for."""
+    separation, count = _pattern(problem.spec)
+    if _is_closed(problem.spec):
+        mean = isinstance(problem.objective, Mean)
+        return ClosedLoss(buffers, problem.n, mean=mean, separation=separation, count=count)
+    pattern = LeadingPattern(separation, count, problem.n)
+    return SeriesLoss(buffers, problem.n, toeplitz.error_form(problem), pattern)
+
+
+def _is_closed(spec: Spec) -> bool:
+    return isinstance(spec.optimize_for or spec.workload, Prefix) and isinstance(spec.objective, (Mean, MaxError))
+
+
+def _pattern(spec: Spec) -> tuple[int, int]:
+    """Return separation and number of participations."""
+    n, participation = spec.workload.n, spec.participation
+    if isinstance(participation, FixedEpochs):
+        return n // participation.epochs, participation.epochs
+    if isinstance(participation, MinSep):
+        return participation.min_sep, participation.count(n)
+    return n, 1
+
+
+def _matrix(problem: Problem, point: Point) -> BltMatrix:
+    """Round the point to a matrix; over several participations its scales sum to at most 1 exactly, as the point's."""
+    omega = point.omega
+    while not isinstance(problem.participation, Single) and sum(map(Fraction, omega.tolist())) > 1:
+        omega = omega * (1.0 - _SMALLEST_SHRINK)
+    return BltMatrix(point.theta, omega, problem.n)
+
+
+def _normalised(spec: Spec, matrix: BltMatrix) -> Matrix:
+    """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the certified loss."""
+    mechanism = spec.mechanism
+    assert isinstance(mechanism, Blt)
+    dense = not isinstance(spec.participation, Single) or spec.workload.state_space() is None
+    if mechanism.normalization == "none" or (mechanism.normalization == "auto" and dense and matrix.n > MAX_DENSE):
+        return matrix
+    scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
+    if mechanism.normalization == "auto" and _loss(spec, scaled) >= _loss(spec, matrix):
+        return matrix
+    return scaled
+
+
+def _loss(spec: Spec, matrix: Matrix) -> float:
+    return certify(spec, matrix, {}, outcome=Outcome.CLOSED_FORM).loss.objective
