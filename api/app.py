@@ -12,6 +12,7 @@ import api.console
 import api.downloads
 import api.events
 import api.matrices
+import api.predictions
 import api.probes
 import api.routes
 from api.errors import install
@@ -55,7 +56,7 @@ def create_app(settings: Settings, *, service: Service | None = None) -> FastAPI
     )
     app.state.service = owned
     install(app)
-    for module in (api.routes, api.events, api.downloads, api.matrices, api.probes, api.console):
+    for module in (api.routes, api.events, api.downloads, api.matrices, api.predictions, api.probes, api.console):
         app.include_router(module.router)
     describe(app)
     app.add_middleware(RequestGuard, settings=settings)

@@ -115,7 +115,7 @@ class Results:
         Raises:
             InvalidParameter: the rows are outside the matrix.
         """
-        factorization = self._opened(result)
+        factorization = self.opened(result)
         last = factorization.shape(matrix)[0]
         first, end = start or 0, last if stop is None else stop
         if not 0 <= first <= end <= last:
@@ -142,7 +142,7 @@ class Results:
             found = self._result_if_there(index.get((_identity(result.manifest()), wanted)))
             if found is not None:
                 return found
-            base = self._opened(result)
+            base = self.opened(result)
             _check_memory(base, wanted, limit_mb)
             manifest = self.store.put(base.with_matrices([name for name in wanted if name != "C"]))
             index[_identity(manifest), wanted] = manifest["digest"]
@@ -184,7 +184,12 @@ class Results:
             return not self.store.blobs.damaged(result.file)
         return False
 
-    def _opened(self, result: Result) -> Factorization:
+    def opened(self, result: Result) -> Factorization:
+        """Return the factorization of a result; it stays open while there is room.
+
+        Raises:
+            CorruptObject: the stored bytes are damaged.
+        """
         found = self._open.get(result.digest)
         if found is None:
             with self._opening:

@@ -11,12 +11,15 @@ from api.errors import MEDIA_TYPE
 from factorize.spec import Spec
 
 _REFERENCE = "#/components/schemas/{model}"
-SPEC_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Spec"}}},
-    }
-}
+
+
+def json_body(model: str) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route whose body is a JSON document of a named schema."""
+    schema = {"$ref": _REFERENCE.format(model=model)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+SPEC_BODY = json_body("Spec")
 RAW_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -81,10 +84,33 @@ def describe(app: FastAPI) -> None:
             spec = Spec.model_json_schema(ref_template=_REFERENCE)
             schemas.update(spec.pop("$defs", {}))
             schemas.update({"Spec": spec, "Problem": _PROBLEM})
+            schemas.update(_unions())
             app.openapi_schema = found
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+
+
+def _unions() -> dict[str, Any]:
+    """Return the schemas of questions and plan requests."""
+    from factorize import plan, predict
+
+    found: dict[str, Any] = {}
+    for name, schema in (
+        ("Question", predict.ADAPTER.json_schema(ref_template=_REFERENCE)),
+        ("PlanRequest", plan.ADAPTER.json_schema(ref_template=_REFERENCE)),
+    ):
+        found.update(schema.pop("$defs", {}))
+        found[name] = schema
+    question = {"$ref": _REFERENCE.format(model="Question")}
+    digest = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "digest or spec digest of a stored result"}
+    found["PredictionRequest"] = {
+        "type": "object",
+        "required": ["question"],
+        "additionalProperties": False,
+        "properties": {"question": question, "factorization": digest},
+    }
+    return found
 
 
 def _drop_foreign_errors(document: dict[str, Any]) -> None:

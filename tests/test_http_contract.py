@@ -23,6 +23,8 @@ ROUTES = {
     ("get", "/v1/factorizations/{name}/events"),
     ("get", "/v1/factorizations/{name}/matrices/{matrix}"),
     ("post", "/v1/canonicalize"),
+    ("post", "/v1/plan"),
+    ("post", "/v1/predict"),
     ("post", "/v1/matrices"),
     ("get", "/v1/blobs/{sha256}"),
     ("get", "/healthz"),

@@ -17,6 +17,7 @@ from api.commands.calibrate import calibrate
 from api.commands.fsck import fsck
 from api.commands.get import get
 from api.commands.plot import plot
+from api.commands.predict import plan, predict
 from api.commands.serve import serve
 from api.commands.solve import solve
 from api.commands.verify import verify
@@ -25,7 +26,7 @@ from api.terminal import OutputForm, emit, remark
 from factorize.errors import FactorizeError
 
 NAME = "factorize"
-COMMANDS = (solve, batch, add, get, verify, plot, calibrate, serve, fsck)
+COMMANDS = (solve, batch, add, get, verify, plot, calibrate, predict, plan, serve, fsck)
 
 app = typer.Typer(
     name=NAME,

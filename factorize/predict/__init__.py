@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from factorize.errors import InvalidSpec, Violation
 from factorize.predict.accelerated import AcceleratedRate, AcceleratedRisk, IndependentGradientRisk
 from factorize.predict.coordinate import SketchedDescent, SketchedRate
 from factorize.predict.descent import (
@@ -29,6 +28,7 @@ from factorize.predict.federated import FactorizedFederatedRisk, FederatedRisk
 from factorize.predict.linear_regression import DpFtrlRate, LinearRegression, LinearRegressionFinite, MeanEstimation
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
 from factorize.predict.quadratic import Quadratic
+from factorize.unions import read_union
 
 QUESTIONS: dict[str, type[Question]] = {
     "accelerated_rate": AcceleratedRate,
@@ -74,8 +74,7 @@ AnyQuestion = Annotated[
     Field(discriminator="kind"),
 ]
 
-_ADAPTER: TypeAdapter[Question] = TypeAdapter(AnyQuestion)
-_MOST_VIOLATIONS = 20
+ADAPTER: TypeAdapter[Question] = TypeAdapter(AnyQuestion)
 
 
 def parse_question(document: Mapping[str, Any]) -> Question:
@@ -84,10 +83,7 @@ def parse_question(document: Mapping[str, Any]) -> Question:
     Raises:
         InvalidSpec: it is none; one violation per problem, each with a pointer to its field.
     """
-    try:
-        return _ADAPTER.validate_python(dict(document))
-    except ValidationError as error:
-        raise InvalidSpec([_violation(entry) for entry in error.errors(include_url=False)[:_MOST_VIOLATIONS]]) from None
+    return read_union(ADAPTER, QUESTIONS, document)
 
 
 def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) -> Prediction:
@@ -105,14 +101,6 @@ def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) 
     """
     asked = question if isinstance(question, Question) else parse_question(question)
     return asked.answer(inverse)
-
-
-def _violation(entry: Any) -> Violation:
-    """Return a violation without the union's tag in its pointer."""
-    path = [part for part in entry["loc"] if part not in QUESTIONS]
-    given = entry.get("input")
-    shown = f"; got {str(given)[:40]!r}" if isinstance(given, (str, int, float, bool)) else ""
-    return Violation("".join(f"/{part}" for part in path), f"{entry['msg']}{shown}")
 
 
 __all__ = ["QUESTIONS", "AnyQuestion", "Basis", "Prediction", "Question", "Relation", "ask", "parse_question"]

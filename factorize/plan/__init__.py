@@ -1,0 +1,48 @@
+"""From a data set and a privacy target to everything that a run needs: steps, batch, noise, step sizes and the spec.
+
+A request is plain data with a `system`, one of the papers' training systems. The plan rounds the counts first and
+computes the noise for the counts that will be run: rounding them afterwards would be a privacy failure. Its noise is
+for sens(C) = 1, which dense, banded and buffered mechanisms have; for any other, `factorize calibrate` gives sigma
+from the certified sensitivity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from factorize.plan.descent import AcceleratedPlan, DpFtrlPlan, DpSrgPlan
+from factorize.plan.recipes import Mu2Plan, SkgdPlan
+from factorize.plan.request import Plan, PlanRequest
+from factorize.unions import read_union
+
+SYSTEMS: dict[str, type[PlanRequest]] = {
+    "dp_ftrl": DpFtrlPlan,
+    "dp_srg": DpSrgPlan,
+    "accelerated_srgd": AcceleratedPlan,
+    "dp_skgd": SkgdPlan,
+    "mu2": Mu2Plan,
+}
+"""The one list: system to request."""
+
+AnyPlan = Annotated[DpFtrlPlan | DpSrgPlan | AcceleratedPlan | SkgdPlan | Mu2Plan, Field(discriminator="system")]
+ADAPTER: TypeAdapter[PlanRequest] = TypeAdapter(AnyPlan)
+
+
+def plan(request: PlanRequest | Mapping[str, Any]) -> Plan:
+    """Return the full parameter set for a request.
+
+    Args:
+        request: one of `SYSTEMS`, or its JSON form.
+
+    Raises:
+        InvalidSpec: not a request; one violation per problem, each with a pointer to its field.
+        ConditionNotMet: no run with these numbers is covered.
+        InvalidParameter: a value is outside its range.
+    """
+    return (request if isinstance(request, PlanRequest) else read_union(ADAPTER, SYSTEMS, request)).plan()
+
+
+__all__ = ["SYSTEMS", "AnyPlan", "Plan", "PlanRequest", "plan"]

@@ -1,0 +1,114 @@
+"""What a plan holds, and what all requests for one have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from factorize.errors import ConditionNotMet
+from factorize.model import Count, Frozen, Positive
+from factorize.predict import Prediction
+from factorize.privacy import Adjacency, PrivacyTarget
+
+AdjacencyName = Literal["zero_out", "replace_one"]
+Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A full parameter set.
+
+    Attributes:
+        system: which training system.
+        parameters: of the algorithm, in the names of `factorize.training`.
+        noise: the target, the noise multiplier, and sigma per entry of Z at sensitivity 1.
+        spec: what to solve, in the contract's JSON form; None where the noise is independent by definition.
+        predictions: what the papers promise at these parameters.
+        notes: what was rounded, dropped or assumed.
+    """
+
+    system: str
+    parameters: Mapping[str, Any]
+    noise: Mapping[str, Any]
+    spec: Mapping[str, Any] | None
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        return {
+            "system": self.system,
+            "parameters": dict(self.parameters),
+            "noise": dict(self.noise),
+            "spec": None if self.spec is None else dict(self.spec),
+            "predictions": {name: prediction.document() for name, prediction in self.predictions.items()},
+            "notes": list(self.notes),
+        }
+
+
+class PlanRequest(Frozen):
+    """Base of the requests.
+
+    Attributes:
+        examples: n, size of the data set.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        adjacency: `zero_out` or `replace_one`.
+    """
+
+    default_adjacency: ClassVar[AdjacencyName] = "zero_out"
+
+    examples: Count
+    epsilon: Positive
+    delta: Delta
+    adjacency: AdjacencyName | None = None
+
+    @property
+    def relation(self) -> Adjacency:
+        """The adjacency, the system's own where none is named."""
+        return Adjacency.parse(self.adjacency or self.default_adjacency)
+
+    def plan(self) -> Plan:
+        """Return the full parameter set.
+
+        Raises:
+            ConditionNotMet: no run with these numbers is covered; the message says what to change.
+        """
+        raise NotImplementedError  # every system has its own; tests/test_plan.py sees to it
+
+    def noise(self, clip_norm: float, divisor: int) -> dict[str, Any]:
+        """Return the noise of one Gaussian mechanism with sensitivity 1, for means with a fixed divisor."""
+        target = PrivacyTarget(epsilon=self.epsilon, delta=self.delta)
+        multiplier = target.noise_multiplier
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "adjacency": self.relation.value,
+            "noise_multiplier": multiplier,
+            "clip_norm": clip_norm,
+            "batch_size": divisor,
+            "sigma_at_sensitivity_1": multiplier * self.relation.factor * clip_norm / divisor,
+            "mu": 1 / multiplier,
+            "rho": 1 / (2 * multiplier**2),
+        }
+
+    def batches(self, batch_size: int) -> int:
+        """Return the full batches of one pass.
+
+        Raises:
+            ConditionNotMet: there is none.
+        """
+        if batch_size > self.examples:
+            raise ConditionNotMet(
+                f"batch_size={batch_size} makes no full batch of {self.examples} examples; use at most {self.examples}",
+                field="/batch_size",
+            )
+        return self.examples // batch_size
+
+    def dropped(self, batch_size: int) -> tuple[str, ...]:
+        """Say how many examples a fixed order with full batches leaves out."""
+        left = self.examples % batch_size
+        return (f"{left} of {self.examples} examples are in no batch (drop-last)",) if left else ()

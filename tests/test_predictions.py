@@ -1,0 +1,86 @@
+"""Questions and plans through the two doors: the command line and HTTP give the answers of the library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+from servers import LiveService
+
+from factorize import load
+from factorize.plan import plan
+from factorize.predict import ask
+
+MEAN = {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}
+QUADRATIC = {"kind": "quadratic", "eigenvalues": [1, 0.1], "learning_rate": 0.1, "sigma": 0.5}
+PLAN = {"system": "dp_ftrl", "examples": 1000, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6}
+SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "square_root"}}
+
+
+@pytest.fixture
+def factorize(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
+
+
+def test_the_command_line_answers_like_the_library(factorize: CommandLine, tmp_path: Path) -> None:
+    assert factorize("predict", json.dumps(MEAN), "--output", "json").json() == ask(MEAN).document()
+    text = factorize("predict", "-", stdin=json.dumps(MEAN)).out
+    assert "basis: exact" in text and "theorem 2.1" in text and "0.00679678526" in text
+    file = tmp_path / "c.safetensors"
+    assert factorize("solve", json.dumps(SPEC), "--to", file).code == 0
+    answer = factorize("predict", json.dumps(QUADRATIC), "--factorization", file, "--output", "json").json()
+    assert answer == ask(QUADRATIC, load(file)).document()
+    assert "give one" in factorize("predict", json.dumps(QUADRATIC)).error(2)
+    assert "/learning_rate" in factorize("predict", json.dumps({**MEAN, "learning_rate": "1"})).error(2)
+
+
+def test_the_command_line_plans_and_solves_the_plan(factorize: CommandLine) -> None:
+    document = factorize("plan", json.dumps(PLAN), "--output", "json").json()
+    assert document == plan(PLAN).document()
+    assert "noise_multiplier" in factorize("plan", json.dumps(PLAN)).out
+    assert factorize("solve", json.dumps(document["spec"]), "--output", "json").json()["certificate"]["converged"]
+    assert "/batch_size" in factorize("plan", json.dumps({**PLAN, "batch_size": 0})).error(2)
+    factorize("plan", "[1]").error(2)
+
+
+def test_http_answers_like_the_library(live_service: LiveService) -> None:
+    answer = live_service.send("POST", "/v1/predict", {"question": MEAN})
+    assert (answer.status, answer.json()) == (200, ask(MEAN).document())
+    manifest = live_service.solve(SPEC)
+    for name in (manifest["digest"], manifest["spec_digest"]):
+        about = live_service.send("POST", "/v1/predict", {"question": QUADRATIC, "factorization": name})
+        assert about.status == 200
+        assert about.json()["terms"]["noise"] > 0
+    made = live_service.send("POST", "/v1/plan", PLAN)
+    assert (made.status, made.json()) == (200, plan(PLAN).document())
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"question": {**MEAN, "rho": -1}}, "/rho"),
+        ({"question": MEAN, "colour": 1}, "/colour"),
+        ({"question": 3}, "/question"),
+        ({}, "/question"),
+        ({"question": MEAN, "factorization": 3}, "/factorization"),
+        ("[]", ""),
+    ],
+)
+def test_a_bad_question_is_a_problem_at_its_field(live_service: LiveService, body: Any, pointer: str) -> None:
+    problem = live_service.send("POST", "/v1/predict", body).problem(422, "invalid-spec")
+    assert problem["errors"][0]["pointer"] == pointer
+
+
+def test_other_bad_requests(live_service: LiveService) -> None:
+    predict, make = "/v1/predict", "/v1/plan"
+    live_service.send("POST", predict, "{").problem(400, "malformed-json")
+    live_service.send("POST", predict, {"question": QUADRATIC}).problem(422, "invalid-parameter")
+    live_service.send("POST", predict, {"question": MEAN, "factorization": "0" * 64}).problem(404, "not-found")
+    live_service.send("POST", predict, {"question": MEAN, "factorization": "x"}).problem(422, "invalid-parameter")
+    live_service.send("POST", make, {**PLAN, "system": "sgd"}).problem(422, "invalid-spec")
+    live_service.send("POST", make, {**PLAN, "batch_size": 5000}).problem(422, "invalid-parameter")
+    live_service.send("POST", make, "3").problem(422, "invalid-spec")
+    assert live_service.send("GET", make).status == 405
