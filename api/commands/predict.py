@@ -42,13 +42,14 @@ def predict(
     emit(output, found, _prediction_text(found))
 
 
-def plan(request: RequestText, output: Output = OutputForm.TEXT) -> None:
+def plan(request: RequestText, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Turn a data set, a privacy target and a training system into steps, noise, step sizes and a spec.
 
     Systems: dp_ftrl, dp_srg, accelerated_srgd, dp_skgd, mu2; their fields are in docs/predict.md.
     """
     from factorize.plan import plan as make
 
+    _ = store  # taken as by every command; a plan reads and writes nothing
     found = make(_read(request)).document()
     emit(output, found, _plan_text(found))
 
