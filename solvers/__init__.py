@@ -40,9 +40,10 @@ from solvers import (
     tree,
 )
 from solvers.budget import Estimate, refuse_beyond_memory
+from solvers.compare import compare
 from solvers.problem import Problem
 
-__all__ = ["SOLVERS", "Entry", "Estimate", "choose", "estimate", "solve"]
+__all__ = ["SOLVERS", "Entry", "Estimate", "choose", "compare", "estimate", "solve"]
 
 LARGEST_AUTOMATIC = 8192
 BUFFERS_AUTOMATIC = 8
@@ -182,8 +183,8 @@ def _entry(spec: Spec) -> Entry:
     kind = spec.mechanism.kind
     if kind not in SOLVERS:
         raise UnsupportedProblem(
-            f"mechanism {kind!r} is a strategy of your own, certified by `factorize add` and never solved; to solve, use "
-            f"one of {', '.join(sorted(SOLVERS))}",
+            f"mechanism {kind!r} is a strategy of your own, certified by `factorize add` and never solved; to solve, "
+            f"use one of {', '.join(sorted(SOLVERS))}",
             field="/mechanism/kind",
         )
     reasons = [entry.supports(spec) for entry in SOLVERS[kind]]

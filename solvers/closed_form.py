@@ -17,7 +17,8 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.dense import refuse_weights
-from solvers.evidence import LARGEST_SINGLE, evidence
+from solvers.evidence import evidence
+from solvers.evidence import work as evidence_cost
 from solvers.problem import Problem, Reporter
 from solvers.toeplitz_gradients import square_root
 
@@ -61,7 +62,7 @@ def estimate(spec: Spec) -> Estimate:
     if needs_decoder(spec):
         needed = estimate_of(entries=8.0 * n * m, multiplications=tuned * 2.0 * n * n * m)
         return refuse_beyond_dense(needed, n, m)
-    evidence_work = 800.0 * n**3 if n <= LARGEST_SINGLE else 0.0
+    evidence_work = evidence_cost(spec)
     return estimate_of(entries=40.0 * n, multiplications=tuned * 500.0 * n + evidence_work)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import numpy as np
 
 from factorize.errors import Cancelled, SolveFailed
+from factorize.mechanisms import IdentityMechanism
 from factorize.objective import MaxError
-from factorize.participation import FixedEpochs, Single
+from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import Spec
 from solvers.problem import Problem, Reporter, StepReport
 
@@ -18,6 +23,19 @@ LARGEST_RING = 1 << 22  # n x epochs^2
 _ACCURACY = 1e-7
 
 
+_shared: ContextVar[dict[str, dict[str, np.ndarray]] | None] = ContextVar("shared evidence", default=None)
+
+
+@contextmanager
+def sharing_evidence() -> Iterator[None]:
+    """Within this block, find evidence once for each workload, participation and objective."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
 def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
     """Return dual evidence for the workload that the spec evaluates on, or nothing where that is too dear.
 
@@ -25,6 +43,40 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         spec: canonical spec.
         report: told nothing of this side calculation, but asked after each step whether to go on.
     """
+    shared = _shared.get()
+    if shared is None:
+        return _found(spec, report)
+    plain = {"mechanism": IdentityMechanism(kind="identity"), "tolerance": 0.5, "optimize_for": None}
+    key = spec.model_copy(update=plain).digest
+    if key not in shared:
+        shared[key] = _found(spec, report)
+    return shared[key]
+
+
+def work(spec: Spec) -> float:
+    """Return the multiplications that the evidence takes, about."""
+    own, n = Problem(spec.model_copy(update={"optimize_for": None})), float(spec.workload.n)
+    side, participation = max(own.n, own.workload.m), spec.participation
+    if isinstance(spec.objective, MaxError):
+        from solvers.max_error import is_structured
+
+        if not isinstance(participation, Single) or is_structured(own.workload):
+            return 3e5 * n
+        return 3000.0 * n**3 if side <= LARGEST_TWO_SIDED else 0.0
+    if isinstance(participation, MinSep):
+        from solvers.banded_evidence import work as separated
+
+        return separated(spec)
+    if isinstance(participation, FixedEpochs):
+        by_rings = own.n * participation.epochs**2 <= LARGEST_RING and _rings(own, participation.epochs)
+        return 3000.0 * n * participation.epochs**2 if by_rings else 3000.0 * n**3 if side <= LARGEST_EPOCHS else 0.0
+    from solvers.structured import SMALLEST, structure_of
+
+    structured = SMALLEST <= own.n <= LARGEST_STRUCTURED and structure_of(own.workload, own.spec) is not None
+    return 12_000.0 * n if structured else 800.0 * n**3 if side <= LARGEST_SINGLE else 0.0
+
+
+def _found(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
     own = Problem(spec.model_copy(update={"optimize_for": None}))
 
     def quiet(step: int, _gap: float | None) -> None:
@@ -43,6 +95,10 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
             from solvers.epochs import dual_factors
 
             return {"factors": dual_factors(own, _ACCURACY, quiet)}
+        if isinstance(spec.participation, MinSep):
+            from solvers.banded_evidence import banded_evidence
+
+            return banded_evidence(spec, report)
     except Cancelled:
         raise
     except SolveFailed:

@@ -28,7 +28,8 @@ from factorize.mechanisms import Fft
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.evidence import LARGEST_SINGLE, evidence
+from solvers.evidence import evidence
+from solvers.evidence import work as evidence_cost
 from solvers.problem import Problem, Reporter
 
 Array = NDArray[np.float64]
@@ -48,7 +49,7 @@ def supports(spec: Spec) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: a Cholesky factor, a triangular solve and the certificate, all of n x n arrays."""
     n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
-    evidence_work = 800.0 * n**3 if n <= LARGEST_SINGLE else 0.0
+    evidence_work = evidence_cost(spec)
     needed = estimate_of(entries=8.0 * n * m, multiplications=4.0 * n * n * m + evidence_work)
     return refuse_beyond_dense(needed, n, m)
 

@@ -26,7 +26,8 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.tree import TreeMatrix, level_count
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.evidence import LARGEST_SINGLE, evidence
+from solvers.evidence import evidence
+from solvers.evidence import work as evidence_cost
 from solvers.problem import Problem, Reporter
 
 Array = NDArray[np.float64]
@@ -47,7 +48,7 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: log2(n) numbers for each step, and n x n arrays for a workload that is no recursion."""
     n, m = float(spec.workload.n), float(max(spec.workload.m, spec.workload.n))
     levels = level_count(spec.workload.n) + 1.0
-    evidence_work = 800.0 * n**3 if n <= LARGEST_SINGLE else 0.0
+    evidence_work = evidence_cost(spec)
     if n > _WHOLE_CHECK and spec.workload.state_space() is None:
         needed = estimate_of(entries=4 * n * m, multiplications=4 * n * n * m)
         return refuse_beyond_dense(needed, int(n), int(m))

@@ -1,0 +1,93 @@
+"""What to compare for a spec: every mechanism, in the sizes that a memory budget or a default ladder asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.spec import Spec
+
+BUFFERS = 4
+"""Vectors of state of the mechanisms with buffers, where no budget names a number."""
+BANDS = 16
+"""Diagonals of the mechanisms with bands, where no budget names a number of vectors."""
+LARGEST_CONE = 16
+"""The conic reference takes seconds from here on."""
+
+_NORMALISED = ("none", "columns")
+
+
+def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the mechanisms to compare as plain data, cheap ones first, each kind with its column normalisation.
+
+    Args:
+        spec: canonical; its own mechanism comes first if it has a name.
+        buffers: vectors of state that may be kept, or None for a ladder of sizes.
+    """
+    if spec.mechanism.kind not in ("auto", "added"):
+        yield spec.mechanism.model_dump(exclude_none=True)
+    yield {"kind": "identity"}
+    yield {"kind": "anti_pgd"}
+    yield from _both({"kind": "square_root"})
+    yield from _both({"kind": "nu_toeplitz", "nu": "tune"})
+    yield from _both({"kind": "toeplitz"})
+    for bands in _bands(spec, buffers):
+        for kind in ("banded_toeplitz", "banded_square_root", "banded_inverse_square_root"):
+            yield from _both({"kind": kind, "bands": bands})
+        yield {"kind": "banded", "bands": bands}
+    for count in _buffers(spec, buffers):
+        yield from _both({"kind": "blt", "buffers": count})
+        yield {"kind": "buffered_linear", "buffers": count}
+    yield from _trees(spec)
+    yield {"kind": "fft"}
+    yield {"kind": "fft", "decoder": "optimal"}
+    yield {"kind": "dense"}
+    if spec.workload.n <= LARGEST_CONE:
+        yield {"kind": "semidefinite"}
+
+
+def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield the mechanisms that no comparison tries, with the reason."""
+    if spec.mechanism.kind != "spectral":
+        yield (
+            "spectral",
+            "needs a learning rate and a curvature, which this spec does not hold; use its own spec to add it",
+        )
+    if spec.workload.n > LARGEST_CONE:
+        yield (
+            "semidefinite",
+            f"is a reference for n <= {LARGEST_CONE}, and dense has the same optimum; use dense",
+        )
+
+
+def _both(mechanism: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from ({**mechanism, "normalization": normalization} for normalization in _NORMALISED)
+
+
+def _bands(spec: Spec, buffers: int | None) -> list[int]:
+    """Return the numbers of diagonals: a budget's, or a usual one and the largest that keeps a user's steps apart."""
+    n, apart = spec.workload.n, separation(spec)
+    if buffers is not None:
+        return [min(buffers + 1, n)]
+    return sorted({min(BANDS, apart), apart} if apart < n else {min(BANDS, n)})
+
+
+def separation(spec: Spec) -> int:
+    """Return the smallest number of steps between two participations of one user; n for a single one."""
+    participation = spec.participation
+    if isinstance(participation, FixedEpochs):
+        return spec.workload.n // participation.epochs
+    return participation.min_sep if isinstance(participation, MinSep) else spec.workload.n
+
+
+def _buffers(spec: Spec, buffers: int | None) -> list[int]:
+    count = min(BUFFERS if buffers is None else buffers, max(spec.workload.n // 2, 1))
+    return [count] if count else []
+
+
+def _trees(spec: Spec) -> Iterator[dict[str, Any]]:
+    decoders = ("online", "honaker_online", "honaker_full")
+    yield from ({"kind": "tree", "decoder": decoder} for decoder in decoders)
+    if not isinstance(spec.participation, Single):
+        yield {"kind": "tree", "decoder": "honaker_full", "restart_every": separation(spec)}

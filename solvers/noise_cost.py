@@ -1,0 +1,100 @@
+"""What a step of noise costs, for each structure of C: vectors of state, and operations for each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.matrix import Matrix
+from factorize.mechanisms import BandedInverseSquareRoot
+from factorize.spec import Spec
+
+Tensors = Mapping[str, np.ndarray]
+
+
+class NoiseCost(NamedTuple):
+    """Of x_t = (C^-1 z)_t, beside drawing z_t.
+
+    Attributes:
+        vectors: numbers kept from step to step for each parameter; a structure without a recursion keeps all of z.
+        flops: additions and multiplications for each parameter and step, on average over the steps.
+    """
+
+    vectors: int
+    flops: float
+
+
+def noise_cost(spec: Spec, strategy: Matrix) -> NoiseCost:
+    """Return the cost of the recursion that the client uses for this structure (factorize/client/recurrences.py).
+
+    Args:
+        spec: with the mechanism; the inverse of a banded inverse has few diagonals, which C does not show.
+        strategy: C.
+    """
+    parts, n = strategy.tensors(), strategy.n
+    if isinstance(spec.mechanism, BandedInverseSquareRoot):
+        cost = _few_diagonals(spec.mechanism.bands)
+    else:
+        structure = next(name for suffix, name in _TELLING if suffix in parts)
+        cost = _COSTS[structure](parts, n)
+    return NoiseCost(cost.vectors, cost.flops + 1.0) if "column_scale" in parts else cost
+
+
+def _all_rows(n: int) -> NoiseCost:
+    """Row t is a sum over z_0 .. z_t: t + 1 products, t sums."""
+    return NoiseCost(n, float(n))
+
+
+def _few_diagonals(bands: int) -> NoiseCost:
+    return NoiseCost(bands - 1, 2.0 * (bands - 1) + (bands > 1))
+
+
+def _toeplitz(parts: Tensors, n: int) -> NoiseCost:
+    bands = len(parts["coefficients"])
+    return _few_diagonals(bands) if bands < n or bands == 1 else _all_rows(n)
+
+
+def _buffered(parts: Tensors, n: int) -> NoiseCost:
+    """Of x = (z - output . s) / diagonal, s = decay s + input x: 2 p + 1 and 3 p."""
+    buffers = parts["decay"].shape[1]
+    return NoiseCost(buffers, 5.0 * buffers + 1)
+
+
+def _state_space(parts: Tensors, n: int) -> NoiseCost:
+    """As with buffers, each state being a combination of those in its block."""
+    states = parts["input"].shape[1]
+    return NoiseCost(states, 2.0 * states + 1 + 2.0 * states + (2.0 * parts["transition"].shape[-1] - 1) * states)
+
+
+def _blt(parts: Tensors, n: int) -> NoiseCost:
+    """Of x = z - omega . s, s = theta s + x: 2 p and 2 p."""
+    buffers = len(parts["theta"])
+    return NoiseCost(buffers, 4.0 * buffers)
+
+
+def _tree(parts: Tensors, n: int) -> NoiseCost:
+    """One product and one sum for each block behind the step, one division, and the carries: about one sum a step."""
+    nodes = parts["tree.nodes"]
+    return NoiseCost(len(nodes) - 1, 2.0 * np.count_nonzero(nodes[1:]) / nodes.shape[1] + 2)
+
+
+_COSTS: dict[str, Callable[[Tensors, int], NoiseCost]] = {
+    "tree": _tree,
+    "state_space": _state_space,
+    "buffered": _buffered,
+    "blt": _blt,
+    "banded": lambda parts, n: _few_diagonals(len(parts["bands"])),
+    "toeplitz": _toeplitz,
+    "dense": lambda parts, n: _all_rows(n),
+}
+_TELLING = (
+    ("tree.nodes", "tree"),
+    ("transition", "state_space"),
+    ("decay", "buffered"),
+    ("theta", "blt"),
+    ("bands", "banded"),
+    ("coefficients", "toeplitz"),
+    ("", "dense"),
+)
