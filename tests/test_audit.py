@@ -31,6 +31,7 @@ from factorize.training import (
     dp_srg,
     everywhere,
     method_spec,
+    mu2_workload,
     ones,
     sketch_calibration,
     srg_workload,
@@ -250,6 +251,31 @@ def test_dp_mu2_with_independent_noise(trusted: bool) -> None:
         return score(collected(train))
 
     holds_and_is_tight(audit(trial, mu2_door(DIFFERENCED, steps, 0).calibration, trials=TRIALS, seed=6))
+
+
+def test_dp_mu2_with_a_factorization_of_its_own() -> None:
+    """Theorem of mathematics L.4: increments with the noise of the optimum for q."""
+    steps = 8
+    factors = solve(parse_spec(method_spec("dp_mf", mu2_workload(steps, "q"))))
+    worlds = planted(2, "replace_one")
+    score = likelihood_ratio(factors.rows("C", 0, steps), difference([2], steps, clip_norm=1.0, factor=2))
+
+    def door(seed: int) -> PrivateSums:
+        return PrivateSums(
+            FactorizationNoise(factors, TARGET, D, clip_norm=1.0, batch_size=1, adjacency="replace_one", seed=seed)
+        )
+
+    def trial(world: int, seed: int) -> float:
+        machines = [Machine(worlds[world], one_by_one(steps), door(seed))]
+        return score(
+            collected(
+                lambda observe: untrusted_mu2(
+                    machines, np.zeros(D), learning_rate=0.01, project=everywhere, observe=observe
+                )
+            )
+        )
+
+    holds_and_is_tight(audit(trial, door(0).calibration, trials=TRIALS, seed=13))
 
 
 def test_the_printed_sample_index_of_the_trusted_server_fails() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import PrivacyTarget
 from factorize.spec import parse_spec
@@ -153,6 +155,23 @@ def test_orders_within_the_participation_pass() -> None:
     fixed_order(6, 2, epochs=2).check({"kind": "fixed_epochs", "epochs": 2})
     fixed_order(6, 2, epochs=2).check({"kind": "min_sep", "min_sep": 3})
     Order([np.array([0, 1]), np.array([2])]).check(SINGLE, steps=5)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3))
+def test_the_check_of_one_epoch_is_that_of_all_steps(seed: int, batches: int, epochs: int) -> None:
+    """Against the steps of every example written out."""
+    generator = np.random.default_rng(seed)
+    order = Order([generator.permutation(5)[: generator.integers(1, 4)] for _ in range(batches)], epochs=epochs)
+    steps = [[t for t, batch in enumerate(order) if example in batch] for example in range(5)]
+    gaps = [b - a for found in steps for a, b in zip(found, found[1:], strict=False)]
+    for min_sep in range(1, len(order) + 1):
+        participation = {"kind": "min_sep", "min_sep": min_sep, "max_participations": 3}
+        allowed = min(gaps, default=min_sep) >= min_sep and max(map(len, steps)) <= 3
+        if allowed:
+            order.check(participation)
+        else:
+            with pytest.raises(InvalidParticipation):
+                order.check(participation)
 
 
 def test_an_order_longer_than_the_factorization_is_refused() -> None:
@@ -426,6 +445,44 @@ def test_every_method_has_a_valid_spec(method: Any) -> None:
     spec = parse_spec(method_spec(method, Sgd(learning_rate=0.1, momentum=0.9).workload(12), **METHODS[method]))
     assert spec.workload.kind == "momentum"
     assert spec.canonical() == spec
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_noise_of_every_method_has_the_covariance_of_its_noising_matrix(method: Any) -> None:
+    """Made from minimal state where C has structure: 4,000 coordinates at sensitivity s show s^2 (C^T C)^-1."""
+    factors = solve(parse_spec(method_spec(method, ones(12), **METHODS[method])))
+    noise = FactorizationNoise(factors, TARGET, 4000, seed=2)
+    rows = np.array([noise.next() for _ in range(12)]) / noise.calibration.sigma
+    inverse = factors.rows("C_inv", 0, 12)
+    expected = inverse @ inverse.T
+    assert np.abs(np.cov(rows) - expected).max() < 0.08 * expected.max()
+    with pytest.raises(InvalidParameter, match="past n=12"):
+        noise.next()
+
+
+def test_noise_from_a_file_is_noise_from_memory(tmp_path: Path) -> None:
+    factors = solve(parse_spec(method_spec("dp_mf", ones(6))))
+    factors.save(tmp_path / "factors.safetensors")
+    doors = [
+        FactorizationNoise(source, TARGET, 3, seed=1) for source in (factors, load(tmp_path / "factors.safetensors"))
+    ]
+    for _ in range(6):
+        np.testing.assert_array_equal(doors[0].next(), doors[1].next())
+    assert doors[0].calibration.sigma == doors[1].calibration.sigma
+
+
+def test_a_banded_strategy_trains_in_any_order_that_keeps_the_distance() -> None:
+    """min_sep 3: examples 0..3 in batches of one, twice, four steps apart; three batches of one are too close."""
+    participation = {"kind": "min_sep", "min_sep": 4}
+    factors = solve(
+        parse_spec({"workload": ones(8), "participation": participation, "mechanism": {"kind": "banded", "bands": 4}})
+    )
+    problem, optimizer = Quadratic(np.ones(2), np.ones(2)), Sgd(learning_rate=0.1)
+    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, batch_size=1, seed=0))
+    assert dp_ftrl(problem, np.zeros(2), fixed_order(4, 1, epochs=2), sums, optimizer=optimizer).steps == 8
+    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, batch_size=1, seed=0))
+    with pytest.raises(InvalidParticipation, match="3 apart, below min_sep=4"):
+        dp_ftrl(problem, np.zeros(2), fixed_order(3, 1, epochs=2), sums, optimizer=optimizer)
 
 
 def test_a_method_with_the_wrong_parameters_is_refused() -> None:

@@ -218,6 +218,8 @@ def test_what_cannot_be_run_is_refused() -> None:
         untrusted_mu2([alone(LINE, 2), alone(LINE, 3)], np.zeros(1), **options)
     with pytest.raises(InvalidParameter, match="at least one machine"):
         untrusted_mu2([], np.zeros(1), **options)
+    with pytest.raises(InvalidParameter, match="batch_size=2"):
+        trusted_mu2([alone(LINE, 2, None), alone(LINE, 2, None)], np.zeros(1), PLAIN, **options)
     with pytest.raises(InvalidParameter, match="processes=-1"):
         untrusted_mu2([alone(LINE, 2)], np.zeros(1), processes=-1, **options)
     made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, batch_size=1, seed=0)

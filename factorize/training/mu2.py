@@ -17,7 +17,7 @@ server: each machine releases its own increments with its own noise. Trusted ser
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +116,13 @@ def trusted_mu2(
         raise InvalidParameter(message, field="machines")
     for machine in machines:
         sums.check(machine.order)
-    mean_divisor(sums, "DP-mu^2-FL")
+    samples = sum(len(machine.order[0]) for machine in machines)
+    if mean_divisor(sums, "DP-mu^2-FL") != samples:
+        raise InvalidParameter(
+            f"the calibration is for means over {sums.batch_size}, but one round has {samples} samples on "
+            f"{len(machines)} machines; calibrate with batch_size={samples}",
+            field="batch_size",
+        )
     with fleet([machine.clipping(sums.clip_norm) for machine in machines], processes) as workers:
 
         def ask(t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
@@ -127,7 +133,7 @@ def trusted_mu2(
 
 
 def _descend(
-    ask: object,
+    ask: Callable[[int, np.ndarray, np.ndarray], np.ndarray],
     start: np.ndarray,
     rounds: int,
     learning_rate: float,
@@ -135,7 +141,6 @@ def _descend(
     observe: Observer,
 ) -> np.ndarray:
     """Run the server: anytime averaging of the iterates, with the estimates as they come. Returns x_T."""
-    assert callable(ask)
     x = previous = w = np.array(start, dtype=np.float64)
     estimate = np.zeros_like(x)
     for t in range(1, rounds + 1):

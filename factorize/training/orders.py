@@ -64,12 +64,7 @@ class Order:
         n = len(self) if steps is None else steps
         if len(self) > n:
             raise InvalidParticipation(f"the order has {len(self)} steps, the factorization n={n}; use a larger n")
-        index = np.concatenate(list(self))
-        step = np.repeat(np.arange(len(self)), [len(batch) for batch in self])
-        by_example = np.lexsort((step, index))
-        index, step = index[by_example], step[by_example]
-        gaps = np.diff(step)[index[1:] == index[:-1]]
-        most = int(np.unique(index, return_counts=True)[1].max(initial=0))
+        gaps, most = self._gaps()
         reason = _violation(participation, n, gaps, most)
         if reason:
             raise InvalidParticipation(
@@ -77,6 +72,21 @@ class Order:
                 f"{self.participation}, or for min_sep, and calibrate again",
                 field="order",
             )
+
+    def _gaps(self) -> tuple[np.ndarray, int]:
+        """Return the distances between neighbouring steps of one example, and the most steps that one takes part in.
+
+        One epoch is looked at: the next begins after its last batch, with the same steps.
+        """
+        index = np.concatenate(self._batches)
+        step = np.repeat(np.arange(len(self._batches)), [len(batch) for batch in self._batches])
+        by_example = np.lexsort((step, index))
+        index, step = index[by_example], step[by_example]
+        gaps = np.diff(step)[index[1:] == index[:-1]]
+        _, first, counts = np.unique(index, return_index=True, return_counts=True)
+        if self.epochs > 1:
+            gaps = np.concatenate([gaps, len(self._batches) + step[first] - step[first + counts - 1]])
+        return gaps, self.epochs * int(counts.max(initial=0))
 
 
 def _violation(participation: Mapping[str, Any], n: int, gaps: np.ndarray, most: int) -> str | None:
