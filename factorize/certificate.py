@@ -138,7 +138,7 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
     loss = _losses(sensitivity.value, decoder)
     bound = lower_bound(spec, dual, strategy=strategy, weighted_decoder=decoder.weighted)
     bound = bound or separated_lower_bound(spec, dual)
-    class_bound = class_lower_bound(spec, strategy, decoder.objective)
+    class_bound = class_lower_bound(spec, strategy, decoder.objective, dual)
     gap = None if bound is None or bound.objective <= 0 else loss.objective / bound.objective - 1
     class_gap = None if class_bound is None else loss.objective / class_bound.objective - 1
     judged = gap if class_gap is None else class_gap

@@ -1,5 +1,7 @@
 """Lower bounds within a class: matrices with at most `bands` diagonals and equal column norms.
 
+Toeplitz classes have theirs in `factorize/toeplitz_bounds.py`.
+
 Let X = C^T C with X_ij = 0 for |i - j| >= bands, M = T^T T for the target T, f = tr(M X^-1), W = X^-1 M X^-1, and
 let E be W in the band, without its diagonal. W - E is a dual matrix of the class: for every Y of the class with unit
 diagonal, tr((W - E) Y) = tr W. With Q = (M^1/2 W M^1/2)^1/2, so that tr Q = f, and D = M^1/2 E M^1/2,
@@ -28,7 +30,7 @@ smallest eigenvalue of X; beyond n = 2048, where f comes from a recursion of cov
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,11 +38,12 @@ import numpy as np
 from factorize.banded import BandedMatrix
 from factorize.bounds import LowerBound
 from factorize.errors import ConditionNotMet
-from factorize.matrix import Matrix
-from factorize.mechanisms import Banded
+from factorize.matrix import Matrix, ToeplitzMatrix
+from factorize.mechanisms import Banded, BandedToeplitz, Toeplitz
 from factorize.participation import AnyParticipation, FixedEpochs, MinSep
 from factorize.rounding import UNIT
 from factorize.spec import Spec
+from factorize.toeplitz_bounds import toeplitz_lower_bound
 from factorize.workloads.base import BidiagonalInverse
 
 BAND_RULE = "second-order dual of the band, over matrices with these bands and equal column norms"
@@ -73,18 +76,25 @@ class BandGap:
         return self.least_norm * (self.loss * (1 - self.rounding) - self.excess) * (1 - 8 * UNIT)
 
 
-def class_lower_bound(spec: Spec, strategy: Matrix, objective: float) -> LowerBound | None:
+def class_lower_bound(
+    spec: Spec, strategy: Matrix, objective: float, dual: Mapping[str, np.ndarray] | None = None
+) -> LowerBound | None:
     """Return a bound on the objective over the mechanism's class, or None where none is known.
 
     Args:
         spec: canonical spec.
         strategy: C.
         objective: of C at sensitivity 1, as the certificate computed it.
+        dual: evidence, which Toeplitz columns that can overlap need.
     """
+    if spec.optimize_for is not None:
+        return None
+    if isinstance(spec.mechanism, (Toeplitz, BandedToeplitz)) and isinstance(strategy, ToeplitzMatrix):
+        return toeplitz_lower_bound(spec, strategy, dual or {})
     if not isinstance(spec.mechanism, Banded) or not isinstance(strategy, BandedMatrix):
         return None
     bands = spec.mechanism.bands
-    if spec.optimize_for is not None or spec.objective.kind == "max" or strategy.bandwidth() > bands:
+    if spec.objective.kind == "max" or strategy.bandwidth() > bands:
         return None
     try:
         count = squared_sensitivity(spec.participation, spec.workload.n, bands)

@@ -1,12 +1,14 @@
 """The best Toeplitz strategy, whole or banded: projected gradients with FFTs.
 
 The loss log(E S) is not convex in the coefficients, so what is found is a stationary point, and the outcome says so.
-The gap to the optimum over *all* matrices comes from the certificate's dual bound. Started at the square root of the
-workload's series (C C = A, which is optimal for the max objective) the descent takes about ten steps at every n.
+Where columns cannot overlap, the certificate then proves it the global optimum of the class, and elsewhere it bounds
+what is left to gain (factorize/toeplitz_bounds.py). The gap to the optimum over *all* matrices is another bound.
+Started at the square root of the workload's series (C C = A, which is optimal for the max objective) the descent takes
+about ten steps at every n.
 
 Sensitivity under several participations is exact for two kinds of column only, and the search stays inside them:
 non-negative coefficients that do not increase (KL24, Theorem 2), where each step is projected by isotonic regression;
-and, under min_sep, at most `min_sep` diagonals, where any signs will do.
+and at most as many diagonals as steps lie between two participations, where any signs will do.
 
 For n above 4096 and one participation the search starts from the solution at n / 16: relative to the square root,
 coefficients depend on t / n to a few parts in a thousand, so that two or three steps at full length remain.
@@ -32,6 +34,7 @@ from solvers.dense import refuse_weights
 from solvers.evidence import LARGEST_SINGLE, evidence
 from solvers.problem import Problem, Reporter
 from solvers.projected_gradient import Minimum, descend
+from solvers.toeplitz_evidence import class_evidence
 from solvers.toeplitz_gradients import (
     DisjointColumns,
     ErrorForm,
@@ -98,7 +101,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=strategy,
         outcome=best.outcome,
         iterations=sum(minimum.steps for minimum in found),
-        dual=evidence(problem.spec, report),
+        dual=evidence(problem.spec, report) | class_evidence(problem, error, best.x, report),
         class_gap=best.gap,
     )
 
@@ -133,8 +136,10 @@ def classes(problem: Problem) -> Iterator[ColumnClass]:
     if isinstance(participation, Single):
         yield ColumnClass(LeadingPattern(n, 1, n), bands, monotone=False)
     elif isinstance(participation, FixedEpochs):
-        separation = n // participation.epochs
-        yield ColumnClass(LeadingPattern(separation, participation.epochs, n), bands, monotone=True)
+        separation, count = n // participation.epochs, participation.epochs
+        yield ColumnClass(DisjointColumns(separation, count, n), min(bands, separation), monotone=False)
+        if bands > separation:
+            yield ColumnClass(LeadingPattern(separation, count, n), bands, monotone=True)
     elif isinstance(participation, MinSep):
         count = participation.count(n)
         narrow = min(bands, participation.min_sep)

@@ -270,6 +270,13 @@ class DisjointColumns:
         return float(half @ column), 2.0 * half
 
 
+class SensitivityForm(Protocol):
+    """A squared sensitivity as a function of a column."""
+
+    def value_and_gradient(self, column: Array) -> tuple[float, Array]:
+        """Return the form and its derivative with respect to the column, shape (bands,)."""
+
+
 class ToeplitzLoss:
     """log(E S) of a Toeplitz strategy and its gradient.
 
@@ -279,7 +286,7 @@ class ToeplitzLoss:
         sensitivity: S.
     """
 
-    def __init__(self, n: int, error: ErrorForm, sensitivity: LeadingPattern | DisjointColumns) -> None:
+    def __init__(self, n: int, error: ErrorForm, sensitivity: SensitivityForm) -> None:
         self.n = n
         self.error = error
         self.sensitivity = sensitivity
