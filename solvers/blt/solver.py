@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from factorize.blt import BltMatrix
 from factorize.certificate import certify
-from factorize.matrix import MAX_DENSE, ColumnScaled, Matrix
+from factorize.matrix import MAX_DENSE, Matrix
 from factorize.mechanisms import Blt
 from factorize.objective import MaxError, Mean
 from factorize.participation import FixedEpochs, MinSep, Single
@@ -19,10 +19,12 @@ from factorize.workloads import Prefix
 from solvers import toeplitz
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions
+from solvers.blt.normalised import best_point, unit_columns
 from solvers.blt.parameters import Point
 from solvers.blt.series_loss import SeriesLoss
 from solvers.budget import Estimate, estimate_of
-from solvers.evidence import LARGEST_SINGLE, evidence
+from solvers.evidence import evidence
+from solvers.evidence import work as evidence_cost
 from solvers.problem import Problem, Reporter
 from solvers.toeplitz_gradients import LeadingPattern
 
@@ -78,11 +80,11 @@ def estimate(spec: Spec) -> Estimate:
     assert isinstance(mechanism, Blt)
     workload = spec.optimize_for or spec.workload
     n, m, (_, count) = float(workload.n), float(max(workload.m, workload.n)), _pattern(spec)
-    evidence_work = 800.0 * n**3 if n <= LARGEST_SINGLE else 0.0
+    evidence_work = evidence_cost(spec)
     certificate = 200.0 * n * mechanism.buffers
     if _is_closed(spec):
         return estimate_of(
-            entries=16 * n + 40.0 * count * mechanism.buffers**2,
+            entries=24 * n + 40.0 * count * mechanism.buffers**2,
             multiplications=1e4 * count * mechanism.buffers**2 + certificate + evidence_work,
         )
     if not workload.time_invariant:
@@ -104,9 +106,12 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         tolerance=0.1 * problem.tolerance,
         report=lambda step: report(step, None),
     )
-    strategy = _normalised(problem.spec, _matrix(problem, loss.parameters.at(found.variables)))
+    plain = _matrix(problem, loss.parameters.at(found.variables))
+    point = None
+    if mechanism.normalization != "none":
+        point = best_point(problem, loss, found.variables, lambda step: report(found.steps + step, None))
     return Solution(
-        strategy=strategy,
+        strategy=_normalised(problem, plain, None if point is None else _matrix(problem, point)),
         outcome=found.outcome,
         iterations=found.steps,
         dual=evidence(problem.spec, report),
@@ -146,16 +151,22 @@ def _matrix(problem: Problem, point: Point) -> BltMatrix:
     return BltMatrix(point.theta, omega, problem.n)
 
 
-def _normalised(spec: Spec, matrix: BltMatrix) -> Matrix:
-    """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the certified loss."""
-    mechanism = spec.mechanism
+def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> Matrix:
+    """Return the matrix with its columns scaled to norm 1 if that is asked for; with `auto`, if it lowers the loss.
+
+    Args:
+        problem: what is asked.
+        plain: the best matrix without scaling.
+        other: the best one for scaling, where it is known.
+    """
+    spec, mechanism = problem.spec, problem.spec.mechanism
     assert isinstance(mechanism, Blt)
     dense = not isinstance(spec.participation, Single) or spec.workload.state_space() is None
-    if mechanism.normalization == "none" or (mechanism.normalization == "auto" and dense and matrix.n > MAX_DENSE):
-        return matrix
-    scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
-    if mechanism.normalization == "auto" and _loss(spec, scaled) >= _loss(spec, matrix):
-        return matrix
+    if mechanism.normalization == "none" or (mechanism.normalization == "auto" and dense and plain.n > MAX_DENSE):
+        return plain
+    scaled = unit_columns(plain if other is None else other)
+    if mechanism.normalization == "auto" and _loss(spec, scaled) >= _loss(spec, plain):
+        return plain
     return scaled
 
 
