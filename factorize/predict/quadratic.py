@@ -24,7 +24,7 @@ from factorize.predict.prediction import (
     require,
     rows_wanted,
 )
-from factorize.predict.rows import inverse_rows
+from factorize.predict.rows import inverse_blocks
 
 _TOEPLITZ = ("toeplitz", "banded_toeplitz", "blt")
 
@@ -117,14 +117,9 @@ class Quadratic(Question):
 
     def _swept(self, inverse: Inverse, n: int) -> np.ndarray:
         """Squared norms of the coefficients on Z, O(n^2) per coordinate."""
-        eigenvalues = np.array(self.eigenvalues)[:, None]
-        position, velocity = np.zeros((2, len(self.eigenvalues), n))
-        squares = np.zeros((n + 1, len(self.eigenvalues)))
-        for t, row in enumerate(inverse_rows(inverse)):
-            velocity = self.momentum * velocity + eigenvalues * position + row
-            position -= self.learning_rate * velocity
-            squares[t + 1] = np.einsum("ij,ij->i", position, position)
-        return squares
+        from factorize.predict.sweeps import swept
+
+        return swept(inverse_blocks(inverse), n, np.array(self.eigenvalues), self.learning_rate, self.momentum)
 
     def _filtered(self, inverse: Inverse, n: int) -> np.ndarray:
         """The same for a Toeplitz C^-1: one filter per coordinate, O(n)."""

@@ -32,8 +32,8 @@ class NoiseSums:
     last: float
 
 
-def inverse_rows(inverse: Inverse) -> Iterator[np.ndarray]:
-    """Yield the rows of C^-1.
+def inverse_blocks(inverse: Inverse) -> Iterator[np.ndarray]:
+    """Yield blocks of consecutive rows of C^-1.
 
     Raises:
         TooLarge: more than `MAX_STEPS` of them.
@@ -43,15 +43,16 @@ def inverse_rows(inverse: Inverse) -> Iterator[np.ndarray]:
         raise TooLarge(f"n={n} rows of n numbers are too many to read for a prediction; the limit is n={MAX_STEPS}")
     step = max(1, _BLOCK_BYTES // (8 * n))
     for start in range(0, n, step):
-        yield from inverse.rows("C_inv", start, min(start + step, n))
+        yield inverse.rows("C_inv", start, min(start + step, n))
 
 
 def prefix_rows(inverse: Inverse) -> Iterator[np.ndarray]:
     """Yield the rows of B = S C^-1, each valid until the next."""
     total = np.zeros(inverse.shape("C_inv")[1])
-    for row in inverse_rows(inverse):
-        total += row
-        yield total
+    for block in inverse_blocks(inverse):
+        for row in block:
+            total += row
+            yield total
 
 
 def prefix_norms(inverse: Inverse) -> np.ndarray:
