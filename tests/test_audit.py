@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from printed_algorithms import printed_memf, printed_srg, printed_trusted_mu2
+from training_cases import nothing
 
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
@@ -54,11 +55,6 @@ TRIALS = 600
 D = 2
 LONG = np.array([60.0, 80.0])  # longer than every clip norm here: all of it is clipped away but the direction
 DIRECTION = LONG / 100
-
-
-def nothing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    """All other examples contribute nothing: the adversary knows them anyway."""
-    return np.zeros((len(batch), *weights.shape))
 
 
 def one_by_one(steps: int, *, epochs: int = 1) -> Order:

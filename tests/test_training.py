@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from training_cases import digits, nothing, unit_door
 
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -45,18 +46,6 @@ from solvers import solve
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
 SINGLE = {"kind": "single"}
-
-
-class UnitNoise:
-    """Noise that is one unit row per step: what comes out is a row of the workload."""
-
-    def __init__(self, n: int) -> None:
-        self.steps = n
-        self.step = -1
-
-    def next(self) -> np.ndarray:
-        self.step += 1
-        return np.eye(self.steps)[self.step]
 
 
 def independent(steps: int, shape: int, **options: Any) -> PrivateSums:
@@ -316,10 +305,10 @@ def test_every_optimizer_is_the_workload_that_it_names(optimizer: Sgd) -> None:
     """With zero gradients and unit noise, minus the weights are rows of A times the scale of the rates."""
     n, rows = 6, []
     dp_ftrl(
-        lambda weights, batch: np.zeros((1, n)),
+        nothing,
         np.zeros(n),
         full_batch(1, n),
-        PrivateSums(UnitNoise(n), independent(n, n, participation={"kind": "fixed_epochs", "epochs": n}).calibration),
+        unit_door(n),
         optimizer=optimizer,
         observe=lambda step, weights, release: rows.append(-weights),
     )
@@ -513,11 +502,7 @@ def test_restarts_make_the_strategy_of_dp_mf_plus_block_diagonal() -> None:
 
 def test_correlated_noise_beats_independent_noise_on_digits() -> None:
     """DP-MEMF beside DP-SGD at (2, 1e-5), zero-out: 3 epochs of 24 batches, the same seeds, rate and clip norm."""
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    model = SoftmaxRegression(x[:1440] / 16, y[:1440], 10)
-    test = SoftmaxRegression(x[1440:] / 16, y[1440:], 10)
+    model, test = digits(1440), digits(357, first=1440)
     order = fixed_order(1440, 60, epochs=3, seed=0)
 
     def accuracy(method: Any) -> float:

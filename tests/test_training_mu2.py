@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from training_cases import nothing, unit_door
 
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.matrix import ToeplitzMatrix
@@ -43,10 +44,6 @@ PLAIN = PlainSums(batch_size=1)
 
 def alone(gradient: Any, rounds: int, sums: Any = PLAIN) -> Machine:
     return Machine(gradient, fixed_order(rounds, 1), sums)
-
-
-def nothing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    return np.zeros((len(batch), *weights.shape))
 
 
 def square_root(n: int) -> tuple[np.ndarray, float]:
@@ -103,23 +100,11 @@ def test_increments_are_clipped_per_sample() -> None:
     np.testing.assert_allclose(released[0], [0.45, 0.6])
 
 
-class UnitNoise:
-    def __init__(self, n: int) -> None:
-        self.steps = n
-        self.step = -1
-
-    def next(self) -> np.ndarray:
-        self.step += 1
-        return np.eye(self.steps)[self.step]
-
-
 def test_noise_reaches_the_output_by_the_workload_of_x() -> None:
     """With zero gradients, minus the iterates over eta are the rows of V S^2; x_T is row T-2."""
     n, rows = 6, []
-    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), n, steps=n, batch_size=1, seed=0)
-    door = PrivateSums(UnitNoise(n), made.calibration)
     run = untrusted_mu2(
-        [alone(nothing, n, door)],
+        [alone(nothing, n, unit_door(n))],
         np.zeros(n),
         learning_rate=0.5,
         project=everywhere,

@@ -6,21 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from training_cases import digits, nothing, unit_door
 
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.spec import parse_spec
 from factorize.training import (
-    INDEPENDENT,
     Ball,
     FactorizationNoise,
-    FilteredNoise,
     PlainSums,
     PrivateSums,
     Quadratic,
     Rows,
     Sgd,
-    SoftmaxRegression,
     accelerated_dp_sgd,
     accelerated_dp_srgd,
     accelerated_recipe,
@@ -39,35 +37,6 @@ from solvers import solve
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
 LINE = Quadratic(np.array([1.0]), np.array([1.0]))  # f = (x - 1)^2 / 2
 START = np.zeros(1)
-
-
-class UnitNoise:
-    """One unit row per step, so that what comes out is a row of a linear map."""
-
-    def __init__(self, n: int) -> None:
-        self.steps = n
-        self.step = -1
-
-    def next(self) -> np.ndarray:
-        self.step += 1
-        return np.eye(self.steps)[self.step]
-
-
-def unit_door(n: int) -> PrivateSums:
-    epochs = {"kind": "fixed_epochs", "epochs": n} if n > 1 else {"kind": "single"}
-    made = FilteredNoise(INDEPENDENT, TARGET, n, steps=n, participation=epochs, batch_size=1, seed=0)
-    return PrivateSums(UnitNoise(n), made.calibration)
-
-
-def nothing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    return np.zeros((len(batch), *weights.shape))
-
-
-def digits() -> SoftmaxRegression:
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    return SoftmaxRegression(x[:1440] / 16, y[:1440], 10)
 
 
 # DP-SRG-MEMF

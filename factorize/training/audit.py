@@ -87,7 +87,7 @@ def audit(
     if not np.isfinite(scores).all():
         raise InvalidParameter("a trial's score is not finite, so no test can be made of it", field="trial")
     half = trials // 2
-    threshold = _best_threshold(scores[:, :half], at)
+    threshold = _best_threshold(scores[:, :half])
     miss, alarm = _error_bounds(scores[:, half:], threshold, confidence)
     mu = max(0.0, _normal_quantile(1 - alarm) - _normal_quantile(miss))
     return AuditReport(
@@ -158,7 +158,7 @@ def likelihood_ratio(strategy: np.ndarray, difference: np.ndarray) -> Callable[[
     return score
 
 
-def _best_threshold(scores: np.ndarray, delta: float) -> float:
+def _best_threshold(scores: np.ndarray) -> float:
     """Return the threshold with the largest mu that the first half of the runs suggests."""
     candidates = np.quantile(scores, np.linspace(0.02, 0.98, 97))
     count = scores.shape[1]

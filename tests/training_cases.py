@@ -1,0 +1,41 @@
+"""What the tests of the training algorithms share: data without gradients, noise of one unit row per step, digits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from factorize.privacy import PrivacyTarget
+from factorize.training import INDEPENDENT, FilteredNoise, PrivateSums, SoftmaxRegression
+
+
+def nothing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
+    """The gradients of examples that contribute nothing."""
+    return np.zeros((len(batch), *weights.shape))
+
+
+class UnitNoise:
+    """Row t of the identity in step t, so that what comes out is a row of a linear map."""
+
+    def __init__(self, n: int) -> None:
+        self.steps = n
+        self.step = 0
+
+    def next(self) -> np.ndarray:
+        self.step += 1
+        return np.eye(self.steps)[self.step - 1]
+
+
+def unit_door(n: int) -> PrivateSums:
+    """A door for means of one example, in whatever order; its noise is no noise at all."""
+    every_step = {"kind": "fixed_epochs", "epochs": n}
+    target = PrivacyTarget(epsilon=2.0, delta=1e-5)
+    made = FilteredNoise(INDEPENDENT, target, n, steps=n, participation=every_step, batch_size=1, seed=0)
+    return PrivateSums(UnitNoise(n), made.calibration)
+
+
+def digits(count: int = 1440, *, first: int = 0) -> SoftmaxRegression:
+    """Logistic regression on scikit-learn's digits, in their own order."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return SoftmaxRegression(x[first : first + count] / 16, y[first : first + count], 10)
