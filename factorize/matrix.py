@@ -18,6 +18,8 @@ from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.state_space import StateSpace, scaling
 
 MAX_DENSE = 16_384
+MOST_RECURSIVE = 64
+"""Diagonals of a Toeplitz matrix up to which losses are carried along the steps as for a banded one."""
 
 
 class Bound(NamedTuple):
@@ -212,6 +214,20 @@ class ToeplitzMatrix(Matrix):
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Correlate each row with the inverse's column: y_j = sum_{s >= j} block_s inverse_{s-j}."""
         return series_product_rows(block[:, ::-1], self.inverse_coefficients)[:, ::-1]
+
+    def left_multiply(self, block: np.ndarray) -> np.ndarray:
+        """Correlate each row with the column: y_j = sum_{s >= j} block_s c_{s-j}."""
+        return series_product_rows(block[:, ::-1], self.coefficients())[:, ::-1]
+
+    def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
+        """Those of a banded matrix where the column is short; a long one has no recursion."""
+        if len(self.column) > MOST_RECURSIVE:
+            return None
+        from factorize.banded import BandedMatrix
+
+        bands = np.repeat(self.column[:, None], self.n, axis=1)
+        bands[np.arange(self.n) + np.arange(len(self.column))[:, None] >= self.n] = 0.0
+        return BandedMatrix(bands).decoder_errors(workload)
 
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Slide over the inverse's column."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from factorize.blt import BltMatrix
 from factorize.certificate import certify
-from factorize.matrix import MAX_DENSE, ColumnScaled, Matrix, ToeplitzMatrix
-from factorize.mechanisms import AntiPgd, BandedInverseSquareRoot, BandedSquareRoot, NuToeplitz
+from factorize.matrix import MAX_DENSE, MOST_RECURSIVE, ColumnScaled, Matrix, ToeplitzMatrix
+from factorize.mechanisms import AntiPgd, BandedInverseSquareRoot, BandedSquareRoot, BandedToeplitz, NuToeplitz
 from factorize.objective import LambdaTau
 from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -25,6 +25,7 @@ from solvers.toeplitz_gradients import square_root
 _BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
 _DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
+WHOLE_CHECK = 2048  # the certificate forms B up to here
 _FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
 _LOG_ACCURACY = 1e-6  # of log nu; the loss is flat at its minimum, so this is 1e-12 of the loss
 
@@ -62,15 +63,34 @@ def estimate(spec: Spec) -> Estimate:
     if needs_decoder(spec):
         needed = estimate_of(entries=8.0 * n * m, multiplications=tuned * 2.0 * n * n * m)
         return refuse_beyond_dense(needed, n, m)
-    evidence_work = evidence_cost(spec)
-    return estimate_of(entries=40.0 * n, multiplications=tuned * 500.0 * n + evidence_work)
+    entries, work = recursion_cost(spec)
+    return estimate_of(entries=40.0 * n + entries, multiplications=tuned * 500.0 * n + work + evidence_cost(spec))
 
 
 def needs_decoder(spec: Spec) -> bool:
     """Return whether the certificate forms the decoder as an n x n array, because it is not Toeplitz."""
+    if recursive(spec):
+        return False
     asked = getattr(spec.mechanism, "normalization", "none")
     normalised = asked == "columns" or (asked == "auto" and spec.workload.n <= MAX_DENSE)
     return normalised or not spec.workload.time_invariant or isinstance(spec.objective, LambdaTau)
+
+
+def recursive(spec: Spec) -> bool:
+    """Return whether C has so few diagonals that the certificate carries its losses along the steps at any n."""
+    if not isinstance(spec.mechanism, (BandedToeplitz, BandedSquareRoot)) or spec.mechanism.bands > MOST_RECURSIVE:
+        return False
+    return spec.workload.recursions() is not None
+
+
+def recursion_cost(spec: Spec) -> tuple[float, float]:
+    """Return entries and multiplications of carrying the losses along the steps; arrays are whole up to n = 2048."""
+    if not recursive(spec):
+        return 0.0, 0.0
+    n, m, bands = float(spec.workload.n), float(spec.workload.m), float(getattr(spec.mechanism, "bands", 1))
+    if n <= WHOLE_CHECK:
+        return 8.0 * n * m, 2.0 * n * n * m
+    return 6.0 * n * (bands + 16), 10.0 * n * (bands + 16) ** 2
 
 
 def strategy_coefficients(n: int, nu: float) -> np.ndarray:
@@ -235,7 +255,7 @@ def _finish(problem: Problem, matrix: ToeplitzMatrix, progress: ProgressCallback
 def normalised(spec: Spec, matrix: ToeplitzMatrix) -> Matrix:
     """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the certified loss."""
     asked = getattr(spec.mechanism, "normalization", "none")
-    if asked == "none" or (asked == "auto" and spec.workload.n > MAX_DENSE):
+    if asked == "none" or (asked == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):
         return matrix
     scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
     if asked == "auto" and _certified_loss(spec, scaled) >= _certified_loss(spec, matrix):

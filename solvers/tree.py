@@ -26,13 +26,12 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.tree import TreeMatrix, level_count
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from solvers.closed_form import WHOLE_CHECK
 from solvers.evidence import evidence
 from solvers.evidence import work as evidence_cost
 from solvers.problem import Problem, Reporter
 
 Array = NDArray[np.float64]
-
-_WHOLE_CHECK = 2048  # the certificate forms B up to here
 
 
 def supports(spec: Spec) -> str | None:
@@ -49,10 +48,10 @@ def estimate(spec: Spec) -> Estimate:
     n, m = float(spec.workload.n), float(max(spec.workload.m, spec.workload.n))
     levels = level_count(spec.workload.n) + 1.0
     evidence_work = evidence_cost(spec)
-    if n > _WHOLE_CHECK and spec.workload.state_space() is None:
+    if n > WHOLE_CHECK and spec.workload.state_space() is None:
         needed = estimate_of(entries=4 * n * m, multiplications=4 * n * n * m)
         return refuse_beyond_dense(needed, int(n), int(m))
-    whole = 6 * min(n, _WHOLE_CHECK) * min(m, _WHOLE_CHECK)
+    whole = 6 * min(n, WHOLE_CHECK) * min(m, WHOLE_CHECK)
     return estimate_of(entries=whole + n * (5 * levels + 60), multiplications=200 * n * levels**2 + evidence_work)
 
 
