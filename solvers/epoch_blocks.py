@@ -40,6 +40,7 @@ _ULP = 2.0**-52
 _MOST_STEPS = 400
 _STALL = 25
 _SHARES = (1e-9, 1e-6, 1e-3, 0.0)  # of the identity, for correlations that are singular to double precision
+_COARSE = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
 
 
@@ -226,7 +227,7 @@ def maximise(
             best = point
         if gap(best) <= tolerance or step >= min(_MOST_STEPS, best_step + patience):
             return Ascent(best, step, gap(best) <= tolerance)
-        point = _advance(ring, point, mixer, error)
+        point = _advance(ring, point, mixer, max(error, _COARSE * math.sqrt(min(gap(point), 0.01))))
         step += 1
 
 

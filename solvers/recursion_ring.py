@@ -18,6 +18,7 @@ zero). One epoch, k = 1, is single participation. We found this use of the filte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -41,6 +42,30 @@ _UPWARD_MARGIN, _DOWNWARD_MARGIN = 1.2, 2.0
 _LARGEST_CONDITION = 1e26  # of M: what singular values below 1e-13 of the largest add is below rounding
 _LEAST_WEIGHT = 1e-14
 _CHUNK = 4  # classes whose columns are filled together
+
+
+class _Work:
+    """Arrays of one thread, kept from call to call: fresh pages cost more than the sweeps.
+
+    Args:
+        classes: b.
+        epochs: k.
+        side: S = q k.
+    """
+
+    def __init__(self, classes: int, epochs: int, side: int) -> None:
+        wide, narrow = (classes, side * epochs * WIDTH), (classes, epochs**2 * WIDTH)
+        self.gains, self.starts, self.seen = _empty(wide), _empty(wide), _empty(narrow)
+        self.sums = np.empty((4, classes, epochs, epochs))
+        self.ends = (_empty((side**2 * WIDTH,)), _empty((side**2 * WIDTH,)), _empty((side**2 * WIDTH,)))
+
+
+def _empty(shape: tuple[int, ...]) -> Array:
+    """An array that starts where a line of the cache does."""
+    size = math.prod(shape)
+    whole = np.empty(size + WIDTH)
+    first = -(whole.ctypes.data // 8) % WIDTH
+    return whole[first : first + size].reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -77,6 +102,7 @@ class RecursionRing:
         self._system: Coefficients = (follow, feed, read, through)
         self._adjoint = _of_each(lambda part: part[::-1], (follow.transpose(0, 2, 1), read, feed, through))
         self._folded = _of_each(lambda part: part.reshape(epochs, -1, *part.shape[1:]).swapaxes(0, 1), self._system)
+        self._work: list[_Work] = []
         self._largest, self._smallest = np.random.default_rng(0).standard_normal((2, self.size))
 
     @property
@@ -180,35 +206,34 @@ class RecursionRing:
         count = poles.nodes.size // WIDTH
         work = 4.0 * self.classes * self.states**2 * self.epochs * poles.nodes.size
         halves = [range(0, count, 2), range(1, count, 2)] if work > _PARALLEL_WORK and CORES > 1 else [range(count)]
-        sums = np.zeros((len(halves), 4, *inverse.shape))
+        while len(self._work) < len(halves):
+            self._work.append(_Work(self.classes, self.epochs, self.states))
         kept: list[list[_Sweep]] = [[] for _ in halves]
         run(
             [
-                partial(self._groups, inverse, poles, groups, sums[i], kept[i] if keep else None)
+                partial(self._groups, inverse, poles, groups, self._work[i], kept[i] if keep else None)
                 for i, groups in enumerate(halves)
             ],
             together=True,
         )
-        x, y, later_x, later_y = sums.sum(axis=0)
+        x, y, later_x, later_y = np.sum([work.sums for work in self._work[: len(halves)]], axis=0)
         return _resolved(inverse, x, later_x), _resolved(inverse, y, later_y), [s for part in kept for s in part]
 
     def _groups(
-        self, inverse: Array, poles: Poles, groups: Sequence[int], sums: Array, kept: list[_Sweep] | None
+        self, inverse: Array, poles: Poles, groups: Sequence[int], work: _Work, kept: list[_Sweep] | None
     ) -> None:
-        b, k, side = self.classes, self.epochs, self.states
         follow, feed, read, through = self._folded
-        wide, narrow = (b, side * k * WIDTH), (b, k * k * WIDTH)
-        gains, seen, starts = np.empty(wide), np.empty(narrow), np.empty(wide)
-        ends = (np.empty(side**2 * WIDTH), np.empty(side**2 * WIDTH), np.empty(side**2 * WIDTH))
-        x, y, later_x, later_y = sums
-        adjoints = states = np.empty((b, 0))
+        work.sums[:] = 0.0
+        x, y, later_x, later_y = work.sums
+        gains, starts, seen = work.gains, work.starts, work.seen
+        adjoints = states = np.empty((self.classes, 0))
         for group in groups:
             part = slice(group * WIDTH, (group + 1) * WIDTH)
             t, w = poles.nodes[part], poles.weights[part]
             if kept is not None:
-                gains, starts, adjoints, states = (np.empty(wide) for _ in range(4))
-            kernels.forward(follow, feed, read, through, inverse, t, w, x, y, gains, seen, starts, *ends)
-            p, phi, o = _closed(*ends, states=feed.shape[2], side=side)
+                gains, starts, adjoints, states = (_empty(work.gains.shape) for _ in range(4))
+            kernels.forward(follow, feed, read, through, inverse, t, w, x, y, gains, seen, starts, *work.ends)
+            p, phi, o = _closed(*work.ends, states=feed.shape[2], side=self.states)
             squares, keep = w / t**2, kept is not None
             kernels.backward(
                 follow, feed, gains, seen, starts, p, phi, o, squares, w / t, later_x, later_y, adjoints, states, keep

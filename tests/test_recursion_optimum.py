@@ -209,6 +209,7 @@ def test_a_wrong_quadrature_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(poles, weights=poles.weights * np.linspace(0.5, 2.0, poles.weights.size))
 
     monkeypatch.setattr(RecursionRing, "poles", wrong)
+    monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
     spec = spec_of(WORKLOADS["momentum"], 4)
     ours, theirs = by_filters(spec), by_decompositions(spec)
     assert not ours.converged
