@@ -19,7 +19,7 @@ from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.clip import Rows, clipped_sum
 from factorize.training.noise import INDEPENDENT, filtered_sensitivity, standard_row
 from factorize.training.runs import Observer, Run, unobserved
-from factorize.training.sketches import Sketch
+from factorize.training.sketches import Draw, Sketch
 
 PartialGradient = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From (weights of shape (d,), coordinates U) to the partial derivatives of all examples, shape (examples, len(U))."""
@@ -91,7 +91,7 @@ def dp_skgd(
     sketch: Sketch,
     smoothness: np.ndarray,
     lengths: Lengths,
-    noise: Calibration,
+    noise: Calibration | None,
     *,
     seed: int,
     sampling_seed: int = 0,
@@ -111,7 +111,7 @@ def dp_skgd(
         sketch: the sampling law, with L_U.
         smoothness: M_j, shape (d,), above 0.
         lengths: K and T, those of the calibration.
-        noise: from `sketch_calibration`.
+        noise: from `sketch_calibration`; None for a run without privacy.
         seed: secret, of the noise.
         sampling_seed: public, of the drawn coordinates.
         observe: called after each inner step with (step, th_{i+1}, release on U).
@@ -120,12 +120,15 @@ def dp_skgd(
         A run whose weights are w^T.
 
     Raises:
-        InvalidParameter: shapes or smoothness that do not fit, or a calibration for another number of releases.
+        InvalidParameter: shapes or smoothness that do not fit, a calibration for another number of releases or of
+            examples, or partial gradients of another shape than (examples, len(U)).
 
     Reference:
         M24, algorithm 1, theorem 4.1.
     """
-    _check_inputs(start, sketch, smoothness, lengths, noise)
+    _check_problem(start, sketch, smoothness)
+    if noise is not None:
+        _check_noise(noise, lengths)
     weights = np.array(start, dtype=np.float64)
     sampler, normals = np.random.default_rng(sampling_seed), ReplayableNormals(seed, "DP-SkGD")
     for outer in range(lengths.outer):
@@ -133,7 +136,11 @@ def dp_skgd(
         for inner in range(lengths.inner):
             step = outer * lengths.inner + inner
             drawn = sketch.draw(sampler)
-            released = _release(gradient(theta, drawn.coordinates), drawn.bound, noise, normals, step)
+            partial = _checked(gradient(theta, drawn.coordinates), drawn, noise)
+            released = clipped_sum(Rows(partial), drawn.bound) / len(partial)
+            if noise is not None:
+                released += drawn.bound * noise.sigma * standard_row(normals, step, len(released))
+            theta = theta.copy()  # the observer may keep the last one
             theta[drawn.coordinates] -= released / smoothness[drawn.coordinates]
             total += theta
             observe(step, theta, released)
@@ -141,29 +148,37 @@ def dp_skgd(
     return Run(weights, lengths.total, noise)
 
 
-def _release(
-    partial: np.ndarray, bound: float, noise: Calibration, normals: ReplayableNormals, step: int
-) -> np.ndarray:
-    """Return the noisy mean of the partial gradients, shape (len(U),)."""
-    fresh = standard_row(normals, step, partial.shape[1])
-    assert noise.batch_size is not None  # by _check_inputs; narrows the type
-    return clipped_sum(Rows(partial), bound) / noise.batch_size + bound * noise.sigma * fresh
+def _checked(partial: np.ndarray, drawn: Draw, noise: Calibration | None) -> np.ndarray:
+    """Return partial gradients of one row per example of the calibration and one column per drawn coordinate."""
+    examples = partial.shape[0] if noise is None else noise.batch_size
+    if partial.shape != (examples, len(drawn.coordinates)):
+        raise InvalidParameter(
+            f"the partial gradients have shape {partial.shape}, not {(examples, len(drawn.coordinates))}: one row per "
+            "example that the calibration counts, one column per coordinate that was asked for",
+            field="gradient",
+        )
+    return partial
 
 
-def _check_inputs(
-    start: np.ndarray, sketch: Sketch, smoothness: np.ndarray, lengths: Lengths, noise: Calibration
-) -> None:
+def _check_problem(start: np.ndarray, sketch: Sketch, smoothness: np.ndarray) -> None:
     d = len(sketch.probabilities)
     if np.shape(start) != (d,) or np.shape(smoothness) != (d,) or not (np.asarray(smoothness) > 0).all():
         raise InvalidParameter(
             f"start {np.shape(start)} and smoothness {np.shape(smoothness)} need shape ({d},), smoothness above 0",
             field="smoothness",
         )
-    expected = {"kind": "fixed_epochs", "epochs": lengths.total} if lengths.total > 1 else {"kind": "single"}
-    if dict(noise.sensitivity.participation) != expected or noise.clip_norm != 1.0 or noise.batch_size is None:
+
+
+def _check_noise(noise: Calibration, lengths: Lengths) -> None:
+    """Refuse a calibration that is not for K T independent releases in units of L_U."""
+    total, stated = lengths.total, dict(noise.sensitivity.participation)
+    expected = {"kind": "fixed_epochs", "epochs": total} if total > 1 else {"kind": "single"}
+    independent = noise.sensitivity.value >= math.sqrt(total) * (1 - 1e-12)
+    if stated != expected or not independent or noise.clip_norm != 1.0 or noise.batch_size is None:
         raise InvalidParameter(
-            f"the calibration is for {dict(noise.sensitivity.participation)} with clip_norm={noise.clip_norm}, "
-            f"this run releases K T = {lengths.total} times in units of L_U; use sketch_calibration with these lengths",
+            f"the calibration is for sensitivity {noise.sensitivity.value:g} under {stated} with clip_norm="
+            f"{noise.clip_norm:g}, this run makes K T = {total} independent releases in units of L_U; use "
+            "sketch_calibration with these lengths",
             field="noise",
         )
 
