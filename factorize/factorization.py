@@ -17,7 +17,7 @@ import numpy as np
 from factorize.certificate import Certificate, certify
 from factorize.encoding import canonical_json, read_json, tensor_digest
 from factorize.errors import CertificateError, CorruptObject, FactorizeError, InvalidParameter, TooLarge
-from factorize.layouts import build_matrix, describe
+from factorize.layouts import DTYPES, build_matrix, describe
 from factorize.manifest import SCHEMA, check_manifest, manifest_digest
 from factorize.matrix import MAX_DENSE, Matrix
 from factorize.solution import Outcome, Solution
@@ -28,6 +28,7 @@ from factorize.workloads.base import toeplitz_rows
 MatrixName = Literal["C", "C_inv", "B"]
 MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
 _MANIFEST_BYTES = 1 << 30
+_EXTRA_ERROR = {"float64": 1e-9, "float32": 1e-6}  # allowed between stored and recomputed C_inv and B, relative
 
 
 class Factorization:
@@ -70,6 +71,11 @@ class Factorization:
     def digest(self) -> str:
         """Names these bytes."""
         return str(self.manifest["digest"])
+
+    @property
+    def dtype(self) -> str:
+        """Type in which C is stored; in memory its numbers are doubles."""
+        return str(self.manifest["matrices"]["C"]["dtype"])
 
     @property
     def spec_digest(self) -> str:
@@ -134,7 +140,8 @@ class Factorization:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return every tensor of the file by name."""
-        named = dict(zip(self.manifest["matrices"]["C"]["tensors"], self.strategy.tensors().values(), strict=True))
+        stored = [array.astype(self.dtype, copy=False) for array in self.strategy.tensors().values()]
+        named = dict(zip(self.manifest["matrices"]["C"]["tensors"], stored, strict=True))
         return named | {f"dual.{name}": array for name, array in self.dual.items()}
 
     def save(self, path: str | Path) -> None:
@@ -167,7 +174,11 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
     extra: dict[str, np.ndarray] = {}
     for name in (name for name in MATRIX_NAMES if name in names and name != "C"):
         structure, parts = _materialise(base, name)
+        parts = {suffix: array.astype(base.dtype, copy=False) for suffix, array in parts.items()}
         matrices[name] = describe(name, structure, parts, base.shape(name))
+        claim = _encoder_claim(base, structure, parts) if name == "B" else None
+        if claim is not None:
+            matrices[name]["encoder_sensitivity"] = claim
         extra |= dict(zip(matrices[name]["tensors"], parts.values(), strict=True))
     unknown = sorted(set(names) - set(MATRIX_NAMES))
     if unknown:
@@ -177,6 +188,17 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
     expanded = Expanded(base.spec, base.strategy, base.dual, manifest)
     expanded.extra = extra
     return expanded
+
+
+def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
+    from factorize.encoder import LARGEST, encoder_sensitivity
+
+    if max(base.shape("B")) > LARGEST:
+        return None
+    wide = {suffix: array.astype(np.float64, copy=False) for suffix, array in parts.items()}
+    stored = wide[""] if structure == "dense" else toeplitz_rows(wide["coefficients"], 0, base.strategy.n)
+    sensitivity = base.certificate.sensitivity.value
+    return encoder_sensitivity(stored, base.strategy, base.spec.workload, base.spec.participation, sensitivity)
 
 
 def _materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:
@@ -244,7 +266,7 @@ def _check_extra(expanded: Expanded) -> None:
         stored = [expanded.extra[tensor] for tensor in entry["tensors"]]
         for fresh, array in zip(parts.values(), stored, strict=True):
             same = entry["structure"] == structure and fresh.shape == array.shape
-            if not same or np.abs(fresh - array).max() > 1e-9 * np.abs(fresh).max():
+            if not same or np.abs(fresh - array).max() > _EXTRA_ERROR[expanded.dtype] * np.abs(fresh).max():
                 raise CorruptObject(f"the stored {name} is not the one that C and the workload define")
 
 
@@ -278,11 +300,12 @@ def _read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]
 def _checked(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return one matrix's tensors by suffix after comparing dtype and digest."""
     arrays = {tensor.removeprefix(name).removeprefix("."): tensors[tensor] for tensor in entry["tensors"]}
-    if any(array.dtype != np.float64 for array in arrays.values()) or entry["dtype"] != "float64":
-        raise CorruptObject(f"{name} is not float64")
+    stated = entry["dtype"]
+    if stated not in DTYPES or any(array.dtype != np.dtype(stated) for array in arrays.values()):
+        raise CorruptObject(f"{name} is not stored as {str(stated)[:20]!r}, or that is none of {', '.join(DTYPES)}")
     if tensor_digest(arrays.values()) != entry["sha256"]:
         raise CorruptObject(f"the bytes of {name} do not hash to {entry['sha256']}; download the file again")
-    return arrays
+    return {suffix: array.astype(np.float64, copy=False) for suffix, array in arrays.items()}
 
 
 def _checked_dual(entry: Mapping[str, Any] | None, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

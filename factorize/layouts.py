@@ -15,6 +15,9 @@ from factorize.errors import CorruptObject
 from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.tree import read_tree
 
+DTYPES = ("float64", "float32")
+"""Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
+
 _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "dense": lambda parts, n: DenseMatrix(parts[""]),
     "toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
@@ -71,7 +74,7 @@ def describe(
     return {
         "structure": structure,
         "shape": list(shape),
-        "dtype": "float64",
+        "dtype": arrays[0].dtype.name,
         "tensors": tensor_names(matrix_name, list(tensors)),
         "sha256": tensor_digest(arrays),
         "bytes": int(sum(array.nbytes for array in arrays)),

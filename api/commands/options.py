@@ -39,4 +39,12 @@ Matrices = Annotated[
         show_default=False,
     ),
 ]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="float64|float32",
+        help="Type of the file's matrices: other numbers, with a digest and a certificate of their own.",
+    ),
+]
 ToFile = Annotated[Path, typer.Option("--to", metavar="FILE", help="File to write.", show_default=False)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from api.commands.options import Matrices, Output, SpecText, StoreUrl
+from api.commands.options import Dtype, Matrices, Output, SpecText, StoreUrl
 from api.commands.sources import copy_stored, open_results, parse_matrices, read_spec
 from api.commands.text import describe_manifest, describe_part
 from api.interrupt import prompt_interrupt
@@ -22,6 +22,7 @@ def solve(
     spec: SpecText,
     to: ToFile = None,
     matrices: Matrices = None,
+    dtype: Dtype = "float64",
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -36,8 +37,11 @@ def solve(
         manifest = obtain(planned, results, progress=shown.report)
         shown.finish("")
     origin = "solved now" if planned.known is None else "known before"
-    if names != ["C"]:
-        manifest = results.put(results.load(manifest["digest"]).with_matrices(names))
+    if names != ["C"] or dtype != "float64":
+        from factorize.casts import cast
+
+        stored = cast(results.load(manifest["digest"]), dtype)
+        manifest = results.put(stored if names == ["C"] else stored.with_matrices(names))
     if to is not None:
         copy_stored(results, manifest, to)
     where = f"\nfile          {to}" if to is not None else ""

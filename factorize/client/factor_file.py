@@ -88,10 +88,11 @@ def check_file(path: str | Path, digest: str | None = None) -> dict[str, Any]:
 
 
 def matrix_parts(path: str | Path, manifest: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
-    """Return one matrix's tensors by suffix ('' for a dense one), as a structure's reader wants them.
+    """Return one matrix's tensors by suffix ('' for a dense one), as a structure's reader wants them, as doubles.
 
     Raises:
         CorruptObject: see `read_tensors`.
     """
     tensors = read_tensors(path, manifest["matrices"][name])
-    return {tensor.removeprefix(name).removeprefix("."): array for tensor, array in tensors.items()}
+    wide = {tensor: array.astype(np.float64, copy=False) for tensor, array in tensors.items()}
+    return {tensor.removeprefix(name).removeprefix("."): array for tensor, array in wide.items()}

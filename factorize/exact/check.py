@@ -18,14 +18,16 @@ from factorize.errors import (
 from factorize.exact import residual
 from factorize.exact.bound import lower_bound
 from factorize.exact.file import FactorFile, read_factor_file
+from factorize.exact.forms import added_noise
 from factorize.exact.integers import Numbers
 from factorize.exact.report import Report, check_claim
-from factorize.exact.sensitivity import squared_sensitivity
+from factorize.exact.sensitivity import Bracket, allowed, squared_sensitivity
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import workload_numbers
 
 TOLERANCE = 1e-9
 """Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
+_UNRESTRICTED = ("dense", "semidefinite")
 
 
 def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = None) -> Report:
@@ -63,11 +65,13 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> 
     if entry["shape"] != [n, n]:
         raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for n={n}")
     strategy = Strategy(entry["structure"], file.matrices["C"], n)
-    report.checked.append("C is finite and lower-triangular bit by bit, with a positive diagonal")
-    _check_sensitivity(report, strategy, spec, claims["sensitivity"])
+    report.checked.append(
+        f"C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as {entry['dtype']}"
+    )
+    bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
+    report.checked.append("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
+    _check_convergence(report, spec, claims)
     report.not_checked.append("who solved it, with what and for how long: provenance is recorded, not proved")
-    if claims.get("class_lower_bound") is not None:
-        report.not_checked.append("the lower bound within the mechanism's class")
     if n > residual.LARGEST:
         report.not_checked.append(f"residual, losses and lower bound: exactly up to n={residual.LARGEST} only")
         return
@@ -75,11 +79,13 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> 
     if workload is None or workload.values.shape != (m, n):
         report.not_checked.append("residual, losses and lower bound: the workload's numbers are not known here")
         return
-    _check_losses(report, file, strategy, workload)
+    _check_losses(report, file, strategy, workload, bracket)
     _check_bound(report, file, workload)
 
 
-def _check_sensitivity(report: Report, strategy: Strategy, spec: Mapping[str, Any], claim: Mapping[str, Any]) -> None:
+def _check_sensitivity(
+    report: Report, strategy: Strategy, spec: Mapping[str, Any], claim: Mapping[str, Any]
+) -> Bracket:
     value = float.fromhex(claim["hex"])
     report.require(
         claim["participation"] == spec["participation"] and claim["kind"] in ("exact", "upper_bound"),
@@ -90,28 +96,54 @@ def _check_sensitivity(report: Report, strategy: Strategy, spec: Mapping[str, An
         report.failed.append("the sensitivity's value and its hex form are two different numbers")
     bracket = squared_sensitivity(strategy, spec["participation"])
     check_claim(report, bracket, value, n=strategy.n, kind=claim["kind"])
+    return bracket
+
+
+def _check_convergence(report: Report, spec: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
+    """What `converged` says, where the lower bound decides it; and that no bound is above what it bounds."""
+    gap, within, kind = claims["relative_gap"], claims.get("class_lower_bound"), spec["mechanism"]["kind"]
+    for name in ("lower_bound", "class_lower_bound"):
+        bound = claims.get(name)
+        if bound is not None and not 0 < bound["objective"] <= claims["loss"]["objective"] * (1 + TOLERANCE):
+            report.failed.append(f"the {name} {bound['objective']!r} is above the objective, which attains less")
+    if within is not None:
+        report.not_checked.append(
+            "the lower bound within the mechanism's class, but that the objective is not below it"
+        )
+    if not claims["converged"]:
+        return
+    if kind in _UNRESTRICTED and spec.get("optimize_for") is None:
+        report.require(
+            gap is not None and gap <= spec["tolerance"],
+            f"converged: the gap {gap!r} is within the tolerance {spec['tolerance']!r}",
+            f"the file claims to have converged, and its gap {gap!r} is not within the tolerance {spec['tolerance']!r}",
+        )
+    else:
+        report.not_checked.append(f"converged: what the solver of {kind} says of its own class")
 
 
 def _brief(participation: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
 
 
-def _check_losses(report: Report, file: FactorFile, strategy: Strategy, workload: Numbers) -> None:
+def _check_losses(report: Report, file: FactorFile, strategy: Strategy, workload: Numbers, bracket: Bracket) -> None:
     matrices, claims = file.manifest["matrices"], file.manifest["certificate"]
-    stored = None
+    stored, limit = None, residual.LIMITS["float64"]
     if "B" in matrices:
         stored = residual.read_matrix(matrices["B"]["structure"], file.matrices["B"], workload.values.shape)
-    found = residual.losses(strategy, workload, file.manifest["spec"]["objective"], stored)
+        limit = residual.LIMITS[matrices["B"]["dtype"]]
+    found = residual.losses(strategy, workload, file.manifest["spec"]["objective"], stored, limit)
+    _check_added_noise(report, file, stored, found, bracket)
     origin = "the stored B" if stored is not None else "a B recomputed here by substitution"
     report.checked.append(f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}")
     if "C_inv" in matrices:
         inverse = residual.read_matrix(matrices["C_inv"]["structure"], file.matrices["C_inv"], (strategy.n, strategy.n))
         error = residual.inverse_residual(strategy, inverse)
-        limit = 2.0**-40 * max(1.0, float(np.abs(inverse).sum(axis=1).max()))
+        most = float(residual.LIMITS[matrices["C_inv"]["dtype"]]) * max(1.0, float(np.abs(inverse).sum(axis=1).max()))
         report.require(
-            error <= limit,
+            error <= most,
             f"the stored C_inv times C is I up to {error:.3g} per entry, computed without rounding",
-            f"the stored C_inv times C differs from I by {error:.3g}, above {limit:.3g}",
+            f"the stored C_inv times C differs from I by {error:.3g}, above {most:.3g}",
         )
     variance, m = float.fromhex(claims["sensitivity"]["hex"]) ** 2, workload.values.shape[0]
     enclosures = {
@@ -128,6 +160,32 @@ def _check_losses(report: Report, file: FactorFile, strategy: Strategy, workload
             report.failed.append(f"loss.{name} is claimed as {stated!r}, and lies between {low!r} and {high!r}")
     width = max((high - low) / high if high else 0.0 for low, high in enclosures.values())
     report.checked.append(f"every loss enclosed to relative {width:.2g} (claims may differ by {TOLERANCE:g})")
+
+
+def _check_added_noise(
+    report: Report, file: FactorFile, stored: np.ndarray | None, found: residual.Losses, bracket: Bracket
+) -> None:
+    """The other form, A G + B Z, whose privacy rests on B: a claim of its own, beside B in the manifest."""
+    if stored is None:
+        report.not_checked.append(
+            "adding noise, A G + B Z or A (G + C^-1 Z): no B is stored, and the job's own arithmetic decides"
+        )
+        return
+    spec = file.manifest["spec"]
+    encoder = added_noise(stored, found.rest, allowed(spec["participation"], stored.shape[1]).most, bracket.upper)
+    claim = file.manifest["matrices"]["B"].get("encoder_sensitivity")
+    if claim is None or isinstance(encoder, str):
+        why = encoder if isinstance(encoder, str) else f"it is at most {encoder!r}"
+        kept = report.not_checked if claim is None else report.failed
+        kept.append(f"adding noise, A G + B Z, is not certified by this file: {why}")
+        return
+    value = float.fromhex(claim["hex"])
+    report.require(
+        value == claim["value"] and math.isfinite(value) and encoder <= value,
+        f"adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most {encoder!r} (claimed "
+        f"{value!r})",
+        f"the sensitivity of A G + B Z is claimed as {value!r}; proved is at most {encoder!r}",
+    )
 
 
 def _times(ends: tuple[float, float], factor: float) -> tuple[float, float]:

@@ -28,7 +28,7 @@ class FactorFile(NamedTuple):
 
     Attributes:
         manifest: the manifest.
-        matrices: per matrix of the manifest its tensors by suffix.
+        matrices: per matrix of the manifest its tensors by suffix, as doubles, which narrower types are too.
         dual: the evidence for the lower bound, by name without `dual.`.
     """
 
@@ -141,8 +141,9 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
 def _entry(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return one matrix's tensors by suffix, after dtype, length and digest."""
     found = {tensor.removeprefix(name).removeprefix("."): tensors[tensor] for tensor in entry["tensors"]}
-    if entry["dtype"] != "float64" or any(array.dtype != np.dtype("<f8") for array in found.values()):
-        raise CorruptObject(f"{name} is not stored as float64, the type that was certified")
+    kind = {"float64": "<f8", "float32": "<f4"}.get(entry["dtype"])
+    if kind is None or any(array.dtype != np.dtype(kind) for array in found.values()):
+        raise CorruptObject(f"{name} is not stored as {str(entry['dtype'])[:20]!r}, the type that was certified")
     state = hashlib.sha256()
     for array in found.values():
         state.update(array.tobytes())
@@ -150,7 +151,7 @@ def _entry(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray
         raise CorruptObject(f"the bytes of {name} do not hash to {entry['sha256']}")
     if entry.get("bytes", sum(a.nbytes for a in found.values())) != sum(a.nbytes for a in found.values()):
         raise CorruptObject(f"{name} does not have the number of bytes that the manifest states")
-    return found
+    return {suffix: array.astype(np.float64) for suffix, array in found.items()}
 
 
 def read_array(path: Path, name: str = "C") -> np.ndarray:

@@ -21,13 +21,15 @@ from factorize.exact.strategy import Strategy
 LARGEST = 2048
 GUESS_BITS = 72
 _SLACK = 2.0**-45  # of the few floating-point operations on norms that are known as rationals
-_LIMIT = Fraction(1, 2**40)
+LIMITS = {"float64": Fraction(1, 2**40), "float32": Fraction(1, 2**18)}
+"""Of the residual, beside the workload's largest column sum, by the type in which B is stored."""
 
 
 class Losses(NamedTuple):
     """Enclosures at sensitivity 1, each (low, high); variances but for the residual.
 
     Attributes:
+        rest: B C - A.
         residual: largest entry of |B C - A|, rounded up.
         total: sum of the squared row norms of A C^-1.
         largest: the largest of them.
@@ -35,6 +37,7 @@ class Losses(NamedTuple):
         objective: what the spec minimises.
     """
 
+    rest: Numbers
     residual: float
     total: tuple[float, float]
     largest: tuple[float, float]
@@ -56,7 +59,13 @@ def read_matrix(structure: str, parts: Mapping[str, np.ndarray], shape: tuple[in
     raise CorruptObject(f"a stored matrix of shape {shape} cannot be {structure[:40]} with these tensors")
 
 
-def losses(strategy: Strategy, workload: Numbers, objective: Mapping[str, Any], stored: np.ndarray | None) -> Losses:
+def losses(
+    strategy: Strategy,
+    workload: Numbers,
+    objective: Mapping[str, Any],
+    stored: np.ndarray | None,
+    limit: Fraction = LIMITS["float64"],
+) -> Losses:
     """Return the residual and the losses of C for the workload.
 
     Args:
@@ -64,17 +73,18 @@ def losses(strategy: Strategy, workload: Numbers, objective: Mapping[str, Any], 
         workload: A, shape (m, n).
         objective: the spec's.
         stored: the B of the file, or None.
+        limit: see `LIMITS`.
 
     Raises:
-        CertificateError: the residual is above 2^-40 of the workload's largest column sum, B does not have full rank,
-            or C is too ill-conditioned for its inverse to be bounded.
+        CertificateError: the residual is above the limit, B does not have full rank, or C is too ill-conditioned for
+            its inverse to be bounded.
     """
     approximate = approximation(strategy.numbers())
     guess = _solve(approximate, approximation(workload)) if stored is None else stored
     decoder = limbs(guess, GUESS_BITS)._replace(radius=0) if stored is None else limbs(guess)
     rest = _times(decoder, strategy).minus(workload)
     residual = _magnitude(rest)
-    allowed = _LIMIT * max(workload.fraction(int(abs(workload.values).sum(axis=0).max())), Fraction(1))
+    allowed = limit * max(workload.fraction(int(abs(workload.values).sum(axis=0).max())), Fraction(1))
     if residual > allowed:
         raise CertificateError(f"B C differs from A by {float(residual):.3g}, above the limit {float(allowed):.3g}")
     if stored is not None and stored.shape[0] == stored.shape[1]:
@@ -85,6 +95,7 @@ def losses(strategy: Strategy, workload: Numbers, objective: Mapping[str, Any], 
     decoder = decoder._replace(radius=0)
     rows = [_around(norm, error) for norm in _row_norms(decoder)]
     return Losses(
+        rest=rest,
         residual=square_root_up(residual**2),
         total=_sum(rows),
         largest=(max(low for low, _ in rows), max(high for _, high in rows)),
