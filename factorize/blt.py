@@ -24,9 +24,6 @@ from factorize.workloads.state_space import StateSpace
 SMALLEST_GAP = 2.0**-43
 """Between two decays: closer ones are one buffer in double precision."""
 
-_BLOCK = 4096
-_FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
-
 
 class BltMatrix(Matrix):
     """The lower-triangular Toeplitz matrix with that column.
@@ -65,14 +62,7 @@ class BltMatrix(Matrix):
 
     @cached_property
     def _column(self) -> np.ndarray:
-        """c, a block of powers times a table of powers: two roundings per factor at any t."""
-        steps = self.n - 1
-        blocks = -(-steps // _BLOCK)
-        with np.errstate(under="ignore"):
-            within = self.theta[:, None] ** np.arange(min(_BLOCK, max(steps, 1)))
-            before = self.omega * self.theta ** (float(_BLOCK) * np.arange(blocks))[:, None]
-            column = np.concatenate([[1.0], (before @ within).ravel()[:steps]])
-        column[column < _FLUSH] = 0.0
+        column = self.wide_column().high
         column.setflags(write=False)
         return column
 
@@ -81,7 +71,7 @@ class BltMatrix(Matrix):
         return toeplitz_rows(self._column, start, stop)
 
     def column(self) -> np.ndarray:
-        """Return the first column, each entry within a few roundings, shape (n,)."""
+        """Return the first column, each entry rounded once, shape (n,)."""
         return self._column
 
     @property

@@ -112,6 +112,8 @@ def _violation(data: Any, entry: Any) -> Violation:
     given = entry.get("input")
     if entry["type"] == "extra_forbidden":
         message = "unknown field; the contract's fields are listed in docs/spec.md"
+    elif given == "unbounded":
+        message = "'unbounded' is not in this release; give the number of steps, and stop earlier if need be"
     elif entry["type"] != "value_error" and isinstance(given, (str, int, float, bool)):
         message = f"{message}; got {str(given)[:40]!r}"
     return Violation(_pointer(data, entry["loc"]), message)

@@ -13,7 +13,7 @@ import solvers
 from factorize import load, parse_spec
 from factorize.blt import BltMatrix
 from factorize.certificate import certify
-from factorize.errors import Cancelled, InvalidStrategy, UnsupportedProblem
+from factorize.errors import Cancelled, InvalidSpec, InvalidStrategy, UnsupportedProblem
 from factorize.layouts import build_matrix
 from factorize.matrix import ColumnScaled
 from factorize.solution import Outcome
@@ -375,6 +375,18 @@ class TestSpec:
         assert expanded.manifest["matrices"]["C_inv"]["structure"] == "toeplitz"
         product = plain_found.strategy.dense() @ plain_found.rows("C_inv", 0, 40)
         assert product == pytest.approx(np.eye(40), abs=1e-12)
+
+    def test_optimised_for_prefix_sums_and_evaluated_on_a_long_schedule(self):
+        schedule = {"kind": "schedule", "n": 20_000, "learning_rates": {"kind": "cosine", "final": 0.1}}
+        found = solve(3, schedule, optimize_for={"kind": "prefix", "n": 20_000})
+        assert found.strategy.theta == pytest.approx(best(3, 20_000, mean=True)[1].theta, rel=1e-6)
+        assert 0 < found.certificate.relative_gap < 1
+
+    def test_a_horizon_without_end_is_refused_by_name(self):
+        with pytest.raises(
+            InvalidSpec, match="/workload/n: 'unbounded' is not in this release; give the number of steps"
+        ):
+            solve(2, {"kind": "prefix", "n": "unbounded"})
 
     @pytest.mark.parametrize(
         ("buffers", "workload", "more", "message"),

@@ -89,7 +89,7 @@ def estimate(spec: Spec) -> Estimate:
         )
     if not workload.time_invariant:
         return estimate_of(entries=8 * n * m, multiplications=200 * n * n + 4 * n * n * m + evidence_work)
-    evaluations = 200 * (1500 * n + 20 * mechanism.buffers * n + count * n)
+    evaluations = 500 * (1500 * n + 20 * mechanism.buffers * n + count * n)
     return estimate_of(entries=(40 + 4 * mechanism.buffers) * n, multiplications=evaluations + evidence_work)
 
 
