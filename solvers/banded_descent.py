@@ -33,6 +33,7 @@ _SUFFICIENT = 1e-4
 _SHRINK = 0.4  # after a step out of the positive definite matrices
 _SHORTEST = 1e-6
 _ROUNDING = 1e-14
+_INVISIBLE = 1e-18  # of the loss: what a step may still gain is far below its rounding
 _SAFETY = 0.7  # the certificate's own rounding has to fit in as well
 
 
@@ -138,11 +139,16 @@ class Descent:
                     return Outcome.CONVERGED
                 # The bound falls with the square of the gradient, like `left`; far away there is none.
                 check = left * (max(0.8 * aim / self.gap, 0.02) if np.isfinite(self.gap) else 0.1)
+                if left <= _INVISIBLE:
+                    return self._ended()
             self.report(self.steps, None, left)
             if not self._step(direction, decrease):
                 self.gap = self._certified()
-                return Outcome.CONVERGED if self.gap <= self.problem.tolerance else Outcome.ROUNDING_LIMIT
+                return self._ended()
         return Outcome.ITERATION_LIMIT
+
+    def _ended(self) -> Outcome:
+        return Outcome.CONVERGED if self.gap <= self.problem.tolerance else Outcome.ROUNDING_LIMIT
 
     def _certified(self) -> float:
         spec = self.problem.spec

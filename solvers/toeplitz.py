@@ -26,12 +26,13 @@ from factorize.errors import SolveFailed
 from factorize.matrix import ToeplitzMatrix
 from factorize.objective import LambdaTau, MaxError
 from factorize.participation import FixedEpochs, MinSep, Single
-from factorize.solution import ProgressCallback, Solution
+from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of
-from solvers.closed_form import needs_decoder, normalised, strategy_coefficients
+from solvers.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
 from solvers.dense import refuse_weights
-from solvers.evidence import LARGEST_SINGLE, evidence
+from solvers.evidence import evidence
+from solvers.evidence import work as evidence_cost
 from solvers.problem import Problem, Reporter
 from solvers.projected_gradient import Minimum, descend
 from solvers.toeplitz_evidence import class_evidence
@@ -53,6 +54,7 @@ _COARSE = 4096  # up to this length a solve from scratch costs next to nothing
 _RATIO = 16
 _DAMPINGS = (0.0, 0.7, 3.0, 10.0, 30.0, 100.0)  # of starting points, over the n steps
 _FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
+_LEAST_TOLERANCE = 1e-14  # the loss itself is not known better
 _SAFETY = 0.3  # of the tolerance, since the gap that stops the descent is an estimate
 
 
@@ -80,10 +82,11 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: some twenty evaluations of a dozen FFTs, or of a dense quadratic form, and the certificate."""
     workload = spec.optimize_for or spec.workload
     n, m = float(workload.n), float(max(workload.m, workload.n))
-    evidence_work = 800 * n**3 if n <= LARGEST_SINGLE else 0.0
+    evidence_work = evidence_cost(spec)
     if not workload.time_invariant or needs_decoder(spec):
         return estimate_of(entries=8 * n * m, multiplications=4 * n * n * m + evidence_work)
-    return estimate_of(entries=60 * n, multiplications=20 * 12 * 100 * n + evidence_work)
+    entries, work = recursion_cost(spec)
+    return estimate_of(entries=60 * n + entries, multiplications=20 * 12 * 100 * n + work + evidence_work)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -99,7 +102,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     strategy = normalised(problem.spec, ToeplitzMatrix(_tidy(best.x), problem.n))
     return Solution(
         strategy=strategy,
-        outcome=best.outcome,
+        outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,
         iterations=sum(minimum.steps for minimum in found),
         dual=evidence(problem.spec, report) | class_evidence(problem, error, best.x, report),
         class_gap=best.gap,

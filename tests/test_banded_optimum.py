@@ -15,12 +15,13 @@ from factorize import class_bounds, separated_bounds
 from factorize.banded import BandedMatrix
 from factorize.banded_recurrences import band_cholesky, band_product, inverse_band
 from factorize.certificate import Certificate, certify
-from factorize.errors import Cancelled, CertificateError, TooLarge, UnsupportedProblem
+from factorize.errors import Cancelled, CertificateError, InvalidSpec, TooLarge, UnsupportedProblem
 from factorize.mechanisms import Banded
 from factorize.participation import MinSep
 from factorize.separated_bounds import disjoint_patterns, separated_lower_bound
 from factorize.solution import Outcome, Progress, Solution
 from factorize.spec import Spec, parse_spec
+from factorize.workloads.matrix import from_array
 from solvers import banded
 from solvers.banded_descent import Landscape
 from solvers.banded_evidence import _by_decompositions, _by_ring
@@ -453,3 +454,29 @@ def test_kernels_of_the_class_bound() -> None:
     np.testing.assert_allclose(inverse, band_of(np.linalg.inv(gram), 3, 7), atol=1e-13)
     columns[:, 0] = -1.0
     assert not band_cholesky(columns)
+
+
+@pytest.mark.parametrize(("n", "bands", "tolerance"), [(12, 2, 1e-16), (64, 8, 1e-15), (200, 5, 1e-15)])
+def test_a_tolerance_below_rounding_ends_with_the_honest_gap(n: int, bands: int, tolerance: float) -> None:
+    solution, certificate = solved(prefix(n, bands, tolerance=tolerance))
+    assert solution.outcome is Outcome.ROUNDING_LIMIT and solution.iterations < 200
+    assert not certificate.converged and tolerance < class_gap(certificate) < 1e-12
+    assert any("was not met" in warning for warning in certificate.warnings)
+
+
+def test_rates_of_zero_only_are_no_workload() -> None:
+    with pytest.raises(InvalidSpec, match="all zero"):
+        spec_of({"kind": "schedule", "n": 4, "learning_rates": [0, 0, 0, 0]}, 2)
+
+
+def test_one_step_that_moves_anything_is_enough() -> None:
+    spec = spec_of({"kind": "schedule", "n": 6, "learning_rates": [0, 0, 1, 0, 0, 0]}, 2)
+    _, certificate = solved(spec)
+    assert certificate.loss.total_squared == pytest.approx(4.0, rel=1e-12)
+    assert certificate.converged and certificate.relative_gap is not None and certificate.relative_gap < 1e-9
+
+
+def test_a_matrix_without_full_column_rank_is_refused() -> None:
+    workload = from_array(np.array([[1.0, 0, 0], [1, 0, 0], [1, 1, 1]]))
+    spec = prefix(3, 2).model_copy(update={"workload": workload})
+    assert "no recursion" in (banded.supports(spec) or "")

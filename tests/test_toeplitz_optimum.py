@@ -16,6 +16,7 @@ from factorize.errors import Cancelled
 from factorize.solution import Outcome, Progress, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.base import toeplitz_rows
+from factorize.workloads.matrix import from_array
 from solvers import toeplitz
 from solvers.closed_form import strategy_coefficients
 from solvers.problem import Problem
@@ -270,3 +271,26 @@ def test_a_large_problem_takes_no_dense_array() -> None:
     """n = 131072: the value of the frontier table, which stopped at a looser gradient."""
     _, certificate = solved(spec("prefix", 131_072))
     assert certificate.loss.total_squared == pytest.approx(2774197.10, rel=1e-8)
+
+
+@pytest.mark.parametrize("participation", [SINGLE, EPOCHS, APART], ids=lambda p: p["kind"])
+def test_a_tolerance_below_rounding_is_not_met(participation: Any) -> None:
+    asked = spec("prefix", 20, participation).model_copy(update={"tolerance": 1e-16})
+    solution, certificate = solved(asked)
+    assert solution.outcome is Outcome.ROUNDING_LIMIT and not certificate.converged
+    assert any("was not met" in warning for warning in certificate.warnings)
+
+
+def test_a_workload_without_full_column_rank_has_an_optimum() -> None:
+    """Rank 2 of 4: compared with a search over dense matrices."""
+    array = np.array([[1.0, 0, 0, 0], [2.0, 0, 0, 0], [1.0, 1.0, 0, 0], [1.0, 1.0, 0, 0]])
+    asked = spec("prefix", 4).model_copy(update={"workload": from_array(array)})
+    _, certificate = solved(asked)
+
+    def loss(tail: np.ndarray) -> float:
+        strategy = toeplitz_rows(np.concatenate([[1.0], tail]), 0, 4)
+        return float((np.linalg.solve(strategy.T, array.T) ** 2).sum() * (1 + tail @ tail))
+
+    best = min(minimize(loss, start, options={"gtol": 1e-8}).fun for start in (np.zeros(3), 0.5 ** np.arange(1.0, 4)))
+    assert certificate.loss.total_squared == pytest.approx(best, rel=1e-8)
+    assert certificate.class_lower_bound is None
