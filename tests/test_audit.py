@@ -141,12 +141,13 @@ def test_dp_memf_over_three_epochs() -> None:
     holds_and_is_tight(audit(trial, door(0).calibration, trials=TRIALS, seed=2))
 
 
-@pytest.mark.parametrize("decay", [0.5, 3.0])
-def test_dp_srg_clips_the_difference_and_adds_the_noise_once(decay: float) -> None:
+@pytest.mark.parametrize(("decay", "epochs"), [(0.5, 1), (0.5, 2), (3.0, 1)])
+def test_dp_srg_clips_the_difference_and_adds_the_noise_once(decay: float, epochs: int) -> None:
     """Also with c > 1, where the printed line 7 fails (below)."""
-    factors = solve(parse_spec(method_spec("dp_mf", srg_workload(6, momentum=0.5, decay=0.5))))
+    factors = solve(parse_spec(method_spec("dp_memf", srg_workload(6, momentum=0.5, decay=0.5), epochs=epochs)))
     worlds = planted(0, "zero_out")
-    score = likelihood_ratio(factors.rows("C", 0, 6), difference([0], 6, clip_norm=4.0))
+    steps = [epoch * 6 // epochs for epoch in range(epochs)]
+    score = likelihood_ratio(factors.rows("C", 0, 6), difference(steps, 6, clip_norm=4.0))
 
     def door(seed: int) -> PrivateSums:
         return PrivateSums(FactorizationNoise(factors, TARGET, D, clip_norm=4.0, batch_size=1, seed=seed))
@@ -157,7 +158,7 @@ def test_dp_srg_clips_the_difference_and_adds_the_noise_once(decay: float) -> No
                 lambda observe: dp_srg(
                     worlds[world],
                     np.zeros(D),
-                    one_by_one(6),
+                    one_by_one(6 // epochs, epochs=epochs),
                     door(seed),
                     decay=decay,
                     optimizer=Sgd(learning_rate=0.1),
@@ -220,26 +221,28 @@ def test_dp_skgd_releases_blocks_with_noise_of_their_own_scale() -> None:
     holds_and_is_tight(audit(trial, noise, trials=TRIALS, seed=5))
 
 
-def mu2_door(noise: tuple[float, ...], steps: int, seed: int) -> PrivateSums:
+def mu2_door(noise: tuple[float, ...], steps: int, seed: int, *, samples: int = 1) -> PrivateSums:
     return PrivateSums(
-        FilteredNoise(noise, TARGET, D, steps=steps, clip_norm=1.0, batch_size=1, adjacency="replace_one", seed=seed)
+        FilteredNoise(
+            noise, TARGET, D, steps=steps, clip_norm=1.0, batch_size=samples, adjacency="replace_one", seed=seed
+        )
     )
 
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_dp_mu2_with_independent_noise(trusted: bool) -> None:
-    """C = S: fresh noise for each q_t. The first sample is in all of them."""
+    """C = S: fresh noise for each q_t. The first sample is in all of them; with a trusted server one of two machines'."""
     steps = 8
     worlds = planted(0, "replace_one")
     score = likelihood_ratio(np.tril(np.ones((steps, steps))), difference([0], steps, clip_norm=1.0, factor=2))
 
     def trial(world: int, seed: int) -> float:
-        order, door = one_by_one(steps), mu2_door(DIFFERENCED, steps, seed)
+        order, door = one_by_one(steps), mu2_door(DIFFERENCED, steps, seed, samples=1 + trusted)
 
         def train(observe: object) -> object:
             start = np.zeros(D)
             if trusted:
-                machines = [Machine(worlds[world], order)]
+                machines = [Machine(nothing, order), Machine(worlds[world], order)]
                 return trusted_mu2(machines, start, door, learning_rate=0.01, project=everywhere, observe=observe)
             machines = [Machine(worlds[world], order, door)]
             return untrusted_mu2(machines, start, learning_rate=0.01, project=everywhere, observe=observe)

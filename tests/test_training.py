@@ -262,6 +262,21 @@ def test_a_mean_is_divided_by_the_fixed_divisor_and_not_by_the_batch() -> None:
     np.testing.assert_allclose(sums.release(Rows(np.array([[0.5, 0.0], [0.5, 0.0]]))), [0.1, 0.0])
 
 
+def test_noise_without_clipping_has_no_guarantee_but_can_be_studied() -> None:
+    noise = [FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, seed=3) for _ in range(2)]
+    sums = PlainSums(batch_size=2, noise=noise[0])
+    np.testing.assert_allclose(sums.release(Rows(np.array([[30.0, 40.0]]))), np.array([15.0, 20.0]) + noise[1].next())
+    noise[1] = FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, seed=3)
+    run = dp_ftrl(
+        Quadratic(np.ones(2), np.ones(2)),
+        np.zeros(2),
+        full_batch(1, 1),
+        PlainSums(noise=noise[1]),
+        optimizer=Sgd(learning_rate=1.0),
+    )
+    assert run.calibration is None
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (3,), (4, 2), (3, 2, 2)])
 def test_gradients_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     def gradient(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:

@@ -138,7 +138,7 @@ def _worker(machines: list[Machine]) -> Iterator[Connection]:
 
 
 def _serve(connection: Connection, machines: list[Machine]) -> None:
-    with suppress(EOFError):
+    with suppress(EOFError, OSError):  # the server closed its end
         while True:
             t, x, previous = connection.recv()
             answer: Any

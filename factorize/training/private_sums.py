@@ -110,24 +110,29 @@ class PrivateSums:
 
 
 class PlainSums:
-    """No noise and no guarantee: the baseline that the others are compared with.
+    """No guarantee: the baseline that the others are compared with, or a study of noise without clipping.
 
     Args:
         batch_size: divisor where steps are means.
         clip_norm: bound on one contribution, if clipping is wanted.
+        noise: added as it is. Without clipping that is Noisy-FTRL (C24, remark 1.2), which protects nobody.
     """
 
-    def __init__(self, *, batch_size: int | None = None, clip_norm: float = np.inf) -> None:
+    def __init__(
+        self, *, batch_size: int | None = None, clip_norm: float = np.inf, noise: NoiseSource | None = None
+    ) -> None:
         self.batch_size = batch_size
         self.clip_norm = clip_norm
+        self._noise = noise
 
     def release(self, contributions: Contributions) -> np.ndarray:
-        """Return the sum or mean."""
+        """Return the sum or mean, with noise if there is any."""
         return self.release_clipped(clipped_sum(contributions, self.clip_norm))
 
     def release_clipped(self, total: np.ndarray) -> np.ndarray:
         """Return the sum, divided."""
-        return total / (self.batch_size or 1)
+        mean = total / (self.batch_size or 1)
+        return mean if self._noise is None else mean + self._noise.next()
 
     def check(self, order: Order) -> None:
         """Accept any order."""
