@@ -25,11 +25,11 @@ from factorize.errors import (
     InvalidStrategy,
     TooLarge,
 )
-from factorize.exact import check_factor_file, check_strategy, integers, read_array
+from factorize.exact import check_factor_file, check_strategy, integers, read_array, series
 from factorize.exact.integers import Limbs, limbs, product, split, squares
 from factorize.exact.sensitivity import square_root_down, square_root_up, squared_sensitivity
 from factorize.exact.strategy import Strategy
-from factorize.exact.workload import workload_numbers
+from factorize.exact.workload import toeplitz_column, workload_numbers
 from factorize.matrix import ToeplitzMatrix
 from factorize.workloads import UserMatrix
 
@@ -479,3 +479,80 @@ def test_the_checker_shares_no_code_with_what_it_checks() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("factorize", "solvers", "api")):
                 assert node.module in allowed or str(node.module).startswith("factorize.exact"), path
                 assert node.module != "factorize.encoding" or [name.name for name in node.names] == ["read_json"]
+
+
+SERIES = [
+    {"workload": {"kind": "prefix", "n": 48}, "mechanism": {"kind": "square_root"}},
+    {
+        "workload": {"kind": "momentum", "n": 48, "momentum": 0.9},
+        "mechanism": {"kind": "banded_square_root", "bands": 5},
+        "objective": {"kind": "max"},
+    },
+    {
+        "workload": {"kind": "window", "n": 48, "width": 5},
+        "mechanism": {"kind": "nu_toeplitz", "nu": 0.1},
+        "objective": {"kind": "weighted", "weights": [float(i % 3) for i in range(48)]},
+    },
+    {"workload": {"kind": "prefix", "n": 48}, "mechanism": {"kind": "blt", "buffers": 2}},
+    {"workload": {"kind": "mu2", "n": 48, "output": "w"}, "mechanism": {"kind": "identity"}},
+]
+
+
+@pytest.mark.parametrize("document", SERIES)
+def test_power_series_agree_with_whole_matrices(document: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done beyond n = 2048 is done here for small n, and both ways give the same enclosures."""
+    result = solvers.solve(parse_spec(document))
+    for made in (result, result.with_matrices(["C", "B"])):
+        data = sealed(*parts(made))
+        whole = check_factor_file(data)
+        with monkeypatch.context() as patch:
+            patch.setattr("factorize.exact.residual.LARGEST", 8)
+            long = check_factor_file(data)
+            assert long.supported, long.failed
+            assert any("every loss enclosed" in text for text in long.checked)
+            assert not any("every loss" in text for text in long.not_checked)
+            for name in result.manifest["certificate"]["loss"]:
+                manifest, tensors = parts(made)
+                manifest["certificate"]["loss"][name] *= 1 + 1e-7
+                assert any(f"loss.{name}" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+        assert whole.supported
+    manifest, tensors = parts(result.with_matrices(["C", "B"]))
+    tensors["B.coefficients"][1] += 1e-6
+    monkeypatch.setattr("factorize.exact.residual.LARGEST", 8)
+    assert any("differs from A" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+def test_what_is_beyond_power_series_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.exact.residual.LARGEST", 8)
+    for document in (SPECS[0], SPECS[2], {**SERIES[0], "objective": {"kind": "lambda_tau", "tau": 4}}):
+        report = check_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
+        assert report.supported and any("residual, losses and lower bound" in text for text in report.not_checked)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
+def test_products_of_series(left: list[float], right: list[float]) -> None:
+    n = min(len(left), len(right))
+    a, b = left[:n], right[:n]
+    found = series.product(integers.integers(np.array(a)), integers.integers(np.array(b)))
+    for t in range(n):
+        true = sum((Fraction(a[s]) * Fraction(b[t - s]) for s in range(t + 1)), Fraction(0))
+        assert abs(found.fraction(found.values[t]) - true) <= found.fraction(found.radius)
+    assert float(found.fraction(found.radius)) < 1e-15
+
+
+def test_a_series_whose_inverse_grows_is_refused() -> None:
+    column = integers.integers(np.concatenate([[1.0, 3.0], np.zeros(62)]))
+    with pytest.raises(CertificateError, match="ill-conditioned|differs"):
+        series.losses(column, column, {"kind": "mean"}, None)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_first_columns_of_workloads(name: str) -> None:
+    document = parse_spec({"workload": WORKLOADS[name]}).document()["workload"]
+    column, whole = toeplitz_column(document), workload_numbers(document, {})
+    if column is not None:
+        assert whole is not None and (column.values == whole.values[:, 0]).all()
+        for i, j in itertools.combinations(range(N), 2):
+            assert abs(whole.values[j, i] - column.values[j - i]) <= 2 * (whole.radius + column.radius)
+    else:
+        assert name in ("momentum and rates", "nesterov", "schedule", "decoupled", "mu2 x", "square", "wide")

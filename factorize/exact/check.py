@@ -15,7 +15,7 @@ from factorize.errors import (
     InvalidParticipation,
     InvalidStrategy,
 )
-from factorize.exact import residual
+from factorize.exact import residual, series
 from factorize.exact.bound import lower_bound
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
@@ -23,7 +23,7 @@ from factorize.exact.integers import Numbers
 from factorize.exact.report import Report, check_claim
 from factorize.exact.sensitivity import Bracket, allowed, squared_sensitivity
 from factorize.exact.strategy import Strategy
-from factorize.exact.workload import workload_numbers
+from factorize.exact.workload import toeplitz_column, workload_numbers
 
 TOLERANCE = 1e-9
 """Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
@@ -73,13 +73,20 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> 
     _check_convergence(report, spec, claims)
     report.not_checked.append("who solved it, with what and for how long: provenance is recorded, not proved")
     if n > residual.LARGEST:
-        report.not_checked.append(f"residual, losses and lower bound: exactly up to n={residual.LARGEST} only")
+        _check_long(report, file, strategy, bracket)
         return
     workload = workload_numbers(spec["workload"], user)
     if workload is None or workload.values.shape != (m, n):
         report.not_checked.append("residual, losses and lower bound: the workload's numbers are not known here")
         return
-    _check_losses(report, file, strategy, workload, bracket)
+    stored, limit = None, residual.LIMITS["float64"]
+    if "B" in file.matrices:
+        stored = residual.read_matrix(file.manifest["matrices"]["B"]["structure"], file.matrices["B"], (m, n))
+        limit = residual.LIMITS[file.manifest["matrices"]["B"]["dtype"]]
+    found = residual.losses(strategy, workload, spec["objective"], stored, limit)
+    _check_added_noise(report, file, stored, found, bracket)
+    _check_inverse(report, file, strategy)
+    _check_losses(report, file, found, m, stored is not None)
     _check_bound(report, file, workload)
 
 
@@ -126,26 +133,42 @@ def _brief(participation: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
 
 
-def _check_losses(report: Report, file: FactorFile, strategy: Strategy, workload: Numbers, bracket: Bracket) -> None:
-    matrices, claims = file.manifest["matrices"], file.manifest["certificate"]
-    stored, limit = None, residual.LIMITS["float64"]
-    if "B" in matrices:
-        stored = residual.read_matrix(matrices["B"]["structure"], file.matrices["B"], workload.values.shape)
-        limit = residual.LIMITS[matrices["B"]["dtype"]]
-    found = residual.losses(strategy, workload, file.manifest["spec"]["objective"], stored, limit)
-    _check_added_noise(report, file, stored, found, bracket)
-    origin = "the stored B" if stored is not None else "a B recomputed here by substitution"
-    report.checked.append(f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}")
-    if "C_inv" in matrices:
-        inverse = residual.read_matrix(matrices["C_inv"]["structure"], file.matrices["C_inv"], (strategy.n, strategy.n))
-        error = residual.inverse_residual(strategy, inverse)
-        most = float(residual.LIMITS[matrices["C_inv"]["dtype"]]) * max(1.0, float(np.abs(inverse).sum(axis=1).max()))
-        report.require(
-            error <= most,
-            f"the stored C_inv times C is I up to {error:.3g} per entry, computed without rounding",
-            f"the stored C_inv times C differs from I by {error:.3g}, above {most:.3g}",
+def _check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket) -> None:
+    """Beyond whole matrices: power series, where C and A are Toeplitz."""
+    spec = file.manifest["spec"]
+    column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
+    if strategy.toeplitz is None or column is None or spec["objective"]["kind"] == "lambda_tau":
+        report.not_checked.append(
+            f"residual, losses and lower bound: up to n={residual.LARGEST}, and n={series.LARGEST} where A and C are "
+            "Toeplitz and the objective weighs rows"
         )
-    variance, m = float.fromhex(claims["sensitivity"]["hex"]) ** 2, workload.values.shape[0]
+        return
+    stored = file.matrices.get("B", {}).get("coefficients")
+    limit = residual.LIMITS[file.manifest["matrices"].get("B", {"dtype": "float64"})["dtype"]]
+    found = series.losses(strategy.toeplitz, column, spec["objective"], stored, limit)
+    _check_losses(report, file, found, strategy.n, stored is not None)
+    report.not_checked.append(f"the lower bound, and adding noise, A G + B Z: up to n={residual.LARGEST}")
+
+
+def _check_inverse(report: Report, file: FactorFile, strategy: Strategy) -> None:
+    matrices = file.manifest["matrices"]
+    if "C_inv" not in matrices:
+        return
+    inverse = residual.read_matrix(matrices["C_inv"]["structure"], file.matrices["C_inv"], (strategy.n, strategy.n))
+    error = residual.inverse_residual(strategy, inverse)
+    most = float(residual.LIMITS[matrices["C_inv"]["dtype"]]) * max(1.0, float(np.abs(inverse).sum(axis=1).max()))
+    report.require(
+        error <= most,
+        f"the stored C_inv times C is I up to {error:.3g} per entry, computed without rounding",
+        f"the stored C_inv times C differs from I by {error:.3g}, above {most:.3g}",
+    )
+
+
+def _check_losses(report: Report, file: FactorFile, found: residual.Losses, m: int, from_file: bool) -> None:
+    claims = file.manifest["certificate"]
+    origin = "the stored B" if from_file else "a B recomputed here by substitution"
+    report.checked.append(f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}")
+    variance = float.fromhex(claims["sensitivity"]["hex"]) ** 2
     enclosures = {
         "total_squared": _times(found.total, variance),
         "mean_squared": _times(found.total, variance / m),

@@ -34,11 +34,25 @@ def workload_numbers(document: Mapping[str, Any], user: Mapping[str, np.ndarray]
     return Interval(np.stack([row.low for row in found]), np.stack([row.high for row in found])).numbers()
 
 
-def _inputs(n: int) -> Iterator[Interval]:
+def toeplitz_column(document: Mapping[str, Any]) -> Numbers | None:
+    """Return the first column of A, shape (n,), where A is Toeplitz by its kind; else None."""
+    if document["kind"] not in _TOEPLITZ or document.get("learning_rates") is not None or document.get("output") == "x":
+        return None
+    found = list(_ROWS[document["kind"]]({**document, "columns": 1}))
+    return Interval(np.concatenate([row.low for row in found]), np.concatenate([row.high for row in found])).numbers()
+
+
+def _inputs(document: Mapping[str, Any]) -> Iterator[Interval]:
+    """Unit impulses for the first `columns` columns, all by default."""
+    n = document["n"]
+    zeros = Interval.zeros(document.get("columns", n))
     for i in range(n):
-        unit = np.zeros(n, dtype=np.int64)
-        unit[i] = 1
-        yield Interval.of_integers(unit)
+        if i < len(zeros.low):
+            unit = np.zeros(len(zeros.low), dtype=np.int64)
+            unit[i] = 1
+            yield Interval.of_integers(unit)
+        else:
+            yield zeros
 
 
 def _follow(rows: Iterator[Interval], factor: Dyadic) -> Iterator[Interval]:
@@ -55,19 +69,19 @@ def _rates(document: Mapping[str, Any]) -> list[Dyadic]:
 
 
 def _identity(document: Mapping[str, Any]) -> Iterator[Interval]:
-    return _inputs(document["n"])
+    return _inputs(document)
 
 
 def _prefix(document: Mapping[str, Any]) -> Iterator[Interval]:
-    return _follow(_inputs(document["n"]), ONE)
+    return _follow(_inputs(document), ONE)
 
 
 def _decay(document: Mapping[str, Any]) -> Iterator[Interval]:
-    return _follow(_inputs(document["n"]), dyadic(document["rate"]))
+    return _follow(_inputs(document), dyadic(document["rate"]))
 
 
 def _window(document: Mapping[str, Any]) -> Iterator[Interval]:
-    columns = np.arange(document["n"])
+    columns = np.arange(document.get("columns", document["n"]))
     for i in range(document["n"]):
         yield Interval.of_integers(((columns <= i) & (columns > i - document["width"])).astype(np.int64))
 
@@ -75,10 +89,9 @@ def _window(document: Mapping[str, Any]) -> Iterator[Interval]:
 def _momentum(document: Mapping[str, Any]) -> Iterator[Interval]:
     """m_i = mu m_{i-1} + g_i; the step is m_i, or g_i + mu m_i for Nesterov; the output sums eta_i times the step."""
     mu = dyadic(document.get("momentum", 0.0))
-    n = document["n"]
-    steps = _follow(_inputs(n), mu)
+    steps = _follow(_inputs(document), mu)
     if document.get("nesterov"):
-        steps = (x.plus(m.times(mu)) for x, m in zip(_inputs(n), steps, strict=True))
+        steps = (x.plus(m.times(mu)) for x, m in zip(_inputs(document), steps, strict=True))
     return _follow((step.times(rate) for step, rate in zip(steps, _rates(document), strict=True)), ONE)
 
 
@@ -86,9 +99,8 @@ def _weight_decay(document: Mapping[str, Any]) -> Iterator[Interval]:
     """Decoupled: s_i = (1 - eta_i rate) s_{i-1} + eta_i m_i. Coupled: rate s_{i-1} is taken from the gradient."""
     mu, rate = dyadic(document.get("momentum", 0.0)), dyadic(document["rate"])
     minus = Dyadic(-rate.value, rate.exponent)
-    n = document["n"]
-    s = m = Interval.zeros(n)
-    for x, eta in zip(_inputs(n), _rates(document), strict=True):
+    s = m = Interval.zeros(document.get("columns", document["n"]))
+    for x, eta in zip(_inputs(document), _rates(document), strict=True):
         m = m.times(mu).plus(x)
         if document["mode"] == "coupled":
             m = m.plus(s.times(minus))
@@ -99,7 +111,7 @@ def _weight_decay(document: Mapping[str, Any]) -> Iterator[Interval]:
 
 
 def _srg(document: Mapping[str, Any]) -> Iterator[Interval]:
-    estimate = _follow(_inputs(document["n"]), dyadic(document["decay"]))
+    estimate = _follow(_inputs(document), dyadic(document["decay"]))
     return _follow(_follow(estimate, dyadic(document["momentum"])), ONE)
 
 
@@ -126,3 +138,4 @@ _ROWS: dict[str, Callable[[Mapping[str, Any]], Iterator[Interval]]] = {
     "mu2": _mu2,
     "identity": _identity,
 }
+_TOEPLITZ = ("prefix", "momentum", "weight_decay", "decay", "window", "srg", "mu2", "identity")
