@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 LARGEST_WORK = 1 << 34
 LARGEST_TABLE = 1 << 26
-_PLATEAUS = 64
+_PLATEAUS = 16
 EXACT_RULE = "tree: best selection by dynamic programme over nodes"
 UPPER_RULE = "tree: best selection in a majorant of the Gram matrix over nodes"
 LEVEL_RULE = "tree: largest counts in the nodes of each level"
 CLASS_RULE = "tree: sums over the patterns"
 _EXACT = 1e-12
+_ATTAINED = 1e-12
 
 
 @dataclass(frozen=True)
@@ -53,25 +54,34 @@ class Stretch:
 
 def fixed_order_bound(matrix: TreeMatrix, epochs: int) -> Bound:
     """Return max over c of ||C u_c||^2 for the patterns u_c = {c, c + b, ...}, b = n / epochs; exact for C >= 0."""
+    terms = 2 * len(matrix.nodes) + matrix.n + 64
+    return Bound(_periodic_total(matrix, matrix.n // epochs) * (1 + terms * UNIT), True, CLASS_RULE)
+
+
+def _periodic_total(matrix: TreeMatrix, separation: int) -> float:
+    """Return the largest ||C u||^2 over the patterns u = {c, c + b, ...} of all steps, b = separation."""
     from factorize.tree_recurrences import class_totals
 
-    separation = matrix.n // epochs
     cells = np.zeros(2 * separation)
     class_totals(matrix.nodes, matrix.restart, separation, cells)
     for parent in range(1, separation):
         cells[2 * parent] += cells[parent]
         cells[2 * parent + 1] += cells[parent]
-    terms = 2 * len(matrix.nodes) + matrix.n + 64
-    return Bound(float(cells[separation:].max()) * (1 + terms * UNIT), True, CLASS_RULE)
+    return float(cells[separation:].max())
 
 
 def separated_bound(matrix: TreeMatrix, min_sep: int, most: int) -> Bound:
     """Return a bound on max over patterns ||C u||^2, u at most `most` steps at least `min_sep` apart; C >= 0."""
     weights, exact = node_weights(matrix)
-    if _too_much(matrix, min_sep, most):
+    coarse = _unit(matrix, min_sep, most)
+    if coarse is None:
         return Bound(_by_levels(weights, min_sep, most) * (1 + (2 * matrix.n + 64) * UNIT), False, LEVEL_RULE)
-    total = _best_selection(matrix, weights, min_sep, most)
+    total = _best_selection(matrix, weights, min_sep >> coarse, most, coarse)
     allowance = 1 + (2 * matrix.n + 64 + most) * UNIT
+    # Units of equal size have their best step at the same place, so units far enough apart have steps that are.
+    exact &= not any(number % (1 << coarse) for number in (matrix.n, matrix.restart, min_sep))
+    if not exact and most * min_sep >= matrix.n:  # then the patterns {c, c + b, ...} are allowed, and may attain it
+        exact = total <= _periodic_total(matrix, min_sep) * (1 + _ATTAINED)
     return Bound(total * allowance, exact, EXACT_RULE if exact else UPPER_RULE)
 
 
@@ -139,15 +149,22 @@ def _by_node(matrix: TreeMatrix, level: int, values: Array, ufunc: np.ufunc) -> 
     return np.repeat(ufunc.reduceat(values, starts), np.diff(starts, append=matrix.n))
 
 
-def _too_much(matrix: TreeMatrix, min_sep: int, most: int) -> bool:
-    """Whether the dynamic programme would take more than a few seconds or its tables too much memory."""
+def _unit(matrix: TreeMatrix, min_sep: int, most: int) -> int | None:
+    """Return the level of the units that the dynamic programme goes by, or None where every choice takes too long.
+
+    Units are blocks of 2^level steps, of which at most one is chosen: 2^level <= min_sep. Two chosen units are
+    min_sep >> level or more apart, and each is charged its best step, so coarser units give a larger bound.
+    """
     sizes = [1 << level for level in range(1, len(matrix.nodes))]
     trees = matrix.n // matrix.restart
     sizes += [matrix.restart << doubling for doubling in range(1, trees.bit_length())]
     counts = [min(most, math.ceil(size / 2 / min_sep)) for size in sizes]
-    work = sum(count**2 for count in counts) * min_sep**2 * min(min_sep, _PLATEAUS)
-    tables = sum(2 * count for count in counts) * min_sep**2
-    return work > LARGEST_WORK or tables > LARGEST_TABLE
+    for level in range(min(min_sep.bit_length(), len(matrix.nodes))):
+        apart = min_sep >> level
+        work = sum(count**2 for count in counts) * apart**2 * min(apart, _PLATEAUS)
+        if work <= LARGEST_WORK and sum(2 * count for count in counts) * apart**2 <= LARGEST_TABLE:
+            return level
+    return None
 
 
 def _by_levels(weights: Array, min_sep: int, most: int) -> float:
@@ -156,18 +173,18 @@ def _by_levels(weights: Array, min_sep: int, most: int) -> float:
     return float(sum(mu * most * min(most, math.ceil((1 << level) / min_sep)) for level, mu in enumerate(levels)))
 
 
-def _best_selection(matrix: TreeMatrix, weights: Array, min_sep: int, most: int) -> float:
-    """Return the largest sum over nodes of mu count^2."""
+def _best_selection(matrix: TreeMatrix, weights: Array, apart: int, most: int, unit: int) -> float:
+    """Return the largest sum over nodes of mu count^2, for units of 2^unit steps that are `apart` or more apart."""
     trees, rest = divmod(matrix.n, matrix.restart)
     pieces = []
-    doubled = _tree(matrix.restart, weights[0], min_sep, most)
+    doubled = _tree(matrix.restart, weights[0], apart, most, unit)
     while trees:
         if trees & 1:
             pieces.append(doubled)
         trees >>= 1
         doubled = _join(doubled, doubled, most) if trees else doubled
     if rest:
-        pieces.append(_tree(rest, weights[1], min_sep, most))
+        pieces.append(_tree(rest, weights[1], apart, most, unit))
     whole = pieces[0]
     for piece in pieces[1:]:
         narrow = Stretch(whole.steps, whole.best[:, :1])
@@ -175,25 +192,46 @@ def _best_selection(matrix: TreeMatrix, weights: Array, min_sep: int, most: int)
     return float(whole.best[:, 0, 0].max())
 
 
-def _tree(steps: int, weights: Array, min_sep: int, most: int) -> Stretch:
+def _tree(steps: int, weights: Array, apart: int, most: int, unit: int) -> Stretch:
     """Return the stretch of one tree; weights by level and kind."""
-    start = np.full((1, min_sep, min_sep), -np.inf)
-    start[0, 0, 0] = 0.0
-    complete = [Stretch(1, start)]  # without the weight of their own root
-    for level in range(steps.bit_length() - 1):
-        child = complete[-1]
-        complete.append(_join(_own(child, weights[level, 0]), _own(child, weights[level, 1]), most))
+    complete = {unit: _one(_best_step(unit, 1 << unit, weights), apart)}  # without the weight of their own root
+    for level in range(unit + 1, steps.bit_length()):
+        child = complete[level - 1]
+        complete[level] = _join(_own(child, weights[level - 1, 0]), _own(child, weights[level - 1, 1]), most)
 
     def cut(level: int, size: int, kind: int) -> Stretch:
         """Return a node of which only `size` leaves exist."""
         if size == 1 << level:
             return _own(complete[level], weights[level, kind])
         half = 1 << (level - 1)
+        if level == unit:
+            return _own(_one(_best_step(level, size, weights), apart), weights[level, 2])
         if size <= half:
             return _own(cut(level - 1, size, 0), weights[level, 2])
         return _own(_join(cut(level - 1, half, 0), cut(level - 1, size - half, 1), most), weights[level, 2])
 
     return cut(len(weights) - 1, steps, 0)
+
+
+def _one(value: float, apart: int) -> Stretch:
+    """Return a stretch of one unit."""
+    best = np.full((1, apart, apart), -np.inf)
+    best[0, 0, 0] = value
+    return Stretch(1, best)
+
+
+def _best_step(level: int, size: int, weights: Array) -> float:
+    """Return the largest sum of weights from a leaf up to a node with `size` leaves, its own weight left out."""
+    if level == 0:
+        return 0.0
+    half = 1 << (level - 1)
+
+    def child(leaves: int, kind: int) -> float:
+        own = weights[level - 1, kind if leaves == half else 2]
+        return float(own) + _best_step(level - 1, leaves, weights)
+
+    left = child(min(size, half), 0)
+    return left if size <= half else max(left, child(size - half, 1))
 
 
 def _own(stretch: Stretch, weight: float) -> Stretch:

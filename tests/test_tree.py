@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import solvers
-from factorize import load, parse_spec
+from factorize import load, parse_spec, tree_participation
 from factorize.errors import CorruptObject, InvalidStrategy, UnsupportedProblem
 from factorize.exact import check_factor_file
 from factorize.layouts import build_matrix
@@ -180,13 +180,46 @@ def _products(matrix, patterns):
     return np.concatenate([matrix.rows(i, min(i + 500, matrix.n)) @ patterns.T for i in range(0, matrix.n, 500)])
 
 
-def test_a_selection_too_dear_is_bounded_level_by_level():
-    matrix = matrix_of(1 << 14, "online")
-    found = matrix.separated_bound(1500, 11)
-    assert not found.exact and "level" in found.rule
-    chosen = np.zeros((1, 1 << 14))
-    chosen[0, ::1500] = 1.0
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(("n", "restart"), [(37, 37), (64, 64), (50, 12), (48, 16)])
+def test_coarser_units_only_raise_the_bound(n, restart, decoder):
+    matrix = matrix_of(n, decoder, restart)
+    weights, _ = tree_participation.node_weights(matrix)
+    for separation, most in ((4, 3), (8, 2), (8, 6), (11, 9)):
+        fine = tree_participation._best_selection(matrix, weights, separation, most, 0)
+        for unit in (1, 2, 3):
+            if 1 << unit <= separation and unit < len(matrix.nodes):
+                coarse = tree_participation._best_selection(matrix, weights, separation >> unit, most, unit)
+                assert coarse >= fine * (1 - 1e-13)
+                if not any(number % (1 << unit) for number in (n, restart, separation)):
+                    assert coarse == pytest.approx(fine, rel=1e-12)
+
+
+@pytest.mark.parametrize(("separation", "rule"), [(1 << 12, "dynamic programme"), ((1 << 12) - 1, "majorant")])
+def test_long_separations_go_by_units(separation, rule):
+    n, most = 1 << 14, 3
+    matrix = matrix_of(n, "online")
+    found = matrix.separated_bound(separation, most)
+    assert rule in found.rule and found.exact == (rule == "dynamic programme")
+    chosen = np.zeros((1, n))
+    chosen[0, : most * separation : separation] = 1.0
     assert found.squared >= (_products(matrix, chosen) ** 2).sum()
+
+
+def test_a_bound_that_a_periodic_pattern_attains_is_exact():
+    matrix = matrix_of(1 << 14, "honaker_full")
+    found = matrix.separated_bound(4097, 4)  # an odd number of steps, which no unit divides
+    chosen = np.zeros((1, 1 << 14))
+    chosen[0, ::4097] = 1.0
+    assert found.exact
+    assert found.squared == pytest.approx((_products(matrix, chosen) ** 2).sum(), rel=1e-11)
+
+
+def test_a_selection_too_dear_is_bounded_level_by_level():
+    matrix = matrix_of(1 << 18, "online")
+    found = matrix.separated_bound(1, 1 << 18)
+    assert not found.exact and "level" in found.rule
+    assert found.squared >= matrix.fixed_order_bound(1 << 18).squared
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
