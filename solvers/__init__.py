@@ -42,6 +42,7 @@ from solvers import (
 from solvers.budget import Estimate, refuse_beyond_memory
 from solvers.compare import compare
 from solvers.problem import Problem
+from solvers.warm_start import resampled as warm_start_of
 
 __all__ = ["SOLVERS", "Entry", "Estimate", "choose", "compare", "estimate", "solve"]
 
@@ -124,7 +125,11 @@ def estimate(spec: Spec) -> Estimate:
 
 
 def solve(
-    spec: Spec, *, progress: ProgressCallback | None = None, matrices: Mapping[str, np.ndarray] | None = None
+    spec: Spec,
+    *,
+    progress: ProgressCallback | None = None,
+    matrices: Mapping[str, np.ndarray] | None = None,
+    warm_start: Factorization | None = None,
 ) -> Factorization:
     """Solve a spec and certify the result.
 
@@ -132,6 +137,8 @@ def solve(
         spec: what is asked for.
         progress: called between steps; what it raises (`Cancelled`, say) ends the solve.
         matrices: numbers of user-supplied matrices by sha256, for specs that name them so.
+        warm_start: a result for another n or a similar workload, with the same participation (and epochs); it may save
+            half the steps, never changes what is certified, and is ignored where it does not fit.
 
     Returns:
         The certified factorization; its certificate says whether the tolerance was met.
@@ -147,7 +154,8 @@ def solve(
     spec = _bound(choose(spec), matrices or {})
     entry, _ = _admitted(spec)
     began = time.monotonic()
-    solution = entry.solve(Problem(spec), progress or _ignore)
+    start = None if warm_start is None else warm_start_of(warm_start, spec)
+    solution = entry.solve(Problem(spec, start), progress or _ignore)
     return Factorization.from_solution(spec, solution, solver=_provenance(spec, time.monotonic() - began))
 
 

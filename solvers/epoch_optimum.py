@@ -66,7 +66,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     tolerance = _SAFETY * problem.tolerance
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, tolerance, report)
+        ascent = ascend(ring, tolerance, report, problem.start)
         gram = whole_gram(ring, ascent.point)
         masked(gram, ring.epochs)
         strategy = reverse_cholesky(gram)
@@ -117,11 +117,11 @@ def ring_of(problem: Problem) -> Ring:
     return Ring(p, q, problem.participation.epochs)
 
 
-def ascend(ring: Ring, tolerance: float, report: StepReport) -> Ascent:
+def ascend(ring: Ring, tolerance: float, report: StepReport, start: np.ndarray | None = None) -> Ascent:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
     from solvers.epoch_blocks import maximise
 
-    return maximise(ring, tolerance=tolerance, callback=report)
+    return maximise(ring, tolerance=tolerance, callback=report, start=start)
 
 
 def _inverse(spec: Spec) -> BidiagonalInverse | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -27,9 +27,14 @@ class Problem:
     """A canonical spec with a named mechanism, as the solvers read it.
 
     Every objective but `max` is scale * sens(C)^2 * ||T C^-1||_F^2 with one target T = W A.
+
+    Attributes:
+        spec: the spec.
+        start: dual blocks to start from, shape (b, k, k) (solvers/warm_start.py), or None; solvers may ignore them.
     """
 
     spec: Spec
+    start: np.ndarray | None = field(default=None, compare=False)
 
     @property
     def workload(self) -> Workload:

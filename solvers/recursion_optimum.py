@@ -110,7 +110,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, _SAFETY * problem.tolerance, report)
+        ascent = ascend(ring, _SAFETY * problem.tolerance, report, problem.start)
         if not ascent.converged and problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
         gram = ring.whole_gram(ascent.point)
@@ -154,9 +154,9 @@ def ring_of(problem: Problem) -> RecursionRing:
     return RecursionRing(system, k, min(_MOST_RATE, max(_LEAST_RATE, 0.1 * problem.tolerance)))
 
 
-def ascend(ring: RecursionRing, tolerance: float, report: StepReport) -> Ascent:
+def ascend(ring: RecursionRing, tolerance: float, report: StepReport, start: np.ndarray | None = None) -> Ascent:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
     from solvers.epoch_blocks import maximise
 
     with np.errstate(all="ignore"):
-        return maximise(ring, tolerance=tolerance, callback=report, patience=_PATIENCE)
+        return maximise(ring, tolerance=tolerance, callback=report, start=start, patience=_PATIENCE)

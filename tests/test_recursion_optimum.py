@@ -229,7 +229,7 @@ def test_decompositions_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
     solution = recursion_optimum.solve(Problem(spec), lambda _step: None)
     assert solution.outcome is Outcome.ROUNDING_LIMIT
-    certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
+    certificate: Any = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
     assert not certificate.converged
     assert 1e-8 < certificate.relative_gap < 1e-2
 
@@ -261,7 +261,7 @@ def test_it_is_the_route_of_a_spec(name: str, k: int) -> None:
 
 
 def test_large_ones_are_certified_in_linear_time() -> None:
-    certificate = solvers.solve(spec_of(WORKLOADS["coupled"], 1, n=768)).certificate
+    certificate: Any = solvers.solve(spec_of(WORKLOADS["coupled"], 1, n=768)).certificate
     assert 0 <= certificate.relative_gap <= 1e-9
     assert certificate.lower_bound is not None
     assert certificate.lower_bound.rule.endswith("log-determinants of the recursion")
