@@ -55,13 +55,18 @@ def not_known(name: str) -> Problem:
 
 
 async def find(service: Service, name: str) -> Result:
-    """Return the result that a digest or spec digest in an address names.
+    """Return the result that a digest or spec digest in an address names; see `result_of`."""
+    return await run_sync(result_of, service, name)
+
+
+def result_of(service: Service, name: str) -> Result:
+    """Return the result that a digest or spec digest in an address names; it looks at the disk.
 
     Raises:
         Problem: nothing has it, or its job is not done.
     """
     digest_in(name)
-    found = await run_sync(service.lookup, name)
+    found = service.lookup(name)
     if isinstance(found, Result):
         return found
     if found is None:
@@ -110,8 +115,11 @@ async def stream(
     status: int,
     headers: dict[str, str],
     limiter: CapacityLimiter | None = None,
+    made: bool = False,
 ) -> Response:
     """Return raw bytes as they are made; `headers` holds their Content-Length.
+
+    Buffers that are `made` already are taken without a change of threads, which costs as much as sending a small one.
 
     The first buffer is made before the status is sent, so that what goes wrong there is still a problem document. Later
     the connection is closed early, which a client notices by the length.
@@ -119,13 +127,17 @@ async def stream(
     media = "application/octet-stream"
     if request.method == "HEAD":
         return Response(None, status, headers, media)
-    first = await run_sync(next, views, None, limiter=limiter)
+    first = await _following(views, limiter, made)
     service.sent_bytes += int(headers["Content-Length"])
-    return StreamingResponse(_pieces(service, first, views, limiter), status, headers, media)
+    return StreamingResponse(_pieces(service, first, views, limiter, made), status, headers, media)
+
+
+async def _following(views: Iterator[memoryview], limiter: CapacityLimiter | None, made: bool) -> memoryview | None:
+    return next(views, None) if made else await run_sync(next, views, None, limiter=limiter)
 
 
 async def _pieces(
-    service: Service, view: memoryview | None, views: Iterator[memoryview], limiter: CapacityLimiter | None
+    service: Service, view: memoryview | None, views: Iterator[memoryview], limiter: CapacityLimiter | None, made: bool
 ) -> AsyncIterator[memoryview]:
     """Cut buffers into the pieces that the kernel is given, without copies.
 
@@ -138,6 +150,6 @@ async def _pieces(
             size = max(SMALLEST_PIECE, min(LARGEST_PIECE, IN_FLIGHT_BYTES // service.readers))
             for start in range(0, len(view), size):
                 yield view[start : start + size]
-            view = await run_sync(next, views, None, limiter=limiter)
+            view = await _following(views, limiter, made)
     finally:
         service.readers -= 1

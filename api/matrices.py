@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Annotated
 
@@ -11,9 +12,10 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api.answers import FOREVER, RunningService, find, heavy, json_response, stream
+from api.answers import FOREVER, RunningService, heavy, json_response, result_of, stream
 from api.errors import Problem
 from api.limits import read_body
+from api.results import Block, Result, Rows
 from api.schema import RAW_BODY, answers
 from factorize.errors import InvalidParameter
 from factorize.factorization import MATRIX_NAMES
@@ -37,13 +39,21 @@ async def get_rows(
     matrix: str,
     rows: Annotated[str | None, Query(max_length=40, description="first:end, all rows by default")] = None,
 ) -> Response:
-    """Give rows of a matrix as little-endian float64 in C order, whatever the mechanism."""
+    """Give rows of a matrix as little-endian float64 in C order, whatever the mechanism.
+
+    Up to 4 MiB come with the digest of these rows (Repr-Digest), by which a client can check them.
+    """
     wanted = next((known for known in MATRIX_NAMES if known == matrix), None)
     if wanted is None:
         raise Problem("not-found", f"a factorization has the matrices {', '.join(MATRIX_NAMES)}")
     start, stop = _bounds(rows)
-    result = await find(service, name)
-    found = await run_sync(service.results.rows, result, wanted, start, stop, limiter=heavy)
+
+    def prepare() -> tuple[Result, Rows, Block | None]:
+        result = result_of(service, name)
+        rows = service.results.rows(result, wanted, start, stop)
+        return result, rows, service.results.block(rows)
+
+    result, found, block = await run_sync(prepare, limiter=heavy)
     shape = found.shape
     headers = {
         "Content-Length": str(8 * shape[0] * shape[1]),
@@ -52,7 +62,10 @@ async def get_rows(
         "X-Factorize-Digest": result.digest,
         "Cache-Control": FOREVER if result.digest == name else "no-cache",
     }
-    return await stream(request, service, found.blocks(), status=200, headers=headers, limiter=heavy)
+    if block is None:
+        return await stream(request, service, found.blocks(), status=200, headers=headers, limiter=heavy)
+    headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(block.sha256).decode('ascii')}:"
+    return await stream(request, service, iter([block.data]), status=200, headers=headers, made=True)
 
 
 def _bounds(text: str | None) -> tuple[int | None, int | None]:

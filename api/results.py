@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -63,12 +64,30 @@ class Rows:
         """Number of rows and columns."""
         return self.stop - self.start, self.factorization.shape(self.matrix)[1]
 
+    @property
+    def per_block(self) -> int:
+        """Rows in 4 MiB, at least one."""
+        return max(1, BLOCK_BYTES // (8 * self.shape[1]))
+
     def blocks(self) -> Iterator[memoryview]:
         """Iterate over the rows as little-endian float64 in C order, at most 4 MiB (or one row) at a time."""
-        step = max(1, BLOCK_BYTES // (8 * self.shape[1]))
+        step = self.per_block
         for first in range(self.start, self.stop, step):
             block = self.factorization.rows(self.matrix, first, min(first + step, self.stop))
             yield block.astype("<f8", order="C", copy=False).reshape(-1).view("u1").data
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows as they are sent.
+
+    Args:
+        data: little-endian float64 in C order.
+        sha256: of these bytes.
+    """
+
+    data: memoryview
+    sha256: bytes
 
 
 class Results:
@@ -76,13 +95,14 @@ class Results:
 
     Args:
         store: the store.
-        cache_bytes: memory for factorizations that stay open.
+        cache_bytes: memory for factorizations that stay open; half as much is used for blocks of rows.
     """
 
     def __init__(self, store: Store, *, cache_bytes: int) -> None:
         self.store = store
         self._texts: Cache[Result] = Cache(_DOCUMENT_BYTES, lambda result: len(result.text) + 500)
         self._open: Cache[Factorization] = Cache(cache_bytes, _weight)
+        self._blocks: Cache[Block] = Cache(cache_bytes // 2, lambda block: len(block.data) + 500)
         self._opening = threading.Lock()
         self._expanding = threading.Lock()
         self._expanded: dict[tuple[str, tuple[str, ...]], str] | None = None
@@ -122,6 +142,24 @@ class Results:
             message = f"rows {first}:{end} are outside {matrix}, which has rows 0:{last}"
             raise InvalidParameter(message, field="rows")
         return Rows(factorization, matrix, first, end)
+
+    def block(self, rows: Rows) -> Block | None:
+        """Return rows that are at most 4 MiB (or one row) with their digest; they are kept for who asks next.
+
+        Rows of an inverse take a solve, and a hash takes as long as sending; many workers ask for the same blocks.
+
+        Returns:
+            None where there are more rows than one block holds.
+        """
+        if rows.stop - rows.start > rows.per_block:
+            return None
+        key = (rows.factorization.digest, rows.matrix, rows.start, rows.stop)
+        found = self._blocks.get(key)
+        if found is None:
+            data = next(rows.blocks(), memoryview(b""))
+            found = Block(data, hashlib.sha256(data).digest())
+            self._blocks.put(key, found)
+        return found
 
     def expanded(self, result: Result, names: Sequence[MatrixName], *, limit_mb: int | None) -> Result:
         """Return the result whose file holds further matrices beside C; it is computed and stored the first time.

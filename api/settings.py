@@ -56,7 +56,8 @@ class Settings(BaseSettings):
         receive_seconds: how long a client may take over its header block, or stay silent in a body.
         keep_alive_seconds: how long an idle connection stays open.
         stall_seconds: how long a client may take nothing of an answer.
-        cache_bytes: memory for verified pieces of files, and as much again for factorizations whose rows are read.
+        cache_bytes: memory for verified pieces of files, as much again for factorizations whose rows are read, and
+            half as much for blocks of their rows.
     """
 
     model_config = SettingsConfigDict(env_prefix="FACTORIZE_", extra="forbid", frozen=True)

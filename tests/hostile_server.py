@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import threading
@@ -154,8 +155,13 @@ class Handler(BaseHTTPRequestHandler):
     def _rows(self, digest: str, matrix: str, rows: str) -> None:
         start, stop = map(int, rows.split(":"))
         block = self.service.by_digest[digest].rows(matrix, start, stop)
-        headers = {"X-Factorize-Shape": f"{block.shape[0]},{block.shape[1]}", "X-Factorize-Dtype": "float64"}
-        self._answer("rows", 200, headers, block.astype("<f8").tobytes())
+        body = block.astype("<f8").tobytes()
+        headers = {
+            "X-Factorize-Shape": f"{block.shape[0]},{block.shape[1]}",
+            "X-Factorize-Dtype": "float64",
+            "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256(body))).decode()}:",
+        }
+        self._answer("rows", 200, headers, body)
 
     def _json(self, kind: str, status: int, document: dict[str, Any]) -> None:
         self._answer(kind, status, {"Content-Type": "application/json"}, json.dumps(document).encode())

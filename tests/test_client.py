@@ -58,7 +58,8 @@ def dense():
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
+def _no_pauses(monkeypatch, tmp_path):
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("factorize.client.download._PAUSE", 0.0)
     monkeypatch.setattr("factorize.client.rows._PAUSE", 0.0)
 
@@ -411,15 +412,15 @@ class TestRows:
     def test_names_are_the_factorizations(self):
         assert MATRICES == typing.get_args(MatrixName)
 
-    def test_one_block_ahead_and_no_more(self, server, dense):
+    def test_two_blocks_ahead_and_no_more(self, server, dense):
         stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10)
         rows = stream.iterate()
         next(rows)
         for _ in range(200):
-            if len(server.paths("rows=")) == 2:
+            if len(server.paths("rows=")) == 3:
                 break
             threading.Event().wait(0.01)
-        assert [path.partition("=")[2] for path in server.paths("rows=")] == ["0:10", "10:20"]
+        assert [path.partition("=")[2] for path in server.paths("rows=")] == ["0:10", "10:20", "20:30"]
         rows.close()
 
     def test_rows_are_read_only(self, server, dense):
@@ -462,7 +463,44 @@ class TestRows:
             list(stream)
         assert not isinstance(caught.value, ServiceUnreachable)
 
+    @pytest.mark.parametrize("at", [0, -1, 4000])
+    def test_a_flipped_bit_is_noticed_and_the_block_asked_for_again(self, server, dense, at):
+        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10)
+        server.plan("rows", flip(at), flip(at))
+        whole = np.array(list(stream))
+        assert np.allclose(whole, dense.rows("C_inv", 0, N), rtol=0, atol=1e-14)
+        server.plan("rows", *[flip(at)] * 60)
+        with pytest.raises(ServiceError, match="did not hash"):
+            list(stream)
+
+    @pytest.mark.parametrize("digest", ["", "sha-512=:AAAA:", "sha-256=:short:"])
+    def test_rows_without_a_digest(self, server, dense, digest):
+        server.plan("rows", relabelled(Repr_Digest=digest))
+        with pytest.raises(ServiceError, match="without a digest"):
+            list(RowStream(server.url, dense.digest))
+
+    @pytest.mark.parametrize("fault", [vanish, flip(3), problem(503, title="Busy"), relabelled(Repr_Digest="")])
+    @pytest.mark.parametrize("start", [0, 15])
+    def test_the_file_steps_in(self, server, dense, tmp_path, fault, start):
+        """Rows that do not come any more, after a first block that did."""
+        factors = Factors.connect(dense.digest, url=server.url, cache=tmp_path / "cache")
+        rows = factors.rows(block_bytes=8 * N * 10).blocks(start)
+        got = [next(rows)]
+        server.plan("rows", *[fault] * 60)
+        got += list(rows)
+        assert np.allclose(np.concatenate(got), dense.rows("C_inv", start, N), rtol=0, atol=1e-14)
+        assert len(server.paths("/blobs/")) == 1
+
+    def test_no_file_either(self, server, dense, tmp_path):
+        stream = Factors.connect(dense.digest, url=server.url, cache=tmp_path / "cache").rows()
+        server.plan("rows", *[vanish] * 60)
+        server.plan("blob", *[vanish] * 60)
+        with pytest.raises(ServiceUnreachable):
+            list(stream)
+
     def test_bad_parameters(self, server, dense):
+        with pytest.raises(InvalidParameter, match="ahead"):
+            RowStream(server.url, dense.digest, ahead=0)
         with pytest.raises(InvalidParameter, match="C, C_inv, B"):
             RowStream(server.url, dense.digest, "A")
         with pytest.raises(InvalidParameter, match="block_bytes"):

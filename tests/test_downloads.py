@@ -18,7 +18,7 @@ from safetensors.numpy import load as read_tensors
 from servers import Answer, LiveService
 
 from factorize.blobs import blob_key
-from factorize.factorization import from_tensors
+from factorize.factorization import Factorization, from_tensors
 
 TOEPLITZ: dict[str, Any] = {"workload": {"kind": "prefix", "n": 20}, "mechanism": {"kind": "square_root"}}
 DENSE: dict[str, Any] = {"workload": {"kind": "prefix", "n": 20}, "mechanism": {"kind": "dense"}}
@@ -195,6 +195,20 @@ def test_other_matrices_are_not_found(live_service: LiveService) -> None:
     digest = live_service.solve(DENSE)["digest"]
     live_service.get(f"/v1/factorizations/{digest}/matrices/D").problem(404, "not-found")
     live_service.get(f"/v1/factorizations/{'0' * 64}/matrices/C").problem(404, "not-found")
+
+
+def test_a_block_of_rows_carries_its_digest(live_service: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 4 MiB; what was computed once is not computed again, and what is kept is what is sent."""
+    name = live_service.store.put(make(1500))["digest"]
+    computed = []
+    original = Factorization.rows
+    monkeypatch.setattr(Factorization, "rows", lambda self, *which: computed.append(which) or original(self, *which))
+    for query, in_one_block in (("0:349", True), ("0:349", True), ("0:350", False), ("7:7", True)):
+        answer = live_service.get(f"/v1/factorizations/{name}/matrices/C_inv?rows={query}")
+        stated = f"sha-256=:{base64.b64encode(hashlib.sha256(answer.body).digest()).decode()}:"
+        assert answer.headers.get("repr-digest") == (stated if in_one_block else None)
+    assert [which for which in computed if which == ("C_inv", 0, 349)] == [("C_inv", 0, 349)] * 2  # 350 rows: 349 + 1
+    assert live_service.send("HEAD", f"/v1/factorizations/{name}/matrices/C?rows=0:1").headers["repr-digest"]
 
 
 def test_a_matrix_of_many_blocks_is_streamed_whole(live_service: LiveService) -> None:

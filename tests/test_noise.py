@@ -14,7 +14,7 @@ import pytest
 from hostile_server import HostileService, cut, make, vanish
 from scipy import stats
 
-from factorize.client import ArrayRows, Factors, NoiseGenerator
+from factorize.client import ArrayRows, Factors, NoiseGenerator, RowStream
 from factorize.client.normals import BLOCK, ReplayableNormals
 from factorize.errors import InvalidParameter, ServiceUnreachable
 from factorize.participation import Sensitivity
@@ -220,8 +220,8 @@ class TestStreamed:
 
     def test_goes_on_after_the_service_was_away(self, server, rows, factorization, calibration):
         whole = draw(rows, calibration, shape=50)
-        factors = Factors.connect(factorization.digest, url=server.url)
-        generator = NoiseGenerator(factors.rows(block_bytes=8 * N * 5), calibration, 50, seed=7)
+        stream = RowStream(server.url, factorization.digest, block_bytes=8 * N * 5)
+        generator = NoiseGenerator(stream, calibration, 50, seed=7)
         got = [generator.next() for _ in range(5)]
         server.plan("rows", cut(8), *[vanish] * 5)
         with pytest.raises(ServiceUnreachable):

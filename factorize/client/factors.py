@@ -150,6 +150,7 @@ class Factors:
             block_bytes=block_bytes,
             timeout=service.timeout,
             manifest=self.manifest,
+            fallback=lambda: FileRows(self.path(), self.manifest, matrix, block_bytes=block_bytes),
         )
 
     def noise_source(self) -> RowSource | Streamable:

@@ -1,29 +1,39 @@
-"""Rows of C, C^-1 or B streamed from a service in blocks, with the next block on its way while one is used."""
+"""Rows of C, C^-1 or B: of a file, or streamed in blocks with the next ones on their way while one is used."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 import time
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal
 
 import numpy as np
 
 from factorize.client.connection import TIMEOUT, Connection, Reply
 from factorize.client.service import PATH, Service, SpecSource
-from factorize.errors import CorruptObject, InvalidParameter, ServiceError, ServiceUnreachable
+from factorize.errors import CorruptObject, InvalidParameter, ServiceError, ServiceUnreachable, StoreError
 
 BLOCK_BYTES = 4 << 20
+AHEAD = 2
 ATTEMPTS = 3
 """Connections that may fail for one block before the stream gives up."""
 
 MATRICES = ("C", "C_inv", "B")
 _PAUSE = 0.2
+_SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
 class RowStream:
-    """The rows of one matrix of one factorization, in order; memory for two blocks.
+    """The rows of one matrix of one factorization, in order, each block checked against the digest sent with it.
+
+    Memory for `ahead` + 1 blocks.
 
     Args:
         url: of the service.
@@ -32,6 +42,8 @@ class RowStream:
         block_bytes: size of one request; 4 MB hides the latency of a local network.
         timeout: seconds without a byte after which a connection counts as broken; the block is asked for again.
         manifest: the checked manifest, where the caller has it already.
+        ahead: blocks that are read before they are wanted, each on a connection of its own.
+        fallback: returns the rows of a file, from where the stream goes on if the service fails for good.
 
     Attributes:
         manifest: the checked manifest.
@@ -39,7 +51,7 @@ class RowStream:
         shape: (rows, n).
 
     Raises:
-        InvalidParameter: unknown matrix, or a block smaller than 1 byte.
+        InvalidParameter: unknown matrix, a block smaller than 1 byte, or nothing ahead.
         CorruptObject, ServiceError, ServiceUnreachable: no valid manifest came.
     """
 
@@ -52,8 +64,13 @@ class RowStream:
         block_bytes: int = BLOCK_BYTES,
         timeout: float = TIMEOUT,
         manifest: dict[str, Any] | None = None,
+        ahead: int = AHEAD,
+        fallback: Callable[[], FileRows] | None = None,
     ) -> None:
         _check(matrix, block_bytes)
+        if ahead < 1:
+            raise InvalidParameter(f"ahead={ahead} is below 1; the next block is always read ahead", field="ahead")
+        self._ahead, self._fallback = ahead, fallback
         self._service = Service(url, timeout=timeout)
         self.manifest = manifest if manifest is not None else self._service.manifest(source)
         self.digest = str(self.manifest["digest"])
@@ -70,35 +87,83 @@ class RowStream:
 
         Raises:
             InvalidParameter: `start` is outside the matrix.
-            ServiceError: refused, or an answer with another shape or type than asked for.
+            ServiceError: refused, no digest or three times a wrong one, or another shape or type than asked for.
             ServiceUnreachable: three connections in a row broke.
         """
         for block in self.blocks(start):
             yield from block
 
     def blocks(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield read-only blocks of rows from `start` on, each of at most `block_bytes`; see `iterate`.
+        """Yield the rows from `start` on, several at a time, while the next blocks are read and checked.
 
         Requests begin at multiples of the block's rows wherever the stream begins: a service that computes rows may
         round a row differently in another block, and a restarted job has to get the bits that it had.
+
+        Raises:
+            See `iterate`.
         """
         _check_start(start, self.shape[0], self.matrix)
         skipped = start % self._per_block
-        spans = iter(range(start - skipped, self.shape[0], self._per_block))
-        with self._service.connect() as connection, ThreadPoolExecutor(1, "factorize-rows") as ahead:
-
-            def ask() -> Future[np.ndarray] | None:
-                first = next(spans, None)
-                return None if first is None else ahead.submit(self._read, connection, first)
-
-            coming = ask()
-            while coming is not None:
-                block = coming.result()
-                coming = ask()
+        position = start - skipped
+        try:
+            for block in self._stream(position):
+                position += len(block)
                 yield block[skipped:]
                 skipped = 0
+            return
+        except ServiceError as error:
+            rows = self._instead(error)
+        yield from rows.blocks(position + skipped)
 
-    def _read(self, connection: Connection, first: int) -> np.ndarray:
+    def _instead(self, error: ServiceError) -> FileRows:
+        """Return the rows of a file, or raise the error that made them necessary."""
+        if self._fallback is not None:
+            with suppress(ServiceError, StoreError):
+                return self._fallback()
+        raise error
+
+    def _stream(self, start: int) -> Generator[np.ndarray, None, None]:
+        """Yield checked blocks; each worker has a connection, so that one hashes a block while another receives."""
+        spans = iter(range(start, self.shape[0], self._per_block))
+        coming: deque[Future[np.ndarray]] = deque()
+        idle: SimpleQueue[Connection] = SimpleQueue()
+        with ExitStack() as opened, ThreadPoolExecutor(self._ahead, "factorize-rows") as workers:
+            for _ in range(self._ahead):
+                idle.put(opened.enter_context(self._service.connect()))
+
+            def ask() -> None:
+                first = next(spans, None)
+                if first is not None:
+                    coming.append(workers.submit(self._checked, idle, first))
+
+            try:
+                for _ in range(self._ahead):
+                    ask()
+                while coming:
+                    block = coming.popleft().result()
+                    ask()
+                    yield block
+            finally:
+                workers.shutdown(wait=False, cancel_futures=True)
+
+    def _checked(self, idle: SimpleQueue[Connection], first: int) -> np.ndarray:
+        """Read a block and hash it; wrong bytes are asked for again."""
+        connection = idle.get()
+        try:
+            for _ in range(ATTEMPTS):
+                block, stated = self._read(connection, first)
+                if hashlib.sha256(block.reshape(-1).view(np.uint8).data).digest() == stated:
+                    native = block.astype(np.float64, copy=False)
+                    native.setflags(write=False)
+                    return native
+        finally:
+            idle.put(connection)
+        raise ServiceError(
+            f"rows {first}.. of {self.matrix} did not hash to the digest that came with them, {ATTEMPTS} times; "
+            "something between the service and here changes them"
+        )
+
+    def _read(self, connection: Connection, first: int) -> tuple[np.ndarray, bytes]:
         stop = min(first + self._per_block, self.shape[0])
         path = f"{PATH}/{self.digest}/matrices/{self.matrix}?rows={first}:{stop}"
         failures = 0
@@ -108,7 +173,7 @@ class RowStream:
                 answered = reply.header("X-Factorize-Digest") or self.digest
                 if answered != self.digest:
                     raise ServiceError(f"asked for rows of {self.digest}; the service sent some of {answered[:64]!r}")
-                return _fill(reply, (stop - first, self.shape[1]))
+                return _fill(reply, (stop - first, self.shape[1])), _stated_digest(reply)
             except ServiceUnreachable:
                 connection.close()
                 failures += 1
@@ -174,10 +239,12 @@ class FileRows:
         opened = load(self._path)
         if opened.digest != self.digest:
             raise CorruptObject(f"{self._path} now holds {opened.digest}, not {self.digest}; do not use it")
-        for first in range(start, self.shape[0], self._per_block):
+        skipped = start % self._per_block  # as in a stream, a row's bits do not depend on where reading began
+        for first in range(start - skipped, self.shape[0], self._per_block):
             block = opened.rows(self.matrix, first, min(first + self._per_block, self.shape[0]))
             block.setflags(write=False)
-            yield block
+            yield block[skipped:]
+            skipped = 0
 
 
 def _check(matrix: str, block_bytes: int) -> None:
@@ -218,9 +285,19 @@ def _fill(reply: Reply, shape: tuple[int, int]) -> np.ndarray:
         filled += count
     if reply.readinto(memoryview(bytearray(1))):
         raise ServiceError(f"more bytes came than {shape} rows have", status=reply.status)
-    native = block.astype(np.float64, copy=False)
-    native.setflags(write=False)
-    return native
+    return block
+
+
+def _stated_digest(reply: Reply) -> bytes:
+    """Return the sha256 that the service states for the rows it sends (RFC 9530).
+
+    Raises:
+        ServiceError: it states none.
+    """
+    found = _SHA256.search(reply.header("Repr-Digest") or "")
+    if found is None:
+        raise ServiceError("the rows came without a digest (Repr-Digest: sha-256=), so that nothing checks them")
+    return base64.b64decode(found[1])
 
 
 def _shape(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:

@@ -1,0 +1,81 @@
+"""Rows streamed from a local service against a plain repeated download, and how long a training step waits for one.
+
+    python -m benchmarks rows
+
+n = 4096, blocks of 4 MB, every block hashed by the client. The download is that of benchmarks/service.py: into one
+buffer, nothing hashed. Both take turns. The first pass over rows of C^-1, which the service computes then, is apart.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+
+from benchmarks.report import Report, at_least, at_most
+from benchmarks.service import download, service, solve
+from factorize.client import RowStream
+
+N = 4096
+ROUNDS = 9
+STEP_SECONDS = 0.002
+MEGABYTES = 8e-6 * N * N
+
+
+def run(report: Report) -> None:
+    """Print a row for C and for C^-1, and the waits of a job whose steps take 2 ms."""
+    if report.quick:
+        report.remark("nothing is measured in a quick run")
+        return
+    spec = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "dense"}}
+    with tempfile.TemporaryDirectory() as store, service(store) as host:
+        manifest = solve(host, spec)
+        file, url = manifest["files"][0], f"http://{host}"
+        download(host, file)
+        report.heading(f"All {N} rows ({MEGABYTES:.0f} MB), in blocks of 4 MB, hashed")
+        for matrix in ("C", "C_inv"):
+            stream = RowStream(url, manifest["digest"], matrix)
+            report.row(f"{matrix}, first pass", seconds=(first := _pass(stream)), ratio=MEGABYTES / first, of="MB/s")
+            pairs = [(_pass(stream), file["bytes"] / 1e6 / download(host, file)) for _ in range(ROUNDS)]
+            seconds, plain = zip(*pairs, strict=True)
+            ratio = statistics.median(b / a for a, b in pairs)
+            report.row(
+                f"{matrix}, again",
+                seconds=statistics.median(seconds),
+                ratio=ratio,
+                of="of a plain download",
+                note=f"{MEGABYTES / statistics.median(seconds):.0f} MB/s, best {MEGABYTES / min(seconds):.0f}; "
+                f"download {MEGABYTES / statistics.median(plain):.0f} MB/s, best {MEGABYTES / min(plain):.0f}",
+                goals=[at_least("ratio", ratio, 0.5)],
+                times=seconds,
+                plain=plain,
+            )
+        waits = _waits(RowStream(url, manifest["digest"], "C_inv"))
+        late = sum(wait > STEP_SECONDS for wait in waits)
+        report.row(
+            "longest wait of a step for its row",
+            seconds=max(waits),
+            ratio=max(waits) / STEP_SECONDS,
+            of="of a step of 2 ms",
+            note=f"{late} of {len(waits)} steps waited longer than that; in all {sum(waits):.4f} s",
+            goals=[at_most("waiting / training", sum(waits) / (len(waits) * STEP_SECONDS), 0.01)],
+        )
+
+
+def _pass(stream: RowStream) -> float:
+    began = time.perf_counter()
+    rows = sum(len(block) for block in stream.blocks())
+    assert rows == N
+    return time.perf_counter() - began
+
+
+def _waits(stream: RowStream) -> list[float]:
+    """Seconds that each step waits for its row, after the first block came, in a job whose steps take 2 ms."""
+    rows, waits = stream.iterate(), []
+    next(rows)
+    for _ in range(N - 1):
+        time.sleep(STEP_SECONDS)
+        began = time.perf_counter()
+        next(rows)
+        waits.append(time.perf_counter() - began)
+    return waits
