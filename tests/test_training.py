@@ -115,6 +115,10 @@ def test_a_fixed_order_repeats_its_batches_and_drops_the_rest() -> None:
     np.testing.assert_array_equal(order[1], order[4])
     assert len(np.unique(np.concatenate(list(order)))) == 9
     assert order.participation == {"kind": "fixed_epochs", "epochs": 2}
+    assert len(fixed_order(10, 3, batches=2)) == 2
+    for size, batches in ((0, None), (11, None), (3, 4), (3, 0)):
+        with pytest.raises(InvalidParameter, match="full batches"):
+            fixed_order(10, size, batches=batches)
     with pytest.raises(IndexError):
         order[6]
 

@@ -107,21 +107,28 @@ def _violation(participation: Mapping[str, Any], n: int, gaps: np.ndarray, most:
     return "a participation of that kind is not known"
 
 
-def fixed_order(examples: int, batch_size: int, *, epochs: int = 1, seed: int | None = None) -> Order:
+def fixed_order(
+    examples: int, batch_size: int, *, epochs: int = 1, batches: int | None = None, seed: int | None = None
+) -> Order:
     """Return batches of equal size in one public order that every epoch repeats; what is left over is dropped.
 
     Args:
         examples: how many there are.
         batch_size: examples per step.
         epochs: passes, all in the same order, as the sensitivity for `fixed_epochs` assumes.
+        batches: of one epoch, where fewer than all full ones are wanted (n = epochs x batches).
         seed: of a permutation drawn once; None keeps the order of the data. It is public.
     """
-    batches = examples // batch_size if batch_size > 0 else 0
-    if batches < 1:
-        message = f"batch_size={batch_size} makes no full batch of {examples} examples; use 1 to {examples}"
-        raise InvalidParameter(message, field="batch_size")
+    full = examples // batch_size if batch_size > 0 else 0
+    used = full if batches is None else batches
+    if not 1 <= used <= full:
+        raise InvalidParameter(
+            f"batch_size={batch_size} makes {full} full batches of {examples} examples, not {used}; use at least 1 and "
+            "at most that many, or smaller batches",
+            field="batch_size",
+        )
     indices = np.arange(examples) if seed is None else np.random.default_rng(seed).permutation(examples)
-    return Order(list(indices[: batches * batch_size].reshape(batches, batch_size)), epochs=epochs)
+    return Order(list(indices[: used * batch_size].reshape(used, batch_size)), epochs=epochs)
 
 
 def full_batch(examples: int, steps: int) -> Order:
