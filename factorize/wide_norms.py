@@ -30,7 +30,8 @@ def largest_column(matrix: Matrix) -> Fraction | None:
         return _largest_dense(matrix)
     if isinstance(matrix, BltMatrix):
         wide = matrix.wide_column()
-        return sum_above(wide.times(wide))
+        parts = (wide.take(slice(at, at + _COLUMNS)) for at in range(0, matrix.n, _COLUMNS))
+        return sum((sum_above(part.times(part)) for part in parts), Fraction(0))
     norms = column_norms(matrix)
     return None if norms is None else largest(norms)
 

@@ -98,5 +98,6 @@ def _descend(loss: Loss, start: Array, most: int, tolerance: float, count: Calla
         found = minimize(loss, start, jac=True, method="BFGS", callback=watch, options=options)
     gap = 0.5 * float(found.jac @ found.hess_inv @ found.jac)
     flat = len(values) > _WINDOW and values[-_WINDOW] - values[-1] < 1e-2 * tolerance
-    outcome = Outcome.LOCAL_OPTIMUM if flat or gap <= tolerance else Outcome.ITERATION_LIMIT
+    stopped = Outcome.ITERATION_LIMIT if len(values) >= most else Outcome.ROUNDING_LIMIT
+    outcome = Outcome.LOCAL_OPTIMUM if flat or gap <= tolerance else stopped
     return Minimum(found.x, float(found.fun), gap, outcome, len(values))

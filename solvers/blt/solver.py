@@ -84,7 +84,7 @@ def estimate(spec: Spec) -> Estimate:
     certificate = 200.0 * n * mechanism.buffers
     if _is_closed(spec):
         return estimate_of(
-            entries=24 * n + 40.0 * count * mechanism.buffers**2,
+            entries=10 * n + 40.0 * count * mechanism.buffers**2,
             multiplications=1e4 * count * mechanism.buffers**2 + certificate + evidence_work,
         )
     if not workload.time_invariant:
