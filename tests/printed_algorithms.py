@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.privacy import Calibration
-from factorize.training.clip import GradientFunction, clipped_sum, contributions_at
+from factorize.training.clip import GradientFunction, Rows, clipped_sum, contributions_at
 from factorize.training.orders import Order
 
 
@@ -70,11 +70,24 @@ def printed_srg(
 def printed_memf(
     gradient: GradientFunction, order: Order, dimension: int, noise: np.ndarray, *, clip_norm: float
 ) -> np.ndarray:
-    """S24, algorithm 2: noise for contributions of norm 1, whatever clip norm and batch size. Returns the gradients."""
+    """S24, algorithm 2: noise for contributions of norm 1, whatever clip norm and batch size. Returns the gradients.
+
+    The noise of batch j in epoch i of k is row i k + j, as printed, which is another step's row for some.
+    """
     x = np.zeros(dimension)
     used = []
+    batches = len(order) // order.epochs
     for t, batch in enumerate(order):
+        epoch, j = divmod(t, batches)
         total = clipped_sum(contributions_at(gradient, x, batch), clip_norm)
-        used.append(total / len(batch) + noise[t])
+        used.append(total / len(batch) + noise[epoch * order.epochs + j])
         x = x - 0.1 * used[-1]
     return np.array(used)
+
+
+def printed_skgd(partial: np.ndarray, bound: float, noise: Calibration, steps: int, *, seed: int) -> np.ndarray:
+    """M24, algorithm 1, with full sketches: N(0, sigma_S I), the standard deviation in place of the variance."""
+    generator = np.random.default_rng(seed)
+    mean = clipped_sum(Rows(partial), bound) / len(partial)
+    spread = np.sqrt(bound * noise.sigma)
+    return np.array([mean + spread * generator.standard_normal(len(mean)) for _ in range(steps)])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from printed_algorithms import printed_memf, printed_srg, printed_trusted_mu2
+from printed_algorithms import printed_memf, printed_skgd, printed_srg, printed_trusted_mu2
 from training_cases import nothing
 
 from factorize.errors import InvalidParameter
@@ -326,6 +326,38 @@ def test_the_printed_noise_without_clip_over_batch_size_fails(optimum: Factoriza
         return score(printed_memf(worlds[world], one_by_one(6), D, noise, clip_norm=3.0))
 
     report = audit(trial, claim, trials=TRIALS, seed=9)
+    assert report.refutes
+    assert report.mu > 2 * report.claimed_mu
+
+
+def test_the_printed_index_uses_a_row_of_noise_twice() -> None:
+    """S24, algorithm 2, line 4: with 2 epochs of 3 batches, steps 2 and 3 share their noise: the difference has none."""
+    factors = solve(parse_spec(method_spec("dp_memf", ones(6), epochs=2)))
+    worlds = planted(2, "zero_out")
+    claim = FactorizationNoise(factors, TARGET, D, batch_size=1, seed=0).calibration
+
+    def trial(world: int, seed: int) -> float:
+        drawn = FactorizationNoise(factors, TARGET, D, batch_size=1, seed=seed)
+        noise = np.array([drawn.next() for _ in range(6)])
+        used = printed_memf(worlds[world], one_by_one(3, epochs=2), D, noise, clip_norm=1.0)
+        return float((used[2] - used[3]) @ DIRECTION)
+
+    report = audit(trial, claim, trials=TRIALS, seed=14)
+    assert report.refutes
+    assert report.mu > 3 * report.claimed_mu
+
+
+def test_the_printed_noise_of_sketched_descent_fails_where_it_is_above_1() -> None:
+    """M24, algorithm 1, line 6: sigma as a variance is less noise than sigma as a standard deviation."""
+    lengths, bound = Lengths(4), 20.0
+    claim = sketch_calibration(lengths, TARGET, examples=1)
+    assert bound * claim.sigma > 16
+
+    def trial(world: int, seed: int) -> float:
+        releases = printed_skgd((2.0 * world - 1.0) * LONG[None], bound, claim, lengths.total, seed=seed)
+        return float(releases.sum(axis=0) @ DIRECTION)
+
+    report = audit(trial, claim, trials=TRIALS, seed=15)
     assert report.refutes
     assert report.mu > 2 * report.claimed_mu
 
