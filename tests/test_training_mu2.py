@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 from training_cases import nothing, unit_door
 
-from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
 from factorize.matrix import ToeplitzMatrix
 from factorize.privacy import PrivacyTarget
 from factorize.series import series_quotient
@@ -170,6 +171,15 @@ def test_machines_that_share_their_noise_are_refused() -> None:
 
 def refusing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
     raise ZeroDivisionError("this machine cannot")
+
+
+def vanishing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
+    os._exit(1)
+
+
+def test_a_process_that_ends_is_reported() -> None:
+    with pytest.raises(FactorizeError, match="ended without an answer"):
+        untrusted_mu2([alone(vanishing, 2)], np.zeros(1), learning_rate=0.1, project=everywhere, processes=1)
 
 
 def test_an_error_in_a_process_is_raised_here() -> None:

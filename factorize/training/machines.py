@@ -100,7 +100,8 @@ class _Workers:
 
     def increments(self, t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
         for connection in self._connections:
-            connection.send((t, x, previous))
+            with suppress(OSError):  # whoever is gone has no answer either
+                connection.send((t, x, previous))
         return _added(np.concatenate([_answer(connection) for connection in self._connections]))
 
 
@@ -115,7 +116,7 @@ def _added(messages: np.ndarray) -> np.ndarray:
 def _answer(connection: Connection) -> np.ndarray:
     try:
         answer = connection.recv()
-    except EOFError:
+    except (EOFError, OSError):
         raise FactorizeError("a process with machines ended without an answer; use processes=0 to see why") from None
     if isinstance(answer, Exception):
         raise answer
