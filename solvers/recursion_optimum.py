@@ -1,7 +1,7 @@
 """Recursions with few states, for one epoch or fixed epochs: from a spec to C without decompositions.
 
 For what `solvers.structured` and `solvers.epoch_optimum` have no form for: momentum, Nesterov and SRG over epochs,
-coupled weight decay, Lambda_tau times these, rates of zero with momentum. The dual and X come from
+coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum. The dual and X come from
 `solvers.recursion_ring`, C from `solvers.cholesky`; the certificate is that of `solvers.dense` and `solvers.epochs`.
 
 A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import solvers
 from factorize.errors import Cancelled
@@ -29,6 +31,9 @@ STRUCTURED = [
     spec({"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 1e-6}}),
     spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "learning_rates": COOLDOWN}),
     spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "momentum": 0.9, "learning_rates": COOLDOWN}),
+    spec({"kind": "weight_decay", "rate": 0.001, "mode": "coupled", "momentum": 0.9}),
+    spec({"kind": "weight_decay", "rate": 0.02, "mode": "coupled", "momentum": 0.7, "learning_rates": COOLDOWN}),
+    spec({"kind": "weight_decay", "rate": 0.3, "mode": "coupled"}),
     spec({"kind": "momentum", "momentum": 0.9}),
     spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}),
     spec({"kind": "momentum", "momentum": 0.9, "nesterov": True}),
@@ -73,6 +78,7 @@ def test_agrees_with_decompositions(case: Spec) -> None:
         spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}, objective={"kind": "lambda_tau", "tau": 4}),
         spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [0.1] * 80 + [1.0] * 80}),
         spec({"kind": "momentum", "momentum": 0.0001, "nesterov": True}),
+        spec({"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9}),  # it oscillates
         spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [1.0] * 159 + [0.0]}),
     ],
     ids=name,
@@ -114,12 +120,30 @@ def test_forms_are_the_workload() -> None:
     for case in STRUCTURED:
         a, n = case.workload.dense(), case.workload.n
         cascade, nesterov = case.workload.cascade_form(), case.workload.nesterov_form()
+        momentum = case.workload.momentum_form()
+        if momentum is not None:
+            form = chain(momentum.lam) @ (momentum.eta[:, None] * chain(momentum.beta))
+            np.testing.assert_allclose(form, a, rtol=1e-11)
         if cascade is not None:
             form = chain(cascade.lam) @ (cascade.eta[:, None] * (chain(cascade.beta) @ chain(cascade.decay)))
             np.testing.assert_allclose(form, a, rtol=1e-12)
         if nesterov is not None:
             seen = np.eye(n) + nesterov.mu * chain(np.full(n, nesterov.mu))
             np.testing.assert_allclose(chain(nesterov.lam) @ (nesterov.eta[:, None] * seen), a, rtol=1e-12)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.floats(0.05, 1.0), min_size=12, max_size=12), st.floats(0.0, 0.95), st.floats(0.0, 0.5))
+def test_coupled_decay_is_two_decays_unless_it_oscillates(rates: list[float], momentum: float, rate: float) -> None:
+    document = {"kind": "weight_decay", "n": 12, "rate": rate, "mode": "coupled", "momentum": momentum}
+    workload = parse_spec({"workload": document | {"learning_rates": rates}}).workload
+    form, a = workload.momentum_form(), workload.dense()
+    if form is None:
+        assert momentum > 0
+        return
+    assert form.beta.max() <= 1
+    assert 0 < form.lam.min() <= form.lam.max() <= 1
+    np.testing.assert_allclose(chain(form.lam) @ (form.eta[:, None] * chain(form.beta)), a, rtol=1e-9, atol=1e-12)
 
 
 def test_progress_and_cancellation() -> None:
