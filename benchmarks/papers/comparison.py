@@ -1,0 +1,136 @@
+"""What every reproduction prints: published beside reproduced, with standard error and verdict, and a file of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path("build") / "papers"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a paper beside ours.
+
+    Attributes:
+        name: what it is.
+        published: as printed; None where the paper prints none.
+        reproduced: ours.
+        error: standard error of ours, 0 for what is exact.
+        tolerance: how far apart they may lie for rounding or unstated seeds, beside the confidence band.
+    """
+
+    name: str
+    published: float | None
+    reproduced: float
+    error: float = 0.0
+    tolerance: float = 0.0
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the published number is within tolerance and three standard errors; None where there is none."""
+        if self.published is None:
+            return None
+        return abs(self.published - self.reproduced) <= self.tolerance + 3 * self.error
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        published = "-" if self.published is None else f"{self.published:.6g}"
+        ours = f"{self.reproduced:.6g}" + (f" +- {self.error:.2g}" if self.error else "")
+        verdict = {None: "", True: "agrees", False: "DIFFERS"}[self.agrees]
+        return f"  {self.name:<52}{published:>12}{ours:>24}  {verdict}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper about shape or order, and whether our run bears it out."""
+
+    text: str
+    holds: bool
+
+
+@dataclass
+class Comparison:
+    """The rows and claims of one reproduction, printed as they come.
+
+    Attributes:
+        name: of the reproduction.
+        title: paper and figure or table.
+        quick: small sizes: whether all runs, not whether numbers agree.
+        folder: for the JSON file and the pictures.
+    """
+
+    name: str
+    title: str
+    quick: bool = False
+    folder: Path = FOLDER
+    rows: list[Row] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Print what is reproduced."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        print(f"\n{self.title}{' (small sizes: numbers are not comparable)' if self.quick else ''}", flush=True)
+
+    def heading(self, text: str) -> None:
+        """Print what the next rows are."""
+        print(f"\n{text}\n  {'':<52}{'published':>12}{'here':>24}", flush=True)
+
+    def row(
+        self, name: str, published: float | None, reproduced: float, *, error: float = 0.0, tolerance: float = 0.0
+    ) -> None:
+        """Add and print one number."""
+        self.rows.append(Row(name, published, float(reproduced), error, tolerance))
+        print(self.rows[-1].text, flush=True)
+
+    def claim(self, text: str, holds: bool) -> None:
+        """Add and print one statement about shape or order."""
+        self.claims.append(Claim(text, bool(holds)))
+        print(f"  {'holds' if holds else 'DOES NOT HOLD'}: {text}", flush=True)
+
+    def remark(self, text: str) -> None:
+        """Add and print a setting, such as a noise multiplier, or what is not run."""
+        self.remarks.append(text)
+        print(f"  {text}", flush=True)
+
+    def path(self, suffix: str) -> Path:
+        """Return the path of a file of this reproduction."""
+        return self.folder / f"{self.name}{suffix}"
+
+    def write(self) -> Path:
+        """Write the JSON file and return its path."""
+        path = self.path(".json")
+        path.write_text(json.dumps(self.document(), indent=1))
+        return path
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "quick": self.quick,
+            "rows": [{**vars(row), "agrees": row.agrees} for row in self.rows],
+            "claims": [vars(claim) for claim in self.claims],
+            "remarks": self.remarks,
+        }
+
+    @property
+    def differences(self) -> list[str]:
+        """What neither agrees nor holds."""
+        return [row.name for row in self.rows if row.agrees is False] + [c.text for c in self.claims if not c.holds]
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and its standard error."""
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count == 1:
+        return mean, 0.0
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return mean, math.sqrt(variance / count)
