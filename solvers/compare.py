@@ -25,7 +25,8 @@ from solvers.noise_cost import noise_cost
 
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
-MOST_SECONDS = 3.0
+_LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 3.0, 5000, 200.0
+_LATE = 5.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def compare(
     bytes_per_parameter: float | None = None,
     privacy: PrivacyTarget | None = None,
     progress: CompareCallback | None = None,
-    most_seconds: float = MOST_SECONDS,
+    most_seconds: float | None = None,
 ) -> Comparison:
     """Solve a spec with every mechanism that fits it.
 
@@ -66,7 +67,8 @@ def compare(
         bytes_per_parameter: the same budget in bytes, at 4 bytes a number.
         privacy: adds the noise at this privacy to each row, without amplification.
         progress: told before each mechanism and between its steps.
-        most_seconds: mechanisms whose estimate is longer are refused; the estimate is right within a factor of five.
+        most_seconds: mechanisms whose estimate is longer are refused, and those that take five times as long after all
+            are stopped; 3 s by default, n / 5000 s above n = 15000, 200 s at most.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -75,6 +77,8 @@ def compare(
     """
     spec = spec.canonical()
     budget = _budget(buffers, bytes_per_parameter)
+    if most_seconds is None:
+        most_seconds = min(max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND), _LARGEST_SECONDS)
     with sharing_evidence():
         return _Run(spec, budget, privacy, progress, most_seconds).compare()
 
@@ -86,6 +90,10 @@ def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | Non
     given = [buffers] if buffers is not None else []
     given += [int(bytes_per_parameter // STORED_BYTES)] if bytes_per_parameter is not None else []
     return min(given, default=None)
+
+
+class _OutOfTime(Cancelled):
+    """A mechanism took much longer than its estimate."""
 
 
 class _Run:
@@ -139,13 +147,20 @@ class _Run:
         if mechanism["kind"] == "nu_toeplitz" and mechanism.get("normalization") == "columns" and self.nu is not None:
             mechanism = {**mechanism, "nu": self.nu}  # tuning again for scaled columns forms a decoder for each nu
 
+        began, last = time.monotonic(), _LATE * self.most_seconds
+
         def tell(_progress: Progress | None = None) -> None:
+            now = time.monotonic()
             if self.progress is not None:
-                self.progress(CompareProgress(done, total, mechanism["kind"], time.monotonic() - self.began))
+                self.progress(CompareProgress(done, total, mechanism["kind"], now - self.began))
+            if now - began > last:
+                raise _OutOfTime(f"was stopped after {now - began:.3g} s; solve this mechanism by its own spec")
 
         tell()
         try:
             self._solve(parse_spec({**self.spec.document(), "mechanism": mechanism}), mechanism, tell)
+        except _OutOfTime as error:
+            self.refused.append(Refused(*_named(mechanism), str(error)))
         except Cancelled:
             raise
         except FactorizeError as error:

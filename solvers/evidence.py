@@ -49,6 +49,7 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
     plain = {"mechanism": IdentityMechanism(kind="identity"), "tolerance": 0.5, "optimize_for": None}
     key = spec.model_copy(update=plain).digest
     if key not in shared:
+        shared[key] = {}  # what is cancelled is not tried again
         shared[key] = _found(spec, report)
     return shared[key]
 

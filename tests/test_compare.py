@@ -127,6 +127,21 @@ def test_what_takes_too_long_is_refused_with_its_estimate():
     assert "square_root" in {row.mechanism for row in table.rows}
 
 
+def test_what_takes_longer_than_its_estimate_is_stopped(monkeypatch):
+    from solvers import closed_form
+
+    def late(problem, progress):
+        while True:
+            progress(None)
+
+    entry = solvers.Entry(late, closed_form.supports, closed_form.estimate)
+    monkeypatch.setitem(solvers.SOLVERS, "square_root", (entry,))
+    table = compare(spec_of(6), most_seconds=0.1)
+    reasons = {refused.mechanism: refused.reason for refused in table.refused}
+    assert "was stopped after" in reasons["square_root"]
+    assert "identity" in {row.mechanism for row in table.rows}
+
+
 def test_progress_counts_and_may_cancel():
     seen = []
     compare(spec_of(6), progress=seen.append)
