@@ -27,7 +27,6 @@ from solvers.problem import Problem, Reporter
 Array = NDArray[np.float64]
 
 _PAIRS = 10
-_REFRESH = 8  # steps between two preconditioners
 _MOST_STEPS = 2000
 _SUFFICIENT = 1e-4
 _SHRINK = 0.4  # after a step out of the positive definite matrices
@@ -127,7 +126,7 @@ class Descent:
             self.gap = 0.0
             return Outcome.CLOSED_FORM
         aim = _SAFETY * self.problem.tolerance
-        check = aim / self.landscape.bands  # the bound lags behind the loss by about twice the number of bands
+        check = aim / (2 * self.landscape.bands)  # the bound lags behind the loss by about twice the number of bands
         for self.steps in range(1, _MOST_STEPS + 1):
             direction = self._direction()
             decrease = dot(self.at.gradient, direction) / 2
@@ -157,7 +156,7 @@ class Descent:
         return np.inf if gap is None or gap.lower <= 0 else self.at.loss / gap.lower - 1
 
     def _direction(self) -> Array:
-        if 1 < self.steps <= 4 or self.steps % _REFRESH == 0:
+        if self.steps > 1 and self.steps & (self.steps - 1) == 0:  # later the memory holds more than a new one brings
             self._renew()
         return self._memory.direction(self.at.gradient, lambda g: self._factor * self._preconditioner.apply(g))
 

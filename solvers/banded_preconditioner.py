@@ -31,7 +31,8 @@ from solvers.kernels import compiled
 Array = NDArray[np.float64]
 
 _LARGEST_CORRELATION = 0.98
-_LEAST_SYMBOL = 1e-3  # of its median; a tapered spectrum is positive, so that only rounding could come near
+_GRID = 16  # points of a spectrum per band
+_LEAST_SYMBOL = 1e-3  # of its mean; a tapered spectrum is positive, so that only rounding could come near
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,9 @@ class Preconditioner:
 
 
 def _symbol(w: Array, s: Array, n: int) -> Array:
-    """Return the symbol from spectra on an even grid over [0, pi] of 16 bands + 1 points, divided by its median."""
-    bands = len(w) // 16
-    grid = np.linspace(0.0, np.pi, len(w))
-    theta = np.pi * np.arange(1, bands)[:, None] / bands
-    half = np.pi * np.arange(n) / (2 * n)
-    above, below = np.pi - np.abs(np.pi - theta - half), np.abs(theta - half)
-    symbol = np.interp(above, grid, w) * np.interp(below, grid, s)
-    symbol += np.interp(below, grid, w) * np.interp(above, grid, s)
-    middle = float(np.median(symbol))
+    """Return the symbol from spectra on an even grid over [0, pi], divided by its mean."""
+    symbol = np.empty((len(w) // _GRID - 1, n))
+    middle = _add_products(w, s, symbol)
     return np.maximum(symbol, _LEAST_SYMBOL * middle) / middle
 
 
@@ -97,13 +92,51 @@ def _spectrum(diagonal: Array, offsets: Array, bands: int) -> Array:
         diagonal: of A, positive but for steps that move nothing, shape (n,).
         offsets: A[j + d, j] at [d - 1, j].
         bands: where the taper ends.
+
+    Returns:
+        Values at theta = pi i / (16 bands), shape (16 bands + 1,).
     """
-    n = len(diagonal)
-    root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    means = [float((offsets[d - 1, : n - d] / (root[d:] * root[: n - d])).sum()) / n for d in range(1, bands)]
-    lag = np.arange(1, bands)
-    waves = np.cos(np.linspace(0.0, np.pi, 16 * bands + 1)[:, None] * lag)
-    return 1.0 + 2.0 * waves @ (np.array(means) * (1 - lag / bands))
+    spectrum = np.empty(_GRID * bands + 1)
+    _tapered(np.where(diagonal > 0, diagonal, 1.0) ** -0.5, offsets, bands, spectrum)
+    return spectrum
+
+
+@compiled
+def _tapered(scale: Array, offsets: Array, bands: int, spectrum: Array) -> None:
+    """Sum the cosines by Clenshaw's recurrence."""
+    n, last = scale.size, spectrum.size - 1
+    terms = np.zeros(bands)
+    for d in range(1, bands):
+        total = 0.0
+        for j in range(n - d):
+            total += offsets[d - 1, j] * scale[j] * scale[j + d]
+        terms[d] = 2.0 * total / n * (1.0 - d / bands)
+    for i in range(last + 1):
+        cosine = np.cos(np.pi * i / last)
+        one, two = 0.0, 0.0
+        for d in range(bands - 1, 0, -1):
+            one, two = terms[d] + 2.0 * cosine * one - two, one
+        spectrum[i] = 1.0 + cosine * one - two
+
+
+@compiled
+def _add_products(w: Array, s: Array, symbol: Array) -> float:
+    """Write w(above) s(below) + w(below) s(above), each between grid points; return the mean."""
+    lags, n = symbol.shape
+    last = w.size - 1
+    total = 0.0
+    for d in range(lags):
+        for j in range(n):
+            above = last * ((d + 1.0) / (lags + 1) + j / (2.0 * n))
+            below = abs(last * ((d + 1.0) / (lags + 1) - j / (2.0 * n)))
+            above = min(above, 2.0 * last - above)
+            up, down = min(int(above), last - 1), min(int(below), last - 1)
+            x, y = above - up, below - down
+            w_up, s_up = w[up] + x * (w[up + 1] - w[up]), s[up] + x * (s[up + 1] - s[up])
+            w_down, s_down = w[down] + y * (w[down + 1] - w[down]), s[down] + y * (s[down + 1] - s[down])
+            symbol[d, j] = w_up * s_down + w_down * s_up
+            total += symbol[d, j]
+    return total / (lags * n)
 
 
 @compiled
