@@ -149,7 +149,8 @@ class BltMatrix(Matrix):
         """Known from the parameters: one or two diagonals where nothing is carried on, else n."""
         if not self.omega.any():
             return 1
-        return min(2, self.n) if not (self.omega * self.theta).any() else self.n
+        carried = (self.omega > 0) & (self.theta > 0)
+        return self.n if carried.any() else min(2, self.n)
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """One forward recurrence over the covariance of both states, O(n (buffers + states)^2)."""

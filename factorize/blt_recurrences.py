@@ -116,6 +116,7 @@ def wide_column(theta, omega, high, low, error):
     """
     buffers, n = theta.shape[0], high.shape[0]
     power_high, power_low = np.ones(buffers), np.zeros(buffers)
+    cut = 1e-240 * (1.0 + omega.sum())
     high[0], low[0], error[0] = 1.0, 0.0, 0.0
     for t in range(1, n):
         h, rest = 0.0, 0.0
@@ -126,4 +127,4 @@ def wide_column(theta, omega, high, low, error):
             h, rest = add(h, rest, first, second)
             power_high[b], power_low[b] = multiply(power_high[b], power_low[b], theta[b], 0.0)
         high[t], low[t] = h, rest
-        error[t] = (t + 2 * buffers) * 2.0**-98 * h + 1e-240
+        error[t] = (t + 2 * buffers) * 2.0**-98 * h + cut
