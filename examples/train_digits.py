@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from factorize.client import Event, Factors
+from factorize.client import Event, Factors, load
 from factorize.errors import FactorizeError
 from factorize.privacy import Calibration, PrivacyTarget
 
@@ -174,7 +174,7 @@ def compete(name: str, data: Data, setting: Setting, url: str, runs: int) -> Out
         "mechanism": {"kind": MECHANISMS[name]},
         "tolerance": 1e-6,
     }
-    factors = Factors.connect(spec, url=url, progress=lambda event: report(name, event))
+    factors = load(spec, url=url, progress=lambda event: report(name, event))
     noise = factors.calibrate(setting.target, clip_norm=setting.clip_norm)
     rate = tune(data, setting, factors, noise)
     at = np.unique(np.linspace(1, setting.steps, CURVE_POINTS).astype(int))

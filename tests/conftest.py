@@ -19,6 +19,12 @@ settings.load_profile("repeatable")
 DATA = Path(__file__).parent / "data"
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees what another has downloaded, nor the user's files."""
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="session")
 def vectors() -> dict[str, Any]:
     """The test vectors of the formulas, by id."""

@@ -38,9 +38,8 @@ def toeplitz():
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def cache(monkeypatch):
     monkeypatch.setattr("factorize.client.download._PAUSE", 0.0)
-    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
     return FactorCache()
 
 

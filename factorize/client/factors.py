@@ -71,6 +71,7 @@ class Factors:
         cache: str | Path | None = None,
     ) -> None:
         self._service, self._path, self._cache = service, path, cache
+        self._source: RowSource | Streamable | None = None
         self.manifest = manifest
         self.digest = str(manifest["digest"])
         self.spec: dict[str, Any] = manifest["spec"]
@@ -155,6 +156,11 @@ class Factors:
 
     def noise_source(self) -> RowSource | Streamable:
         """Return what a `NoiseGenerator` needs of C; without a file, dense rows stream and others are fetched."""
+        if self._source is None:
+            self._source = self._find_source()
+        return self._source
+
+    def _find_source(self) -> RowSource | Streamable:
         if self.structure == "dense" and self._path is None and self._service is not None:
             return self.rows()
         path = self.path()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class ComputedRows:
     Attributes:
         shape: (n, n).
         digest: of the factorization.
-        make: returns row t, or the whole array, of C^-1.
+        make: does the work once, and returns what gives row t of C^-1.
     """
 
     shape: tuple[int, int]
@@ -68,7 +68,7 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
         inner = _inner(parts) if structure == "scaled" else structure
         if inner in _RECURRENCES:
             return Streamable(digest, structure, _scaled(_RECURRENCES[inner](parts, n), parts))
-        return ComputedRows((n, n), digest, _scaled_rows(_ROWS[inner](parts, n), parts))
+        return ComputedRows((n, n), digest, cache(_scaled_rows(_ROWS[inner](parts, n), parts)))
     except KeyError as missing:
         raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
 
