@@ -115,7 +115,8 @@ def _weigh(rows: np.ndarray, scales: np.ndarray, references: list[int]) -> np.nd
 def _polar(target: np.ndarray, pieces: list[Piece]) -> Limbs:
     """Return something near the polar factor of W A F on a grid of 2^-54, as exact numbers."""
     try:
-        whole = np.concatenate([target[:, piece.steps] @ piece.block for piece in pieces], axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            whole = np.concatenate([target[:, piece.steps] @ piece.block for piece in pieces], axis=1)
         left, _, right = np.linalg.svd(whole, full_matrices=False)
     except np.linalg.LinAlgError as error:
         raise CertificateError(f"no polar factor of the target was found: {error}") from None

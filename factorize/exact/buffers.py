@@ -82,6 +82,56 @@ def _backwards(given: Buffers) -> Iterator[tuple[list[Real], list[Real], list[Re
             yield rows[0], rows[1], rows[2], rows[3]
 
 
+class Plan(NamedTuple):
+    """How T^T X T is computed for a symmetric X, kept as the list of its entries at `pairs`, and a block-diagonal T.
+
+    Attributes:
+        pairs: (a, b) with a <= b.
+        terms: for each pair, which entries of T, T and X are multiplied and added.
+    """
+
+    pairs: list[tuple[int, int]]
+    terms: list[list[tuple[int, int, int]]]
+
+    @classmethod
+    def of(cls, groups: int, states: int) -> Plan:
+        """Return the plan for T of shape (groups, states, states)."""
+        size = groups * states
+        pairs = [(a, b) for a in range(size) for b in range(a, size)]
+        place = {pair: k for k, pair in enumerate(pairs)} | {(b, a): k for k, (a, b) in enumerate(pairs)}
+        terms = []
+        for a, b in pairs:
+            first, second = a // states * states, b // states * states
+            inner = [(c, d) for c in range(first, first + states) for d in range(second, second + states)]
+            terms.append([(c * states + a - first, d * states + b - second, place[c, d]) for c, d in inner])
+        return cls(pairs, terms)
+
+    def move(self, matrix: list[int], blocks: list[Real]) -> list[int]:
+        """Return T^T X T; each entry is cut by less than states^2 units."""
+        found = []
+        for entry in self.terms:
+            total = 0
+            for i, j, k in entry:
+                (x, e), (y, f) = blocks[i], blocks[j]
+                power = e + f
+                total += x * y * matrix[k] >> -power if power < 0 else x * y * matrix[k] << power
+            found.append(total)
+        return found
+
+    def quadratic(self, matrix: list[int], vector: list[Real]) -> int:
+        """Return v . X v, cut by less than one unit per pair."""
+        total = 0
+        for (a, b), entry in zip(self.pairs, matrix, strict=True):
+            (x, e), (y, f) = vector[a], vector[b]
+            power = e + f + (a != b)
+            total += x * y * entry >> -power if power < 0 else x * y * entry << power
+        return total
+
+    def with_diagonal(self, matrix: list[int], units: int) -> list[int]:
+        """Return X plus a multiple of the identity."""
+        return [entry + units if a == b else entry for (a, b), entry in zip(self.pairs, matrix, strict=True)]
+
+
 def column_norms(given: Buffers) -> Numbers:
     """Return the squared column norms: diagonal_j^2 + input_j . P_j input_j with P_{j-1} = T_j^T (P_j + o_j o_j^T) T_j.
 
@@ -89,80 +139,34 @@ def column_norms(given: Buffers) -> Numbers:
         TooLarge: the transitions grow so much that 256 places do not enclose the norms.
     """
     n, groups, states = given.inputs.shape
-    size = groups * states
-    move = _move_decays if states == 1 else _move_blocks
+    size, plan = groups * states, Plan.of(groups, states)
     gentle = states == 1 and bool((np.abs(given.transition) <= 1).all())
-    gram = {(a, b): 0 for a in range(size) for b in range(a, size)}
-    lost: dict[tuple[int, int], int] = dict(gram)
+    gram, lost = [0] * len(plan.pairs), [0] * len(plan.pairs)
     norms, widest, steady = np.empty(n, dtype=object), 0, 0
     for j, (diagonal, transition, feed, out) in zip(range(n - 1, -1, -1), _backwards(given), strict=True):
         number, exponent = diagonal[0]
-        norms[j] = _shifted(number * number, 2 * exponent + PLACES) + _quadratic(gram, feed)
-        most = steady * _length(feed) if gentle else _quadratic(lost, feed)
+        norms[j] = _shifted(number * number, 2 * exponent + PLACES) + plan.quadratic(gram, feed)
+        most = steady * _length(feed) if gentle else plan.quadratic(lost, feed)
         widest = max(widest, most + 2 * size * size + 2)
         if widest > _WIDEST:
             raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the column norms")
-        for a, b in gram:
-            gram[a, b] += _shifted(out[a][0] * out[b][0], out[a][1] + out[b][1] + PLACES)
-        gram = move(gram, transition, groups, states)
+        for k, (a, b) in enumerate(plan.pairs):
+            (x, e), (y, f) = out[a], out[b]
+            power = e + f + PLACES
+            gram[k] += x * y << power if power >= 0 else x * y >> -power
+        gram = plan.move(gram, transition)
         # Each entry was cut by less than 1 + states^2 units: a matrix of norm at most size times that.
         if gentle:
             steady += 2 * size
-            continue
-        for a in range(size):
-            lost[a, a] += size
-        lost = move(lost, transition, groups, states)
-        for a in range(size):
-            lost[a, a] += 2 * size * states * states
+        else:
+            moved = plan.move(plan.with_diagonal(lost, size), transition)
+            lost = plan.with_diagonal(moved, 2 * size * states * states)
     return Numbers(norms, -PLACES, widest)
 
 
 def _length(vector: list[Real]) -> int:
     """Return at least the squared norm."""
     return sum(_shifted(number * number, 2 * exponent) + 1 for number, exponent in vector)
-
-
-def _quadratic(matrix: dict[tuple[int, int], int], vector: list[Real]) -> int:
-    """Return v . X v for a symmetric X, cut by less than one unit per term."""
-    total = 0
-    for (a, b), entry in matrix.items():
-        (x, e), (y, f) = vector[a], vector[b]
-        power = e + f + (a != b)
-        total += x * y * entry >> -power if power < 0 else x * y * entry << power
-    return total
-
-
-def _move_decays(
-    matrix: dict[tuple[int, int], int], decays: list[Real], _groups: int, _states: int
-) -> dict[tuple[int, int], int]:
-    """T^T X T for a diagonal T."""
-    found = {}
-    for (a, b), entry in matrix.items():
-        (x, e), (y, f) = decays[a], decays[b]
-        power = e + f
-        found[a, b] = x * y * entry >> -power if power < 0 else x * y * entry << power
-    return found
-
-
-def _move_blocks(
-    matrix: dict[tuple[int, int], int], blocks: list[Real], groups: int, states: int
-) -> dict[tuple[int, int], int]:
-    """T^T X T for a block-diagonal T, given as (groups, states, states)."""
-    inner = range(states)
-    found = {}
-    for g in range(groups):
-        for h in range(g, groups):
-            for a in inner:
-                for b in inner if g != h else range(a, states):
-                    total = 0
-                    for c in inner:
-                        x, e = blocks[(g * states + c) * states + a]
-                        for d in inner:
-                            y, f = blocks[(h * states + d) * states + b]
-                            k, m = g * states + c, h * states + d
-                            total += _shifted(x * y * matrix[(k, m) if k <= m else (m, k)], e + f)
-                    found[g * states + a, h * states + b] = total
-    return found
 
 
 def entries(given: Buffers) -> Numbers:
@@ -181,21 +185,20 @@ def entries(given: Buffers) -> Numbers:
     size = groups * states
     whole = np.full((n, n), 0, dtype=object)
     state = np.full((size, n), 0, dtype=object)
-    reach = {(a, b): 0 for a in range(size) for b in range(a, size)}
-    radius = 0
+    plan = Plan.of(groups, states)
+    reach, radius = [0] * len(plan.pairs), 0
     parts = [_reals(part) for part in given]
     for i, (diagonal, transition, feed, out) in enumerate(zip(*parts, strict=True)):
         if i:
             _advance(state[:, :i], transition, groups, states)
-            reach = _move_blocks(reach, _transposed(transition, groups, states), groups, states)
-            for a in range(size):
-                reach[a, a] += 1 + size * states * states
+            moved = plan.move(reach, _transposed(transition, groups, states))
+            reach = plan.with_diagonal(moved, 1 + size * states * states)
         row: Any = sum(_cut(state[a, :i] * number, exponent) for a, (number, exponent) in enumerate(out))
         whole[i, :i] = row
         whole[i, i] = _shifted(diagonal[0][0], diagonal[0][1] + PLACES)
         for a, (number, exponent) in enumerate(feed):
             state[a, i] = _shifted(number, exponent + PLACES)
-        lost = (i + 1) * size * (states + 1) ** 2 * (_quadratic(reach, out) + size * size)
+        lost = (i + 1) * size * (states + 1) ** 2 * (plan.quadratic(reach, out) + size * size)
         radius = max(radius, math.isqrt(max(lost, 0)) + size + 2)
     if radius > _WIDEST:
         raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the entries of C")

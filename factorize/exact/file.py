@@ -117,8 +117,6 @@ def read_factor_file(data: bytes) -> FactorFile:
             dual = _entry("dual", {**manifest["dual"], "dtype": "float64"}, tensors)
             named |= set(manifest["dual"]["tensors"])
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        if isinstance(error, FactorizeError):
-            raise
         raise CorruptObject(f"not a factor file: {type(error).__name__}: {str(error)[:200]}") from None
     if set(tensors) != named:
         raise CorruptObject(f"the manifest does not name the tensors {sorted(set(tensors) ^ named)[:3]}")

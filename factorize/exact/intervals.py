@@ -59,13 +59,6 @@ class Interval(NamedTuple):
         units = values.astype(object) << PLACES
         return cls(units, units.copy())
 
-    @classmethod
-    def of_doubles(cls, array: np.ndarray) -> Interval:
-        """Return given doubles."""
-        exact = integers(array)
-        shift = PLACES + exact.exponent
-        return cls(_shifted(exact.values, shift), -_shifted(-exact.values, shift))
-
     def plus(self, other: Interval) -> Interval:
         """Add."""
         return Interval(self.low + other.low, self.high + other.high)

@@ -21,6 +21,7 @@ from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 MOST_STEPS = 200_000_000
 """Steps of a selection in Python integers that are tried: about a minute."""
 _LARGEST_PATTERN = 512
+_FLIPS = 4  # of signs, for each step of a pattern
 
 
 class Bracket(NamedTuple):
@@ -220,7 +221,7 @@ def _signed(gram: Numbers, pattern: tuple[int, ...]) -> Bracket:
     for start in (np.ones(len(pattern), dtype=int), np.where(rows[0] < 0, -1, 1)):
         u = start.astype(object)
         reach = rows @ u
-        for _ in range(4 * len(pattern)):
+        for _ in range(_FLIPS * len(pattern)):
             gains = [int(rows[i, i]) - int(u[i] * reach[i]) for i in range(len(u))]
             i = max(range(len(u)), key=gains.__getitem__)
             if gains[i] <= 0:
