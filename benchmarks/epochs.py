@@ -1,4 +1,7 @@
-"""Fixed epochs on the prefix sum: seconds of the dual, of C, and of the certificate; the certified gap; growth.
+"""Fixed epochs: seconds of the dual, of C, and of the certificate; the certified gap; growth.
+
+First the prefix sum, then momentum, Nesterov and SRG, whose filters carry two and three states for each epoch; then
+what a start from a stored neighbour saves.
 
 Seconds are the smallest of a few runs; CPU seconds of that run say more on a busy machine. With C, the gap is that of
 the certificate. Without, for n = 10^4, it is the distance from the certificate's lower bound to the loss of a feasible
@@ -13,7 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,15 +26,31 @@ from factorize.certificate import certify
 from factorize.solution import Solution
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.base import BidiagonalInverse
-from solvers import choose, epoch_optimum
+from solvers import choose, epoch_optimum, recursion_optimum
 from solvers.epoch_blocks import Ascent, Ring, maximise
 from solvers.epoch_steps import factors
 from solvers.problem import Problem
+from solvers.warm_start import stretched
 
 Result = TypeVar("Result")
 
 SIZES = ((4, 128), (8, 64), (16, 32), (8, 128), (4, 512), (8, 256), (16, 128))
 LARGE = (16, 625)
+PREFIX: dict[str, Any] = {"kind": "prefix"}
+MOMENTUM: dict[str, Any] = {"kind": "momentum", "momentum": 0.9}
+RECURSIONS: dict[str, dict[str, Any]] = {
+    "momentum 0.9": MOMENTUM,
+    "momentum 0.95 + cooldown": {
+        "kind": "momentum",
+        "momentum": 0.95,
+        "learning_rates": {"kind": "linear_cooldown", "steps": 64, "final": 0.05},
+    },
+    "Nesterov 0.9": {"kind": "momentum", "momentum": 0.9, "nesterov": True},
+    "SRG 0.9, 0.9": {"kind": "srg", "momentum": 0.9, "decay": 0.9},
+}
+RECURSION_SIZES = ((8, 64), (8, 256))
+NEIGHBOURS = ((8, 120, 128), (8, 64, 128))
+_RECURSION_GOALS = {(8, 256): 2.0}
 _DUAL_GOALS = {(8, 256): 0.1}
 _WHOLE_GOALS = {(8, 64): 0.058, (8, 256): 1.0}
 _LARGE_GOAL = 10.0
@@ -64,21 +83,17 @@ def timed(call: Callable[[], Result], repeats: int = _REPEATS) -> tuple[Result, 
     return result, best
 
 
-def spec_of(k: int, b: int) -> Spec:
+def spec_of(k: int, b: int, workload: dict[str, Any] = PREFIX) -> Spec:
     return choose(
         parse_spec(
             {
-                "workload": {"kind": "prefix", "n": k * b},
+                "workload": workload | {"n": k * b},
                 "participation": {"kind": "fixed_epochs", "epochs": k},
                 "mechanism": {"kind": "dense"},
                 "tolerance": _TOLERANCE,
             }
         )
     )
-
-
-def dual_of(spec: Spec) -> Ascent:
-    return maximise(epoch_optimum.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE)
 
 
 def solution_of(spec: Spec) -> Solution:
@@ -88,7 +103,7 @@ def solution_of(spec: Spec) -> Solution:
 def with_matrix(report: Report, k: int, b: int) -> None:
     """Rows of one size: dual, solve, certificate."""
     spec = spec_of(k, b)
-    ascent, dual = timed(lambda: dual_of(spec))
+    ascent, dual = timed(lambda: dual_from(spec))
     solution, whole = timed(lambda: solution_of(spec))
     found, certifying = timed(
         lambda: certify(spec, solution.strategy, solution.dual, outcome=solution.outcome), repeats=2
@@ -108,6 +123,39 @@ def with_matrix(report: Report, k: int, b: int) -> None:
         [*goal(_WHOLE_GOALS, k, b, whole), at_most("certified gap", gap, _TOLERANCE)],
     )
     row(report, f"certificate, {name}", certifying, f"certificate k={k}", k * b, "", [])
+
+
+def recursion_of(spec: Spec, start: np.ndarray | None = None) -> Ascent:
+    ring = recursion_optimum.ring_of(Problem(spec))
+    return recursion_optimum.ascend(ring, 0.3 * _TOLERANCE, lambda _step, _gap: None, start)
+
+
+def recursion(report: Report, name: str, k: int, b: int) -> None:
+    """Rows of a workload that is a recursion: dual, solve, and the gap that is certified."""
+    spec = spec_of(k, b, RECURSIONS[name])
+    ascent, dual = timed(lambda: recursion_of(spec), repeats=3)
+    solution, whole = timed(lambda: recursion_optimum.solve(Problem(spec), lambda _step: None), repeats=2)
+    found = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
+    gap = math.inf if found.relative_gap is None else found.relative_gap
+    title = f"{name}, k={k}, b={b} (n={k * b})"
+    row(report, f"dual, {title}", dual, f"dual {name}", k * b, f"{ascent.iterations} steps", [])
+    goals = [*goal(_RECURSION_GOALS, k, b, whole), at_most("certified gap", gap, _TOLERANCE)]
+    row(report, f"with C, {title}", whole, f"C {name}", k * b, f"certified gap {gap:.1e}", goals)
+
+
+def neighbour(report: Report, name: str, workload: dict[str, Any], k: int, near: int, b: int) -> None:
+    """One row: steps and seconds from the dual of another number of classes, beside those from nothing."""
+    find = dual_from if workload is PREFIX else recursion_of
+    blocks = find(spec_of(k, near, workload)).point.dual
+    spec = spec_of(k, b, workload)
+    cold, before = timed(lambda: find(spec), repeats=3)
+    warm, after = timed(lambda: find(spec, stretched(blocks, b)), repeats=3)
+    note = f"{warm.iterations} steps instead of {cold.iterations}, {duration(before.seconds)} without it"
+    row(report, f"from b={near}, {name}, k={k}, b={b}", after, f"warm {name}", k * b, note, [])
+
+
+def dual_from(spec: Spec, start: np.ndarray | None = None) -> Ascent:
+    return maximise(epoch_optimum.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE, start=start)
 
 
 def goal(goals: dict[tuple[int, int], float], k: int, b: int, spent: Timed) -> list[Goal]:
@@ -159,6 +207,14 @@ def run(report: Report) -> None:
     for k, b in ((4, 32), (4, 64)) if report.quick else SIZES:
         with_matrix(report, k, b)
     without_matrix(report, *((4, 32) if report.quick else LARGE))
+    report.heading("Fixed epochs of recursions, to 1e-9; smallest of a few runs")
+    for name in RECURSIONS:
+        for k, b in ((4, 32),) if report.quick else RECURSION_SIZES:
+            recursion(report, name, k, b)
+    report.heading("From the dual of a neighbour, to 1e-9")
+    for k, near, b in ((4, 24, 32),) if report.quick else NEIGHBOURS:
+        neighbour(report, "prefix", PREFIX, k, near, b)
+        neighbour(report, "momentum 0.9", MOMENTUM, k, near, b)
 
 
 def main() -> None:

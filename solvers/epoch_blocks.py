@@ -225,9 +225,15 @@ def maximise(
             best_step = step
         if gap(point) < gap(best):
             best = point
-        if gap(best) <= tolerance or step >= min(_MOST_STEPS, best_step + patience):
+        if step >= min(_MOST_STEPS, best_step + patience):
             return Ascent(best, step, gap(best) <= tolerance)
-        point = _advance(ring, point, mixer, max(error, _COARSE * math.sqrt(min(gap(point), 0.01))))
+        if gap(best) > tolerance:
+            wide = min(gap(point), 0.01)
+            point = _advance(ring, point, mixer, max(error, _COARSE * (wide if proven else math.sqrt(wide))))
+        elif best.poles.delta <= 2 * error:
+            return Ascent(best, step, True)
+        else:
+            point = best = evaluate(ring, best.dual, error)
         step += 1
 
 

@@ -250,14 +250,22 @@ def test_a_tolerance_below_rounding_ends():
     assert ascent.iterations < 200
 
 
-def test_the_gap_that_is_proven_without_c():
-    ring = prefix_ring(4, 16)
-    ascent = maximise(ring, tolerance=1e-6, proven=True)
+@pytest.mark.parametrize(("classes", "tolerance"), [(16, 1e-6), (32, 8e-7)])
+def test_the_gap_that_is_proven_without_c(classes, tolerance):
+    ring = prefix_ring(4, classes)
+    ascent = maximise(ring, tolerance=tolerance, proven=True)
     assert ascent.converged
     point = ascent.point
     optimum = evaluate(ring, maximise(ring, tolerance=1e-13).point.dual, 1e-13).lower
     assert point.lower <= optimum <= point.norm**2 * (1 + point.proven_gap)
-    assert point.proven_gap <= 1e-6
+    assert point.proven_gap <= tolerance
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-9])
+def test_the_poles_of_the_result_are_as_good_as_the_tolerance_asks(tolerance):
+    ascent = maximise(prefix_ring(4, 16), tolerance=tolerance)
+    assert ascent.converged
+    assert ascent.point.poles.delta <= 0.02 * math.sqrt(tolerance)
 
 
 def test_a_start_near_the_optimum_saves_steps():

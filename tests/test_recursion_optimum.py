@@ -221,8 +221,8 @@ def test_decompositions_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(WORKLOADS["momentum"], 4)
     whole_ascent = recursion_optimum.ascend
 
-    def hurried(ring: RecursionRing, tolerance: float, report: Any) -> Ascent:
-        return replace(whole_ascent(ring, 1e-3, report), converged=False)
+    def hurried(ring: RecursionRing, tolerance: float, report: Any, start: Any) -> Ascent:
+        return replace(whole_ascent(ring, 1e-3, report, start), converged=False)
 
     monkeypatch.setattr(recursion_optimum, "ascend", hurried)
     assert by_filters(spec).converged
