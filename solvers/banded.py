@@ -8,6 +8,7 @@ The descent (solvers/banded_descent.py) starts at the best banded Toeplitz matri
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,12 +78,17 @@ def estimate(spec: Spec) -> Estimate:
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
-    """Return the optimum over the class.
+    """Return the optimum over the class, with evidence for a bound over all matrices where that is not too dear.
 
     Raises:
         UnsupportedProblem: the workload is no recursion with few states, or its target is singular.
         SolveFailed: the numbers leave the range of double precision.
     """
+    return replace(search(problem, progress), dual=banded_evidence(problem.spec, Reporter(progress)))
+
+
+def search(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the optimum over the class alone; arguments and errors as `solve`."""
     assert isinstance(problem.spec.mechanism, Banded)
     from solvers.banded_descent import Descent, Landscape
 
@@ -91,11 +97,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     descent = Descent(problem, landscape, start(problem, landscape, report), report)
     outcome = descent.run()
     return Solution(
-        strategy=descent.strategy,
-        outcome=outcome,
-        iterations=descent.steps,
-        dual=banded_evidence(problem.spec, report),
-        class_gap=descent.gap,
+        strategy=descent.strategy, outcome=outcome, iterations=descent.steps, dual={}, class_gap=descent.gap
     )
 
 
