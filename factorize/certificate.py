@@ -21,6 +21,7 @@ from factorize.spec import Spec
 
 RESIDUAL_LIMIT = 2.0**-40
 _BLOCK_BYTES = 2**26
+_BLOCK_ROWS = 256  # few enough that the zeros to the right of a triangle's rows are left out
 _WHOLE_CHECK = 2048  # up to here every row of B is formed, whatever the structure of C
 
 
@@ -215,21 +216,27 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> _Decoder:
     whole = strategy.dense()
     decoder = np.empty((workload.m, n))
     residual = 0.0
-    step = max(1, _BLOCK_BYTES // (8 * n))
+    step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * n)))
     for start in range(0, workload.m, step):
         stop = min(start + step, workload.m)
         rows = workload.row_block(start, stop)
         with np.errstate(over="ignore", invalid="ignore"):
             decoder[start:stop] = strategy.right_solve(rows)
+            used = max(_width(rows), _width(decoder[start:stop]))  # C is triangular: zeros on the right stay zeros
+            product = decoder[start:stop, :used] @ whole[:used, :used]
             # Not Python's max, which would drop a NaN and with it the evidence that the solve failed.
-            product = decoder[start:stop] @ whole
-            residual = float(np.maximum(residual, np.abs(product - rows).max()))
+            residual = float(np.maximum(residual, np.abs(product - rows[:, :used]).max()))
     _check_residual(residual, spec)
     errors = np.einsum("ij,ij->i", decoder, decoder)
     if spec.objective.kind == "max":
         return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None)
     weighted = spec.objective.weigh(decoder)
     return _Decoder(errors, spec.objective.scale(workload.m) * float(np.vdot(weighted, weighted)), residual, weighted)
+
+
+def _width(rows: np.ndarray) -> int:
+    """Return the number of columns up to the last one that is not all zero, at least 1."""
+    return int(np.flatnonzero(rows.any(axis=0)).max(initial=0)) + 1
 
 
 def _check_residual(residual: float, spec: Spec) -> None:

@@ -145,14 +145,7 @@ class DenseMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Solve y C = block by substitution; only the columns up to the last non-zero one are touched."""
-        from scipy.linalg import solve_triangular
-
-        used = np.flatnonzero(block.any(axis=0))
-        out = np.zeros(block.shape)
-        if used.size:
-            top = int(used[-1]) + 1
-            out[:, :top] = solve_triangular(self.array[:top, :top], block[:, :top].T, trans="T", lower=True).T
-        return out
+        return right_solve(self.array, block)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The array itself."""
@@ -213,7 +206,12 @@ class ToeplitzMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Correlate each row with the inverse's column: y_j = sum_{s >= j} block_s inverse_{s-j}."""
-        return series_product_rows(block[:, ::-1], self.inverse_coefficients)[:, ::-1]
+        used = np.flatnonzero(block.any(axis=0))
+        out = np.zeros(block.shape)
+        if used.size:
+            top = int(used[-1]) + 1
+            out[:, :top] = series_product_rows(block[:, :top][:, ::-1], self.inverse_coefficients[:top])[:, ::-1]
+        return out
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Correlate each row with the column: y_j = sum_{s >= j} block_s c_{s-j}."""

@@ -10,7 +10,14 @@ import numpy as np
 from factorize.blt import BltMatrix
 from factorize.certificate import certify
 from factorize.matrix import MAX_DENSE, MOST_RECURSIVE, ColumnScaled, Matrix, ToeplitzMatrix
-from factorize.mechanisms import AntiPgd, BandedInverseSquareRoot, BandedSquareRoot, BandedToeplitz, NuToeplitz
+from factorize.mechanisms import (
+    AntiPgd,
+    BandedInverseSquareRoot,
+    BandedSquareRoot,
+    BandedToeplitz,
+    IdentityMechanism,
+    NuToeplitz,
+)
 from factorize.objective import LambdaTau
 from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -77,8 +84,9 @@ def needs_decoder(spec: Spec) -> bool:
 
 
 def recursive(spec: Spec) -> bool:
-    """Return whether C has so few diagonals that the certificate carries its losses along the steps at any n."""
-    if not isinstance(spec.mechanism, (BandedToeplitz, BandedSquareRoot)) or spec.mechanism.bands > MOST_RECURSIVE:
+    """Return whether C has so few diagonals, or buffers, that the certificate carries its losses along the steps."""
+    few = isinstance(spec.mechanism, (AntiPgd, BandedToeplitz, BandedSquareRoot, IdentityMechanism))
+    if not few or getattr(spec.mechanism, "bands", 1) > MOST_RECURSIVE:
         return False
     return spec.workload.recursions() is not None
 

@@ -182,7 +182,7 @@ def test_the_child_reports_stores_and_verifies(tmp_path: Path) -> None:
     ("spec", "kind"),
     [
         ({"workload": {"kind": "prefix", "n": 0}}, "invalid-spec"),
-        ({**SPEC, "mechanism": {"kind": "tree", "decoder": "online"}}, "unsupported-problem"),
+        ({**SPEC, "mechanism": {"kind": "banded_toeplitz", "bands": 99_999}}, "unsupported-problem"),
         ({"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}}, "not-found"),
     ],
 )
