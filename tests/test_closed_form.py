@@ -317,6 +317,18 @@ def test_anti_pgd_is_the_prefix_sum(participation, squared):
     assert found.certificate.loss.mean_squared == pytest.approx(squared, rel=1e-13)
 
 
+@pytest.mark.parametrize("n", [2000, 20_000])
+def test_anti_pgd_on_a_schedule(n):
+    """Above n = 2048 the losses are carried along the steps; row i of B is A's, less half of the entry to its right."""
+    schedule = {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine", "final": 0.1}}
+    found = solve({"kind": "anti_pgd", "damping": 0.5}, n, workload=schedule)
+    rates = found.spec.workload.row_block(n - 1, n)[0]
+    inner = np.cumsum(np.append(0.0, (rates[:-1] - 0.5 * rates[1:]) ** 2))
+    total = found.certificate.sensitivity.value**2 * (inner + rates**2).sum()
+    assert found.certificate.loss.total_squared == pytest.approx(total, rel=1e-9)
+    assert found.certificate.relative_gap > 0
+
+
 def test_damped_anti_pgd(vectors):
     """gamma^2 = 1 / (nu (2 - nu)) in the limit (C24); damping 1 is independent noise."""
     damping = 0.05
