@@ -145,7 +145,14 @@ class DenseMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Solve y C = block by substitution; only the columns up to the last non-zero one are touched."""
-        return right_solve(self.array, block)
+        from scipy.linalg import solve_triangular
+
+        used = np.flatnonzero(block.any(axis=0))
+        out = np.zeros(block.shape)
+        if used.size:
+            top = int(used[-1]) + 1
+            out[:, :top] = solve_triangular(self.array[:top, :top], block[:, :top].T, trans="T", lower=True).T
+        return out
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The array itself."""
