@@ -14,6 +14,7 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy, TooLarge
 from factorize.series import series_product, series_product_rows, series_quotient
+from factorize.triangular import right_solve
 from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.state_space import StateSpace, scaling
 
@@ -145,14 +146,7 @@ class DenseMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Solve y C = block by substitution; only the columns up to the last non-zero one are touched."""
-        from scipy.linalg import solve_triangular
-
-        used = np.flatnonzero(block.any(axis=0))
-        out = np.zeros(block.shape)
-        if used.size:
-            top = int(used[-1]) + 1
-            out[:, :top] = solve_triangular(self.array[:top, :top], block[:, :top].T, trans="T", lower=True).T
-        return out
+        return right_solve(self.array, block)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The array itself."""

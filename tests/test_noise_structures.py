@@ -16,7 +16,7 @@ from test_noise import statistic
 from factorize.banded import BandedMatrix
 from factorize.blt import BltMatrix
 from factorize.buffered import BufferedMatrix
-from factorize.client import ArrayRows, NoiseGenerator, even_shard
+from factorize.client import NoiseGenerator, even_shard
 from factorize.client.engines import Streaming
 from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, canary, pieces
 from factorize.client.recurrences import Recurrence, Scaled
@@ -27,7 +27,6 @@ from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.tree import TreeMatrix, level_count
-from factorize.triangular import lower_inverse
 
 N, D = 20, 40_000
 SIGMA = 1.7
@@ -386,13 +385,3 @@ def test_even_shards_cover_everything_once():
         ends = [even_shard(size, rank, count) for rank in range(count)]
         assert [first for first, _ in ends] == [0, *(last for _, last in ends[:-1])]
         assert ends[-1][1] == size
-
-
-@pytest.mark.parametrize("n", [1, 5, 64, 65, 200])
-def test_lower_inverse(n):
-    rng = np.random.default_rng(n)
-    array = np.tril(rng.uniform(-1, 1, (n, n))) / np.sqrt(n) + np.eye(n)
-    inverse = lower_inverse(array)
-    assert not np.triu(inverse, 1).any()
-    assert np.abs(array @ inverse - np.eye(n)).max() < 1e-12
-    assert np.allclose(inverse, ArrayRows(DenseMatrix(array).inverse_rows(0, n))._array, rtol=0, atol=1e-12)
