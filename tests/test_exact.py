@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import solvers
 from factorize import parse_spec
+from factorize.banded import BandedMatrix
 from factorize.buffered import BufferedMatrix
 from factorize.errors import (
     CertificateError,
@@ -25,12 +26,14 @@ from factorize.errors import (
     InvalidStrategy,
     TooLarge,
 )
-from factorize.exact import check_factor_file, check_strategy, integers, read_array, series
+from factorize.exact import check_factor_file, check_strategy, integers, read_array, series, variances
 from factorize.exact.integers import Limbs, limbs, product, split, squares
 from factorize.exact.sensitivity import square_root_down, square_root_up, squared_sensitivity
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import toeplitz_column, workload_numbers
-from factorize.matrix import ToeplitzMatrix
+from factorize.factorization import Factorization
+from factorize.matrix import Matrix, ToeplitzMatrix
+from factorize.solution import Outcome, Solution
 from factorize.workloads import UserMatrix
 
 N = 12
@@ -211,12 +214,12 @@ def turning(n: int) -> dict[str, np.ndarray]:
 
 
 def test_rotating_buffers_are_enclosed() -> None:
-    n = 3000
+    n = 1000
     exact = Strategy("state_space", turning(n), n)
     bracket = squared_sensitivity(exact, {"kind": "single"})
     assert bracket.exact
     assert float(bracket.upper) == pytest.approx(BufferedMatrix(*turning(n).values()).column_norms_squared().max())
-    n = 700
+    n = 400
     whole = Strategy("state_space", turning(n), n).numbers()
     dense = BufferedMatrix(*turning(n).values()).dense()
     assert float(whole.fraction(whole.radius)) < 1e-45
@@ -522,11 +525,87 @@ def test_power_series_agree_with_whole_matrices(document: dict, monkeypatch: pyt
     assert any("differs from A" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
 
 
-def test_what_is_beyond_power_series_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+COSINE = {"kind": "linear_cooldown", "steps": 8, "final": 0.1}
+RECURSIONS = [
+    {"workload": {"kind": "prefix", "n": 40}},
+    {"workload": {"kind": "identity", "n": 40}},
+    {"workload": {"kind": "decay", "n": 40, "rate": 0.9}, "objective": {"kind": "max"}},
+    {"workload": {"kind": "momentum", "n": 40, "momentum": 0.9, "learning_rates": COSINE}},
+    {"workload": {"kind": "momentum", "n": 40, "momentum": 0.8, "nesterov": True}},
+    {"workload": {"kind": "srg", "n": 40, "momentum": 0.9, "decay": 0.5}},
+    {"workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "coupled", "momentum": 0.5}},
+    {
+        "workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "decoupled", "learning_rates": COSINE},
+        "objective": {"kind": "weighted", "weights": [float(i % 3) for i in range(40)]},
+    },
+    {"workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "decoupled"}},
+]
+
+
+def long_strategies() -> list[Matrix]:
+    """Bands with signs, buffers with one decay each, and buffers that rotate."""
+    rng, n = np.random.default_rng(8), 40
+    bands = 0.4 * rng.standard_normal((4, n))
+    bands[0], bands[2] = 1 + rng.random(n), 0.0
+    bands[np.arange(n) + np.arange(4)[:, None] >= n] = 0.0
+    decays = BufferedMatrix(1 + rng.random(n), rng.random((n, 3)), *(0.3 * rng.random((2, n, 3))))
+    return [BandedMatrix(bands), decays, BufferedMatrix(*turning(n).values())]
+
+
+@pytest.mark.parametrize("document", RECURSIONS)
+def test_recursions_agree_with_whole_matrices(document: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond n = 2048 covariances are carried along; at small n both ways give the same enclosures."""
+    spec = parse_spec({**document, "mechanism": {"kind": "identity"}})
+    for strategy in long_strategies():
+        solution = Solution(strategy, Outcome.CLOSED_FORM, 0)
+        result = Factorization.from_solution(spec, solution, solver={"mechanism": "identity"})
+        data = sealed(*parts(result))
+        assert check_factor_file(data).supported
+        with monkeypatch.context() as patch:
+            patch.setattr("factorize.exact.residual.LARGEST", 8)
+            report = check_factor_file(data)
+            assert report.supported, report.failed
+            assert any("every loss enclosed" in text for text in report.checked)
+            for name in result.manifest["certificate"]["loss"]:
+                for factor in (1 - 1e-7, 1 + 1e-7):
+                    manifest, tensors = parts(result)
+                    manifest["certificate"]["loss"][name] *= factor
+                    assert any(f"loss.{name}" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+def test_recursions_that_grow_are_refused() -> None:
+    n = 400
+    bands = np.ones((2, n))
+    bands[1] = -1e3
+    bands[1, -1] = 0.0
+    with pytest.raises(CertificateError, match="not enclosed"):
+        variances.losses(Strategy("banded", {"bands": bands}, n), {"kind": "prefix", "n": n}, {"kind": "mean"})
+    growing = {
+        "diagonal": np.ones(n),
+        "decay": np.ones((n, 1)),
+        "input": np.ones((n, 1)),
+        "output": -np.full((n, 1), 1e3),
+    }
+    with pytest.raises(CertificateError, match="not enclosed"):
+        variances.losses(Strategy("buffered", growing, n), {"kind": "prefix", "n": n}, {"kind": "mean"})
+
+
+def test_what_is_beyond_recursions_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorize.exact.residual.LARGEST", 8)
-    for document in (SPECS[0], SPECS[2], {**SERIES[0], "objective": {"kind": "lambda_tau", "tau": 4}}):
+    monkeypatch.setattr("factorize.exact.variances.LARGEST_WORK", 100)
+    banded = {**SPECS[7], "mechanism": {"kind": "banded", "bands": 4}}
+    rates = {"kind": "schedule", "n": 24, "learning_rates": [1.0, 2.0] * 12}
+    for document in (
+        SPECS[0],
+        SPECS[2],
+        SPECS[9],
+        banded,
+        {**SERIES[0], "objective": {"kind": "lambda_tau", "tau": 4}},
+        {"workload": rates, "mechanism": {"kind": "square_root"}},
+    ):
         report = check_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
         assert report.supported and any("residual, losses and lower bound" in text for text in report.not_checked)
+    assert variances.statements({"kind": "window", "n": 24, "width": 3}) is None
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))

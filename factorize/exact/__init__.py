@@ -1,8 +1,9 @@
 """The exact checker: claims re-derived from the bytes of a file, in integers, rationals and enclosures.
 
 It shares no code with the solvers or with the certificate in double precision. Read in this order: `check` (what is
-claimed), `sensitivity` (the privacy claim), `strategy` and `buffers` (C from its tensors), `integers` and `intervals`
-(arithmetic), `residual`, `workload` and `bound` (utility), `file` (bytes).
+claimed), `sensitivity` (the privacy claim), `strategy`, `buffers` and `geometric` (C from its tensors), `integers` and
+`intervals` (arithmetic), `residual`, `forms`, `workload` and `bound` (utility, and what rests on B), `series` and
+`variances` (the same for long structured matrices), `file` (bytes).
 """
 
 from factorize.exact.check import check_factor_file, check_strategy

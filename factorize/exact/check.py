@@ -15,7 +15,7 @@ from factorize.errors import (
     InvalidParticipation,
     InvalidStrategy,
 )
-from factorize.exact import residual, series
+from factorize.exact import residual, series, variances
 from factorize.exact.bound import lower_bound
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
@@ -30,12 +30,15 @@ TOLERANCE = 1e-9
 _UNRESTRICTED = ("dense", "semidefinite")
 
 
-def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = None) -> Report:
+def check_factor_file(
+    data: bytes, *, user: Mapping[str, np.ndarray] | None = None, whole: int = residual.LARGEST
+) -> Report:
     """Check a factor file from its bytes.
 
     Args:
         data: the whole file.
         user: numbers of user-supplied workloads by sha256, where the spec names any.
+        whole: longest n for which whole matrices are multiplied; residual, losses and lower bound rest on that.
 
     Returns:
         The report; `supported` says whether every claim that was looked at holds.
@@ -48,7 +51,7 @@ def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = No
     file = read_factor_file(data)
     report.checked.append("every byte of the file belongs to a tensor or the manifest, and every digest agrees")
     try:
-        _check(report, file, user or {})
+        _check(report, file, user or {}, min(whole, residual.LARGEST))
     except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
         report.failed.append(str(error))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -58,7 +61,7 @@ def check_factor_file(data: bytes, *, user: Mapping[str, np.ndarray] | None = No
     return report
 
 
-def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> None:
+def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], whole: int) -> None:
     spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
     workload_shape = spec["workload"].get("shape")
     m, n = workload_shape or (spec["workload"]["n"], spec["workload"]["n"])
@@ -72,8 +75,8 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray]) -> 
     report.checked.append("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
     _check_convergence(report, spec, claims)
     report.not_checked.append("who solved it, with what and for how long: provenance is recorded, not proved")
-    if n > residual.LARGEST:
-        _check_long(report, file, strategy, bracket)
+    if n > whole:
+        _check_long(report, file, strategy, whole)
         return
     workload = workload_numbers(spec["workload"], user)
     if workload is None or workload.values.shape != (m, n):
@@ -133,21 +136,22 @@ def _brief(participation: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
 
 
-def _check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket) -> None:
+def _check_long(report: Report, file: FactorFile, strategy: Strategy, whole: int) -> None:
     """Beyond whole matrices: power series, where C and A are Toeplitz."""
     spec = file.manifest["spec"]
     column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
     if strategy.toeplitz is None or column is None or spec["objective"]["kind"] == "lambda_tau":
-        report.not_checked.append(
-            f"residual, losses and lower bound: up to n={residual.LARGEST}, and n={series.LARGEST} where A and C are "
-            "Toeplitz and the objective weighs rows"
-        )
+        ends = variances.losses(strategy, spec["workload"], spec["objective"])
+        what = "residual and lower bound" if ends else "residual, losses and lower bound"
+        report.not_checked.append(f"{what}: exactly up to n={residual.LARGEST}, for C and A of these structures")
+        if ends is not None:
+            _check_ends(report, file, ends, spec["workload"]["n"])
         return
     stored = file.matrices.get("B", {}).get("coefficients")
     limit = residual.LIMITS[file.manifest["matrices"].get("B", {"dtype": "float64"})["dtype"]]
     found = series.losses(strategy.toeplitz, column, spec["objective"], stored, limit)
     _check_losses(report, file, found, strategy.n, stored is not None)
-    report.not_checked.append(f"the lower bound, and adding noise, A G + B Z: up to n={residual.LARGEST}")
+    report.not_checked.append(f"the lower bound, and adding noise, A G + B Z: up to n={whole}")
 
 
 def _check_inverse(report: Report, file: FactorFile, strategy: Strategy) -> None:
@@ -165,9 +169,13 @@ def _check_inverse(report: Report, file: FactorFile, strategy: Strategy) -> None
 
 
 def _check_losses(report: Report, file: FactorFile, found: residual.Losses, m: int, from_file: bool) -> None:
-    claims = file.manifest["certificate"]
     origin = "the stored B" if from_file else "a B recomputed here by substitution"
     report.checked.append(f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}")
+    _check_ends(report, file, found, m)
+
+
+def _check_ends(report: Report, file: FactorFile, found: residual.Losses | variances.Ends, m: int) -> None:
+    claims = file.manifest["certificate"]
     variance = float.fromhex(claims["sensitivity"]["hex"]) ** 2
     enclosures = {
         "total_squared": _times(found.total, variance),
