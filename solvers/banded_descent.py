@@ -126,7 +126,7 @@ class Descent:
             self.gap = 0.0
             return Outcome.CLOSED_FORM
         aim = _SAFETY * self.problem.tolerance
-        check = aim / (2 * self.landscape.bands)  # the bound lags behind the loss by about twice the number of bands
+        check = aim / (4 * self.landscape.bands)  # the bound lags behind the loss by about twice the number of bands
         for self.steps in range(1, _MOST_STEPS + 1):
             direction = self._direction()
             decrease = dot(self.at.gradient, direction) / 2

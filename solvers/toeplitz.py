@@ -53,6 +53,7 @@ LARGEST_QUADRATIC = 4096
 _COARSE = 4096  # up to this length a solve from scratch costs next to nothing
 _RATIO = 16
 _DAMPINGS = (0.0, 0.7, 3.0, 10.0, 30.0, 100.0)  # of starting points, over the n steps
+_LONG = 4  # times as many steps as bands: damping over n then changes little within the bands
 _FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
 _LEAST_TOLERANCE = 1e-14  # the loss itself is not known better
 _SAFETY = 0.3  # of the tolerance, since the gap that stops the descent is an estimate
@@ -214,9 +215,9 @@ def _candidates(loss: ToeplitzLoss, kind: ColumnClass) -> Iterator[Array]:
     """Damped square roots of the workload's series and of the prefix sum, whole and cut at the separation."""
     n, t = loss.n, np.arange(loss.n)
     roots = [strategy_coefficients(n, 0.0)]
-    if isinstance(loss.error, (ToeplitzError, LambdaError)):
+    if isinstance(loss.error, (ToeplitzError, LambdaError)) and (loss.error.workload != 1.0).any():
         roots.insert(0, _root(loss.error.workload))
-    dampings = _DAMPINGS if n <= _COARSE else _DAMPINGS[:1]
+    dampings = _DAMPINGS if n <= min(_COARSE, _LONG * kind.bands) else _DAMPINGS[:1]
     for root in roots:
         for damping in dampings:
             damped = root * np.exp(-damping / n * t)
