@@ -7,6 +7,7 @@ sensitivity is exact. Above some thousand steps the profiles are found on a thin
 only a few steps remain.
 
 Momentum has two states per pole (solvers/momentum.py); there only poles and weights are tuned (solvers/tuned_poles.py).
+Fixed epochs are another search (solvers/buffered_epochs.py).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.objective import Mean
-from factorize.participation import Single
+from factorize.participation import FixedEpochs, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from solvers import buffered_epochs
 from solvers.budget import Estimate, estimate_of
 from solvers.evidence import evidence
 from solvers.problem import Problem, Reporter
@@ -54,9 +56,11 @@ def buffers_of(spec: Spec) -> int:
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
+    if isinstance(spec.participation, FixedEpochs):
+        return buffered_epochs.supports(spec)
     workload, buffers = spec.optimize_for or spec.workload, buffers_of(spec)
     if not isinstance(spec.participation, Single):
-        return "buffered_linear has a solver for single participation only; use dense or nu_toeplitz"
+        return "buffered_linear has solvers for single participation and fixed_epochs only; use banded or nu_toeplitz"
     if buffers > MOST_BUFFERS:
         return f"buffers={buffers} exceeds {MOST_BUFFERS}, more than double precision tells apart; use fewer"
     if buffers > workload.n // 2:
@@ -76,6 +80,8 @@ def supports(spec: Spec) -> str | None:
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
+    if isinstance(spec.participation, FixedEpochs):
+        return buffered_epochs.estimate(spec)
     n, buffers = float(spec.workload.n), buffers_of(spec)
     gradients = 160 if n > _COARSE else 600
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
@@ -92,6 +98,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     from solvers.momentum import Momentum
     from solvers.structured import structure_of
 
+    if isinstance(problem.participation, FixedEpochs):
+        return buffered_epochs.solve(problem, progress)
     structure = structure_of(problem.workload, problem.spec)
     report = Reporter(progress)
     buffers = buffers_of(problem.spec)

@@ -185,7 +185,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"workload": {"kind": "window", "n": 64, "width": 3}}, 2, "no banded inverse"),
     ({"workload": {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine"}}}, 2, "of zero"),
     ({**SPECS["prefix"], "objective": {"kind": "max"}}, 2, "objective 'max'"),
-    ({**SPECS["prefix"], "participation": {"kind": "fixed_epochs", "epochs": 4}}, 2, "single participation"),
+    ({**SPECS["prefix"], "participation": {"kind": "min_sep", "min_sep": 4}}, 2, "single participation"),
 ]
 
 
