@@ -1,0 +1,224 @@
+"""Privacy amplified by sampling, where it is proved: Poisson-sampled DP-SGD, and banded C with cyclic Poisson sampling.
+
+A C with b bands releases, at each step, data of that step and of the b - 1 before it. Examples are split once into b
+groups; step t samples each example of group t mod b independently. Then no example meets its own noise again, and the
+run is as private as ceil(n / b) steps of a Poisson-sampled Gaussian mechanism with sampling probability b batch / N
+(Choquette-Choo et al. 2023, theorem 4). Nothing like it is known for a C with more bands: those are refused.
+
+The accounting is dp_accounting's (privacy loss distributions); it is imported on first use.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem
+from factorize.gaussian import check_delta, mu_of, rho_of
+from factorize.matrix import Matrix
+from factorize.participation import MinSep, Sensitivity
+from factorize.privacy import Adjacency, Calibration
+from factorize.scalars import finite_real
+
+_GRID = 1e-3  # discretisation of the privacy loss; dp_accounting rounds it towards less privacy
+_LARGEST = 1e6
+_TOLERANCE = 1e-4
+
+
+class HasStrategy(Protocol):
+    """A factorization with its C in memory (`factorize.Factorization`)."""
+
+    @property
+    def strategy(self) -> Matrix:
+        """C."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmplifiedCalibration(Calibration):
+    """A calibration whose epsilon counts on the sampling; `rho` and `mu` are what the noise gives without it.
+
+    Attributes:
+        sampling_probability: of each example of the step's group; the training job must sample so, independently.
+        groups: number of groups the examples are split into, once; step t samples from group t mod groups.
+        compositions: steps at which one example may be sampled.
+    """
+
+    sampling_probability: float
+    groups: int
+    compositions: int
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        sampling = {"sampling": "cyclic_poisson", "sampling_probability": self.sampling_probability}
+        return {**super().document(), **sampling, "groups": self.groups, "compositions": self.compositions}
+
+
+def amplified_multiplier(epsilon: float, delta: float, *, probability: float, compositions: int) -> float:
+    """Return the noise multiplier of a Poisson-sampled Gaussian mechanism, zero-out, composed with itself.
+
+    Args:
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        probability: that a step samples an example, in (0, 1].
+        compositions: number of steps.
+
+    Returns:
+        The smallest multiplier found; its epsilon at delta is at most the one asked for.
+
+    Raises:
+        InvalidParameter: a value outside its range, or a target that no multiplier up to 10^6 reaches.
+        UnsupportedProblem: dp_accounting is not installed.
+    """
+    target = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
+    check_delta(delta)
+    if not 0 < probability <= 1 or compositions < 1:
+        message = f"probability={probability} and compositions={compositions} must be in (0, 1] and >= 1"
+        raise InvalidParameter(message, field="probability")
+    low, high = 1e-2, 1.0
+    while _epsilon(high, delta, probability, compositions) > target:
+        low, high = high, 2 * high
+        if high > _LARGEST:
+            raise InvalidParameter(
+                f"epsilon={epsilon} needs a noise multiplier above {_LARGEST:g}; ask for a larger epsilon",
+                field="epsilon",
+            )
+    while high > low * (1 + _TOLERANCE):
+        middle = math.sqrt(low * high)
+        if _epsilon(middle, delta, probability, compositions) <= target:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def amplified_epsilon(multiplier: float, delta: float, *, probability: float, compositions: int) -> float:
+    """Return an epsilon that a Poisson-sampled Gaussian mechanism has at delta; see `amplified_multiplier`."""
+    noise = finite_real("multiplier", multiplier, remedy="give a noise multiplier above 0")
+    return _epsilon(noise, check_delta(delta), probability, compositions)
+
+
+def calibrate_amplified(
+    factorization: HasStrategy,
+    *,
+    epsilon: float,
+    delta: float,
+    dataset_size: int,
+    batch_size: int,
+    clip_norm: float = 1.0,
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+) -> AmplifiedCalibration:
+    """Return the noise of a banded C under cyclic Poisson sampling, for means with the fixed divisor `batch_size`.
+
+    Args:
+        factorization: with a C of few bands; the identity has one, and is DP-SGD.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        dataset_size: N, public.
+        batch_size: expected number of sampled examples per step, and the divisor.
+        clip_norm: bound on one contribution.
+        adjacency: `zero_out` only: nothing is known here of replaced examples under Poisson sampling.
+
+    Raises:
+        ConditionNotMet: C has as many bands as columns, or a group is smaller than a batch.
+        UnsupportedAdjacency: another adjacency.
+        InvalidParameter: a value outside its range.
+        UnsupportedProblem: dp_accounting is not installed.
+
+    Reference:
+        Choquette-Choo et al. 2023 ((Amplified) banded matrix factorization), theorem 4 and algorithm 2.
+    """
+    if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
+        raise UnsupportedAdjacency(
+            f"adjacency={str(adjacency)!r} is not covered with sampling; use zero_out, or no amplification",
+            field="adjacency",
+        )
+    strategy = factorization.strategy
+    bands = check_bands(strategy)
+    probability = sampling_probability(bands, dataset_size, batch_size)
+    compositions = -(-strategy.n // bands)
+    z = amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
+    sensitivity = MinSep(kind="min_sep", min_sep=bands, max_participations=compositions).sensitivity(strategy)
+    clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
+    largest = _largest_column(strategy)
+    sigma = math.nextafter(z * clip * largest / batch_size * (1 + 4 * np.finfo(float).eps), math.inf)
+    unamplified = sigma * batch_size / (clip * sensitivity.value)
+    return AmplifiedCalibration(
+        noise_multiplier=unamplified,
+        sigma=sigma,
+        sensitivity=sensitivity,
+        clip_norm=clip,
+        adjacency=Adjacency.ZERO_OUT,
+        epsilon=float(epsilon),
+        delta=float(delta),
+        rho=rho_of(unamplified),
+        mu=mu_of(unamplified),
+        batch_size=int(batch_size),
+        sampling_probability=probability,
+        groups=bands,
+        compositions=compositions,
+    )
+
+
+def check_bands(strategy: Matrix) -> int:
+    """Return the number of bands of C.
+
+    Raises:
+        ConditionNotMet: it has all of them: no sampling is known to amplify its privacy.
+    """
+    bands = strategy.bandwidth()
+    if bands >= strategy.n and strategy.n > 1:
+        raise ConditionNotMet(
+            f"this C has {bands} bands, as many as steps: amplification by sampling is proved for banded C alone; use "
+            "a banded mechanism, or calibrate without sampling",
+            field="strategy",
+        )
+    return bands
+
+
+def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> float:
+    """Return b batch / N, the probability that a step samples an example of its group (the smallest group has N // b).
+
+    Raises:
+        InvalidParameter: sizes below 1.
+        ConditionNotMet: a group has fewer examples than a batch.
+    """
+    for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise InvalidParameter(f"{name}={value!r} is not an integer >= 1", field=name)
+    group = dataset_size // bands
+    if group < batch_size:
+        raise ConditionNotMet(
+            f"{bands} groups of {dataset_size} examples have {group} each, fewer than batch_size={batch_size}; use "
+            "fewer bands or a smaller batch",
+            field="batch_size",
+        )
+    return batch_size / group
+
+
+def _largest_column(strategy: Matrix) -> float:
+    """Return the largest column norm, rounded up: the sensitivity of one participation."""
+    from factorize.participation import Single
+
+    single: Sensitivity = Single().sensitivity(strategy)
+    return single.value
+
+
+def _epsilon(multiplier: float, delta: float, probability: float, compositions: int) -> float:
+    try:
+        import dp_accounting
+        from dp_accounting import pld
+    except ModuleNotFoundError:
+        raise UnsupportedProblem(
+            "amplification by sampling is accounted by dp_accounting, which is not installed; install dp-accounting, "
+            "or the extra 'accounting' of factorize"
+        ) from None
+    event: Any = dp_accounting.GaussianDpEvent(multiplier)
+    if probability < 1:
+        event = dp_accounting.PoissonSampledDpEvent(probability, event)
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    accountant = pld.PLDAccountant(relation, value_discretization_interval=_GRID)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, compositions))
+    return float(accountant.get_epsilon(delta))

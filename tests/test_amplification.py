@@ -1,0 +1,98 @@
+"""Amplification where it is proved, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.amplification import (
+    amplified_epsilon,
+    amplified_multiplier,
+    calibrate_amplified,
+    sampling_probability,
+)
+from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
+from factorize.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
+from factorize.privacy import Calibration
+from factorize.spec import parse_spec
+from solvers import solve
+
+
+def solved(mechanism: dict[str, Any], n: int = 64) -> Any:
+    bands = mechanism.get("bands", 8)
+    participation = {"kind": "min_sep", "min_sep": bands}
+    return solve(
+        parse_spec({"workload": {"kind": "prefix", "n": n}, "participation": participation, "mechanism": mechanism})
+    )
+
+
+def test_without_sampling_it_is_the_gaussian_mechanism() -> None:
+    z = amplified_multiplier(2.0, 1e-6, probability=1.0, compositions=1)
+    assert z == pytest.approx(noise_multiplier_for_epsilon(2.0, 1e-6), rel=2e-3)
+    assert z >= noise_multiplier_for_epsilon(2.0, 1e-6) * (1 - 1e-9)
+    composed = amplified_epsilon(4.0, 1e-6, probability=1.0, compositions=16)
+    assert composed == pytest.approx(gaussian_epsilon(1e-6, 1.0), rel=1e-2)
+
+
+def test_sampling_helps_and_its_epsilon_is_kept() -> None:
+    sampled = amplified_multiplier(1.0, 1e-6, probability=0.01, compositions=100)
+    whole = amplified_multiplier(1.0, 1e-6, probability=1.0, compositions=100)
+    assert sampled < 0.2 * whole
+    assert amplified_epsilon(sampled, 1e-6, probability=0.01, compositions=100) <= 1.0
+
+
+def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:
+    factorization = solved({"kind": "banded", "bands": 8})
+    found = calibrate_amplified(factorization, epsilon=1.0, delta=1e-6, dataset_size=8000, batch_size=10, clip_norm=2.0)
+    assert isinstance(found, Calibration)
+    assert (found.groups, found.compositions, found.sampling_probability) == (8, 8, 0.01)
+    z = amplified_multiplier(1.0, 1e-6, probability=0.01, compositions=8)
+    norms = np.sqrt(factorization.strategy.column_norms_squared())
+    assert found.sigma == pytest.approx(z * 2.0 * norms.max() / 10, rel=1e-12)
+    assert found.sigma >= z * 2.0 * norms.max() / 10
+    # without the sampling the same noise is that of sens(C) for 8 participations
+    assert found.noise_multiplier * 2.0 * found.sensitivity.value / 10 == pytest.approx(found.sigma)
+    document = found.document()
+    assert document["sampling"] == "cyclic_poisson" and document["epsilon"] == 1.0
+    assert document["mu"] == pytest.approx(1 / found.noise_multiplier)
+
+
+def test_dp_sgd_is_the_case_of_one_band() -> None:
+    identity = solve(parse_spec({"workload": {"kind": "prefix", "n": 50}, "mechanism": {"kind": "identity"}}))
+    found = calibrate_amplified(identity, epsilon=1.0, delta=1e-6, dataset_size=5000, batch_size=100)
+    assert (found.groups, found.compositions, found.sampling_probability) == (1, 50, 0.02)
+    z = amplified_multiplier(1.0, 1e-6, probability=0.02, compositions=50)
+    assert found.sigma == pytest.approx(z / 100, rel=1e-12)
+
+
+def test_the_smallest_group_decides_the_probability() -> None:
+    assert sampling_probability(3, 10, 2) == 2 / 3
+    with pytest.raises(ConditionNotMet, match="3 each"):
+        sampling_probability(3, 10, 4)
+
+
+def test_nothing_else_is_amplified() -> None:
+    dense = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}}))
+    asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 1600, "batch_size": 10}
+    with pytest.raises(ConditionNotMet, match="banded"):
+        calibrate_amplified(dense, **asked)
+    toeplitz = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "square_root"}}))
+    with pytest.raises(ConditionNotMet, match="16 bands"):
+        calibrate_amplified(toeplitz, **asked)
+    banded = solved({"kind": "banded", "bands": 8}, 16)
+    with pytest.raises(UnsupportedAdjacency, match="zero_out"):
+        calibrate_amplified(banded, **asked, adjacency="replace_one")
+
+
+@pytest.mark.parametrize(
+    "change", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"delta": 1.0}, {"dataset_size": 0}, {"batch_size": 1.5}]
+)
+def test_bad_values_are_refused(change: dict[str, Any]) -> None:
+    banded = solved({"kind": "banded", "bands": 4}, 16)
+    asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 1600, "batch_size": 10, **change}
+    with pytest.raises(InvalidParameter):
+        calibrate_amplified(banded, **asked)
+    with pytest.raises(InvalidParameter):
+        amplified_multiplier(1.0, 1e-6, probability=0.0, compositions=3)
