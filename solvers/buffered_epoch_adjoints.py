@@ -24,21 +24,25 @@ Array = NDArray[np.float64]
 
 @compiled
 def error_adjoint(
-    transition: Array, inputs: Array, outputs: Array, diagonal: Array, follow: Array, feed: Array, before: Array,
-    transition_bar: Array, inputs_bar: Array, outputs_bar: Array, diagonal_bar: Array, feed_bar: Array,
+    transition: Array, inputs: Array, outputs: Array, diagonal: Array,
+    follow: Array, feed: Array, read: Array, roots: Array, before: Array,
+    transition_bar: Array, inputs_bar: Array, outputs_bar: Array, diagonal_bar: Array, roots_bar: Array,
 ) -> None:  # fmt: skip
     """Fill the derivatives of the loss by all that recursion 3 reads, from the covariances that it left."""
     n, m = inputs.shape
-    size = m + 1
+    size = m + feed.shape[1]
     whole, half, z = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size))
     bar, z_bar = np.zeros((size, size)), np.zeros((size, size))
     image, load, row, turned = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size)
     for i in range(n - 1, -1, -1):
-        load_step(i, transition, inputs, outputs, diagonal, follow, feed, whole, load, row)
+        load_step(i, transition, inputs, outputs, diagonal, follow, feed, roots[i], whole, load, row)
         product(whole, before[i], half)
         z[:] = 0.0
         add_product_transposed(half, whole, z)
-        bar[m, m] += 1.0
+        for a in range(size - m):
+            for c in range(size - m):
+                bar[m + a, m + c] += read[i, a] * read[i, c]
+        roots_bar[i] = 0.0
         inner, onto = 1.0 / (diagonal[i] * diagonal[i]), 0.0
         for a in range(size):
             image[a], turned[a] = 0.0, 0.0
@@ -58,7 +62,7 @@ def error_adjoint(
                 outputs_bar[i, a] = -2.0 * by_row / diagonal[i]
                 of_diagonal -= 2.0 * by_row * row[a] / diagonal[i]
             else:
-                feed_bar[i] = 2.0 * by_load
+                roots_bar[i] += 2.0 * by_load * feed[i, a - m]
         diagonal_bar[i] = of_diagonal
         for a in range(size):
             for c in range(size):

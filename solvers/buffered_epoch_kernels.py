@@ -4,7 +4,7 @@ The strategy is a recurrence with full transitions,
 
     Z_i = A_i S_{i-1},   S_i = Z_i + g_i e_i^T,   C_i. = h_i . Z_i + d_i e_i^T,   X = C^T C
 
-What it loses is ``||T C^-1 diag(r)||_F^2`` with T^-1 bidiagonal and r_i^2 = s_j for step i of class j,
+What it loses is ``||T C^-1 diag(r)||_F^2`` with r_i^2 = s_j for step i of class j,
 
     s_j = sum_{s,t} |X_{j+sb, j+tb}|
 
@@ -15,7 +15,7 @@ of each class are divided by the root of s_j, and every class is tight.
    ``X_ii = d_i^2 + g_i . Q_i g_i`` and ``X_il = y_i . A_i ... A_{l+1} g_l`` for i > l.
 2. *Epochs*: a product over more than an epoch is split at epochs' ends: ``reach_l = A_end ... A_{l+1} g_l``,
    ``onto_i = (A_i ... A_first)^T y_i`` and whole epochs between them. Products only, nothing is inverted.
-3. *Error* (forwards): the covariance of the states and of the decoder's state u under ``x = C^-1 y``, as in
+3. *Error* (forwards): the covariance of the states and of the decoder's states u under ``x = C^-1 y``, as in
    `solvers.buffered_kernels`, with u fed by ``r_i x_i``.
 
 Where |X_st| has its kink, ``sqrt(X_st^2 + e^2) - e`` takes its place in the search; what is certified never has it.
@@ -150,7 +150,7 @@ def classes(
 
 @compiled
 def load_step(
-    i: int, transition: Array, inputs: Array, outputs: Array, diagonal: Array, follow: Array, feed: Array,
+    i: int, transition: Array, inputs: Array, outputs: Array, diagonal: Array, follow: Array, feed: Array, root: float,
     whole: Array, load: Array, row: Array,
 ) -> None:  # fmt: skip
     """Gather one step of recursion 3: both transitions, the loads of x_i, and x_i's row of the states."""
@@ -160,25 +160,29 @@ def load_step(
         row[a] = -outputs[i, a] / diagonal[i]
         for c in range(m):
             whole[a, c] = transition[i, a, c]
-    whole[m, m], load[m], row[m] = follow[i], feed[i], 0.0
+    for a in range(feed.shape[1]):
+        load[m + a], row[m + a] = root * feed[i, a], 0.0
+        for c in range(feed.shape[1]):
+            whole[m + a, m + c] = follow[i, a, c]
 
 
 @compiled
 def error(
-    transition: Array, inputs: Array, outputs: Array, diagonal: Array, follow: Array, feed: Array, before: Array
-) -> float:
-    """Recursion 3: return the loss and fill the covariance before every step, shape (n, m + 1, m + 1).
+    transition: Array, inputs: Array, outputs: Array, diagonal: Array,
+    follow: Array, feed: Array, read: Array, roots: Array, before: Array,
+) -> float:  # fmt: skip
+    """Recursion 3: return the loss and fill the covariance before every step, shape (n, m + q, m + q).
 
-    ``feed`` holds r_i / p_i.
+    The decoder is ``u <- follow_i u + feed_i r_i x_i`` with q states, and its output ``read_i . u``.
     """
     n, m = inputs.shape
-    size = m + 1
+    size = m + feed.shape[1]
     whole, half, cov = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size))
     image, load, row = np.zeros(size), np.zeros(size), np.zeros(size)
     total = 0.0
     for i in range(n):
         before[i] = cov
-        load_step(i, transition, inputs, outputs, diagonal, follow, feed, whole, load, row)
+        load_step(i, transition, inputs, outputs, diagonal, follow, feed, roots[i], whole, load, row)
         product(whole, cov, half)
         cov[:] = 0.0
         add_product_transposed(half, whole, cov)
@@ -191,5 +195,7 @@ def error(
         for a in range(size):
             for c in range(size):
                 cov[a, c] += load[a] * image[c] + (image[a] + inner * load[a]) * load[c]
-        total += float(cov[m, m])
+        for a in range(size - m):
+            for c in range(size - m):
+                total += read[i, a] * read[i, c] * cov[m + a, m + c]
     return total

@@ -34,26 +34,44 @@ class Recurrence(NamedTuple):
     diagonal: Array
 
 
+class Decoder(NamedTuple):
+    """W A as a recursion: u_i = follow_i u_{i-1} + feed_i x_i, output read_i . u_i.
+
+    Attributes:
+        follow: shape (n, q, q).
+        feed: shape (n, q).
+        read: shape (n, q).
+    """
+
+    follow: Array
+    feed: Array
+    read: Array
+
+
+def bidiagonal_decoder(p: Array, q: Array) -> Decoder:
+    """Return W A whose inverse has diagonal p and subdiagonal -q, both of shape (n,)."""
+    return Decoder((q / p)[:, None, None], (1.0 / p)[:, None], np.ones((len(p), 1)))
+
+
 class EpochLoss:
     """Relative distance of the loss to a lower bound, with its gradient by every number of the recurrence.
 
     Args:
-        p: diagonal of (W A)^-1, shape (n,).
-        q: negated subdiagonal, shape (n,), ``q[0] = 0``.
+        decoder: the weighted workload.
         epochs: k.
         states: how many.
         lower_bound: of the loss at sensitivity 1.
     """
 
-    def __init__(self, p: Array, q: Array, epochs: int, states: int, lower_bound: float) -> None:
-        n, m = len(p), states
+    def __init__(self, decoder: Decoder, epochs: int, states: int, lower_bound: float) -> None:
+        n, m = len(decoder.feed), states
         self.kink = 0.0
         self._n, self._m, self._epochs, self._bound = n, m, epochs, lower_bound
         self._unit = min(1.0, _UNIT / math.sqrt(n // epochs))
-        self._follow, self._feed = q / p, 1.0 / p
+        self._decoder = decoder
         self._below, self._through, self._below_bar = np.empty((3, n, m, m))
         self._y, self._reach, self._onto, self._y_bar, self._reach_bar, self._onto_bar = np.empty((6, n, m))
-        self._before, self._epochs_bar = np.empty((n, m + 1, m + 1)), np.empty((epochs, m, m))
+        self._before, self._epochs_bar = np.empty((n, *(m + decoder.feed.shape[1],) * 2)), np.empty((epochs, m, m))
         self._entries, self._sums = np.zeros((n // epochs, epochs, epochs)), np.empty(n // epochs)
 
     def pack(self, recurrence: Recurrence) -> Array:
@@ -86,10 +104,11 @@ class EpochLoss:
         if not np.isfinite(loss):
             return np.inf, np.zeros(z.size)
         bars = self._parts(gradient)
-        roots, feed_bar = np.sqrt(self._sums), np.empty(self._n)
-        fed = self._feed * np.tile(roots, self._epochs)
-        adjoints.error_adjoint(*at, self._follow, fed, self._before, *bars, feed_bar)
-        sums_bar = 0.5 * (feed_bar * self._feed).reshape(self._epochs, -1).sum(axis=0) / roots
+        roots, roots_bar = np.sqrt(self._sums), np.empty(self._n)
+        adjoints.error_adjoint(
+            *at, *self._decoder, np.tile(roots, self._epochs), self._before, *bars, roots_bar
+        )  # fmt: skip
+        sums_bar = 0.5 * roots_bar.reshape(self._epochs, -1).sum(axis=0) / roots
         adjoints.classes_adjoint(
             at.inputs, at.diagonal, self._epochs, self._below, self._through, self._reach, self._onto, self.kink,
             self._entries, sums_bar, self._below_bar, self._reach_bar, self._onto_bar, self._epochs_bar,
@@ -126,5 +145,5 @@ class EpochLoss:
             at.inputs, at.diagonal, self._epochs, self._below, self._through, self._reach, self._onto, self.kink,
             self._entries, self._sums,
         )  # fmt: skip
-        fed = self._feed * np.tile(np.sqrt(self._sums), self._epochs)
-        return float(kernels.error(*at, self._follow, fed, self._before))
+        roots = np.tile(np.sqrt(self._sums), self._epochs)
+        return float(kernels.error(*at, *self._decoder, roots, self._before))

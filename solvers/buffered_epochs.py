@@ -138,13 +138,13 @@ def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: fl
         ValueError: the numbers leave the range of the dual's solver.
         FloatingPointError: the optimum is lost to rounding.
     """
-    from solvers.buffered_epoch_loss import EpochLoss
+    from solvers.buffered_epoch_loss import EpochLoss, bidiagonal_decoder
     from solvers.buffered_epoch_start import symmetric, truncated
     from solvers.epoch_blocks import Ring
 
     ring = Ring(p, q, epochs)
     optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
-    loss = EpochLoss(p, q, epochs, states, optimum.point.lower)
+    loss = EpochLoss(bidiagonal_decoder(p, q), epochs, states, optimum.point.lower)
     z = loss.pack(symmetric(truncated(_optimal(ring, optimum), states)))
     return _descend(loss, z, optimum, tolerance, report)
 

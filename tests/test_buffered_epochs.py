@@ -10,7 +10,7 @@ import pytest
 import solvers
 from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
 from factorize.spec import Spec, parse_spec
-from solvers.buffered_epoch_loss import EpochLoss, Recurrence
+from solvers.buffered_epoch_loss import EpochLoss, Recurrence, bidiagonal_decoder
 from solvers.buffered_epoch_start import symmetric, truncated
 from solvers.quasi_newton import descend
 
@@ -34,7 +34,7 @@ def example(n: int = 24, epochs: int = 4, m: int = 3, seed: int = 0) -> tuple[Ep
     p, q = rng.uniform(0.5, 2, n), rng.uniform(0.5, 2, n)
     q[[0, n // 3]] = 0.0
     parts = 0.5 * rng.normal(size=(n, m, m)), rng.normal(size=(n, m)), rng.normal(size=(n, m))
-    return EpochLoss(p, q, epochs, m, 2.0), Recurrence(*parts, rng.uniform(1, 2, n))
+    return EpochLoss(bidiagonal_decoder(p, q), epochs, m, 2.0), Recurrence(*parts, rng.uniform(1, 2, n))
 
 
 def dense(at: Recurrence) -> np.ndarray:
@@ -55,7 +55,8 @@ def by_hand(loss: EpochLoss, c: np.ndarray, epochs: int) -> float:
     gram = np.abs(c.T @ c)
     own = np.arange(n) % (n // epochs)
     sums = np.array([gram[np.ix_(own == j, own == j)].sum() for j in own])
-    workload = np.linalg.inv(np.diag(1 / loss._feed) - np.diag((loss._follow / loss._feed)[1:], -1))
+    follow, feed = loss._decoder.follow[:, 0, 0], loss._decoder.feed[:, 0]
+    workload = np.linalg.inv(np.diag(1 / feed) - np.diag((follow / feed)[1:], -1))
     return float(((workload @ np.diag(np.sqrt(sums)) @ np.linalg.inv(c)) ** 2).sum())
 
 
