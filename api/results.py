@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,10 +85,12 @@ class Block:
     Args:
         data: little-endian float64 in C order.
         sha256: of these bytes.
+        crc32: of these bytes.
     """
 
     data: memoryview
     sha256: bytes
+    crc32: int
 
 
 class Results:
@@ -157,7 +160,7 @@ class Results:
         found = self._blocks.get(key)
         if found is None:
             data = next(rows.blocks(), memoryview(b""))
-            found = Block(data, hashlib.sha256(data).digest())
+            found = Block(data, hashlib.sha256(data).digest(), zlib.crc32(data))
             self._blocks.put(key, found)
         return found
 

@@ -6,6 +6,7 @@ import base64
 import json
 import socket
 import threading
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -159,6 +160,7 @@ class Handler(BaseHTTPRequestHandler):
         headers = {
             "X-Factorize-Shape": f"{block.shape[0]},{block.shape[1]}",
             "X-Factorize-Dtype": "float64",
+            "X-Factorize-Crc32": f"{zlib.crc32(body):08x}",
             "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256(body))).decode()}:",
         }
         self._answer("rows", 200, headers, body)

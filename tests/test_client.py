@@ -463,23 +463,33 @@ class TestRows:
             list(stream)
         assert not isinstance(caught.value, ServiceUnreachable)
 
+    @pytest.mark.parametrize("check", ["crc32", "sha256"])
     @pytest.mark.parametrize("at", [0, -1, 4000])
-    def test_a_flipped_bit_is_noticed_and_the_block_asked_for_again(self, server, dense, at):
-        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10)
+    def test_a_flipped_bit_is_noticed_and_the_block_asked_for_again(self, server, dense, at, check):
+        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10, check=check)
         server.plan("rows", flip(at), flip(at))
         whole = np.array(list(stream))
         assert np.allclose(whole, dense.rows("C_inv", 0, N), rtol=0, atol=1e-14)
         server.plan("rows", *[flip(at)] * 60)
-        with pytest.raises(ServiceError, match="did not hash"):
+        with pytest.raises(ServiceError, match=f"did not have the {check}"):
             list(stream)
 
-    @pytest.mark.parametrize("digest", ["", "sha-512=:AAAA:", "sha-256=:short:"])
-    def test_rows_without_a_digest(self, server, dense, digest):
-        server.plan("rows", relabelled(Repr_Digest=digest))
-        with pytest.raises(ServiceError, match="without a digest"):
-            list(RowStream(server.url, dense.digest))
+    @pytest.mark.parametrize(
+        ("check", "headers"),
+        [
+            ("sha256", {"Repr_Digest": ""}),
+            ("sha256", {"Repr_Digest": "sha-512=:AAAA:"}),
+            ("sha256", {"Repr_Digest": "sha-256=:short:"}),
+            ("crc32", {"X_Factorize_Crc32": ""}),
+            ("crc32", {"X_Factorize_Crc32": "-0x1234"}),
+        ],
+    )
+    def test_rows_without_a_checksum(self, server, dense, check, headers):
+        server.plan("rows", relabelled(**headers))
+        with pytest.raises(ServiceError, match=f"without their {check}"):
+            list(RowStream(server.url, dense.digest, check=check))
 
-    @pytest.mark.parametrize("fault", [vanish, flip(3), problem(503, title="Busy"), relabelled(Repr_Digest="")])
+    @pytest.mark.parametrize("fault", [vanish, flip(3), problem(503, title="Busy"), relabelled(X_Factorize_Crc32="")])
     @pytest.mark.parametrize("start", [0, 15])
     def test_the_file_steps_in(self, server, dense, tmp_path, fault, start):
         """Rows that do not come any more, after a first block that did."""
@@ -499,6 +509,8 @@ class TestRows:
             list(stream)
 
     def test_bad_parameters(self, server, dense):
+        with pytest.raises(InvalidParameter, match="check"):
+            RowStream(server.url, dense.digest, check="md5")
         with pytest.raises(InvalidParameter, match="ahead"):
             RowStream(server.url, dense.digest, ahead=0)
         with pytest.raises(InvalidParameter, match="C, C_inv, B"):

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,8 @@ def test_a_block_of_rows_carries_its_digest(live_service: LiveService, monkeypat
         answer = live_service.get(f"/v1/factorizations/{name}/matrices/C_inv?rows={query}")
         stated = f"sha-256=:{base64.b64encode(hashlib.sha256(answer.body).digest()).decode()}:"
         assert answer.headers.get("repr-digest") == (stated if in_one_block else None)
+        checksum = f"{zlib.crc32(answer.body):08x}"
+        assert answer.headers.get("x-factorize-crc32") == (checksum if in_one_block else None)
     assert [which for which in computed if which == ("C_inv", 0, 349)] == [("C_inv", 0, 349)] * 2  # 350 rows: 349 + 1
     assert live_service.send("HEAD", f"/v1/factorizations/{name}/matrices/C?rows=0:1").headers["repr-digest"]
 

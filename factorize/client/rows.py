@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,11 +28,12 @@ ATTEMPTS = 3
 
 MATRICES = ("C", "C_inv", "B")
 _PAUSE = 0.2
+_CRC32 = re.compile(r"[0-9a-f]{8}")
 _SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
 class RowStream:
-    """The rows of one matrix of one factorization, in order, each block checked against the digest sent with it.
+    """The rows of one matrix of one factorization, in order, each block checked against a sum sent with it.
 
     Memory for `ahead` + 1 blocks.
 
@@ -42,6 +44,7 @@ class RowStream:
         block_bytes: size of one request; 4 MB hides the latency of a local network.
         timeout: seconds without a byte after which a connection counts as broken; the block is asked for again.
         manifest: the checked manifest, where the caller has it already.
+        check: what each block is compared with: `crc32` finds accidents, `sha256` any change, at three times the cost.
         ahead: blocks that are read before they are wanted, each on a connection of its own.
         fallback: returns the rows of a file, from where the stream goes on if the service fails for good.
 
@@ -64,13 +67,17 @@ class RowStream:
         block_bytes: int = BLOCK_BYTES,
         timeout: float = TIMEOUT,
         manifest: dict[str, Any] | None = None,
+        check: Literal["crc32", "sha256"] = "crc32",
         ahead: int = AHEAD,
         fallback: Callable[[], FileRows] | None = None,
     ) -> None:
         _check(matrix, block_bytes)
         if ahead < 1:
             raise InvalidParameter(f"ahead={ahead} is below 1; the next block is always read ahead", field="ahead")
+        if check not in _SUMS:
+            raise InvalidParameter(f"check {str(check)[:20]!r} is not one of {', '.join(_SUMS)}", field="check")
         self._ahead, self._fallback = ahead, fallback
+        self._check, self._sum = check, _SUMS[check]
         self._service = Service(url, timeout=timeout)
         self.manifest = manifest if manifest is not None else self._service.manifest(source)
         self.digest = str(self.manifest["digest"])
@@ -87,7 +94,7 @@ class RowStream:
 
         Raises:
             InvalidParameter: `start` is outside the matrix.
-            ServiceError: refused, no digest or three times a wrong one, or another shape or type than asked for.
+            ServiceError: refused, no checksum or three times a wrong one, or another shape or type than asked for.
             ServiceUnreachable: three connections in a row broke.
         """
         for block in self.blocks(start):
@@ -123,7 +130,7 @@ class RowStream:
         raise error
 
     def _stream(self, start: int) -> Generator[np.ndarray, None, None]:
-        """Yield checked blocks; each worker has a connection, so that one hashes a block while another receives."""
+        """Yield checked blocks; each worker has a connection, so that one checks a block while another receives."""
         spans = iter(range(start, self.shape[0], self._per_block))
         coming: deque[Future[np.ndarray]] = deque()
         idle: SimpleQueue[Connection] = SimpleQueue()
@@ -147,19 +154,19 @@ class RowStream:
                 workers.shutdown(wait=False, cancel_futures=True)
 
     def _checked(self, idle: SimpleQueue[Connection], first: int) -> np.ndarray:
-        """Read a block and hash it; wrong bytes are asked for again."""
+        """Read a block and check it; wrong bytes are asked for again."""
         connection = idle.get()
         try:
             for _ in range(ATTEMPTS):
                 block, stated = self._read(connection, first)
-                if hashlib.sha256(block.reshape(-1).view(np.uint8).data).digest() == stated:
+                if self._sum(block) == stated:
                     native = block.astype(np.float64, copy=False)
                     native.setflags(write=False)
                     return native
         finally:
             idle.put(connection)
         raise ServiceError(
-            f"rows {first}.. of {self.matrix} did not hash to the digest that came with them, {ATTEMPTS} times; "
+            f"rows {first}.. of {self.matrix} did not have the {self._check} that came with them, {ATTEMPTS} times; "
             "something between the service and here changes them"
         )
 
@@ -173,7 +180,7 @@ class RowStream:
                 answered = reply.header("X-Factorize-Digest") or self.digest
                 if answered != self.digest:
                     raise ServiceError(f"asked for rows of {self.digest}; the service sent some of {answered[:64]!r}")
-                return _fill(reply, (stop - first, self.shape[1])), _stated_digest(reply)
+                return _fill(reply, (stop - first, self.shape[1])), _stated_sum(reply, self._check)
             except ServiceUnreachable:
                 connection.close()
                 failures += 1
@@ -288,16 +295,28 @@ def _fill(reply: Reply, shape: tuple[int, int]) -> np.ndarray:
     return block
 
 
-def _stated_digest(reply: Reply) -> bytes:
-    """Return the sha256 that the service states for the rows it sends (RFC 9530).
+def _crc32(block: np.ndarray) -> bytes:
+    return zlib.crc32(block.reshape(-1).view(np.uint8).data).to_bytes(4, "big")
+
+
+def _sha256(block: np.ndarray) -> bytes:
+    return hashlib.sha256(block.reshape(-1).view(np.uint8).data).digest()
+
+
+_SUMS: dict[str, Callable[[np.ndarray], bytes]] = {"crc32": _crc32, "sha256": _sha256}
+
+
+def _stated_sum(reply: Reply, check: str) -> bytes:
+    """Return what the service states for the rows it sends: X-Factorize-Crc32, or Repr-Digest (RFC 9530).
 
     Raises:
-        ServiceError: it states none.
+        ServiceError: it states nothing of the kind.
     """
-    found = _SHA256.search(reply.header("Repr-Digest") or "")
-    if found is None:
-        raise ServiceError("the rows came without a digest (Repr-Digest: sha-256=), so that nothing checks them")
-    return base64.b64decode(found[1])
+    if check == "sha256" and (found := _SHA256.search(reply.header("Repr-Digest") or "")):
+        return base64.b64decode(found[1])
+    if check == "crc32" and (found := _CRC32.fullmatch(reply.header("X-Factorize-Crc32") or "")):
+        return bytes.fromhex(found[0])
+    raise ServiceError(f"the rows came without their {check}, so that nothing checks them; update the service")
 
 
 def _shape(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:
