@@ -151,7 +151,7 @@ def neighbour(report: Report, name: str, workload: dict[str, Any], k: int, near:
     cold, before = timed(lambda: find(spec), repeats=3)
     warm, after = timed(lambda: find(spec, stretched(blocks, b)), repeats=3)
     note = f"{warm.iterations} steps instead of {cold.iterations}, {duration(before.seconds)} without it"
-    row(report, f"from b={near}, {name}, k={k}, b={b}", after, f"warm {name}", k * b, note, [])
+    row(report, f"from b={near}, {name}, k={k}, b={b}", after, f"warm {name} {near}", k * b, note, [])
 
 
 def dual_from(spec: Spec, start: np.ndarray | None = None) -> Ascent:
