@@ -16,7 +16,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from benchmarks.report import Report, at_most
+from factorize.matrix import ToeplitzMatrix
 from factorize.spec import parse_spec
+from factorize.toeplitz_bounds import toeplitz_lower_bound
 from solvers import bidiagonal, toeplitz
 from solvers.closed_form import noising_coefficients, strategy_coefficients
 from solvers.cone import ConeProgram, Plant
@@ -68,13 +70,20 @@ def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Min
     return best, seconds
 
 
+def class_gap(n: int, found: Minimum) -> str:
+    """Return the proven distance to the best Toeplitz matrix, or a dash where n is too large for the bound."""
+    spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "toeplitz"}})
+    bound = toeplitz_lower_bound(spec, ToeplitzMatrix(found.x / found.x[0], n), {})
+    return "-" if bound is None else f"{math.exp(found.value) / bound.objective - 1:.1e}"
+
+
 def table(sizes: tuple[int, ...]) -> dict[int, float]:
     """Print the table; returns the seconds of each n."""
     times: dict[int, float] = {}
     print("Toeplitz strategies, prefix workload, single participation: total squared error")
     print(
-        f"{'n':>9}{'square root':>15}{'best nu / sqrt':>16}{'n nu':>7}{'Toeplitz':>18}{'/ all matrices':>16}"
-        f"{'seconds':>10}{'exponent':>10}"
+        f"{'n':>9}{'square root':>15}{'best nu / sqrt':>16}{'n nu':>7}{'Toeplitz':>18}{'class gap':>11}"
+        f"{'/ all matrices':>16}{'seconds':>10}{'exponent':>10}"
     )
     before: tuple[int, float] | None = None
     for n in sizes:
@@ -89,7 +98,8 @@ def table(sizes: tuple[int, ...]) -> dict[int, float]:
         before = n, seconds
         times[n] = seconds
         print(
-            f"{n:9d}{root:15.3f}{nu / root:16.4f}{place:7.3f}{loss:18.6f}{ratio:>16}{seconds:10.3f}{exponent:>10}",
+            f"{n:9d}{root:15.3f}{nu / root:16.4f}{place:7.3f}{loss:18.6f}{class_gap(n, found):>11}{ratio:>16}"
+            f"{seconds:10.3f}{exponent:>10}",
             flush=True,
         )
     return times
