@@ -45,6 +45,7 @@ TOEPLITZ_RULE = "Hankel dual, over Toeplitz matrices with this many diagonals"
 LARGEST_DENSE = 2048  # columns that are factorized
 LARGEST = 1 << 17  # columns that are multiplied by FFTs
 _WORK = 1 << 34  # multiplications of a dense bound
+_LANCZOS = 64  # sizes above which it is used
 _MARGINS = tuple(10.0**e for e in range(-12, 0))
 _FLOORS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 _POWER_STEPS = 40
@@ -168,12 +169,9 @@ def _by_cholesky(scaled: np.ndarray, metric: np.ndarray) -> float | None:
     If the factorization of A = s^2 metric - N - t I runs to its end, A + E = R^T R with |E| <= (size + 2) u |R|^T |R|,
     whose norm is at most the product of the largest row and column sums; t has to cover that and the rounding of N.
     """
-    from scipy.linalg import eigh
-
     gram = scaled.T @ scaled
     size = len(gram)
-    top = float(eigh(gram, metric, eigvals_only=True, subset_by_index=[size - 1, size - 1])[0])
-    least = min(max(float(np.linalg.eigvalsh(metric)[0]), UNIT), 1.0)
+    top, least = _extremes(gram, metric)
     spread = float(np.abs(metric).sum(axis=0).max())
     rounding = (len(scaled) + 12) * UNIT * float(np.vdot(scaled, scaled)) + 8 * UNIT * top * spread
     for margin in _MARGINS:
@@ -187,6 +185,21 @@ def _by_cholesky(scaled: np.ndarray, metric: np.ndarray) -> float | None:
         if rounding + backward + 4 * UNIT * squared * spread <= allowed:
             return squared
     return None
+
+
+def _extremes(gram: np.ndarray, metric: np.ndarray) -> tuple[float, float]:
+    """Return, nearly, the largest eigenvalue of gram relative to the metric and the smallest of the metric, at most 1.
+
+    They only say which s^2 to try. Without a metric Lanczos' iteration needs a few products where eigh takes n^3.
+    """
+    from scipy.linalg import eigh
+    from scipy.sparse.linalg import eigsh
+
+    size = len(gram)
+    if size > _LANCZOS and (metric == np.eye(size)).all():
+        return float(eigsh(gram, k=1, which="LA", v0=np.ones(size), return_eigenvectors=False)[0]), 1.0
+    top = float(eigh(gram, metric, eigvals_only=True, subset_by_index=[size - 1, size - 1])[0])
+    return top, min(max(float(np.linalg.eigvalsh(metric)[0]), UNIT), 1.0)
 
 
 def _by_ratios(multipliers: np.ndarray, weights: np.ndarray, counts: np.ndarray, column: np.ndarray) -> float:
