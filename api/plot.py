@@ -87,8 +87,8 @@ def draw(factorization: Factorization) -> Figure:
     figure = Figure(figsize=(12, 9.4), layout="constrained")
     FigureCanvasAgg(figure)
     (left, right), (below_left, below_right) = figure.subplots(2, 2, height_ratios=(1.3, 1))
-    _heatmap(left, image_of(factorization, "C"), "strategy matrix C")
-    _heatmap(right, image_of(factorization, "C_inv"), "noising matrix $C^{-1}$")
+    draw_heatmap(left, image_of(factorization, "C"), "strategy matrix C")
+    draw_heatmap(right, image_of(factorization, "C_inv"), "noising matrix $C^{-1}$")
     curve = error_curve(factorization)
     _beside_independent_noise(below_left, curve)
     _beside_bound(below_right, curve, factorization)
@@ -162,7 +162,8 @@ def _largest(block: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return np.where(highest >= -lowest, highest, lowest)
 
 
-def _heatmap(axes: Axes, image: Image, name: str) -> None:
+def draw_heatmap(axes: Axes, image: Image, name: str) -> None:
+    """Draw a reduced matrix with its colour bar."""
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
