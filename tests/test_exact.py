@@ -26,7 +26,16 @@ from factorize.errors import (
     InvalidStrategy,
     TooLarge,
 )
-from factorize.exact import check_factor_file, check_strategy, integers, read_array, series, variances
+from factorize.exact import (
+    bound,
+    check_factor_file,
+    check_strategy,
+    integers,
+    read_array,
+    resolvents,
+    series,
+    variances,
+)
 from factorize.exact.integers import Limbs, limbs, product, split, squares
 from factorize.exact.sensitivity import square_root_down, square_root_up, squared_sensitivity
 from factorize.exact.strategy import Strategy
@@ -604,7 +613,7 @@ def test_what_is_beyond_recursions_is_listed(monkeypatch: pytest.MonkeyPatch) ->
         {"workload": rates, "mechanism": {"kind": "square_root"}},
     ):
         report = check_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
-        assert report.supported and any("residual, losses and lower bound" in text for text in report.not_checked)
+        assert report.supported and any("residual and losses" in text for text in report.not_checked)
     assert variances.statements({"kind": "window", "n": 24, "width": 3}) is None
 
 
@@ -635,3 +644,63 @@ def test_first_columns_of_workloads(name: str) -> None:
             assert abs(whole.values[j, i] - column.values[j - i]) <= 2 * (whole.radius + column.radius)
     else:
         assert name in ("momentum and rates", "nesterov", "schedule", "decoupled", "mu2 x", "square", "wide")
+
+
+BIDIAGONAL = [
+    {"workload": {"kind": "prefix", "n": 40}},
+    {
+        "workload": {"kind": "decay", "n": 40, "rate": 0.9},
+        "objective": {"kind": "weighted", "weights": [1.0, 3.0] * 20},
+    },
+    {"workload": {"kind": "schedule", "n": 40, "learning_rates": COSINE}},
+    {"workload": {"kind": "prefix", "n": 40}, "objective": {"kind": "max"}, "tolerance": 1e-4},
+    {"workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "coupled", "learning_rates": COSINE}},
+]
+
+
+@pytest.mark.parametrize("document", BIDIAGONAL)
+def test_resolvents_agree_with_whole_matrices(document: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = solvers.solve(parse_spec(document))
+    spec = result.spec.document()
+    long, numbers = resolvents.lower_bound(spec, result.dual), workload_numbers(spec["workload"], {})
+    assert long is not None and numbers is not None
+    whole = bound.lower_bound(spec, result.dual, numbers)
+    assert whole is not None and float(long) == pytest.approx(float(whole), rel=1e-11)
+    monkeypatch.setattr("factorize.exact.residual.LARGEST", 8)
+    manifest, tensors = parts(result)
+    assert any(
+        "no strategy matrix has an objective below" in t for t in check_factor_file(sealed(manifest, tensors)).checked
+    )
+    manifest["certificate"]["lower_bound"]["objective"] *= 1 + 1e-7
+    assert any("not supported" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+@given(st.integers(1, 8), st.integers(0, 60))
+def test_bounds_by_resolvents_never_exceed_singular_values(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rates, weights = 0.1 + rng.random(n), 10.0 ** rng.uniform(-6, 3, n)
+    workload = {"kind": "schedule", "n": n, "learning_rates": rates.tolist()}
+    spec = {"workload": workload, "participation": {"kind": "single"}, "objective": {"kind": "mean"}}
+    found = resolvents.lower_bound(spec, {"weights": weights})
+    norm = np.linalg.svd(np.tri(n) * rates * np.sqrt(weights), compute_uv=False).sum()
+    assert found is not None
+    assert norm**2 / weights.sum() / n * (1 - 1e-11) <= float(found) <= norm**2 / weights.sum() / n * (1 + 1e-12)
+
+
+def test_resolvents_of_what_has_none() -> None:
+    spec = {"workload": {"kind": "prefix", "n": 4}, "participation": {"kind": "single"}, "objective": {"kind": "mean"}}
+    ones = {"weights": np.ones(4)}
+    other = {"kind": "weighted", "weights": [1.0, 0.0, 1.0, 1.0]}
+    for changed in (
+        {"participation": {"kind": "fixed_epochs", "epochs": 2}},
+        {"objective": {"kind": "lambda_tau", "tau": 2}},
+        {"objective": other},
+        {"workload": {"kind": "momentum", "n": 4, "momentum": 0.9}},
+        {"workload": {"kind": "window", "n": 4, "width": 2}},
+    ):
+        assert resolvents.lower_bound(spec | changed, ones) is None
+    for weights in (np.ones(3), np.zeros(4), np.array([1.0, 1.0, 1.0, np.nan])):
+        with pytest.raises(CertificateError, match="positive"):
+            resolvents.lower_bound(spec, {"weights": weights})
+    with pytest.raises(CertificateError, match="uneven"):
+        resolvents.lower_bound(spec, {"weights": np.array([1.0, 1.0, 1.0, 1e-280])})

@@ -2,8 +2,8 @@
 
 It shares no code with the solvers or with the certificate in double precision. Read in this order: `check` (what is
 claimed), `sensitivity` (the privacy claim), `strategy`, `buffers` and `geometric` (C from its tensors), `integers` and
-`intervals` (arithmetic), `residual`, `forms`, `workload` and `bound` (utility, and what rests on B), `series` and
-`variances` (the same for long structured matrices), `file` (bytes).
+`intervals` (arithmetic), `residual`, `forms`, `workload` and `bound` (utility, and what rests on B), `series`,
+`variances` and `resolvents` (the same for long structured matrices), `file` (bytes).
 """
 
 from factorize.exact.check import check_factor_file, check_strategy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ from factorize.errors import (
     InvalidParticipation,
     InvalidStrategy,
 )
-from factorize.exact import residual, series, variances
+from factorize.exact import residual, resolvents, series, variances
 from factorize.exact.bound import lower_bound
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
-from factorize.exact.integers import Numbers
 from factorize.exact.report import Report, check_claim
 from factorize.exact.sensitivity import Bracket, allowed, squared_sensitivity
 from factorize.exact.strategy import Strategy
@@ -38,7 +38,7 @@ def check_factor_file(
     Args:
         data: the whole file.
         user: numbers of user-supplied workloads by sha256, where the spec names any.
-        whole: longest n for which whole matrices are multiplied; residual, losses and lower bound rest on that.
+        whole: longest n for which whole matrices are multiplied; beyond, only what recursions and series can reach.
 
     Returns:
         The report; `supported` says whether every claim that was looked at holds.
@@ -90,7 +90,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
     _check_added_noise(report, file, stored, found, bracket)
     _check_inverse(report, file, strategy)
     _check_losses(report, file, found, m, stored is not None)
-    _check_bound(report, file, workload)
+    _check_bound(report, file, lower_bound(spec, file.dual, workload))
 
 
 def _check_sensitivity(
@@ -137,13 +137,14 @@ def _brief(participation: Mapping[str, Any]) -> str:
 
 
 def _check_long(report: Report, file: FactorFile, strategy: Strategy, whole: int) -> None:
-    """Beyond whole matrices: power series, where C and A are Toeplitz."""
+    """Beyond whole matrices: resolvents; power series where C and A are Toeplitz, covariances where they recur."""
     spec = file.manifest["spec"]
+    _check_bound(report, file, resolvents.lower_bound(spec, file.dual))
     column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
     if strategy.toeplitz is None or column is None or spec["objective"]["kind"] == "lambda_tau":
         ends = variances.losses(strategy, spec["workload"], spec["objective"])
-        what = "residual and lower bound" if ends else "residual, losses and lower bound"
-        report.not_checked.append(f"{what}: exactly up to n={residual.LARGEST}, for C and A of these structures")
+        what = "residual" if ends else "residual and losses"
+        report.not_checked.append(f"{what}: up to n={whole}, for C and A of these structures")
         if ends is not None:
             _check_ends(report, file, ends, spec["workload"]["n"])
         return
@@ -151,7 +152,7 @@ def _check_long(report: Report, file: FactorFile, strategy: Strategy, whole: int
     limit = residual.LIMITS[file.manifest["matrices"].get("B", {"dtype": "float64"})["dtype"]]
     found = series.losses(strategy.toeplitz, column, spec["objective"], stored, limit)
     _check_losses(report, file, found, strategy.n, stored is not None)
-    report.not_checked.append(f"the lower bound, and adding noise, A G + B Z: up to n={whole}")
+    report.not_checked.append(f"adding noise, A G + B Z: up to n={whole}")
 
 
 def _check_inverse(report: Report, file: FactorFile, strategy: Strategy) -> None:
@@ -227,13 +228,12 @@ def _root(ends: tuple[float, float]) -> tuple[float, float]:
     return math.sqrt(ends[0]) * (1 - 2.0**-50), math.sqrt(ends[1]) * (1 + 2.0**-50)
 
 
-def _check_bound(report: Report, file: FactorFile, workload: Numbers) -> None:
+def _check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> None:
     claims = file.manifest["certificate"]
     claim = claims["lower_bound"]
     if claim is None:
         report.not_checked.append("optimality: the file claims no lower bound")
         return
-    proved = lower_bound(file.manifest["spec"], file.dual, workload)
     if proved is None:
         known = bool(file.dual)
         text = f"the lower bound {claim['objective']!r} ({claim['rule']})"
