@@ -44,6 +44,7 @@ _MOST_STATES = 6
 _SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
 _PATIENCE = 60  # steps: ill-conditioned workloads pass through phases where the gap does not fall
 _LEAST_RATE, _MOST_RATE = 1e-12, 1e-9  # of the largest, for steps of rate zero
+_RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 _POLES, _STEPS = 40, 60
 
 
@@ -104,18 +105,14 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision, or X is not definite in it.
     """
-    from solvers.cholesky import reverse_cholesky
-    from solvers.epoch_gram import masked
-
     report = Reporter(progress)
     try:
         ring = ring_of(problem)
         ascent = ascend(ring, _SAFETY * problem.tolerance, report, problem.start)
         if not ascent.converged and problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
-        gram = ring.whole_gram(ascent.point)
-        masked(gram, ring.epochs)
-        strategy = reverse_cholesky(gram)
+        ridges = _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1]
+        strategy = _factor(ring.whole_gram(ascent.point), ring.epochs, ridges)
     except (ValueError, FloatingPointError) as error:
         if problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
@@ -126,6 +123,26 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         iterations=ascent.iterations,
         dual=_evidence(ascent, ring),
     )
+
+
+def _factor(gram: np.ndarray, k: int, ridges: tuple[float, ...]) -> np.ndarray:
+    """Return C for X with its entries within classes set to zero, and as little of the identity as makes it definite.
+
+    Raises:
+        FloatingPointError: X is not definite in double precision, not even with the largest ridge.
+    """
+    from solvers.cholesky import reverse_cholesky
+    from solvers.epoch_gram import masked
+
+    for ridge in ridges:
+        gram[np.diag_indices_from(gram)] += ridge / k
+        gram /= 1 + ridge
+        masked(gram, k)
+        try:
+            return reverse_cholesky(gram)
+        except FloatingPointError:
+            continue
+    raise FloatingPointError("the Gram matrix is not definite in double precision")
 
 
 def _by_decompositions(problem: Problem, progress: ProgressCallback) -> Solution:

@@ -234,6 +234,22 @@ def test_decompositions_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1e-8 < certificate.relative_gap < 1e-2
 
 
+def test_what_rounding_makes_indefinite_is_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates over eight decades: X is lost to rounding before the tolerance is met, and the gap says so."""
+    monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
+    rates = np.exp(np.random.default_rng(0).normal(0.0, 2.0, N))
+    workload = {"kind": "momentum", "momentum": 0.999, "learning_rates": (rates / rates.max()).tolist()}
+    certificate: Any = by_filters(spec_of(workload, 8))
+    assert 0 <= certificate.relative_gap < 0.1
+    gram = np.diag([0.5, 0.5, 0.5, 0.5])
+    gram[3, 0] = gram[0, 3] = 0.5 * (1 + 1e-9)
+    strategy = recursion_optimum._factor(gram, 2, (0.0, 1e-6))
+    x = strategy.T @ strategy
+    assert np.allclose(np.diagonal(x).reshape(2, 2).sum(axis=0), 1.0)
+    with pytest.raises(FloatingPointError, match="definite"):
+        recursion_optimum._factor(-np.eye(4) + 2 * np.ones((4, 4)), 2, (0.0,))
+
+
 def test_numbers_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
     spec = spec_of({"kind": "momentum", "momentum": 0.9, "learning_rates": [1e-300] * 32 + [1e300] * 32}, 4)
