@@ -20,6 +20,7 @@ from factorize.exact import residual, resolvents, series, variances
 from factorize.exact.bound import lower_bound
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
+from factorize.exact.intervals import NotEnclosed
 from factorize.exact.report import Report, check_claim
 from factorize.exact.sensitivity import Bracket, allowed, squared_sensitivity
 from factorize.exact.strategy import Strategy
@@ -138,8 +139,18 @@ def _brief(participation: Mapping[str, Any]) -> str:
 
 def _check_long(report: Report, file: FactorFile, strategy: Strategy, whole: int) -> None:
     """Beyond whole matrices: resolvents; power series where C and A are Toeplitz, covariances where they recur."""
+    try:
+        _check_bound(report, file, resolvents.lower_bound(file.manifest["spec"], file.dual))
+    except NotEnclosed as reason:
+        report.not_checked.append(f"the lower bound: {reason}")
+    try:
+        _check_long_losses(report, file, strategy, whole)
+    except NotEnclosed as reason:
+        report.not_checked.append(f"residual and losses: {reason}")
+
+
+def _check_long_losses(report: Report, file: FactorFile, strategy: Strategy, whole: int) -> None:
     spec = file.manifest["spec"]
-    _check_bound(report, file, resolvents.lower_bound(spec, file.dual))
     column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
     if strategy.toeplitz is None or column is None or spec["objective"]["kind"] == "lambda_tau":
         ends = variances.losses(strategy, spec["workload"], spec["objective"])

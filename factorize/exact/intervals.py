@@ -15,6 +15,10 @@ from factorize.exact.integers import Numbers, integers
 PLACES = 256
 
 
+class NotEnclosed(Exception):
+    """Rounding grew so much that a method says nothing: no finding against a claim, and none for it."""
+
+
 class Dyadic(NamedTuple):
     """The number value * 2^exponent, exactly."""
 

@@ -10,7 +10,6 @@ all entries (Demmel and Kahan 1990). A node that is off by a relative error move
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from fractions import Fraction
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import CertificateError
+from factorize.exact.intervals import NotEnclosed
 
 _STEP = 0.3
 _SMALL = 1e-14  # terms beyond are left out
@@ -31,7 +31,8 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     """Return the bound for single participation, or None where the workload or the evidence is of another kind.
 
     Raises:
-        CertificateError: the evidence has the wrong shape, or is not positive.
+        CertificateError: the evidence has the wrong shape, or is negative or not finite.
+        NotEnclosed: its numbers are too far apart.
     """
     n, objective = spec["workload"]["n"], spec["objective"]
     steps = _steps(spec["workload"])
@@ -45,9 +46,9 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         divisor = _above(rows)
     elif objective["kind"] != "mean":
         return None
-    if not all(rows):
-        return None
     columns = _positive(dual["weights"], n)
+    if not all(rows) or not all(columns):
+        return None
     norm = _norm(*_squares(steps, rows, columns))
     return Fraction(norm) ** 2 / (_above(columns) * divisor)
 
@@ -69,8 +70,8 @@ def _steps(document: Mapping[str, Any]) -> list[tuple[Fraction, Fraction]] | Non
 
 
 def _positive(weights: np.ndarray, n: int) -> list[Fraction]:
-    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights <= 0).any():
-        raise CertificateError(f"the dual evidence of a long result must be {n} finite positive numbers")
+    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise CertificateError(f"the dual evidence must be {n} finite non-negative numbers")
     return [Fraction(weight) for weight in weights.tolist()]
 
 
@@ -93,16 +94,16 @@ def _norm(a: np.ndarray, b: np.ndarray) -> float:
     from factorize.exact.resolvent_kernels import trace
 
     if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 1e-250).all() and a.max() < 1e250):
-        raise CertificateError("the dual evidence is too uneven for its bound to be evaluated in double precision")
+        raise NotEnclosed("the dual evidence is too uneven for its bound to be evaluated in double precision")
     n, centre = len(a), 0.5 * math.log(float(a.mean() + b.sum() / len(a)))
     terms: list[float] = []
     for side, first in ((1, 0), (-1, 1)):
-        for k in itertools.count(first):
+        k, reached = first, False
+        while not reached:
             factor = math.exp(centre + side * k * _STEP)
             value, error = trace(a, b, factor * factor)
             terms.append(factor * (float(value) - float(error)))
-            if terms[-1] < _SMALL * math.fsum(terms):
-                break
+            reached, k = terms[-1] < _SMALL * math.fsum(terms), k + 1
     excess = 1 + 4.1 * math.exp(-(math.pi**2) / _STEP)
     rounding = 1 - (n + 64) * _UNIT * (1 + 1e-6) - _NODE_ERROR
     return math.fsum(terms) * (2 * _STEP / float(_PI_ABOVE)) / excess * rounding

@@ -17,6 +17,7 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.integers import Numbers, integers
+from factorize.exact.intervals import NotEnclosed
 from factorize.exact.residual import LIMITS, Losses, approximation
 from factorize.exact.sensitivity import square_root_up
 
@@ -43,7 +44,8 @@ def losses(
         limit: of the residual.
 
     Raises:
-        CertificateError: the residual is above the limit, or the inverse of C cannot be bounded.
+        CertificateError: the residual is above the limit.
+        NotEnclosed: the inverse of C cannot be bounded.
     """
     first, numbers = approximation(series), approximation(workload)
     inverse = _inverse(first)
@@ -111,7 +113,7 @@ def _sum_of_inverse(guess: np.ndarray, series: Numbers) -> float:
     defect.values[0] -= 1 << -defect.exponent
     rest = float(defect.fraction(int(abs(defect.values).sum()) + len(guess) * defect.radius)) * (1 + _SLACK)
     if not rest < 0.5:
-        raise CertificateError("C is too ill-conditioned: the sum of its inverse's coefficients cannot be bounded")
+        raise NotEnclosed("the sum of the coefficients of the inverse of C cannot be bounded")
     return math.fsum(np.abs(guess)) / (1 - rest) * (1 + _SLACK)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.errors import CertificateError
+from factorize.exact.intervals import NotEnclosed
 from factorize.exact.strategy import Strategy
 
 LARGEST_WORK = 1 << 35
@@ -71,7 +71,7 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
         objective: the spec's; not `lambda_tau`.
 
     Raises:
-        CertificateError: the recursion grows so much that doubled precision does not enclose it.
+        NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
     """
     found = statements(workload)
     if found is None or strategy.scale is not None or objective["kind"] == "lambda_tau":
@@ -94,7 +94,7 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
     else:
         return None
     if not enclosed or not np.isfinite(ends).all():
-        raise CertificateError("C is too ill-conditioned: the recursion of its inverse is not enclosed")
+        raise NotEnclosed("the recursion of the inverse of C grows too much to be enclosed")
     return _losses(ends, objective)
 
 
