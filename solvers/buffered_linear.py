@@ -6,7 +6,8 @@ solvers/trust_region.py): at n = 2048, 6 buffers come from 5e-5 of the optimum t
 sensitivity is exact. Above some thousand steps the profiles are found on a thinned workload and carried over; there
 only a few steps remain.
 
-Momentum has two states per pole (solvers/momentum.py); there only poles and weights are tuned (solvers/tuned_poles.py).
+Momentum, Nesterov and SRG have several states per pole. There C itself is projected (solvers/buffered_epoch_start.py),
+while an array of its size fits; above, for momentum, poles and weights are tuned (solvers/tuned_poles.py).
 Fixed epochs are another search (solvers/buffered_epochs.py).
 """
 
@@ -24,10 +25,12 @@ from factorize.objective import Mean
 from factorize.participation import FixedEpochs, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.workloads import Workload
 from solvers import buffered_epochs
 from solvers.budget import Estimate, estimate_of
 from solvers.evidence import evidence
 from solvers.problem import Problem, Reporter
+from solvers.structured import is_filtered
 
 if TYPE_CHECKING:
     from solvers.bidiagonal import Bidiagonal
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 MOST_BUFFERS = 24
 """More are lost in double precision: the pivots of the factor subtract, and 16 are within 1e-9 up to n = 10^6."""
 
+_LARGEST_PROJECTED = 8192
 _COARSE = 4096  # up to this length a solve from scratch takes seconds
 _RATIO = 8
 _REACHES = (10.0, 5.0, 2.5, 1.2, 0.6)  # upper ends of the poles' interval, over that of the spectrum
@@ -68,13 +72,24 @@ def supports(spec: Spec) -> str | None:
     inverse = workload.bidiagonal_inverse()
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
-    if not isinstance(spec.objective, Mean) or workload.momentum_form() is None:
-        return (
-            f"the {workload.kind} workload under objective {spec.objective.kind!r} has no banded inverse with positive "
-            "entries (a learning rate or a weight of zero takes it away); use dense or nu_toeplitz"
-        )
+    if isinstance(spec.objective, Mean) and is_filtered(workload):
+        return _refuse_filtered(workload, buffers)
+    return (
+        f"the {workload.kind} workload under objective {spec.objective.kind!r} has no banded inverse with positive "
+        "entries (a learning rate or a weight of zero takes it away); use dense or nu_toeplitz"
+    )
+
+
+def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
+    if workload.n <= _LARGEST_PROJECTED:
+        return None
+    if workload.momentum_form() is None:
+        return f"the {workload.kind} workload streams up to n={_LARGEST_PROJECTED}; got n={workload.n}; use nu_toeplitz"
     if buffers % 2:
-        return f"buffers={buffers} is odd, and momentum needs two per pole; use {buffers - 1 or 2} or {buffers + 1}"
+        return (
+            f"buffers={buffers} is odd, and momentum above n={_LARGEST_PROJECTED} needs two per pole; use "
+            f"{buffers - 1 or 2} or {buffers + 1}"
+        )
     return None
 
 
@@ -83,6 +98,9 @@ def estimate(spec: Spec) -> Estimate:
     if isinstance(spec.participation, FixedEpochs):
         return buffered_epochs.estimate(spec)
     n, buffers = float(spec.workload.n), buffers_of(spec)
+    workload = spec.optimize_for or spec.workload
+    if workload.bidiagonal_inverse() is None and n <= _LARGEST_PROJECTED:
+        return estimate_of(entries=3 * n * n, multiplications=n * n * (buffers**2 + 100))
     gradients = 160 if n > _COARSE else 600
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
     return estimate_of(entries=n * (24 * buffers + 200), multiplications=20 * work)
@@ -106,6 +124,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     try:
         if isinstance(structure, Bidiagonal):
             return _stream(problem, structure, buffers, report)
+        if structure is not None and problem.n <= _LARGEST_PROJECTED:
+            return _project(problem, buffers, progress)
         if isinstance(structure, Momentum):
             return _stream_momentum(problem, structure, buffers, report)
     except (ValueError, FloatingPointError) as error:
@@ -229,6 +249,24 @@ def thinned(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | Non
     window = q[first:last].copy()
     window[0] = 0.0
     return p[first:last].copy(), window
+
+
+def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
+    """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
+    from factorize.buffered import BufferedMatrix
+    from solvers import structured
+    from solvers.buffered_epoch_start import truncated
+    from solvers.buffered_loss import unit_columns
+
+    accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
+    found = structured.solve(Problem(accurate, problem.start), progress)
+    at = truncated(found.strategy.dense(), buffers)
+    return Solution(
+        strategy=unit_columns(BufferedMatrix(at.diagonal, at.transition, at.inputs, at.outputs)),
+        outcome=found.outcome,
+        iterations=found.iterations,
+        dual=found.dual if problem.evaluates_itself else evidence(problem.spec, Reporter(progress)),
+    )
 
 
 def _stream_momentum(problem: Problem, structure: Momentum, buffers: int, report: Reporter) -> Solution:

@@ -14,10 +14,12 @@ from solvers import buffered_linear
 from solvers.bidiagonal import Bidiagonal
 from solvers.buffered_linear import optimise, thinned
 from solvers.buffered_loss import BufferedLoss, places, starts_of_blocks
+from solvers.momentum import Momentum
 from solvers.newton import maximise
 from solvers.poles import zolotarev_with
 from solvers.problem import Reporter
 from solvers.trust_region import minimise
+from solvers.tuned_poles import tune
 
 QUIET = Reporter(lambda _step: None)
 
@@ -112,12 +114,41 @@ def test_optimising_is_worth_a_digit() -> None:
     assert found.loss.value(found.loss.origin) > 10 * found.end.value
 
 
-def test_momentum_in_pairs() -> None:
-    gaps = [gap(MOMENTUM, buffers) for buffers in (2, 4, 8)]
+FILTERED: dict[str, dict[str, Any]] = {
+    "momentum": MOMENTUM,
+    "momentum with a schedule": {"workload": {**MOMENTUM["workload"], "learning_rates": STEP}},
+    "srg": {"workload": {"kind": "srg", "n": 192, "momentum": 0.8, "decay": 0.9}},
+}
+
+
+@pytest.mark.parametrize("name", FILTERED)
+def test_a_projected_optimum_needs_few_states(name: str) -> None:
+    gaps = [gap(FILTERED[name], buffers) for buffers in (1, 2, 3, 5)]
     assert all(after < 0.5 * before for before, after in zip(gaps, gaps[1:], strict=False)), gaps
-    assert gaps[2] < 3e-3
-    strategy = solvers.solve(spec_of(MOMENTUM, 4, tolerance=1e-3)).strategy
-    assert strategy.tensors()["transition"].shape == (192, 2, 2, 2)
+    assert gaps[2] < 1e-4
+    assert gaps[3] < 1e-6
+
+
+def test_long_momentum_has_pairs_of_buffers() -> None:
+    structure = Momentum(np.full(192, 0.9), np.ones(192), np.ones(192))
+    optimum = maximise(structure, tolerance=1e-9)
+    workload = parse_spec(MOMENTUM).workload.state_space()
+    assert workload is not None
+    found = [
+        tune(
+            structure,
+            optimum.v,
+            count,
+            workload=workload,
+            lower_bound=optimum.lower_bound,
+            tolerance=1e-3,
+            report=QUIET,
+        )
+        for count in (1, 2, 4)
+    ]
+    assert found[2].value < 0.5 * found[1].value < 0.25 * found[0].value
+    assert found[2].value < 3e-3
+    assert found[2].strategy.tensors()["transition"].shape == (192, 4, 2, 2)
 
 
 @pytest.mark.parametrize("document", [SPECS["schedule"], MOMENTUM])
@@ -131,7 +162,7 @@ def test_the_recurrence_makes_the_noise(document: dict[str, Any]) -> None:
         if "decay" in tensors:
             state = tensors["decay"][i] * state
         else:
-            state = np.einsum("jab,jb->ja", tensors["transition"][i], state.reshape(2, 2)).ravel()
+            state = tensors["transition"][i] @ state
         noise[i] = (y[i] - tensors["output"][i] @ state) / tensors["diagonal"][i]
         state = state + tensors["input"][i] * noise[i]
     np.testing.assert_allclose(noise, np.linalg.solve(strategy.dense(), y), rtol=1e-10, atol=1e-12)
@@ -181,7 +212,7 @@ def test_places_are_symmetric_in_each_block() -> None:
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
     (SPECS["prefix"], 25, "double precision"),
     ({"workload": {"kind": "prefix", "n": 12}}, 7, "largest rank"),
-    (MOMENTUM, 3, "is odd"),
+    ({"workload": {**MOMENTUM["workload"], "n": 9000}}, 3, "is odd"),
     ({"workload": {"kind": "window", "n": 64, "width": 3}}, 2, "no banded inverse"),
     ({"workload": {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine"}}}, 2, "of zero"),
     ({**SPECS["prefix"], "objective": {"kind": "max"}}, 2, "objective 'max'"),
