@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,14 +16,18 @@ class Order:
     Args:
         batches: one array of indices for each step of an epoch.
         epochs: how often the sequence is gone through.
+        participation: the spec's participation that it is made for; by default that of fixed epochs.
 
     Raises:
         InvalidParameter: no batches, fewer than one epoch, or an index twice in one batch.
     """
 
-    def __init__(self, batches: Sequence[np.ndarray], *, epochs: int = 1) -> None:
+    def __init__(
+        self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, Any] | None = None
+    ) -> None:
         self._batches = [np.asarray(batch, dtype=np.intp).reshape(-1) for batch in batches]
         self.epochs = epochs
+        self._made_for = None if participation is None else dict(participation)
         if not self._batches or epochs < 1:
             message = f"{len(self._batches)} batches and epochs={epochs} make no run; give at least one of each"
             raise InvalidParameter(message, field="batches")
@@ -48,7 +52,9 @@ class Order:
 
     @property
     def participation(self) -> dict[str, Any]:
-        """The spec's participation for this order, where no example is in two batches of one epoch."""
+        """The spec's participation for this order; of fixed epochs, if no example is in two batches of one epoch."""
+        if self._made_for is not None:
+            return dict(self._made_for)
         return {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
 
     def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
@@ -65,7 +71,7 @@ class Order:
         if len(self) > n:
             raise InvalidParticipation(f"the order has {len(self)} steps, the factorization n={n}; use a larger n")
         gaps, most = self._gaps()
-        reason = _violation(participation, n, gaps, most)
+        reason = violation(participation, n, gaps, most)
         if reason:
             raise InvalidParticipation(
                 f"the order is not the participation {dict(participation)} of the sensitivity: {reason}; factor for "
@@ -89,8 +95,15 @@ class Order:
         return gaps, self.epochs * int(counts.max(initial=0))
 
 
-def _violation(participation: Mapping[str, Any], n: int, gaps: np.ndarray, most: int) -> str | None:
-    """Return what breaks the participation, or None."""
+def violation(participation: Mapping[str, Any], n: int, gaps: np.ndarray, most: int) -> str | None:
+    """Return what breaks a participation, or None.
+
+    Args:
+        participation: in the contract's JSON form.
+        n: steps of the factorization.
+        gaps: distances between neighbouring steps of one example, shape (any,).
+        most: the most steps that one example is in.
+    """
     kind = participation.get("kind")
     if kind == "single":
         return f"one example is in {most} steps" if most > 1 else None
@@ -108,9 +121,15 @@ def _violation(participation: Mapping[str, Any], n: int, gaps: np.ndarray, most:
 
 
 def fixed_order(
-    examples: int, batch_size: int, *, epochs: int = 1, batches: int | None = None, seed: int | None = None
+    examples: int,
+    batch_size: int,
+    *,
+    epochs: int = 1,
+    batches: int | None = None,
+    seed: int | None = None,
+    remainder: Literal["drop", "pad"] = "drop",
 ) -> Order:
-    """Return batches of equal size in one public order that every epoch repeats; what is left over is dropped.
+    """Return batches in one public order that every epoch repeats, so that n = epochs x batches exactly.
 
     Args:
         examples: how many there are.
@@ -118,8 +137,13 @@ def fixed_order(
         epochs: passes, all in the same order, as the sensitivity for `fixed_epochs` assumes.
         batches: of one epoch, where fewer than all full ones are wanted (n = epochs x batches).
         seed: of a permutation drawn once; None keeps the order of the data. It is public.
+        remainder: `drop` what fills no batch, or `pad`: the last batch is shorter, as if examples with zero gradients
+            filled it. Means keep the divisor `batch_size`.
     """
-    full = examples // batch_size if batch_size > 0 else 0
+    if remainder not in ("drop", "pad"):
+        raise InvalidParameter(f"remainder={str(remainder)[:20]!r} is not drop or pad", field="remainder")
+    over = batch_size - 1 if remainder == "pad" else 0
+    full = (examples + over) // batch_size if batch_size > 0 else 0
     used = full if batches is None else batches
     if not 1 <= used <= full:
         raise InvalidParameter(
@@ -128,7 +152,51 @@ def fixed_order(
             field="batch_size",
         )
     indices = np.arange(examples) if seed is None else np.random.default_rng(seed).permutation(examples)
-    return Order(list(indices[: used * batch_size].reshape(used, batch_size)), epochs=epochs)
+    return Order([indices[j * batch_size : (j + 1) * batch_size] for j in range(used)], epochs=epochs)
+
+
+def min_sep_order(examples: int, batch_size: int, *, min_sep: int, steps: int, seed: int) -> Order:
+    """Return an order in which two steps of one example are `min_sep` or more apart, shuffled again on every pass.
+
+    The examples are split once into `min_sep` groups, and step t takes its batch from group t mod min_sep: the next
+    examples of a random order of the group, drawn again when fewer than a batch are left. So a group's steps are
+    min_sep apart, and no example is in more than one batch of a pass.
+
+    Args:
+        examples: how many there are.
+        batch_size: examples per step.
+        min_sep: smallest distance of two steps of one example.
+        steps: n.
+        seed: of all permutations. It is public.
+
+    Raises:
+        InvalidParameter: sizes below 1, or a group has fewer examples than a batch.
+    """
+    if min(batch_size, min_sep, steps) < 1 or examples // min_sep < batch_size:
+        raise InvalidParameter(
+            f"{min_sep} groups of {examples} examples do not each have a batch of {batch_size} for {steps} steps; use "
+            "smaller batches or a smaller min_sep, and sizes of at least 1",
+            field="batch_size",
+        )
+    rng = np.random.default_rng(seed)
+    groups = np.array_split(rng.permutation(examples), min_sep)
+    passes = [_passes(group, batch_size, rng) for group in groups]
+    most = max(-(-_visits(steps, min_sep, g) // (len(group) // batch_size)) for g, group in enumerate(groups))
+    participation = {"kind": "min_sep", "min_sep": min_sep, "max_participations": most}
+    batches = [next(passes[step % min_sep]) for step in range(steps)]
+    return Order(batches, participation={"kind": "single"} if most == 1 else participation)
+
+
+def _passes(group: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yield batches of one group for ever; what fills no batch at the end of a pass is left out of it."""
+    while True:
+        shuffled = rng.permutation(group)
+        yield from (shuffled[i : i + batch_size] for i in range(0, len(group) - batch_size + 1, batch_size))
+
+
+def _visits(steps: int, groups: int, group: int) -> int:
+    """Return how many of the steps belong to one group."""
+    return max(0, -(-(steps - group) // groups))
 
 
 def full_batch(examples: int, steps: int) -> Order:

@@ -1,0 +1,169 @@
+"""Watches the order that a training job really uses, and refuses to go on when the sensitivity does not cover it.
+
+A sensitivity holds for one participation (docs/spec.md). A shuffled epoch, a batch used twice or a resumed data loader
+that starts again breaks it without any other sign, and the noise is then too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from factorize.amplification import AmplifiedCalibration
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.privacy import Calibration
+from factorize.training.orders import violation
+
+_VERSION = 1
+
+
+class ParticipationAuditor:
+    """Counts participations and separations per example, or per user, step by step.
+
+    Call `record` with the indices of each step before the step's gradient is released. What it refuses has not been
+    recorded, and must not be released.
+
+    Args:
+        participation: that of the sensitivity in use, in the contract's JSON form.
+        steps: n of the factorization.
+        users: user of each example, shape (examples,), of any kind that sorts; None counts examples.
+        groups: of cyclic sampling: an example's steps must all be the same modulo this number.
+
+    Attributes:
+        step: the step that `record` expects next, from 0.
+        most: the most participations of one example so far.
+        closest: smallest distance of two steps of one example so far, None while nobody took part twice.
+
+    Raises:
+        InvalidParameter: a participation of an unknown kind, or no steps.
+    """
+
+    def __init__(
+        self,
+        participation: Mapping[str, Any],
+        steps: int,
+        *,
+        users: Sequence[Any] | np.ndarray | None = None,
+        groups: int | None = None,
+    ) -> None:
+        if steps < 1 or participation.get("kind") not in ("single", "fixed_epochs", "min_sep"):
+            message = f"participation {dict(participation)} over {steps} steps is not one of docs/spec.md"
+            raise InvalidParameter(message, field="participation")
+        self.participation, self.steps, self.groups = dict(participation), int(steps), groups
+        self.step, self.most = 0, 0
+        self.closest: int | None = None
+        self._users = None if users is None else np.unique(np.asarray(users), return_inverse=True)[1].reshape(-1)
+        self._last = np.empty(0, dtype=np.int64)  # step of the latest participation, -1 for none
+        self._count = np.empty(0, dtype=np.int64)
+
+    @classmethod
+    def of(
+        cls, calibration: Calibration, steps: int, *, users: Sequence[Any] | np.ndarray | None = None
+    ) -> ParticipationAuditor:
+        """Return the auditor for the sensitivity, and the sampling if it counts on one, of a calibration."""
+        groups = calibration.groups if isinstance(calibration, AmplifiedCalibration) else None
+        return cls(calibration.sensitivity.participation, steps, users=users, groups=groups)
+
+    def record(self, indices: Sequence[int] | np.ndarray) -> None:
+        """Check and count the examples of the next step, and go on to it.
+
+        Args:
+            indices: of the examples, those of all parts where one step's gradient is accumulated over several. Empty
+                is fine.
+
+        Raises:
+            InvalidParticipation: more steps than n, somebody twice in this step, or in steps that the participation
+                excludes. Nothing is recorded then.
+        """
+        who = self._identify(indices)
+        if self.step >= self.steps:
+            raise InvalidParticipation(
+                f"step {self.step + 1} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n"
+            )
+        self._refuse_twice(who)
+        self._grow(int(who.max(initial=-1)) + 1)
+        seen = self._last[who] >= 0
+        gaps, counts = self.step - self._last[who[seen]], self._count[who] + 1
+        reason = self._reason(gaps, int(counts.max(initial=0)))
+        if reason:
+            guilty = next(w for w in who if self._reason_of(int(w)))
+            raise InvalidParticipation(
+                f"step {self.step} breaks the participation {self.participation} of the sensitivity: {reason} "
+                f"({self._name(int(guilty))}); do not release it, and restore the order that was factored for",
+                field="order",
+            )
+        self._last[who], self._count[who] = self.step, counts
+        self.most = max(self.most, int(counts.max(initial=0)))
+        if len(gaps):
+            self.closest = int(gaps.min()) if self.closest is None else min(self.closest, int(gaps.min()))
+        self.step += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps; restore it together with the noise."""
+        plain = {"version": _VERSION, "step": self.step, "most": self.most, "closest": self.closest}
+        return {**plain, **self._promise(), "last": self._last.copy(), "count": self._count.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a checkpoint.
+
+        Raises:
+            InvalidParameter: it belongs to another participation, n or groups, or is damaged.
+        """
+        mine = {"version": _VERSION, **self._promise()}
+        wrong = [key for key in mine if state.get(key) != mine[key]]
+        if wrong:
+            theirs, ours = str(state.get(wrong[0]))[:80], str(mine[wrong[0]])[:80]
+            raise InvalidParameter(f"the checkpoint's {wrong[0]} is {theirs}, here it is {ours}", field=wrong[0])
+        step, last, count = state.get("step"), np.array(state.get("last")), np.array(state.get("count"))
+        whole = isinstance(step, int) and 0 <= step <= self.steps and last.ndim == 1 and last.shape == count.shape
+        if not whole or last.max(initial=-1) >= step or not np.array_equal(last >= 0, count > 0):
+            raise InvalidParameter("the checkpoint's counts are damaged; restore a whole one", field="last")
+        self.step, self.most, self.closest = int(step or 0), int(state["most"]), state["closest"]
+        self._last, self._count = last.astype(np.int64), count.astype(np.int64)
+
+    def _promise(self) -> dict[str, Any]:
+        return {"participation": self.participation, "steps": self.steps, "groups": self.groups}
+
+    def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        given = np.asarray(indices)
+        if given.size and (given.dtype.kind not in "iu" or given.min() < 0):
+            raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field="indices")
+        flat = given.reshape(-1).astype(np.int64)
+        if self._users is None:
+            return flat
+        if flat.max(initial=-1) >= len(self._users):
+            message = f"example {flat.max()} has no user; `users` names those of {len(self._users)} examples"
+            raise InvalidParameter(message, field="users")
+        return self._users[flat]
+
+    def _refuse_twice(self, who: np.ndarray) -> None:
+        found, counts = np.unique(who, return_counts=True)
+        if len(found) < len(who):
+            raise InvalidParticipation(
+                f"step {self.step} has {self._name(int(found[counts.argmax()]))} {counts.max()} times, and the "
+                "sensitivity allows one contribution of the clip norm; sum and clip per user, and record each once",
+                field="order",
+            )
+
+    def _grow(self, size: int) -> None:
+        missing = max(0, size - len(self._last))
+        if missing:
+            room = max(missing, len(self._last))  # doubling, so that growing is cheap in all
+            self._last = np.concatenate([self._last, np.full(room, -1)])
+            self._count = np.concatenate([self._count, np.zeros(room, dtype=np.int64)])
+
+    def _reason(self, gaps: np.ndarray, most: int) -> str | None:
+        if self.groups and (gaps % self.groups).any():
+            return f"an example was sampled in steps that differ modulo {self.groups} groups"
+        return violation(self.participation, self.steps, gaps, most)
+
+    def _reason_of(self, who: int) -> str | None:
+        gaps = np.array([self.step - self._last[who]] if self._last[who] >= 0 else [], dtype=np.int64)
+        return self._reason(gaps, int(self._count[who]) + 1)
+
+    def _name(self, who: int) -> str:
+        if self._users is None:
+            return f"example {who}"
+        return f"the user of example {int(np.flatnonzero(self._users == who)[0])}"

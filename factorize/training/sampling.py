@@ -1,0 +1,82 @@
+"""Cyclic Poisson sampling: the order whose randomness `factorize.amplification` counts on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.amplification import AmplifiedCalibration
+from factorize.errors import InvalidParameter, InvalidParticipation
+
+
+class CyclicPoisson:
+    """Batches sampled anew in every step: each example of group t mod groups, independently, with one probability.
+
+    Batches have random sizes, some may be empty; means are taken with the calibration's fixed divisor. Which examples a
+    batch has must stay secret: the guarantee counts on it.
+
+    Args:
+        examples: N, at least the `dataset_size` that the calibration was made for.
+        calibration: from `factorize.amplification.calibrate_amplified`.
+        steps: n of the factorization.
+        seed: a secret integer, `secrets.randbits(128)`, drawn for this run alone and apart from the noise's.
+
+    Attributes:
+        groups: number of groups, the bands of C.
+        probability: that a step samples an example of its group.
+
+    Raises:
+        InvalidParameter: the calibration is not one of sampling, or sizes or seed are out of range.
+
+    Reference:
+        Choquette-Choo et al. 2023 ((Amplified) banded matrix factorization), algorithm 2.
+    """
+
+    def __init__(self, examples: int, calibration: AmplifiedCalibration, *, steps: int, seed: int) -> None:
+        if not isinstance(calibration, AmplifiedCalibration):
+            raise InvalidParameter(
+                f"a {type(calibration).__name__} does not count on sampling; use calibrate_amplified, or a fixed order",
+                field="calibration",
+            )
+        if examples < calibration.groups or steps < 1 or seed < 0:
+            message = f"examples={examples}, steps={steps}: need {calibration.groups} examples, a step and a seed >= 0"
+            raise InvalidParameter(message, field="examples")
+        self.groups, self.probability = calibration.groups, calibration.sampling_probability
+        self.participation: dict[str, Any] = dict(calibration.sensitivity.participation)
+        self._examples, self._steps, self._seed = examples, steps, seed
+
+    def __len__(self) -> int:
+        """Return the number of steps, n."""
+        return self._steps
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        """Return the indices of the examples sampled in one step, a function of seed and step."""
+        if not 0 <= step < self._steps:
+            raise IndexError(f"step {step} is outside 0..{self._steps - 1}")
+        group = np.arange(step % self.groups, self._examples, self.groups)
+        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(step,)))
+        return group[rng.random(len(group)) < self.probability]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield the batch of every step."""
+        return (self[step] for step in range(self._steps))
+
+    def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
+        """Refuse a sensitivity that is not of min-separation by at most the number of groups.
+
+        Raises:
+            InvalidParticipation: examples take part in steps that the participation excludes.
+        """
+        apart = participation.get("min_sep") if participation.get("kind") == "min_sep" else None
+        most = participation.get("max_participations")
+        if apart is None or apart > self.groups or (most is not None and most < -(-self._steps // self.groups)):
+            raise InvalidParticipation(
+                f"cyclic sampling from {self.groups} groups is not the participation {dict(participation)} of the "
+                "sensitivity; use the calibration of calibrate_amplified",
+                field="order",
+            )
+        if steps is not None and self._steps > steps:
+            message = f"the order has {self._steps} steps, the factorization n={steps}; use a larger n"
+            raise InvalidParticipation(message)
