@@ -12,6 +12,7 @@ from factorize.blt import BltMatrix
 from factorize.matrix import Matrix
 from factorize.wide import Wide, check_finite, largest, of_doubles, root_above, running_sums, squares, sum_above
 
+_FEW = 64  # columns that are summed one by one; more go all together
 _COLUMNS = 1 << 14  # at a time: the intermediate arrays stay in the cache
 
 
@@ -40,6 +41,8 @@ def _largest_dense(matrix: Matrix) -> Fraction:
     """Only columns that may be the largest are summed again."""
     norms, whole = matrix.column_norms_squared(), matrix.dense()
     close = np.flatnonzero(norms >= norms.max() * (1 - 2 * (matrix.n + 8) * 2.0**-52))
+    if len(close) > _FEW:
+        return largest(_dense(matrix))
     return max((sum_above(squares(whole[j:, j])) for j in close), default=Fraction(0))
 
 

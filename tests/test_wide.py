@@ -225,3 +225,11 @@ def test_selections_that_a_pattern_attains(separation: int, most: int) -> None:
             found += 1
             assert best <= attained <= best * (1 + Fraction(1, 2**51))
     assert found >= 3
+
+
+def test_many_columns_of_one_length_are_summed_together() -> None:
+    n = 90
+    array = np.tril(np.random.default_rng(6).random((n, n))) + np.eye(n)
+    array /= np.linalg.norm(array, axis=0)
+    true_square = max(sum(Fraction(x) ** 2 for x in column) for column in array.T)
+    assert Single().sensitivity(DenseMatrix(array)).value == root_above(true_square)
