@@ -95,7 +95,7 @@ def _found(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         if isinstance(spec.participation, FixedEpochs) and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
             from solvers.epochs import dual_factors
 
-            return {"factors": dual_factors(own, _ACCURACY, quiet)}
+            return _by_filters(own, quiet) or {"factors": dual_factors(own, _ACCURACY, quiet)}
         if isinstance(spec.participation, MinSep):
             from solvers.banded_evidence import banded_evidence
 
@@ -105,6 +105,14 @@ def _found(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
     except SolveFailed:
         return {}
     return {}
+
+
+def _by_filters(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
+    """Weights or factors from the filters over epochs, where the workload is a recursion."""
+    from solvers import recursion_optimum
+
+    refused = recursion_optimum.supports(own.spec) is not None
+    return {} if refused else recursion_optimum.dual_evidence(own, _ACCURACY, report)
 
 
 def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
@@ -138,7 +146,7 @@ def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     from solvers.dense import maximise, restore_weights, scaled
     from solvers.structured import SMALLEST
 
-    found = _structured(own, report) if SMALLEST <= own.n <= LARGEST_STRUCTURED else {}
+    found = (_structured(own, report) or _by_filters(own, report)) if SMALLEST <= own.n <= LARGEST_STRUCTURED else {}
     if found or max(own.n, own.workload.m) > LARGEST_SINGLE:
         return found
     ascent = maximise(scaled(own.target[:, own.kept]), _ACCURACY, report)

@@ -157,6 +157,15 @@ def _evidence(ascent: Ascent, ring: RecursionRing) -> dict[str, np.ndarray]:
     return {"factors": np.linalg.cholesky(ascent.point.dual)}
 
 
+def dual_evidence(problem: Problem, accuracy: float, report: StepReport) -> dict[str, np.ndarray]:
+    """Return dual evidence with a bound within about `accuracy` of the optimum, or nothing; no n x n array."""
+    try:
+        ring = ring_of(problem)
+        return _evidence(ascend(ring, accuracy, report), ring)
+    except (ValueError, FloatingPointError):  # numbers outside the range of the filters
+        return {}
+
+
 def ring_of(problem: Problem) -> RecursionRing:
     """Return the weighted workload folded by epochs.
 

@@ -276,6 +276,21 @@ def test_it_is_the_route_of_a_spec(name: str, k: int) -> None:
     assert found.loss.objective == pytest.approx(by_decompositions(spec).loss.objective, rel=2e-9)
 
 
+def test_closed_forms_state_their_gap_over_epochs() -> None:
+    spec = spec_of(WORKLOADS["momentum"], 8, n=192)
+    found: Any = solvers.solve(parse_spec(spec.document() | {"mechanism": {"kind": "square_root"}})).certificate
+    best: Any = solvers.solve(spec).certificate
+    assert found.lower_bound.objective == pytest.approx(best.lower_bound.objective, rel=1e-6)
+    assert found.relative_gap > 0.1
+
+
+def test_closed_forms_state_their_gap_where_no_newton_form_is_known() -> None:
+    spec = spec_of(WORKLOADS["momentum"], 1, n=1100, objective=OBJECTIVES["lambda_tau"])
+    found: Any = solvers.solve(parse_spec(spec.document() | {"mechanism": {"kind": "square_root"}})).certificate
+    assert found.lower_bound.rule.endswith("log-determinants of the recursion")
+    assert 0 < found.relative_gap < 10
+
+
 def test_large_ones_are_certified_in_linear_time() -> None:
     certificate: Any = solvers.solve(spec_of(WORKLOADS["coupled"], 1, n=768)).certificate
     assert 0 <= certificate.relative_gap <= 1e-9
