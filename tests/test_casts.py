@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import CommandLine
 from exact_files import claim, parts, sealed
 
 import solvers
@@ -150,3 +151,37 @@ def test_a_step_without_a_rate_leaves_a_decoder_that_cannot_hide_anything() -> N
     assert report.supported and any("singular" in text for text in report.not_checked)
     made.manifest["matrices"]["B"]["encoder_sensitivity"] = {"value": 9.0, "hex": (9.0).hex(), "kind": "upper_bound"}
     assert any("singular" in text for text in check_factor_file(sealed(*parts(made))).failed)
+
+
+def test_the_command_line_stores_a_cast_beside_the_original(tmp_path: Path) -> None:
+    run = CommandLine(tmp_path)
+    spec = '{"workload": {"kind": "prefix", "n": 12}}'
+    wide = run("solve", spec, "--output", "json").json()
+    asked = ("solve", spec, "--dtype", "float32", "--matrices", "C,B", "--to", "f.safetensors", "--output", "json")
+    narrow = run(*asked).json()
+    assert narrow["spec_digest"] == wide["spec_digest"] and narrow["digest"] != wide["digest"]
+    assert {entry["dtype"] for entry in narrow["matrices"].values()} == {"float32"}
+    assert run("solve", spec, "--output", "json").json()["digest"] == wide["digest"], (
+        "the first answer stays the answer"
+    )
+    for target in ("f.safetensors", narrow["digest"]):
+        report = run("verify", target, "--exact", "--output", "json").json()
+        assert report["verified"] and any("adding noise" in text for text in report["checked"])
+    assert "bfloat16" in run("solve", spec, "--dtype", "bfloat16").error(2)
+
+
+def test_parts_of_two_results_are_no_result(tmp_path: Path) -> None:
+    """C of one and B, claim or type of another, each under digests made right again."""
+    run, one = CommandLine(tmp_path), solved(SPECS[0]).with_matrices(["C", "B"])
+    other = solved({**SPECS[0], "mechanism": {"kind": "square_root"}}).with_matrices(["C", "B"])
+    column = other.tensors()["B.coefficients"]
+    decoder = np.array([np.concatenate([column[i::-1], np.zeros(23 - i)]) for i in range(24)])
+    for place in ("C", "B", "claim"):
+        manifest, tensors = parts(one)
+        if place == "claim":
+            manifest["certificate"] = other.manifest["certificate"]
+        else:
+            tensors[place] = decoder if place == "B" else np.array(other.rows("C", 0, 24))
+        path = tmp_path / f"{place}.safetensors"
+        path.write_bytes(sealed(manifest, tensors))
+        assert run("verify", path, "--exact").code == 4, place
