@@ -19,6 +19,7 @@ from factorize.errors import InvalidParameter
 from factorize.gaussian import (
     MAX_NOISE_MULTIPLIER,
     MIN_NOISE_MULTIPLIER,
+    _mills,
     compose_mu,
     compose_rho,
     gaussian_delta,
@@ -302,3 +303,14 @@ def test_nothing_composed_is_refused() -> None:
         compose_mu([])
     with pytest.raises(InvalidParameter, match="^rho=0"):
         compose_rho([1.0, 0.0])
+
+
+@pytest.mark.parametrize("t", [-1.0, -1e-9, 0.0, 1e-300, 0.3, 1.999, 2.0, 2.0000001, 2.5, 7.0, 40.0, 1e5, 1e200])
+def test_the_mills_ratio_without_scipy(t: float) -> None:
+    with mpmath.workdps(60):
+        u = mpmath.mpf(t)
+        if t > 1e4:  # the next term is 3 / t^5, and erfc underflows even in these digits
+            exact = 1 / u - 1 / u**3
+        else:
+            exact = mpmath.sqrt(mpmath.pi / 2) * mpmath.exp(u**2 / 2) * mpmath.erfc(u / mpmath.sqrt(2))
+        assert abs(_mills(t) / exact - 1) < 2e-15

@@ -275,7 +275,7 @@ for missing in ("pydantic", "scipy", "numba", "cvxpy", "fastapi"):
     sys.modules[missing] = None
 from factorize.client import load
 factors = load({str(file)!r})
-print(factors.noise(factors.calibrate(rho=0.5), 4, seed=1).next())
+print(factors.noise(factors.calibrate(epsilon=2.0, delta=1e-6), 4, seed=1).next())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
