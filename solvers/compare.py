@@ -11,15 +11,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from factorize.amplification import calibrate_amplified
 from factorize.bounds import LowerBound
-from factorize.errors import Cancelled, FactorizeError, InvalidParameter, TooLarge
+from factorize.errors import (
+    Cancelled,
+    ConditionNotMet,
+    FactorizeError,
+    InvalidParameter,
+    TooLarge,
+    UnsupportedProblem,
+)
 from factorize.factorization import Factorization
 from factorize.matrix import ToeplitzMatrix
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solution import Progress
 from factorize.spec import Spec, parse_spec
 from solvers.candidates import left_out, mechanisms
-from solvers.comparison import Comparison, Refused, Row, recommend
+from solvers.comparison import Comparison, Refused, Row, ranked, recommend
 from solvers.evidence import sharing_evidence
 from solvers.noise_cost import noise_cost
 
@@ -46,6 +54,19 @@ class CompareProgress:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How a training job would sample, for amplified rows.
+
+    Attributes:
+        dataset_size: number of examples.
+        batch_size: expected number of examples per step.
+    """
+
+    dataset_size: int
+    batch_size: int
+
+
 CompareCallback = Callable[[CompareProgress], None]
 """Called before each mechanism and between the steps of its solver; may raise `Cancelled`."""
 
@@ -56,6 +77,7 @@ def compare(
     buffers: int | None = None,
     bytes_per_parameter: float | None = None,
     privacy: PrivacyTarget | None = None,
+    sampling: Sampling | None = None,
     progress: CompareCallback | None = None,
     most_seconds: float | None = None,
 ) -> Comparison:
@@ -66,6 +88,8 @@ def compare(
         buffers: vectors of noise state that may be kept for each parameter; mechanisms with a size take this one.
         bytes_per_parameter: the same budget in bytes, at 4 bytes a number.
         privacy: adds the noise at this privacy to each row, without amplification.
+        sampling: adds rows amplified by Poisson sampling, for mechanisms with few bands (one band: DP-SGD); needs an
+            epsilon and delta in `privacy`.
         progress: told before each mechanism and between its steps.
         most_seconds: mechanisms whose estimate is longer are refused, and those that take five times as long after all
             are stopped; 3 s by default, n / 5000 s above n = 15000, 200 s at most.
@@ -80,7 +104,7 @@ def compare(
     if most_seconds is None:
         most_seconds = min(max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND), _LARGEST_SECONDS)
     with sharing_evidence():
-        return _Run(spec, budget, privacy, progress, most_seconds).compare()
+        return _Run(spec, budget, privacy, sampling, progress, most_seconds).compare()
 
 
 def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | None:
@@ -104,10 +128,15 @@ class _Run:
         spec: Spec,
         budget: int | None,
         privacy: PrivacyTarget | None,
+        sampling: Sampling | None,
         progress: CompareCallback | None,
         most_seconds: float,
     ) -> None:
-        self.spec, self.budget, self.privacy = spec, budget, privacy
+        if sampling is not None and (privacy is None or privacy.epsilon is None or privacy.delta is None):
+            raise InvalidParameter(
+                "dataset_size and batch_size amplify an (epsilon, delta) guarantee; give both", field="epsilon"
+            )
+        self.spec, self.budget, self.privacy, self.sampling = spec, budget, privacy, sampling
         self.progress, self.most_seconds = progress, most_seconds
         self.began = time.monotonic()
         self.nu: float | None = None
@@ -121,7 +150,7 @@ class _Run:
             self._try(mechanism, done, len(wanted))
         self.refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec)]
         bound = max(self.bounds, key=lambda found: found.objective, default=None)
-        rows = sorted((_measured(row, bound) for row in self.rows), key=lambda row: row.loss.objective)
+        rows = ranked([_measured(row, bound) for row in self.rows])
         document = self.spec.document()
         del document["mechanism"]
         return Comparison(
@@ -183,6 +212,7 @@ class _Run:
         if found.certificate.lower_bound is not None:
             self.bounds.append(found.certificate.lower_bound)
         self.rows.append(self._row(found, mechanism, seconds))
+        self._amplify(found, self.rows[-1])
 
     def _row(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
         certificate = found.certificate
@@ -202,6 +232,34 @@ class _Run:
             warnings=certificate.warnings,
             calibration=noise,
             rmse_at_privacy=None if noise is None else noise.noise_multiplier * certificate.loss.rmse,
+            objective_at_privacy=None if noise is None else noise.noise_multiplier**2 * certificate.loss.objective,
+        )
+
+    def _amplify(self, found: Factorization, row: Row) -> None:
+        """Add the row again with the noise that Poisson sampling allows, where it is proved."""
+        if self.sampling is None or self.privacy is None or found.strategy.bandwidth() >= found.strategy.n > 1:
+            return
+        try:
+            noise = calibrate_amplified(
+                found,
+                epsilon=self.privacy.epsilon or 0.0,
+                delta=self.privacy.delta or 0.0,
+                dataset_size=self.sampling.dataset_size,
+                batch_size=self.sampling.batch_size,
+            )
+        except (ConditionNotMet, UnsupportedProblem) as error:
+            self.refused.append(Refused(row.mechanism, row.parameters, row.normalization, f"sampled: {error}"))
+            return
+        multiplier = noise.sigma * self.sampling.batch_size / row.sensitivity.value
+        self.rows.append(
+            replace(
+                row,
+                sensitivity=noise.sensitivity,
+                calibration=noise,
+                rmse_at_privacy=multiplier * row.loss.rmse,
+                objective_at_privacy=multiplier**2 * row.loss.objective,
+                sampling="cyclic_poisson",
+            )
         )
 
 

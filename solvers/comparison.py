@@ -8,8 +8,7 @@ from typing import Any
 
 from factorize.bounds import LowerBound
 from factorize.certificate import Loss
-from factorize.participation import Sensitivity
-from factorize.privacy import Calibration
+from factorize.privacy import Calibration, CertifiedSensitivity
 
 _LEVEL = 1e-3  # losses closer than this are told apart by their memory
 
@@ -34,6 +33,9 @@ class Row:
         warnings: of the certificate.
         calibration: noise at the privacy asked for, or None.
         rmse_at_privacy: root mean squared error at that noise, or None.
+        objective_at_privacy: the objective at that noise, or None; with sampling the table is sorted by it.
+        sampling: `cyclic_poisson` where the calibration counts on the sampling, which then stands in for the spec's
+            participation; else None.
     """
 
     mechanism: str
@@ -42,7 +44,7 @@ class Row:
     spec_digest: str
     loss: Loss
     relative_gap: float | None
-    sensitivity: Sensitivity
+    sensitivity: CertifiedSensitivity
     noise_vectors: int
     noise_bytes: int
     flops: float
@@ -51,6 +53,8 @@ class Row:
     warnings: tuple[str, ...]
     calibration: Calibration | None = None
     rmse_at_privacy: float | None = None
+    objective_at_privacy: float | None = None
+    sampling: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -70,6 +74,8 @@ class Row:
             "warnings": list(self.warnings),
             "calibration": self.calibration and self.calibration.document(),
             "rmse_at_privacy": self.rmse_at_privacy,
+            "objective_at_privacy": self.objective_at_privacy,
+            "sampling": self.sampling,
         }
 
 
@@ -109,7 +115,7 @@ class Comparison:
         objective: kind of the objective that the rows are sorted by.
         lower_bound: the largest one certified over all matrices, or None.
         budget: vectors of noise state that may be kept, or None.
-        rows: sorted by loss.objective.
+        rows: sorted by loss.objective; with sampling, by objective_at_privacy.
         refused: mechanisms that do not fit, with the reason.
         recommendation: the row for the budget, or None if none fits it.
         seconds: for all.
@@ -142,18 +148,30 @@ def recommend(rows: Sequence[Row], budget: int | None) -> Recommendation | None:
     """Return the row with the smallest loss within the budget; of rows within 0.1 % of it, the one with least memory.
 
     Args:
-        rows: sorted by loss.
+        rows: sorted by loss, or by the loss at the privacy asked for.
         budget: vectors of state, or None for any number.
     """
     fitting = [i for i, row in enumerate(rows) if budget is None or row.noise_vectors <= budget]
     if not fitting:
         return None
-    best = rows[fitting[0]].loss.objective
-    level = [i for i in fitting if rows[i].loss.objective <= best * (1 + _LEVEL)]
-    chosen = min(level, key=lambda i: (rows[i].noise_vectors, rows[i].loss.objective))
+    best = _ranked(rows[fitting[0]], rows)
+    level = [i for i in fitting if _ranked(rows[i], rows) <= best * (1 + _LEVEL)]
+    chosen = min(level, key=lambda i: (rows[i].noise_vectors, _ranked(rows[i], rows)))
     row = rows[chosen]
     within = "" if budget is None else f" within {budget} vectors of noise state"
     gap = "" if row.relative_gap is None else f", {100 * row.relative_gap:.3g} % above the certified lower bound"
+    how = "" if row.sampling is None else ", counting on cyclic Poisson sampling"
     first = chosen == fitting[0]
     standing = "has the smallest loss" if first else "has the fewest vectors within 0.1 % of the smallest loss"
-    return Recommendation(chosen, f"{row.mechanism} {standing}{within}{gap}; it keeps {row.noise_vectors} vectors")
+    return Recommendation(chosen, f"{row.mechanism} {standing}{within}{gap}{how}; it keeps {row.noise_vectors} vectors")
+
+
+def _ranked(row: Row, rows: Sequence[Row]) -> float:
+    """Return what the table is sorted by."""
+    sampled = any(other.sampling for other in rows)
+    return float(row.objective_at_privacy or 0.0) if sampled else float(row.loss.objective)
+
+
+def ranked(rows: Sequence[Row]) -> list[Row]:
+    """Return rows sorted by loss, or by the loss at the privacy asked for where some count on sampling."""
+    return sorted(rows, key=lambda row: _ranked(row, rows))

@@ -12,7 +12,7 @@ from factorize.errors import Cancelled, InvalidParameter
 from factorize.mechanisms import Mechanism
 from factorize.privacy import PrivacyTarget, calibrate
 from solvers.candidates import mechanisms
-from solvers.compare import compare
+from solvers.compare import Sampling, compare
 from solvers.noise_cost import noise_cost
 
 N = 24
@@ -212,3 +212,29 @@ def test_evidence_is_found_once(monkeypatch):
     solvers.solve(spec_of(8, mechanism={"kind": "identity"}))
     solvers.solve(spec_of(8, mechanism={"kind": "identity"}))
     assert len(calls) == 3
+
+
+def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy():
+    target = PrivacyTarget(epsilon=1.0, delta=1e-6)
+    table = compare(spec_of(), privacy=target, sampling=Sampling(dataset_size=2400, batch_size=100))
+    sampled = [row for row in table.rows if row.sampling]
+    assert {"identity", "banded"} <= {row.mechanism for row in sampled}
+    assert all(row.noise_vectors < N - 1 for row in sampled)
+    ranks = [row.objective_at_privacy for row in table.rows]
+    assert ranks == sorted(ranks)
+    plain = {row.mechanism: row for row in rows_of(table, "identity") if not row.sampling}["identity"]
+    amplified = next(row for row in sampled if row.mechanism == "identity")
+    assert amplified.rmse_at_privacy < plain.rmse_at_privacy
+    sigma = amplified.calibration.sigma * 100  # of sums
+    assert amplified.rmse_at_privacy == pytest.approx(sigma * plain.loss.rmse / plain.sensitivity.value)
+    assert json.loads(json.dumps(table.to_dict()))["rows"][0]["sampling"] in (None, "cyclic_poisson")
+
+
+def test_sampling_needs_an_epsilon_and_groups_as_large_as_a_batch():
+    with pytest.raises(InvalidParameter, match="epsilon"):
+        compare(spec_of(), sampling=Sampling(2400, 100))
+    with pytest.raises(InvalidParameter, match="epsilon"):
+        compare(spec_of(), privacy=PrivacyTarget(rho=0.1), sampling=Sampling(2400, 100))
+    table = compare(spec_of(), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6), sampling=Sampling(150, 100))
+    assert [row.mechanism for row in table.rows if row.sampling] == ["identity"]
+    assert any(refused.reason.startswith("sampled: ") for refused in table.refused)
