@@ -31,7 +31,7 @@ from hostile_server import (
 
 from factorize import load
 from factorize.client import Event, Factors, RowStream, Service, fetch
-from factorize.client.rows import MATRICES
+from factorize.client.file_rows import MATRICES
 from factorize.encoding import json_digest, sha256
 from factorize.errors import (
     Cancelled,

@@ -4,9 +4,10 @@ from factorize.client.cache import FactorCache
 from factorize.client.download import fetch
 from factorize.client.events import Event
 from factorize.client.factors import Factors
+from factorize.client.file_rows import FileRows
 from factorize.client.loading import load
 from factorize.client.noise import ArrayRows, NoiseGenerator, even_shard
-from factorize.client.rows import FileRows, RowStream
+from factorize.client.rows import RowStream
 from factorize.client.service import Service
 
 __all__ = [

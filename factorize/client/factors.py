@@ -11,8 +11,9 @@ from factorize.client.connection import TIMEOUT
 from factorize.client.engines import RowSource
 from factorize.client.events import ProgressCallback, ignore
 from factorize.client.factor_file import matrix_parts
+from factorize.client.file_rows import BLOCK_BYTES, FileRows
 from factorize.client.noise import ArrayRows, NoiseGenerator, NoiseOptions
-from factorize.client.rows import BLOCK_BYTES, FileRows, RowStream
+from factorize.client.rows import RowStream
 from factorize.client.service import Service, SpecSource
 from factorize.client.structures import Streamable, noise_source
 from factorize.errors import CorruptObject, InvalidParameter

@@ -1,4 +1,4 @@
-"""Rows of C, C^-1 or B: of a file, or streamed in blocks with the next ones on their way while one is used."""
+"""Rows of C, C^-1 or B streamed from a service in blocks, the next ones on their way while one is used."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
 
 import numpy as np
 
 from factorize.client.connection import TIMEOUT, Connection, Reply
+from factorize.client.file_rows import BLOCK_BYTES, FileRows, check_request, check_start, shape_of
 from factorize.client.service import PATH, Service, SpecSource
-from factorize.errors import CorruptObject, InvalidParameter, ServiceError, ServiceUnreachable, StoreError
+from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable, StoreError
 
-BLOCK_BYTES = 4 << 20
 AHEAD = 2
 ATTEMPTS = 3
 """Connections that may fail for one block before the stream gives up."""
-
-MATRICES = ("C", "C_inv", "B")
 _PAUSE = 0.2
 _CRC32 = re.compile(r"[0-9a-f]{8}")
 _SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/]{43}=):")
@@ -71,7 +68,7 @@ class RowStream:
         ahead: int = AHEAD,
         fallback: Callable[[], FileRows] | None = None,
     ) -> None:
-        _check(matrix, block_bytes)
+        check_request(matrix, block_bytes)
         if ahead < 1:
             raise InvalidParameter(f"ahead={ahead} is below 1; the next block is always read ahead", field="ahead")
         if check not in _SUMS:
@@ -82,7 +79,7 @@ class RowStream:
         self.manifest = manifest if manifest is not None else self._service.manifest(source)
         self.digest = str(self.manifest["digest"])
         self.matrix = matrix
-        self.shape = _shape(self.manifest, matrix)
+        self.shape = shape_of(self.manifest, matrix)
         self._per_block = max(1, block_bytes // (8 * self.shape[1]))
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -109,7 +106,7 @@ class RowStream:
         Raises:
             See `iterate`.
         """
-        _check_start(start, self.shape[0], self.matrix)
+        check_start(start, self.shape[0], self.matrix)
         skipped = start % self._per_block
         position = start - skipped
         try:
@@ -189,84 +186,6 @@ class RowStream:
                 time.sleep(_PAUSE * failures)
 
 
-class FileRows:
-    """The rows of one matrix of a file, in order; the file is opened when the first row is wanted.
-
-    It needs the whole of `factorize` (pydantic, and scipy for dense matrices); noise from a file does not.
-
-    Args:
-        path: a verified file.
-        manifest: its manifest.
-        matrix: `C`, `C_inv` (the noising matrix) or `B` (the decoder).
-        block_bytes: of rows that are computed together.
-
-    Attributes:
-        digest: of the factorization.
-        shape: (rows, n).
-
-    Raises:
-        InvalidParameter: unknown matrix, or a block smaller than 1 byte.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        manifest: dict[str, Any],
-        matrix: Literal["C", "C_inv", "B"] = "C_inv",
-        *,
-        block_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        _check(matrix, block_bytes)
-        self._path = path
-        self.manifest = manifest
-        self.digest = str(manifest["digest"])
-        self.matrix = matrix
-        self.shape = _shape(manifest, matrix)
-        self._per_block = max(1, block_bytes // (8 * self.shape[1]))
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield every row, read-only, shape (n,), float64."""
-        return self.iterate(0)
-
-    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on."""
-        for block in self.blocks(start):
-            yield from block
-
-    def blocks(self, start: int = 0) -> Generator[np.ndarray, None, None]:
-        """Yield the rows from `start` on, several at a time.
-
-        Raises:
-            InvalidParameter: `start` is outside the matrix.
-            CorruptObject: the file has changed.
-        """
-        from factorize.factorization import load
-
-        _check_start(start, self.shape[0], self.matrix)
-        opened = load(self._path)
-        if opened.digest != self.digest:
-            raise CorruptObject(f"{self._path} now holds {opened.digest}, not {self.digest}; do not use it")
-        skipped = start % self._per_block  # as in a stream, a row's bits do not depend on where reading began
-        for first in range(start - skipped, self.shape[0], self._per_block):
-            block = opened.rows(self.matrix, first, min(first + self._per_block, self.shape[0]))
-            block.setflags(write=False)
-            yield block[skipped:]
-            skipped = 0
-
-
-def _check(matrix: str, block_bytes: int) -> None:
-    if matrix not in MATRICES:
-        raise InvalidParameter(f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRICES)}", field="matrix")
-    if block_bytes < 1:
-        message = f"block_bytes={block_bytes} is below 1; give the bytes of one request"
-        raise InvalidParameter(message, field="block_bytes")
-
-
-def _check_start(start: int, rows: int, matrix: str) -> None:
-    if not 0 <= start <= rows:
-        raise InvalidParameter(f"row {start} is outside {matrix}, rows 0:{rows}", field="start")
-
-
 def _fill(reply: Reply, shape: tuple[int, int]) -> np.ndarray:
     """Read one block of exactly the shape asked for.
 
@@ -317,10 +236,3 @@ def _stated_sum(reply: Reply, check: str) -> bytes:
     if check == "crc32" and (found := _CRC32.fullmatch(reply.header("X-Factorize-Crc32") or "")):
         return bytes.fromhex(found[0])
     raise ServiceError(f"the rows came without their {check}, so that nothing checks them; update the service")
-
-
-def _shape(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:
-    """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs."""
-    n = manifest["matrices"]["C"]["shape"][1]
-    rows = manifest["spec"]["workload"].get("shape", [n])[0] if matrix == "B" else n
-    return rows, n
