@@ -1,7 +1,8 @@
 """Few time-varying buffers beside the optimum over all matrices, the best Toeplitz matrix and the square root.
 
-Single participation, mean error of the prefix workload. The table holds loss / optimum - 1, where the optimum is the
-dual's lower bound; seconds are of one run of the solver, dual included, without certificate.
+Mean error. Tables hold loss / optimum - 1, where the optimum is the dual's lower bound: single participation for the
+prefix workload (seconds are of one run of the solver, dual included, without certificate) and for momentum, fixed
+epochs for the prefix workload, both as certified, and there also a floor under all mechanisms with as many states.
 
     python -m benchmarks.buffered [--full]
 """
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+import solvers
 from factorize.buffered import BufferedMatrix
 from factorize.matrix import ColumnScaled, ToeplitzMatrix
 from factorize.spec import parse_spec
@@ -26,6 +29,10 @@ from solvers.streaming import streaming_factor
 SIZES = (256, 1024, 2048)
 BUFFERS = (2, 3, 4, 5, 6, 8, 10)
 LARGEST = 1_000_000
+MOMENTUM_BUFFERS = (1, 2, 3, 4, 6, 8)
+EPOCHS = ((4, 128), (8, 64))
+STATES = (2, 4, 8, 12, 16)
+FLOOR_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45)  # t of the bound
 QUIET = Reporter(lambda _step: None)
 
 
@@ -83,11 +90,85 @@ def table(n: int, buffers: tuple[int, ...]) -> None:
         print(f"{count:8d}{plain:12.1e}{found.end.value:12.1e}{seconds:9.1f}", flush=True)
 
 
+def certified(document: Mapping[str, object], buffers: int) -> str:
+    """Return the certified distance to the optimum and what kind of sensitivity it rests on."""
+    mechanism = {"kind": "buffered_linear", "buffers": buffers}
+    certificate = solvers.solve(parse_spec({**document, "mechanism": mechanism})).certificate
+    return f"{certificate.relative_gap:.2e} ({certificate.sensitivity.kind})"
+
+
+def momentum_table() -> None:
+    """Print the projected optimum of momentum."""
+    print("\nmomentum")
+    for n in (512, 2048):
+        for momentum in (0.9, 0.95):
+            workload = {"kind": "momentum", "n": n, "momentum": momentum}
+            for buffers in MOMENTUM_BUFFERS:
+                gap = certified({"workload": workload}, buffers)
+                print(f"n = {n}, momentum {momentum}, {buffers} states: {gap}", flush=True)
+
+
+def epochs_table() -> None:
+    """Print fixed epochs, with the floor under every mechanism of as many states."""
+    print("\nfixed epochs")
+    for epochs, length in EPOCHS:
+        n = epochs * length
+        document = {
+            "workload": {"kind": "prefix", "n": n},
+            "participation": {"kind": "fixed_epochs", "epochs": epochs},
+        }
+        dense = solvers.solve(parse_spec(document)).strategy.dense()
+        for states in STATES:
+            gap, low = certified(document, states), floor(dense, epochs, states)
+            print(f"(k, b) = ({epochs}, {length}), {states} states: {gap}, at least {low:.1e}", flush=True)
+
+
+def floor(optimum: np.ndarray, epochs: int, states: int) -> float:
+    """Return a lower bound of loss / optimum - 1 over all strategies with so many states (docs/streaming.md).
+
+    In floating point, prefix workload.
+
+    Args:
+        optimum: C* over all matrices, shape (n, n).
+        epochs: k.
+        states: p.
+    """
+    low, high = 0.0, 0.1
+    blocks = list(_blocks(optimum, len(optimum) // epochs))
+    for _ in range(10):
+        middle = 0.5 * (low + high)
+        bound = sum(max(_tail(middle, share, *block, states) for share in FLOOR_SHARES) for block in blocks)
+        low, high = (middle, high) if bound > middle else (low, middle)
+    return low
+
+
+def _blocks(optimum: np.ndarray, length: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield X*_22, (W^-1)_22 and X*_21 V_11 for the columns of each epoch but the last, at loss 1."""
+    n = len(optimum)
+    x, workload = optimum.T @ optimum, np.tri(n)
+    weights = np.linalg.solve(x, np.linalg.solve(x, workload.T @ workload).T)
+    weights = 0.5 * (weights + weights.T)
+    root = np.linalg.cholesky(weights[::-1, ::-1])[::-1, ::-1]
+    inverse = np.trace(x @ weights) * np.linalg.inv(weights)
+    root /= np.sqrt(np.trace(x @ weights))
+    for end in range(length, n, length):
+        yield x[end:, end:], inverse[end:, end:], x[end:] @ root[:, end - length : end]
+
+
+def _tail(excess: float, share: float, x: np.ndarray, inverse: np.ndarray, cross: np.ndarray, states: int) -> float:
+    """The squared singular values of Y^(-1/2) X*_21 V_11 beyond the rank."""
+    y = (x + excess / (4 * share) * inverse) / (1 - share)
+    values = np.linalg.svd(np.linalg.solve(np.linalg.cholesky(y), cross), compute_uv=False)
+    return float((values[states:] ** 2).sum())
+
+
 def main(full: bool = False) -> None:
     """Print the tables; with `full` also n = 10^6, which takes minutes."""
     optimise(np.ones(64), np.r_[0.0, np.ones(63)], 2, 1e-3, QUIET)  # compile
     for n in SIZES:
         table(n, BUFFERS)
+    momentum_table()
+    epochs_table()
     if full:
         table(LARGEST, (8,))
 

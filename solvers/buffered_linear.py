@@ -254,6 +254,7 @@ def thinned(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | Non
 def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
     """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
     from factorize.buffered import BufferedMatrix
+    from factorize.certificate import RESIDUAL_LIMIT
     from solvers import structured
     from solvers.buffered_epoch_start import truncated
     from solvers.buffered_loss import unit_columns
@@ -261,8 +262,14 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
     found = structured.solve(Problem(accurate, problem.start), progress)
     at = truncated(found.strategy.dense(), buffers)
+    strategy = unit_columns(BufferedMatrix(at.diagonal, at.transition, at.inputs, at.outputs))
+    last = problem.workload.row_block(problem.workload.m - 1, problem.workload.m)
+    with np.errstate(over="ignore", invalid="ignore"):
+        residual = float(np.abs(strategy.left_multiply(strategy.right_solve(last)) - last).max())
+    if not residual <= RESIDUAL_LIMIT * max(float(np.abs(last).max()), 1.0):
+        raise SolveFailed(f"with buffers={buffers} the inverse of the projected strategy overflows; use more buffers")
     return Solution(
-        strategy=unit_columns(BufferedMatrix(at.diagonal, at.transition, at.inputs, at.outputs)),
+        strategy=strategy,
         outcome=found.outcome,
         iterations=found.iterations,
         dual=found.dual if problem.evaluates_itself else evidence(problem.spec, Reporter(progress)),

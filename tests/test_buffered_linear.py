@@ -117,6 +117,7 @@ def test_optimising_is_worth_a_digit() -> None:
 FILTERED: dict[str, dict[str, Any]] = {
     "momentum": MOMENTUM,
     "momentum with a schedule": {"workload": {**MOMENTUM["workload"], "learning_rates": STEP}},
+    "nesterov": {"workload": {**MOMENTUM["workload"], "nesterov": True}},
     "srg": {"workload": {"kind": "srg", "n": 192, "momentum": 0.8, "decay": 0.9}},
 }
 
@@ -127,6 +128,13 @@ def test_a_projected_optimum_needs_few_states(name: str) -> None:
     assert all(after < 0.5 * before for before, after in zip(gaps, gaps[1:], strict=False)), gaps
     assert gaps[2] < 1e-4
     assert gaps[3] < 1e-6
+
+
+def test_too_few_states_to_invert_are_an_error() -> None:
+    mu2 = {"workload": {"kind": "mu2", "n": 192, "output": "x"}}
+    with pytest.raises(SolveFailed, match="use more buffers"):
+        solvers.solve(spec_of(mu2, 1))
+    assert gap(mu2, 4) < 1e-5 < gap(mu2, 2) < 1e-2
 
 
 def test_long_momentum_has_pairs_of_buffers() -> None:
