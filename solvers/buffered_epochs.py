@@ -94,7 +94,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         raise SolveFailed(f"{error}; use fewer buffers, or a milder schedule") from None
     return Solution(
         strategy=found.loss.strategy(found.z),
-        outcome=Outcome.CONVERGED if found.finished else Outcome.ITERATION_LIMIT,
+        outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
         dual=_dual(problem, found.optimum, report),
         class_gap=found.gain,
