@@ -26,6 +26,7 @@ from factorize.wide_norms import (
     best_periodic,
     best_separated,
     column_norms,
+    entries,
     gram_sums,
     largest_column,
     leading_pattern,
@@ -235,7 +236,7 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     The lower bound is the larger of the all-ones sum (one contribution repeated) and the trace (the mean over random
     signs), so equality shows that the absolute sum is the true value. What may be the largest is summed again, wide.
     """
-    whole = matrix.dense()
+    whole, rest = entries(matrix)
     n, count = matrix.n, patterns.shape[1]
     allowance = (n + count**2 + 2) * UNIT
     above, below, lower = [], [], 0.0
@@ -254,7 +255,8 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     candidates = np.flatnonzero(np.concatenate(above) >= least)
     if not len(candidates):
         raise CertificateError("the sensitivity overflows double precision; scale C down")
-    return max(gram_sums(whole[:, patterns[j]]) for j in candidates), lower
+    left_out = [None if rest is None else rest[:, patterns[j]] for j in candidates]
+    return max(gram_sums(whole[:, patterns[j]], low) for j, low in zip(candidates, left_out, strict=True)), lower
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from factorize.blt import BltMatrix
-from factorize.matrix import Matrix
-from factorize.wide import Wide, check_finite, largest, of_doubles, root_above, running_sums, squares, sum_above
+from factorize.matrix import ColumnScaled, Matrix
+from factorize.wide import (
+    Wide,
+    check_finite,
+    largest,
+    of_doubles,
+    product,
+    root_above,
+    running_sums,
+    squares,
+    sum_above,
+)
+from factorize.workloads.base import toeplitz_rows
 
 _FEW = 64  # columns that are summed one by one; more go all together
 _COLUMNS = 1 << 14  # at a time: the intermediate arrays stay in the cache
@@ -146,12 +157,31 @@ def leading_pattern(column: Wide, separation: int, most: int) -> Fraction:
     return sum_above(total.times(total))
 
 
-def gram_sums(columns: np.ndarray) -> Fraction:
+def entries(matrix: Matrix) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return C, shape (n, n), and what its doubles leave out where they are computed and not stored."""
+    if matrix.structure in ("buffered", "state_space"):
+        from factorize.wide_recurrences import fill
+
+        diagonal, transition, inputs, outputs = cast(Any, matrix).arrays
+        high, low = np.zeros((matrix.n, matrix.n)), np.zeros((matrix.n, matrix.n))
+        fill(diagonal, transition, inputs, outputs, high, low)
+        return high, low
+    if isinstance(matrix, BltMatrix):
+        column = matrix.wide_column()
+        return toeplitz_rows(column.high, 0, matrix.n), toeplitz_rows(column.low, 0, matrix.n)
+    if isinstance(matrix, ColumnScaled):
+        inner, rest = entries(matrix.inner)
+        scaled = product(inner, np.broadcast_to(matrix.scale, inner.shape))
+        return scaled.high, scaled.low if rest is None else scaled.low + rest * matrix.scale
+    return matrix.dense(), None
+
+
+def gram_sums(columns: np.ndarray, rest: np.ndarray | None = None) -> Fraction:
     """Return the sum of |X| over the Gram matrix X of some columns, shape (n, k), from above."""
-    return sum_above(gram_sizes(columns))
+    return sum_above(gram_sizes(columns, rest))
 
 
-def gram_sizes(columns: np.ndarray) -> Wide:
+def gram_sizes(columns: np.ndarray, left_out: np.ndarray | None = None) -> Wide:
     """Return |X| for the Gram matrix X of some columns.
 
     The upper bits of the entries are multiplied without rounding: the sums stay below 2^53 of their unit. What is left
@@ -159,12 +189,15 @@ def gram_sizes(columns: np.ndarray) -> Wide:
 
     Args:
         columns: shape (n, k).
+        left_out: what the entries are above their doubles, if anything.
     """
     n = len(columns)
     bits = (52 - n.bit_length()) // 2
     exponent = int(np.frexp(np.abs(columns).max())[1])
     upper = np.ldexp(np.rint(np.ldexp(columns, bits - exponent)), exponent - bits)
     lower = columns - upper
+    if left_out is not None:
+        lower = lower + left_out
     exact = upper.T @ upper
     cross = upper.T @ lower
     rest = cross + cross.T + lower.T @ lower

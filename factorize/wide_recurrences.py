@@ -85,6 +85,31 @@ def pattern_sums(given_high, given_low, given_error, separation, most, high, low
 
 
 @numba.njit(cache=True, nogil=True)
+def fill(diagonal, transition, inputs, outputs, high, low):
+    """Write all of C: one backward sweep per row, as in factorize/recurrences.py."""
+    n, groups, states = inputs.shape
+    carried, stepped = np.zeros((groups, states, 2)), np.zeros((states, 2))
+    for i in range(n):
+        high[i, i] = diagonal[i]
+        carried[:, :, 0] = outputs[i]
+        carried[:, :, 1] = 0.0
+        for j in range(i - 1, -1, -1):
+            h, rest = 0.0, 0.0
+            for g in range(groups):
+                for b in range(states):
+                    sh, sl = 0.0, 0.0
+                    for a in range(states):
+                        th, tl = multiply(carried[g, a, 0], carried[g, a, 1], transition[j + 1, g, a, b], 0.0)
+                        sh, sl = add(sh, sl, th, tl)
+                    stepped[b, 0], stepped[b, 1] = sh, sl
+                for b in range(states):
+                    carried[g, b] = stepped[b]
+                    th, tl = multiply(stepped[b, 0], stepped[b, 1], inputs[j, g, b], 0.0)
+                    h, rest = add(h, rest, th, tl)
+            high[i, j], low[i, j] = h, rest
+
+
+@numba.njit(cache=True, nogil=True)
 def column_norms(diagonal, transition, inputs, outputs, high, low, error):
     """Write diagonal^2 + input . P input, P <- T^T (P + output output^T) T backwards; return whether it is enclosed.
 

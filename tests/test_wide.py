@@ -233,3 +233,17 @@ def test_many_columns_of_one_length_are_summed_together() -> None:
     array /= np.linalg.norm(array, axis=0)
     true_square = max(sum(Fraction(x) ** 2 for x in column) for column in array.T)
     assert Single().sensitivity(DenseMatrix(array)).value == root_above(true_square)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_epochs_of_matrices_whose_entries_are_computed(scaled: bool) -> None:
+    """Their doubles are rounded, and the sensitivity is that of the entries themselves."""
+    rng = np.random.default_rng(7)
+    for _ in range(10):
+        inner = BufferedMatrix(1 + rng.random(6), rng.random((6, 2)), *rng.random((2, 6, 2)))
+        scale = 0.5 + rng.random(6) if scaled else np.ones(6)
+        whole = [[x * Fraction(s) for x, s in zip(row, scale, strict=True)] for row in buffered_in_fractions(inner)]
+        best = max(sum(((row[j] + row[j + 2] + row[j + 4]) ** 2 for row in whole), Fraction(0)) for j in range(2))
+        matrix = ColumnScaled(inner, scale) if scaled else inner
+        found = FixedEpochs(kind="fixed_epochs", epochs=3).sensitivity(matrix)
+        assert found.kind == "exact" and root_above(best) <= found.value <= np.nextafter(root_above(best), np.inf)
