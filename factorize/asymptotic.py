@@ -68,8 +68,15 @@ def distance_squared(contraction: float | Array, w: Array) -> Array:
     return contraction**2 + 4 * (1 - contraction) * np.sin(w / 2) ** 2
 
 
-def quadratic_power(eigenvalues: Sequence[float], learning_rate: float) -> Callable[[Array], Array]:
+def quadratic_power(
+    eigenvalues: Sequence[float], learning_rate: float, weights: Sequence[float] | None = None
+) -> Callable[[Array], Array]:
     """Return h(w), the gain from noise to loss of SGD on a quadratic with these Hessian eigenvalues.
+
+    Args:
+        eigenvalues: l_j.
+        learning_rate: eta.
+        weights: of the terms; the l_j themselves if left out.
 
     Raises:
         ConditionNotMet: a step of `learning_rate` overshoots, so that nothing is stationary.
@@ -81,12 +88,13 @@ def quadratic_power(eigenvalues: Sequence[float], learning_rate: float) -> Calla
             f"not below 2, so the iterates diverge; use a learning_rate below {2 / largest:.3g}",
             field="/mechanism/learning_rate",
         )
-    distinct, counts = np.unique(np.asarray(eigenvalues, dtype=np.float64), return_counts=True)
+    distinct, places = np.unique(np.asarray(eigenvalues, dtype=np.float64), return_inverse=True)
+    shares = np.bincount(places, weights=np.asarray(eigenvalues if weights is None else weights, dtype=np.float64))
 
     def power(w: Array) -> Array:
         total = np.zeros_like(w)
-        for eigenvalue, count in zip(distinct, counts, strict=True):
-            total += count * eigenvalue / distance_squared(learning_rate * eigenvalue, w)
+        for eigenvalue, share in zip(distinct, shares, strict=True):
+            total += share / distance_squared(learning_rate * eigenvalue, w)
         return total
 
     return power

@@ -65,6 +65,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "rounds": 16, "lipschitz": 1, "smoothness": 1, "diameter": 1, "dimension": 10, "mu": 1
     },
     "federated_risk": {"rounds": 16, "lipschitz": 1, "smoothness": 1, "diameter": 1, "dimension": 10, "mu": 1},
+    "gaussian_regression": {"learning_rate": 0.02, "rho": 0.5, "eigenvalues": [1, 0.5]},
     "independent_descent": {"smoothness": 2, "learning_rate": 0.1, "sigma": 1, "initial_distance": 3, "steps": 100},
     "independent_gradient_risk": {
         "lipschitz": 1, "smoothness": 1, "diameter": 2, "batch_size": 100, "beta": 2001, "sigma": 1.0
@@ -386,6 +387,8 @@ def test_the_rate_of_the_table_is_the_minimum_of_its_bound() -> None:
         ({"kind": "quadratic", "learning_rate": 2.1}, "/learning_rate"),
         ({"kind": "quadratic", "initial": [1.0, 2.0, 3.0]}, "/initial"),
         ({"kind": "linear_regression", "learning_rate": 0.3}, "/learning_rate"),
+        ({"kind": "gaussian_regression", "learning_rate": 1.0}, "/learning_rate"),
+        ({"kind": "gaussian_regression", "learning_rate": 0.63}, "/learning_rate"),
         ({"kind": "mean_estimation", "learning_rate": 1.0}, "/learning_rate"),
         ({"kind": "accelerated_risk", "beta": 0.5}, "/beta"),
         ({"kind": "sketched_descent", "block_sizes": [1, 2]}, "/block_sizes"),

@@ -25,6 +25,7 @@ from factorize.predict.descent import (
     NonconvexDescent,
 )
 from factorize.predict.federated import FactorizedFederatedRisk, FederatedRisk
+from factorize.predict.gaussian_regression import GaussianRegression
 from factorize.predict.linear_regression import DpFtrlRate, LinearRegression, LinearRegressionFinite, MeanEstimation
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
 from factorize.predict.quadratic import Quadratic
@@ -40,6 +41,7 @@ QUESTIONS: dict[str, type[Question]] = {
     "dp_ftrl_rate": DpFtrlRate,
     "factorized_federated_risk": FactorizedFederatedRisk,
     "federated_risk": FederatedRisk,
+    "gaussian_regression": GaussianRegression,
     "independent_descent": IndependentDescent,
     "independent_gradient_risk": IndependentGradientRisk,
     "linear_regression": LinearRegression,
@@ -62,6 +64,7 @@ AnyQuestion = Annotated[
     | DpFtrlRate
     | FactorizedFederatedRisk
     | FederatedRisk
+    | GaussianRegression
     | IndependentDescent
     | IndependentGradientRisk
     | LinearRegression

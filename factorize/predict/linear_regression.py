@@ -7,72 +7,27 @@ noise is released under rho-zCDP with clip norm G, zero-out. H has eigenvalues l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from factorize import asymptotic
-from factorize.model import Count, Frozen, NonNegative, Positive
+from factorize.model import Count, NonNegative, Positive
+from factorize.predict.filters import (
+    NOT_PRIVATE,
+    STATIONARY,
+    Eigenvalues,
+    Filter,
+    Independent,
+    Nu,
+    Optimal,
+    PrivateNoise,
+    noise_product,
+)
 from factorize.predict.prediction import NO_CLIPPING, Basis, Inverse, Prediction, Question, Relation, require
 
-OpenUnit = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-_STATIONARY = "the process is stationary (n -> infinity)"
-_NOT_PRIVATE = "a statement about Noisy-FTRL: private only where clipping is really done (C24, remark 1.2)"
 
-
-class Independent(Frozen):
-    """DP-SGD: B = 1."""
-
-    kind: Literal["independent"] = "independent"
-
-
-class Nu(Frozen):
-    """nu-Toeplitz: coefficients of (1 - (1 - nu) x)^(1/2); `nu` left out is learning rate times smallest eigenvalue."""
-
-    kind: Literal["nu"]
-    nu: OpenUnit | None = None
-
-
-class DampedAntiPgd(Frozen):
-    """B = (1, -(1 - damping))."""
-
-    kind: Literal["anti_pgd"]
-    damping: OpenUnit
-
-
-class Optimal(Frozen):
-    """|B|^2 = 1 / sqrt(h): the smallest loss of all filters."""
-
-    kind: Literal["optimal"]
-
-
-Filter = Annotated[Independent | Nu | DampedAntiPgd | Optimal, Field(discriminator="kind")]
-
-
-class _Private(Question):
-    """Noise that C24's statements share.
-
-    Attributes:
-        learning_rate: eta.
-        clip_norm: G.
-        rho: of rho-zCDP.
-        label_noise: sigma_sgd.
-    """
-
-    learning_rate: Positive
-    clip_norm: Positive = 1.0
-    rho: Positive
-    label_noise: NonNegative = 0.0
-
-    @property
-    def scale(self) -> float:
-        """G^2 / (2 rho)."""
-        return self.clip_norm**2 / (2 * self.rho)
-
-
-class MeanEstimation(_Private):
+class MeanEstimation(PrivateNoise):
     """C24, theorem 2.1: the limiting squared error of private mean estimation.
 
     Attributes:
@@ -100,13 +55,13 @@ class MeanEstimation(_Private):
                 "optimum": self.scale * asymptotic.mean_estimation(eta, eta),
                 "dp_sgd": self.scale * asymptotic.mean_estimation(eta, 1.0),
             },
-            assumptions=(_STATIONARY, NO_CLIPPING),
+            assumptions=(STATIONARY, NO_CLIPPING),
             source="Choquette-Choo et al. 2024, theorem 2.1, eq. (99) and (100)",
             notes=("the paper's F is half of this: its loss carries a factor 1/2",),
         )
 
 
-class LinearRegression(_Private):
+class LinearRegression(PrivateNoise):
     """C24, theorems C.15 and C.18: stationary suboptimality of linear regression with Gaussian inputs.
 
     Attributes:
@@ -117,7 +72,7 @@ class LinearRegression(_Private):
     """
 
     kind: Literal["linear_regression"]
-    eigenvalues: Annotated[list[Positive], Field(min_length=1, max_length=100_000)]
+    eigenvalues: Eigenvalues
     noise: Filter = Independent()
     fourth_moment: Positive | None = None
     kurtosis: Positive = 3.0
@@ -136,8 +91,8 @@ class LinearRegression(_Private):
             f"use a learning_rate below {1 / self.radius:.6g}",
             field="/learning_rate",
         )
-        product = self.noise_product()
-        optimum = self._optimal_product()
+        product = noise_product(self.noise, self.eigenvalues, eta)
+        optimum = noise_product(Optimal(kind="optimal"), self.eigenvalues, eta)
         sgd = self.label_noise**2
         privacy = eta**2 * self.scale * product / 2
         sampling = sum(eta * x * sgd / (2 - eta * x) for x in self.eigenvalues) / 2
@@ -158,11 +113,11 @@ class LinearRegression(_Private):
                 "effective_dimension": trace / max(self.eigenvalues),
             },
             assumptions=(
-                _STATIONARY,
+                STATIONARY,
                 "inputs with E|x|^2 x x^T <= R^2 H and kurtosis C_k, independent label noise, for the bounds",
                 "learning_rate < 1/R^2",
                 NO_CLIPPING,
-                _NOT_PRIVATE,
+                NOT_PRIVATE,
             ),
             source="Choquette-Choo et al. 2024, theorems C.15 and C.18 (appendix C)",
             notes=("the upper bound's factor is the smaller (x/(1-x))^2, x = sqrt(eta R^2), of its proof",),
@@ -171,28 +126,6 @@ class LinearRegression(_Private):
     def stationary_upper(self) -> float:
         """Return the upper bound of C.15."""
         return float(self.answer().terms["upper_bound_gaussian_inputs"])
-
-    def noise_product(self) -> float:
-        """Return gamma^2 J, J = mean(|B|^2 h) over the circle."""
-        eta, values = self.learning_rate, self.eigenvalues
-        if isinstance(self.noise, Optimal):
-            return self._optimal_product()
-        if isinstance(self.noise, Independent):
-            return math.fsum(x / _white(eta * x) for x in values)
-        if isinstance(self.noise, DampedAntiPgd):
-            keep = 1 - self.noise.damping
-            total = math.fsum(x * (1 + keep**2 - 2 * keep * (1 - eta * x)) / _white(eta * x) for x in values)
-            return total / (self.noise.damping * (2 - self.noise.damping))
-        nu = self.noise.nu or eta * min(values)
-        gain = self._mean(lambda w, h: np.sqrt(asymptotic.distance_squared(nu, w)) * h, min(nu, eta * min(values)))
-        return asymptotic.limiting_sensitivity_squared(nu) * gain
-
-    def _optimal_product(self) -> float:
-        return self._mean(lambda w, h: np.sqrt(h), self.learning_rate * min(self.eigenvalues)) ** 2
-
-    def _mean(self, function: Callable[[np.ndarray, np.ndarray], np.ndarray], width: float) -> float:
-        power = asymptotic.quadratic_power(self.eigenvalues, self.learning_rate)
-        return asymptotic.circle_mean(lambda w: function(w, power(w)), width=width)
 
 
 class LinearRegressionFinite(LinearRegression):
@@ -239,7 +172,7 @@ class DpFtrlRate(Question):
 
     kind: Literal["dp_ftrl_rate"]
     method: Literal["dp_sgd", "nu_dp_ftrl"]
-    eigenvalues: Annotated[list[Positive], Field(min_length=1, max_length=100_000)]
+    eigenvalues: Eigenvalues
     steps: Count
     rho: Positive
     label_noise: NonNegative = 0.0
@@ -269,12 +202,7 @@ class DpFtrlRate(Question):
             value=math.fsum(terms.values()),
             basis=Basis.ORDER,
             terms={**terms, "effective_dimension": effective, "condition_number": condition},
-            assumptions=("Gaussian inputs", "T large against (condition effective_dimension)^2 d / rho", _NOT_PRIVATE),
+            assumptions=("Gaussian inputs", "T large against (condition effective_dimension)^2 d / rho", NOT_PRIVATE),
             source="Choquette-Choo et al. 2024, theorem D.13, corollaries D.14 and D.15",
             notes=("dimension d in DP-SGD's rate becomes condition * effective_dimension / T in nu-DP-FTRL's",),
         )
-
-
-def _white(contraction: float) -> float:
-    """Return x (2 - x): 1 / mean(1 / |1 - x - e^{iw}|^2)."""
-    return contraction * (2 - contraction)

@@ -1,0 +1,107 @@
+"""Noise as a filter without end: what a question may ask for, and what each filter costs in the long run (C24)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from factorize import asymptotic
+from factorize.model import Frozen, NonNegative, Positive
+from factorize.predict.prediction import Question
+
+OpenUnit = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Eigenvalues = Annotated[list[Positive], Field(min_length=1, max_length=100_000)]
+STATIONARY = "the process is stationary (n -> infinity)"
+NOT_PRIVATE = "a statement about Noisy-FTRL: private only where clipping is really done (C24, remark 1.2)"
+
+
+class Independent(Frozen):
+    """DP-SGD: B = 1."""
+
+    kind: Literal["independent"] = "independent"
+
+
+class Nu(Frozen):
+    """nu-Toeplitz: coefficients of (1 - (1 - nu) x)^(1/2); `nu` left out is learning rate times smallest eigenvalue."""
+
+    kind: Literal["nu"]
+    nu: OpenUnit | None = None
+
+
+class DampedAntiPgd(Frozen):
+    """B = (1, -(1 - damping))."""
+
+    kind: Literal["anti_pgd"]
+    damping: OpenUnit
+
+
+class Optimal(Frozen):
+    """|B|^2 = 1 / sqrt(h): the smallest loss of all filters."""
+
+    kind: Literal["optimal"]
+
+
+Filter = Annotated[Independent | Nu | DampedAntiPgd | Optimal, Field(discriminator="kind")]
+
+
+class PrivateNoise(Question):
+    """Noise that C24's statements share.
+
+    Attributes:
+        learning_rate: eta.
+        clip_norm: G.
+        rho: of rho-zCDP.
+        label_noise: sigma_sgd.
+    """
+
+    learning_rate: Positive
+    clip_norm: Positive = 1.0
+    rho: Positive
+    label_noise: NonNegative = 0.0
+
+    @property
+    def scale(self) -> float:
+        """G^2 / (2 rho)."""
+        return self.clip_norm**2 / (2 * self.rho)
+
+
+def noise_product(
+    noise: Independent | Nu | DampedAntiPgd | Optimal,
+    eigenvalues: Sequence[float],
+    learning_rate: float,
+    weights: Sequence[float] | None = None,
+) -> float:
+    """Return gamma^2 mean(|B|^2 h), gamma^2 = mean(1 / |B|^2), h = sum_j weight_j / |1 - eta l_j - e^{iw}|^2.
+
+    Args:
+        noise: the filter B; `optimal` is the one that makes this number smallest.
+        eigenvalues: l_j.
+        learning_rate: eta.
+        weights: the l_j themselves if left out.
+    """
+    weights = eigenvalues if weights is None else weights
+    pairs = list(zip(weights, (learning_rate * value for value in eigenvalues), strict=True))
+    if isinstance(noise, Independent):
+        return math.fsum(weight / _white(x) for weight, x in pairs)
+    if isinstance(noise, DampedAntiPgd):
+        keep = 1 - noise.damping
+        total = math.fsum(weight * (1 + keep**2 - 2 * keep * (1 - x)) / _white(x) for weight, x in pairs)
+        return total / (noise.damping * (2 - noise.damping))
+    power = asymptotic.quadratic_power(eigenvalues, learning_rate, weights)
+    narrowest = learning_rate * min(eigenvalues)
+    if isinstance(noise, Optimal):
+        return asymptotic.circle_mean(lambda w: np.sqrt(power(w)), width=narrowest) ** 2
+    nu = noise.nu or narrowest
+    gain = asymptotic.circle_mean(
+        lambda w: np.sqrt(asymptotic.distance_squared(nu, w)) * power(w), width=min(nu, narrowest)
+    )
+    return asymptotic.limiting_sensitivity_squared(nu) * gain
+
+
+def _white(contraction: float) -> float:
+    """Return x (2 - x): 1 / mean(1 / |1 - x - e^{iw}|^2)."""
+    return contraction * (2 - contraction)
