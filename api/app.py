@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+import api.comparisons
 import api.console
 import api.downloads
 import api.events
@@ -21,6 +22,17 @@ from api.schema import describe
 from api.service import Service
 from api.settings import Settings
 from factorize import __version__
+
+_MODULES = (
+    api.routes,
+    api.events,
+    api.downloads,
+    api.matrices,
+    api.predictions,
+    api.comparisons,
+    api.probes,
+    api.console,
+)
 
 
 def create_app(settings: Settings, *, service: Service | None = None) -> FastAPI:
@@ -56,7 +68,7 @@ def create_app(settings: Settings, *, service: Service | None = None) -> FastAPI
     )
     app.state.service = owned
     install(app)
-    for module in (api.routes, api.events, api.downloads, api.matrices, api.predictions, api.probes, api.console):
+    for module in _MODULES:
         app.include_router(module.router)
     describe(app)
     app.add_middleware(RequestGuard, settings=settings)

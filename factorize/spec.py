@@ -17,10 +17,10 @@ from factorize.mechanisms import AnyMechanism, Auto
 from factorize.model import Frozen
 from factorize.objective import AnyObjective, Mean
 from factorize.participation import AnyParticipation, Single
+from factorize.unions import violations
 from factorize.workloads import AnyWorkload
 
 DEFAULT_TOLERANCE = 1e-9
-MAX_VIOLATIONS = 20
 
 
 class Spec(Frozen):
@@ -50,14 +50,14 @@ class Spec(Frozen):
         Raises:
             InvalidSpec: the parts do not fit each other.
         """
-        violations: list[Violation] = []
-        participation = _part(violations, "/participation", lambda: self.participation.canonical(self.workload.n))
-        _part(violations, "/objective", lambda: self.objective.check(self.workload.m))
+        found: list[Violation] = []
+        participation = _part(found, "/participation", lambda: self.participation.canonical(self.workload.n))
+        _part(found, "/objective", lambda: self.objective.check(self.workload.m))
         if self.optimize_for is not None and self.optimize_for.n != self.workload.n:
             message = f"optimize_for has n={self.optimize_for.n} and workload n={self.workload.n}; both must agree"
-            violations.append(Violation("/optimize_for", message))
-        if violations:
-            raise InvalidSpec(violations)
+            found.append(Violation("/optimize_for", message))
+        if found:
+            raise InvalidSpec(found)
         changes = {
             "workload": self.workload.canonical(),
             "participation": participation,
@@ -91,47 +91,19 @@ def parse_spec(source: bytes | str | dict[str, Any]) -> Spec:
     try:
         return Spec.model_validate(data).canonical()
     except ValidationError as error:
-        entries = error.errors(include_url=False)[:MAX_VIOLATIONS]
-        raise InvalidSpec([_violation(data, entry) for entry in entries]) from None
+        raise InvalidSpec(violations(data, error, page="docs/spec.md")) from None
     except InvalidSpec:
         raise
     except InvalidParameter as error:
         raise InvalidSpec([Violation(error.field or "", str(error))]) from None
 
 
-def _part(violations: list[Violation], pointer: str, step: Any) -> Any:
+def _part(found: list[Violation], pointer: str, step: Any) -> Any:
     try:
         return step()
     except InvalidParameter as error:
-        violations.append(Violation(error.field or pointer, str(error)))
+        found.append(Violation(error.field or pointer, str(error)))
     return None
-
-
-def _violation(data: Any, entry: Any) -> Violation:
-    message = entry["msg"].removeprefix("Value error, ")
-    given = entry.get("input")
-    if entry["type"] == "extra_forbidden":
-        message = "unknown field; the contract's fields are listed in docs/spec.md"
-    elif given == "unbounded":
-        message = "'unbounded' is not in this release; give the number of steps, and stop earlier if need be"
-    elif entry["type"] != "value_error" and isinstance(given, (str, int, float, bool)):
-        message = f"{message}; got {str(given)[:40]!r}"
-    return Violation(_pointer(data, entry["loc"]), message)
-
-
-def _pointer(data: Any, location: tuple[int | str, ...]) -> str:
-    """Drop the union tags that pydantic puts into a location, which are no fields of the document."""
-    pointer = ""
-    last = len(location) - 1
-    for position, part in enumerate(location):
-        if isinstance(data, dict) and part in data:
-            data = data[part]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]
-        elif position != last or not isinstance(data, dict) or part == data.get("kind") or "[" in str(part):
-            continue
-        pointer += f"/{str(part).replace('~', '~0').replace('/', '~1')}"
-    return pointer
 
 
 def _type_name(value: Any) -> str:

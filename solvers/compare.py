@@ -278,6 +278,6 @@ def _nu(found: Factorization) -> float | None:
 
 
 def _measured(row: Row, bound: LowerBound | None) -> Row:
-    if bound is None or bound.objective <= 0:
+    if bound is None or bound.objective <= 0 or row.sampling:  # sampling stands in for the bound's participation
         return row
     return replace(row, relative_gap=row.loss.objective / bound.objective - 1)

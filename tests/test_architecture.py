@@ -22,7 +22,8 @@ MAY_IMPORT_SOLVERS = {
     "api/service.py",
     "api/child.py",
     "api/local.py",
-}  # behind HTTP, in its child, on the command line
+    "api/comparing.py",
+}  # behind HTTP, in its children, on the command line
 
 
 def modules(package: str) -> list[Path]:

@@ -409,7 +409,7 @@ def test_hypotheses_that_fail_are_named(change: dict[str, Any], pointer: str) ->
         ({"kind": "quadratic", "learning_rate": 0.1, "sigma": 1}, "/eigenvalues"),
         (example("quadratic", sigma="1"), "/sigma"),
         (example("quadratic", colour=1), "/colour"),
-        (example("linear_regression", noise={"kind": "nu", "nu": 2.0}), "/noise/nu/nu"),
+        (example("linear_regression", noise={"kind": "nu", "nu": 2.0}), "/noise/nu"),
     ],
 )
 def test_what_is_no_question_is_refused(document: dict[str, Any], pointer: str) -> None:

@@ -42,7 +42,7 @@ def plan(request: PlanRequest | Mapping[str, Any]) -> Plan:
         ConditionNotMet: no run with these numbers is covered.
         InvalidParameter: a value is outside its range.
     """
-    return (request if isinstance(request, PlanRequest) else read_union(ADAPTER, SYSTEMS, request)).plan()
+    return (request if isinstance(request, PlanRequest) else read_union(ADAPTER, request)).plan()
 
 
 __all__ = ["SYSTEMS", "AnyPlan", "Plan", "PlanRequest", "plan"]

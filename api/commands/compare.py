@@ -1,0 +1,140 @@
+"""`factorize compare`: every mechanism that fits a spec, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from api.commands.options import Output, SpecText, StoreUrl
+from api.commands.sources import open_results, read_spec, written_whole
+from api.interrupt import prompt_interrupt
+from api.terminal import OutputForm, display, emit
+from factorize.errors import NotFound
+
+Buffers = Annotated[
+    int | None,
+    typer.Option("--buffers", help="Vectors of noise state that may be kept.", show_default=False),
+]
+Bytes = Annotated[
+    float | None,
+    typer.Option("--bytes-per-parameter", help="The same budget in bytes (4 per number).", show_default=False),
+]
+Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Also the noise at this privacy.", show_default=False)]
+Delta = Annotated[float | None, typer.Option("--delta", help="With --epsilon.", show_default=False)]
+Dataset = Annotated[
+    int | None,
+    typer.Option("--dataset-size", help="With --batch-size: sampled rows too.", show_default=False),
+]
+Batch = Annotated[int | None, typer.Option("--batch-size", help="Expected examples per step.", show_default=False)]
+Seconds = Annotated[
+    float | None,
+    typer.Option("--max-seconds", help="Leave out mechanisms that would take longer each.", show_default=False),
+]
+Picture = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.png", help="Also draw the table.", show_default=False)
+]
+
+
+def compare(
+    spec: SpecText,
+    buffers: Buffers = None,
+    bytes_per_parameter: Bytes = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    dataset_size: Dataset = None,
+    batch_size: Batch = None,
+    max_seconds: Seconds = None,
+    plot: Picture = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Solve a spec with every mechanism that fits it, and show losses, memory, time and what to take.
+
+    The spec's own mechanism is one row among the others. Nothing is stored.
+    """
+    from api.comparing import comparison
+    from factorize.compare_request import read_request
+
+    if plot is not None:
+        from api.plot import check_format
+
+        check_format(plot)
+    options = {
+        "buffers": buffers,
+        "bytes_per_parameter": bytes_per_parameter,
+        "epsilon": epsilon,
+        "delta": delta,
+        "dataset_size": dataset_size,
+        "batch_size": batch_size,
+        "max_seconds": max_seconds,
+    }
+    request = read_request(
+        {"spec": read_spec(spec).document()} | {name: value for name, value in options.items() if value is not None}
+    )
+    with prompt_interrupt(), display() as shown:
+        shown.start("comparing")
+        table = comparison(request, _store(store), lambda *step: shown.note(_step(*step)))
+        shown.finish("")
+    if plot is not None:
+        from api.comparison_plot import draw
+
+        with written_whole(plot) as part:
+            draw(table).savefig(part, dpi=130)
+    emit(output, table, text(table) + (f"\n{plot}: picture of the table" if plot else ""))
+
+
+def _store(url: str | None) -> Any:
+    """Return the store, for a user's own matrices; a comparison does without one."""
+    try:
+        return open_results(url, create=False)
+    except NotFound:
+        return None
+
+
+def _step(done: int, total: int, mechanism: str, seconds: float) -> str:
+    return f"{done} of {total} mechanisms, {mechanism}, {seconds:.0f} s"
+
+
+def text(table: dict[str, Any]) -> str:
+    """Return the table for people."""
+    private = any(row["rmse_at_privacy"] is not None for row in table["rows"])
+    width = 2 + max([len("mechanism"), *(len(name_of(row)) for row in table["rows"])])
+    head = f"{' mechanism':<{width}}{'objective':>13}{'gap %':>9}{'rmse':>10}{'max error':>11}"
+    head += (f"{'at privacy':>12}" if private else "") + f"{'sens.':>9}{'kind':>7}{'vectors':>9}{'flops':>9}{'s':>7}"
+    lines = [head]
+    for number, row in enumerate(table["rows"]):
+        mark = "*" if table["recommendation"] and table["recommendation"]["row"] == number else " "
+        lines.append(mark + _row(row, width, private)[1:])
+    bound = table["lower_bound"]
+    lines.append(
+        "no lower bound is known" if bound is None else f"lower bound {bound['objective']:.9g} ({bound['rule']})"
+    )
+    if table["recommendation"]:
+        lines.append(f"* {table['recommendation']['reason']}")
+    lines += [f"left out: {name_of(refused)}: {refused['reason']}" for refused in table["refused"]]
+    return "\n".join(lines)
+
+
+def _row(row: dict[str, Any], width: int, private: bool) -> str:
+    loss, gap, kind = row["loss"], row["relative_gap"], row["sensitivity"]["kind"]
+    line = f" {name_of(row):<{width - 1}}{loss['objective']:>13.7g}" + (
+        f"{'-':>9}" if gap is None else f"{100 * gap:>9.3g}"
+    )
+    line += f"{loss['rmse']:>10.5g}{loss['max_error']:>11.5g}"
+    line += f"{row['rmse_at_privacy']:>12.5g}" if private else ""
+    line += f"{row['sensitivity']['value']:>9.4g}{'exact' if kind == 'exact' else 'bound':>7}"
+    return line + f"{row['noise_vectors']:>9}{row['flops']:>9.4g}{row['seconds']:>7.2f}"
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """Return mechanism and parameters, and whether columns are normalised or the noise counts on sampling."""
+    parameters = [f"{name}={_brief(value)}" for name, value in row["parameters"].items()]
+    parameters += [row["normalization"]] if row["normalization"] not in (None, "none") else []
+    parameters += ["sampled"] if row.get("sampling") else []
+    return f"{row['mechanism']}({', '.join(parameters)})" if parameters else str(row["mechanism"])
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
