@@ -4,13 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench bench-quick soak lock clean
+FRAMEWORKS := .venv-frameworks
+
+.PHONY: demo test test-frameworks lint bench bench-quick soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+# The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
+test-frameworks: $(FRAMEWORKS)/.installed
+	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -35,6 +41,14 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $(STAMP)
 
+# An environment of its own that sees what the lock installed; its own packages come first.
+$(FRAMEWORKS)/.installed: $(STAMP) requirements-frameworks.txt
+	test -x $(FRAMEWORKS)/bin/python || $(BIN)/python -m venv $(FRAMEWORKS)
+	$(BIN)/python -c 'import os, sysconfig; print(os.getcwd(), sysconfig.get_path("purelib"), sep="\n")' \
+	  > $$($(FRAMEWORKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/locked.pth
+	$(FRAMEWORKS)/bin/python -m pip install --quiet -r requirements-frameworks.txt
+	touch $(FRAMEWORKS)/.installed
+
 # Refresh the locks from pyproject.toml: what the service runs on, and that with the tools of the tests.
 LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-annotate
@@ -43,4 +57,4 @@ lock:
 	$(LOCK) --extra test --output-file requirements-dev.lock
 
 clean:
-	rm -rf $(VENV) .demo build dist *.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) .demo build dist *.egg-info

@@ -91,7 +91,7 @@ def test_nothing_names_the_machine_it_was_made_on() -> None:
         if (
             path.suffix in {".py", ".md", ".toml", ".yml", ".lock"}
             and path.name != own
-            and parts[0] not in (".venv", ".git", ".demo", "build")
+            and parts[0] not in (".venv", ".venv-frameworks", ".git", ".demo", "build")
         ):
             text = path.read_text()
             assert "/work/" not in text, path

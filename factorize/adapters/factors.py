@@ -1,0 +1,72 @@
+"""The same questions to a factorization in memory and to one that was loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from factorize.client.engines import RowSource
+from factorize.client.structures import Streamable, noise_source
+from factorize.errors import InvalidParameter
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
+
+
+class Held:
+    """A `factorize.client.Factors` or a `factorize.Factorization`, whichever the caller has.
+
+    Args:
+        factors: one of the two.
+
+    Attributes:
+        digest: names it.
+        steps: n.
+        sensitivity: certified.
+
+    Raises:
+        InvalidParameter: it is neither.
+    """
+
+    def __init__(self, factors: Any) -> None:
+        self.factors = factors
+        self._loaded = hasattr(factors, "noise_source")
+        if not self._loaded and not hasattr(factors, "strategy"):
+            raise InvalidParameter(
+                f"a {type(factors).__name__} is no factorization; pass what load or solve gave",
+                field="factors",
+            )
+        self.digest = str(factors.digest)
+        self.steps = int(factors.steps if self._loaded else factors.strategy.n)
+        self.sensitivity: CertifiedSensitivity = (
+            factors.sensitivity if self._loaded else factors.certificate.sensitivity
+        )
+
+    def source(self) -> RowSource | Streamable:
+        """Return what a generator of noise needs."""
+        if self._loaded:
+            return self.factors.noise_source()
+        strategy = self.factors.strategy
+        return noise_source(strategy.structure, strategy.tensors(), self.steps, self.digest)
+
+    def check(self, calibration: Calibration) -> None:
+        """Refuse a calibration for another sensitivity; one that counts on sampling has the sensitivity of its bands.
+
+        Raises:
+            InvalidParameter: a bare number, or a calibration of another factorization.
+        """
+        if not isinstance(calibration, Calibration):
+            raise InvalidParameter(
+                f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration",
+                field="calibration",
+            )
+        if not hasattr(calibration, "groups") and calibration.sensitivity != self.sensitivity:
+            other, mine = calibration.sensitivity, self.sensitivity
+            raise InvalidParameter(
+                f"the calibration is for sensitivity {other.value!r} under {dict(other.participation)}, this "
+                f"factorization has {mine.value!r} under {dict(mine.participation)}; calibrate this one",
+                field="calibration",
+            )
+
+    def calibrate(
+        self, target: PrivacyTarget, *, clip_norm: float, batch_size: int | None, adjacency: Adjacency | str
+    ) -> Calibration:
+        """Return the noise for a target; see `factorize.privacy.calibrate`."""
+        return calibrate(self.sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)

@@ -1,0 +1,295 @@
+"""Noise as tensors: the covariance that the guarantee needs for every structure, restarts, shards, replays, devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from handmade import Handmade, handmade
+from test_noise import statistic
+from test_noise_structures import NAMES, strategies
+
+from factorize.adapters.torch import NoiseGenerator
+from factorize.adapters.torch_engine import DeviceStreaming, StepPlan
+from factorize.adapters.torch_normals import CpuNormals, device_normals
+from factorize.buffered import BufferedMatrix
+from factorize.client import even_shard
+from factorize.client import noise as core
+from factorize.client.structures import Streamable, noise_source
+from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.participation import Sensitivity
+from factorize.privacy import PrivacyTarget, calibrate
+
+N, D = 20, 40_000
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+STREAMING = [name for name in NAMES if name not in ("dense", "toeplitz", "scaled", "scaled and dense")]
+
+
+class Rows:
+    """What `statistic` asks of a factorization."""
+
+    def __init__(self, made: Handmade) -> None:
+        self._dense = made.strategy.dense()
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        return self._dense[start:stop]
+
+
+def factors(name: str, n: int = N) -> Handmade:
+    return handmade(strategies(n)[name])
+
+
+def scale(made: Handmade, sigma: float = 1.7):
+    return calibrate(made.certificate.sensitivity, PrivacyTarget(mu=1.0), clip_norm=sigma)
+
+
+def parameters(device: str = "cpu", dtype: torch.dtype = torch.float32, size: int = D) -> list[torch.Tensor]:
+    return [torch.zeros(shape, device=device, dtype=dtype) for shape in ((size // 4, 3), (size - size // 4 * 3,))]
+
+
+def make(made: Handmade, like: list[torch.Tensor] | None = None, *, seed: int = 7, **options) -> NoiseGenerator:
+    return NoiseGenerator(made, scale(made), like or parameters(), seed=seed, **options)
+
+
+def flat(noise: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in noise]).cpu()
+
+
+def draw(noise: NoiseGenerator) -> np.ndarray:
+    return np.array([flat(step).double().numpy() for step in noise])
+
+
+class TestDistribution:
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("name", NAMES)
+    def test_covariance(self, name, device):
+        made = factors(name)
+        drawn = draw(make(made, parameters(device)))
+        assert statistic(drawn, Rows(made), scale(made).sigma) < 1
+
+    def test_after_a_restart_and_across_shards(self):
+        made = factors("buffered")
+        parts = []
+        for rank in range(2):
+            shard = even_shard(D, rank, 2)
+            before = make(made, shard=shard)
+            first = [flat(before.next()) for _ in range(9)]
+            after = make(made, shard=shard)
+            after.load_state_dict(before.state_dict())
+            parts.append(np.array([row.numpy() for row in [*first, *(flat(step) for step in after)]]))
+        assert statistic(np.hstack(parts), Rows(made), scale(made).sigma) < 1
+
+    @pytest.mark.parametrize("broken", ["repeated row", "dropped row", "no gain"])
+    def test_catches_what_is_broken(self, broken, monkeypatch):
+        fill, plan = CpuNormals.fill, StepPlan.of
+
+        def wrong_fill(self, out, step, block, scale=1.0):
+            fill(self, out, 4 if step == 5 else step, block, scale)
+            if broken == "dropped row" and step == 5:
+                out.zero_()
+
+        if broken == "no gain":
+            monkeypatch.setattr(StepPlan, "of", lambda r, t: StepPlan(1.0, *list(vars(plan(r, t)).values())[1:]))
+        else:
+            monkeypatch.setattr(CpuNormals, "fill", wrong_fill)
+        made = factors("buffered")
+        assert statistic(draw(make(made)), Rows(made), scale(made).sigma) > 3
+
+    def test_each_row_is_normal(self):
+        from scipy import stats
+
+        z = draw(make(factors("one diagonal"))) * 2 / 1.7
+        assert min(stats.kstest(row, "norm").pvalue for row in z) > 1e-6
+
+
+class TestArithmetic:
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("name", STREAMING)
+    def test_whitens_to_the_normals_that_were_drawn(self, name, device):
+        """C x = sigma z, with z drawn beside it: no statistics, every entry."""
+        made, where = factors(name), torch.device(device)
+        normals = device_normals(7, "handmade", where)
+        z = torch.empty(normals.block, device=where)
+        expected = []
+        for step in range(N):
+            normals.fill(z, step, 0)
+            expected.append(z[:D].cpu().double().numpy())
+        white = made.strategy.dense() @ draw(make(made, parameters(device))) / scale(made).sigma
+        assert np.abs(white - np.array(expected)).max() < 2e-5
+
+    @pytest.mark.parametrize("generator", ["sfc64", "shake128"])
+    def test_the_cores_generators_have_the_cores_bits(self, generator):
+        made = factors("buffered")
+        strategy = made.strategy
+        source = noise_source(strategy.structure, strategy.tensors(), N, made.digest)
+        beside = core.NoiseGenerator(source, scale(made), D, seed=7, generator=generator)
+        for step in make(made, generator=generator):
+            assert np.array_equal(flat(step).numpy(), beside.next())
+
+    def test_plans_are_the_recurrences(self):
+        rng = np.random.default_rng(0)
+        for name in STREAMING:
+            strategy = strategies()[name]
+            source = noise_source(strategy.structure, strategy.tensors(), N, "x")
+            assert isinstance(source, Streamable)
+            recurrence = source.recurrence(np.float64)
+            state = rng.standard_normal((recurrence.vectors, 1))
+            for step in range(N):
+                plan = StepPlan.of(recurrence, step)
+                before, x = state.copy(), rng.standard_normal(1)
+                z = x[0]
+                x *= recurrence.gain(step)
+                recurrence.advance(step, x, state, np.empty((recurrence.scratch, 1)))
+                assert x[0] == pytest.approx(plan.gain * z - plan.reads @ before[:, 0], rel=1e-10, abs=1e-12)
+                assert np.allclose(plan.moves @ before[:, 0] + plan.writes * x[0], state[:, 0], rtol=1e-10, atol=1e-12)
+
+
+class TestReplay:
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("generator", ["torch", "sfc64"])
+    @pytest.mark.parametrize("arrays", [True, False])
+    def test_goes_on_with_the_same_bits(self, generator, arrays, device, tmp_path):
+        made = factors("banded")
+        whole, part = (make(made, parameters(device), generator=generator) for _ in range(2))
+        for _ in range(11):
+            whole.next()
+            part.next()
+        torch.save(part.state_dict(arrays=arrays), tmp_path / "noise.pt")
+        resumed = make(made, parameters(device), generator=generator)
+        resumed.load_state_dict(torch.load(tmp_path / "noise.pt", weights_only=True))
+        assert resumed.step == 11
+        assert np.array_equal(draw(resumed), draw(whole))
+
+    def test_skip(self):
+        whole, skipping = make(factors("tree")), make(factors("tree"))
+        rows = draw(whole)
+        skipping.skip(13)
+        assert np.array_equal(draw(skipping), rows[13:])
+        with pytest.raises(InvalidParameter, match="go back"):
+            skipping.skip(-1)
+
+    @pytest.mark.parametrize("name", ["buffered", "banded", "state_space", "tree", "blt"])
+    def test_shards_hold_the_whole(self, name):
+        size = 150_001  # three blocks, cut in their midst
+        made = factors(name, 6)
+        whole = draw(make(made, parameters(size=size)))
+        parts = [
+            draw(make(made, parameters(size=size), shard=even_shard(size, rank, 4), threads=1)) for rank in range(4)
+        ]
+        assert np.allclose(np.hstack(parts), whole, rtol=0, atol=1e-6)
+
+    def test_scales_far_from_one(self):
+        """Decays so small that their products leave the range of float32 many times; and one that is zero at times."""
+        n = 60
+        rng = np.random.default_rng(2)
+        decay = rng.uniform(1e-4, 1e-3, (n, 3))
+        decay[25, 1] = decay[40] = 0
+        uniform = rng.uniform(0.2, 0.9, (2, n, 3))
+        made = handmade(BufferedMatrix(np.ones(n), decay, uniform[0], uniform[1]))
+        white = made.strategy.dense() @ draw(make(made)) / scale(made).sigma
+        whole, part = make(made), make(made)
+        part.skip(33)
+        resumed = make(made)
+        resumed.load_state_dict(part.state_dict())
+        assert np.array_equal(draw(resumed), draw(whole)[33:])
+        z = torch.empty(CpuNormals.block)
+        for step in range(n):
+            device_normals(7, "handmade", torch.device("cpu")).fill(z, step, 0)
+            assert np.abs(white[step] - z[:D].numpy()).max() < 1e-5
+
+    def test_torch_keeps_its_own_threads(self):
+        before = torch.get_num_threads()
+        make(factors("buffered"), threads=1).next()
+        assert torch.get_num_threads() == before
+
+    @pytest.mark.parametrize("threads", [2, 5])
+    def test_threads_do_not_change_it(self, threads):
+        size = 500_000
+        made = factors("buffered", 5)
+        alone, together = (make(made, parameters(size=size), threads=count) for count in (1, threads))
+        assert np.array_equal(draw(alone), draw(together))
+
+    def test_another_seed_step_or_block_is_other_noise(self):
+        z = {}
+        for seed, step, block in [(1, 0, 0), (1 + 2**32, 0, 0), (2**127 + 1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 256, 0)]:
+            out = torch.empty(CpuNormals.block)
+            device_normals(seed, "x", torch.device("cpu")).fill(out, step, block)
+            z[seed, step, block] = out
+        rows = torch.stack(list(z.values()))
+        products = rows @ rows.T / CpuNormals.block - torch.eye(len(rows))
+        assert products.abs().max() < 0.03
+
+    @pytest.mark.parametrize(
+        "key", ["sigma", "size", "factorization", "generator", "canary", "shard", "steps", "version"]
+    )
+    def test_refuses_another_runs_checkpoint(self, key):
+        noise = make(factors("blt"))
+        noise.next()
+        with pytest.raises(InvalidParameter, match=key):
+            noise.load_state_dict({**noise.state_dict(), key: "other"})
+
+    def test_refuses_a_damaged_one(self):
+        noise = make(factors("blt"))
+        noise.next()
+        state = noise.state_dict()
+        for damage in ({"state": state["state"] + 1}, {"step": 2}, {"state": state["state"][:1]}):
+            with pytest.raises(InvalidParameter, match="damaged"):
+                noise.load_state_dict({**state, **damage})
+        with pytest.raises(InvalidParameter, match="outside"):
+            noise.load_state_dict({**state, "step": N + 1})
+
+
+class TestTensors:
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+    def test_like_the_parameters(self, dtype, device):
+        like = parameters(device, dtype)
+        for mine, theirs in zip(make(factors("blt"), like).next(), like, strict=True):
+            assert (mine.shape, mine.dtype, mine.device.type) == (theirs.shape, dtype, device)
+            assert mine.float().std() == pytest.approx(1.7, rel=0.05)
+
+    def test_refuses_step_n(self):
+        noise = make(factors("buffered"))
+        assert len(draw(noise)) == N == noise.step
+        with pytest.raises(InvalidParameter, match=f"past n={N}"):
+            noise.next()
+
+    def test_chooses_its_generator(self):
+        assert make(factors("buffered")).generator == "torch"
+        assert make(factors("dense")).generator == "sfc64"
+        with pytest.raises(InvalidParameter, match="no recurrence"):
+            make(factors("dense"), generator="torch")
+
+    def test_the_meta_device_has_no_generator(self):
+        with pytest.raises(UnsupportedProblem, match="sfc64"):
+            device_normals(1, "x", torch.device("meta"))
+
+    @pytest.mark.parametrize("options", [{"shard": (3, 3)}, {"threads": 0}, {"seed": -1}, {"generator": "mt"}])
+    def test_options_out_of_range(self, options):
+        with pytest.raises(InvalidParameter):
+            make(factors("blt"), **options)
+
+    def test_no_parameters_or_no_calibration(self):
+        made = factors("blt")
+        with pytest.raises(InvalidParameter, match="no parameter"):
+            NoiseGenerator(made, scale(made), [], seed=1)
+        with pytest.raises(InvalidParameter, match="bare float"):
+            NoiseGenerator(made, 1.0, parameters(), seed=1)
+        other = calibrate(Sensitivity(2.0, "exact", "by hand", {"kind": "single"}), PrivacyTarget(mu=1.0))
+        with pytest.raises(InvalidParameter, match="calibrate this one"):
+            NoiseGenerator(made, other, parameters(), seed=1)
+        with pytest.raises(InvalidParameter, match="no factorization"):
+            NoiseGenerator(object(), other, parameters(), seed=1)
+
+    def test_a_layout_that_changed_is_refused(self, monkeypatch):
+        monkeypatch.setattr("factorize.adapters.torch_normals._FIRST", 32)
+        with pytest.raises((UnsupportedProblem, RuntimeError, ValueError)):
+            CpuNormals(b"key")
+
+
+def test_seven_vectors_for_six_buffers():
+    strategy = strategies(4)["buffered"]
+    source = noise_source(strategy.structure, strategy.tensors(), 4, "x")
+    assert isinstance(source, Streamable)
+    engine = DeviceStreaming(source.recurrence(np.float64), CpuNormals(b"k"), 1.0, 0, D, torch.device("cpu"), 1)
+    assert engine.state.shape == (3, D) and engine.state.dtype == torch.float32
