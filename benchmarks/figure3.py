@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from solvers.cone import Plant
@@ -31,7 +32,7 @@ def bounds(condition: float) -> tuple[float, ...]:
     return white_bound(plant).upper, nus[1.0], min(nus.values()), best.bound.upper
 
 
-def draw(rows: list[tuple[float, ...]], path: Path) -> None:
+def draw(rows: list[tuple[float, ...]], path: Path, conditions: Sequence[int] = CONDITIONS) -> None:
     """Write the picture: the bounds, and their ratio to DP-SGD's."""
     import matplotlib
 
@@ -41,12 +42,12 @@ def draw(rows: list[tuple[float, ...]], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for column, (name, style) in enumerate(zip(COLUMNS, ("-", "--", ":", "-."), strict=True)):
         values = [row[column] for row in rows]
-        left.plot(CONDITIONS, values, style, marker=".", label=name)
-        right.plot(CONDITIONS, [value / row[0] for value, row in zip(values, rows, strict=True)], style, marker=".")
+        left.plot(conditions, values, style, marker=".", label=name)
+        right.plot(conditions, [value / row[0] for value, row in zip(values, rows, strict=True)], style, marker=".")
     left.set(xlabel="condition number L / mu", ylabel="bound on the stationary loss\n[d G^2 / (2 rho)]")
     left.legend(frameon=False)
     right.set(xlabel="condition number L / mu", ylabel="bound / bound of DP-SGD", xscale="log", ylim=(0, 1.05))
-    right.set_xticks(CONDITIONS, [str(condition) for condition in CONDITIONS])
+    right.set_xticks(conditions, [str(condition) for condition in conditions])
     right.minorticks_off()
     figure.savefig(path, dpi=150)
     plt.close(figure)

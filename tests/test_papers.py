@@ -46,7 +46,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
-@pytest.mark.parametrize("name", ["chess", "correlated_quadratic"])
+@pytest.mark.parametrize("name", ["chess", "correlated_quadratic", "nu_figure1", "nu_figure2", "nu_figure3"])
 def test_a_small_run_prints_and_writes(name: str, tmp_path: Path) -> None:
     done = run(name, "--quick", folder=tmp_path)
     assert done.returncode == 0, done.stderr
