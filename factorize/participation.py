@@ -16,12 +16,14 @@ import numpy as np
 from pydantic import Field
 
 from factorize.blt import BltMatrix
+from factorize.endless import EndlessMatrix
 from factorize.errors import CertificateError, InvalidParticipation
 from factorize.matrix import Bound, Matrix
 from factorize.model import Count, Frozen
 from factorize.rounding import UNIT, square_root_up
 from factorize.wide import Wide, of_doubles, root_above
 from factorize.wide_norms import (
+    around,
     attained_selection,
     best_periodic,
     best_separated,
@@ -77,8 +79,14 @@ class Single(Frozen):
         """Itself."""
         return self
 
+    def without_end(self) -> Single:
+        """Itself."""
+        return self
+
     def sensitivity(self, matrix: Matrix) -> Sensitivity:
         """Largest column norm: exact for every sign and dimension (mathematics, C.2)."""
+        if isinstance(matrix, EndlessMatrix):
+            return _limit(matrix, 1, 1, self.document())
         squared = largest_column(matrix)
         if squared is None:
             squared = _above(matrix.column_norms_squared().max(), matrix.n + 16)
@@ -100,6 +108,15 @@ class FixedEpochs(Frozen):
                 field="/participation/epochs",
             )
         return Single() if self.epochs == 1 else self
+
+    def without_end(self) -> Single:
+        """One epoch is single participation; several have a length."""
+        if self.epochs > 1:
+            raise InvalidParticipation(
+                f"epochs={self.epochs} of an unbounded n have no length; use min_sep with max_participations",
+                field="/participation/kind",
+            )
+        return Single()
 
     def patterns(self, n: int) -> np.ndarray:
         """Return the patterns, shape (b, epochs): row j is {j, j + b, ...}."""
@@ -143,6 +160,19 @@ class MinSep(Frozen):
         most = math.ceil(n / self.min_sep) if self.max_participations is None else self.max_participations
         return Single() if most == 1 else MinSep(kind="min_sep", min_sep=self.min_sep, max_participations=most)
 
+    def without_end(self) -> Single | MinSep:
+        """Check that the participations are finitely many; one is single participation.
+
+        Raises:
+            InvalidParticipation: their number is not given, so that no sensitivity is finite.
+        """
+        if self.max_participations is None:
+            raise InvalidParticipation(
+                "an unbounded n has unboundedly many participations, and no finite sensitivity; give max_participations",
+                field="/participation/max_participations",
+            )
+        return Single() if self.max_participations == 1 else self
+
     def count(self, n: int) -> int:
         """Return the largest number of participations that fits in n steps."""
         fit = math.ceil(n / self.min_sep)
@@ -150,6 +180,8 @@ class MinSep(Frozen):
 
     def sensitivity(self, matrix: Matrix) -> Sensitivity:
         """Banded, monotone Toeplitz, Toeplitz majorant or two-stage bound, whichever hypothesis holds (C.6-C.8)."""
+        if isinstance(matrix, EndlessMatrix) and self.max_participations is not None:
+            return _limit(matrix, self.min_sep, self.max_participations, self.document())
         most = self.count(matrix.n)
         if matrix.bandwidth() <= self.min_sep:
             selected = best_separated(_wide_norms(matrix), self.min_sep, most)
@@ -189,6 +221,13 @@ def best_selection(values: np.ndarray, separation: int, most: int) -> float:
         chosen = values + best[separation : separation + n]
         best[:n] = np.maximum.accumulate(chosen[::-1])[::-1]
     return float(best[0])
+
+
+def _limit(matrix: EndlessMatrix, separation: int, most: int, participation: dict[str, Any]) -> Sensitivity:
+    """Of falling coefficients, without end: the leading pattern in the limit (factorize/endless_limits.py)."""
+    squared, once = matrix.squared_limit(separation, most)
+    rule = "limit of column norms" if most == 1 else "monotone Toeplitz: limit of the leading pattern"
+    return Sensitivity(root_above(squared), "exact" if once else "upper_bound", rule, participation)
 
 
 def _of_bound(bound: Bound, participation: dict[str, Any]) -> Sensitivity:
@@ -236,7 +275,8 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     The lower bound is the larger of the all-ones sum (one contribution repeated) and the trace (the mean over random
     signs), so equality shows that the absolute sum is the true value. What may be the largest is summed again, wide.
     """
-    whole, rest = entries(matrix)
+    enclosed = entries(matrix)
+    whole, left_out = enclosed.high, float((np.abs(enclosed.low) + enclosed.error).max()) * patterns.shape[1]
     n, count = matrix.n, patterns.shape[1]
     allowance = (n + count**2 + 2) * UNIT
     above, below, lower = [], [], 0.0
@@ -248,6 +288,7 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
         grams = columns @ columns.transpose(0, 2, 1)
         rows = np.abs(columns).sum(axis=1)  # the sum of all entries of |C|^T |C| is that of their squares
         sums, slack = np.abs(grams).sum(axis=(1, 2)), 2 * allowance * np.einsum("ji,ji->j", rows, rows)
+        slack = slack + 2 * left_out * (rows.sum(axis=1) + n * left_out)
         above.append(sums + slack)
         below.append(sums - slack)
         lower = max(lower, float(grams.sum(axis=(1, 2)).max()), float(np.einsum("jss->j", grams).max()))
@@ -255,15 +296,17 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     candidates = np.flatnonzero(np.concatenate(above) >= least)
     if not len(candidates):
         raise CertificateError("the sensitivity overflows double precision; scale C down")
-    left_out = [None if rest is None else rest[:, patterns[j]] for j in candidates]
-    return max(gram_sums(whole[:, patterns[j]], low) for j, low in zip(candidates, left_out, strict=True)), lower
+    return max(gram_sums(enclosed.take(slice(None), patterns[j])) for j in candidates), lower
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def _two_stage(matrix: Matrix, separation: int, most: int) -> float:
     """Bound for any C: best selection within each row of |X|, then of the row values (mathematics, C.6)."""
-    whole = matrix.dense()
+    enclosed = entries(matrix)
+    whole, left_out = enclosed.high, np.abs(enclosed.low) + enclosed.error
     magnitude = np.abs(whole)
     gram = np.abs(whole.T @ whole) + (matrix.n + 2) * UNIT * (magnitude.T @ magnitude)
+    if left_out.any():  # what the doubles of computed entries are not
+        gram = gram + around(magnitude, left_out)
     rows = np.array([best_selection(row, separation, most) for row in gram])
     return best_selection(rows, separation, most) * (1 + (2 * most + 16) * UNIT)

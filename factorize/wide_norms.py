@@ -15,7 +15,6 @@ from factorize.wide import (
     check_finite,
     largest,
     of_doubles,
-    product,
     root_above,
     running_sums,
     squares,
@@ -157,54 +156,65 @@ def leading_pattern(column: Wide, separation: int, most: int) -> Fraction:
     return sum_above(total.times(total))
 
 
-def entries(matrix: Matrix) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return C, shape (n, n), and what its doubles leave out where they are computed and not stored."""
+def entries(matrix: Matrix) -> Wide:
+    """Return C, shape (n, n): its doubles where they are stored, and enclosed where they are computed."""
     if matrix.structure in ("buffered", "state_space"):
         from factorize.wide_recurrences import fill
 
+        found = Wide(*np.zeros((3, matrix.n, matrix.n)))
         diagonal, transition, inputs, outputs = cast(Any, matrix).arrays
-        high, low = np.zeros((matrix.n, matrix.n)), np.zeros((matrix.n, matrix.n))
-        fill(diagonal, transition, inputs, outputs, high, low)
-        return high, low
+        fill(diagonal, transition, inputs, outputs, found.high, found.low, found.error)
+        return found
     if isinstance(matrix, BltMatrix):
-        column = matrix.wide_column()
-        return toeplitz_rows(column.high, 0, matrix.n), toeplitz_rows(column.low, 0, matrix.n)
+        return Wide(*(toeplitz_rows(part, 0, matrix.n) for part in matrix.wide_column()))
     if isinstance(matrix, ColumnScaled):
-        inner, rest = entries(matrix.inner)
-        scaled = product(inner, np.broadcast_to(matrix.scale, inner.shape))
-        return scaled.high, scaled.low if rest is None else scaled.low + rest * matrix.scale
-    return matrix.dense(), None
+        inner = entries(matrix.inner)
+        return inner.times(_stored(np.broadcast_to(matrix.scale, inner.high.shape)))
+    return _stored(matrix.dense())
 
 
-def gram_sums(columns: np.ndarray, rest: np.ndarray | None = None) -> Fraction:
+def _stored(values: np.ndarray) -> Wide:
+    """Doubles as they are, with zeros that take no memory."""
+    return Wide(values, *np.broadcast_to(0.0, (2, *values.shape)))
+
+
+def gram_sums(columns: Wide) -> Fraction:
     """Return the sum of |X| over the Gram matrix X of some columns, shape (n, k), from above."""
-    return sum_above(gram_sizes(columns, rest))
+    return sum_above(gram_sizes(columns))
 
 
-def gram_sizes(columns: np.ndarray, left_out: np.ndarray | None = None) -> Wide:
-    """Return |X| for the Gram matrix X of some columns.
+def gram_sizes(columns: Wide) -> Wide:
+    """Return |X| for the Gram matrix X of some columns, shape (n, k).
 
     The upper bits of the entries are multiplied without rounding: the sums stay below 2^53 of their unit. What is left
     is smaller by 2^-20 and is multiplied in double precision.
-
-    Args:
-        columns: shape (n, k).
-        left_out: what the entries are above their doubles, if anything.
     """
-    n = len(columns)
+    n, magnitude = len(columns.high), np.abs(columns.high)
     bits = (52 - n.bit_length()) // 2
-    exponent = int(np.frexp(np.abs(columns).max())[1])
-    upper = np.ldexp(np.rint(np.ldexp(columns, bits - exponent)), exponent - bits)
-    lower = columns - upper
-    if left_out is not None:
-        lower = lower + left_out
+    exponent = int(np.frexp(magnitude.max())[1])
+    upper = np.ldexp(np.rint(np.ldexp(columns.high, bits - exponent)), exponent - bits)
+    lower = (columns.high - upper) + columns.low
     exact = upper.T @ upper
     cross = upper.T @ lower
     rest = cross + cross.T + lower.T @ lower
     sign = np.where(exact + rest < 0, -1.0, 1.0)
-    tails = np.abs(columns).T @ np.abs(lower)
+    tails = magnitude.T @ np.abs(lower)
     # The roundings of three products and of their sum; |lower| <= |columns|, entry by entry.
-    return Wide(exact * sign, rest * sign, 4 * (n + 8) * 2.0**-52 * (tails + tails.T))
+    error = 4 * (n + 8) * 2.0**-52 * (tails + tails.T)
+    if columns.error.any():
+        error = error + around(magnitude + np.abs(columns.low), columns.error)
+    return Wide(exact * sign, rest * sign, error)
+
+
+def around(magnitude: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Return at least what errors of the entries of C change in C^T C, entry by entry.
+
+    Args:
+        magnitude: |C| without its errors, shape (n, k).
+        error: of each entry.
+    """
+    mixed = magnitude.T @ error
+    return np.asarray((mixed + mixed.T + error.T @ error) * (1 + (len(error) + 8) * 2.0**-52))
 
 
 def attained_selection(columns: np.ndarray, separation: int, most: int) -> Fraction | None:
@@ -220,7 +230,7 @@ def attained_selection(columns: np.ndarray, separation: int, most: int) -> Fract
     """
     from factorize.wide_recurrences import best_positions, best_selections
 
-    sizes, n = gram_sizes(columns), columns.shape[1]
+    sizes, n = gram_sizes(_stored(columns)), columns.shape[1]
     high, low, lost = np.empty(n), np.empty(n), np.empty(n)
     best_selections(sizes.high, sizes.low, separation, most, high, low, lost)
     rows = Wide(high, low, lost + most * sizes.error.max(axis=1))

@@ -22,6 +22,7 @@ from factorize.wide_norms import (
     best_periodic,
     best_separated,
     column_norms,
+    entries,
     gram_sums,
     leading_pattern,
 )
@@ -206,7 +207,7 @@ def test_gram_sums(signed: bool) -> None:
     for _ in range(10):
         columns = (rng.standard_normal((30, 4)) if signed else rng.random((30, 4))) * 10.0 ** rng.integers(-3, 4, 4)
         exact = sum(abs(x) for row in gram_in_fractions(columns) for x in row)
-        assert exact <= gram_sums(columns) <= exact * (1 + Fraction(1, 2**58))
+        assert exact <= gram_sums(of_doubles(columns)) <= exact * (1 + Fraction(1, 2**58))
 
 
 @pytest.mark.parametrize(("separation", "most"), [(1, 2), (2, 3), (3, 2), (4, 4)])
@@ -247,3 +248,31 @@ def test_epochs_of_matrices_whose_entries_are_computed(scaled: bool) -> None:
         matrix = ColumnScaled(inner, scale) if scaled else inner
         found = FixedEpochs(kind="fixed_epochs", epochs=3).sensitivity(matrix)
         assert found.kind == "exact" and root_above(best) <= found.value <= np.nextafter(root_above(best), np.inf)
+
+
+def cancelling(rng: np.random.Generator, n: int) -> BufferedMatrix:
+    """Entries near 1e-12 that are differences of numbers near 1: as doubles they keep four digits."""
+    decay = np.tile([1.0, 1.0 - 2.0**-40], (n, 1))
+    inputs = 1 + rng.random((n, 1)) * np.ones(2)
+    return BufferedMatrix(1e-13 * (1 + rng.random(n)), decay, inputs, np.tile([1.0, -1.0], (n, 1)))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_entries_that_cancel_are_enclosed_and_their_selections_bounded(scaled: bool) -> None:
+    rng, n = np.random.default_rng(8), 7
+    for _ in range(5):
+        inner = cancelling(rng, n)
+        scale = 0.5 + rng.random(n) if scaled else np.ones(n)
+        whole = [[x * Fraction(s) for x, s in zip(row, scale, strict=True)] for row in buffered_in_fractions(inner)]
+        matrix = ColumnScaled(inner, scale) if scaled else inner
+        enclosed = entries(matrix)
+        for i, j in zip(*np.tril_indices(n), strict=True):
+            middle = Fraction(enclosed.high[i, j]) + Fraction(enclosed.low[i, j])
+            assert abs(middle - whole[i][j]) <= Fraction(enclosed.error[i, j]) < Fraction(1, 10**28)
+        squared = (sum((sum(row[j] for j in p) ** 2 for row in whole), Fraction(0)) for p in min_sep_patterns(n, 2, 3))
+        best = max(squared)
+        found = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(matrix)
+        assert root_above(best) <= found.value <= 1.3 * root_above(best)
+        epochs = FixedEpochs(kind="fixed_epochs", epochs=n).sensitivity(matrix)
+        together = sum((sum(row, Fraction(0)) ** 2 for row in whole), Fraction(0))
+        assert root_above(together) <= epochs.value <= root_above(together) * (1 + 1e-15)
