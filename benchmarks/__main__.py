@@ -20,7 +20,19 @@ from benchmarks.report import Machine, Report
 
 NAMES = tuple(
     name
-    for name in ("single", "epochs", "banded", "toeplitz", "power", "service", "noise", "rows", "figure3", "peer")
+    for name in (
+        "single",
+        "epochs",
+        "banded",
+        "toeplitz",
+        "power",
+        "exactness",
+        "service",
+        "noise",
+        "rows",
+        "figure3",
+        "peer",
+    )
     if find_spec(f"benchmarks.{name}")
 )
 FETCHING = ("peer",)
