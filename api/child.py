@@ -1,8 +1,8 @@
 """`python -m api.child`: one solve in a process of its own.
 
-It reads one JSON line `{"spec": ..., "store": ...}` from stdin, solves, certifies, writes the file, reads it back,
-recomputes the certificate from those bytes, and publishes them in the store; nothing is visible there before. On
-stdout it says how far it is and how it ended (api/supervisor.py has the protocol).
+It reads one JSON line `{"spec": ..., "store": ...}` from stdin, solves, certifies, writes the file, has it checked by
+yet another process (api/proof.py), and publishes it in the store; nothing is visible there before. On stdout it says
+how far it is and how it ended (api/supervisor.py has the protocol).
 """
 
 from __future__ import annotations
@@ -10,17 +10,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from functools import partial
+from typing import IO, Any
 
 from factorize.errors import FactorizeError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from factorize.factorization import Factorization
-    from factorize.spec import Spec
 
 
 def main() -> int:
@@ -49,9 +42,10 @@ def solve(document: dict[str, Any], url: str, out: IO[str]) -> str:
         The digest of what is stored.
 
     Raises:
-        FactorizeError: nothing was stored, or what was stored does not hold.
+        FactorizeError: nothing was stored.
     """
     import solvers
+    from api.proof import prove
     from factorize.solution import Progress
     from factorize.spec import parse_spec
     from factorize.store import open_store
@@ -61,36 +55,9 @@ def solve(document: dict[str, Any], url: str, out: IO[str]) -> str:
 
     store = open_store(url)
     spec = store.bind(parse_spec(document))
-    checked = read_back(solvers.solve(spec, progress=report))
-    digest: str = store.put(checked)["digest"]
+    found = solvers.solve(spec, progress=report)
+    digest: str = store.put(found, check=partial(prove, store=store.url))["digest"]
     return digest
-
-
-def read_back(found: Factorization) -> Factorization:
-    """Return the factorization that the written bytes hold, its certificate recomputed from them.
-
-    The file is a temporary one (TMPDIR).
-
-    Raises:
-        CertificateError: they do not hold what the manifest claims.
-        CorruptObject: other bytes were read than written.
-    """
-    from factorize.factorization import load
-
-    with tempfile.TemporaryDirectory(prefix="factorize-") as folder:
-        path = Path(folder) / "file.safetensors"
-        found.save(path)
-        read = load(path, matrices=user_matrices(found.spec))
-    read.verify()
-    return read
-
-
-def user_matrices(spec: Spec) -> dict[str, np.ndarray]:
-    """Return the numbers of the user's matrices that a spec is bound to, by sha256."""
-    from factorize.workloads import UserMatrix
-
-    parts = (spec.workload, spec.optimize_for)
-    return {part.sha256: part.array for part in parts if isinstance(part, UserMatrix) and part.sha256 is not None}
 
 
 def _own_stdout() -> IO[str]:

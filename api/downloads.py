@@ -21,7 +21,9 @@ router = APIRouter(default_response_class=Response)
 
 
 @router.head("/v1/blobs/{sha256}", include_in_schema=False)
-@router.get("/v1/blobs/{sha256}", responses=answers(200, 206, 304, 404, 416, 503, media="application/octet-stream"))
+@router.get(
+    "/v1/blobs/{sha256}", responses=answers(200, 206, 304, 404, 410, 416, 503, media="application/octet-stream")
+)
 async def get_blob(request: Request, service: RunningService, sha256: str) -> Response:
     """Give a file, or one range of it."""
     try:

@@ -52,6 +52,7 @@ KINDS: dict[str, Kind] = {
     "method-not-allowed": Kind(405, "Method not allowed", "The Allow header lists what may be done here."),
     "request-timeout": Kind(408, "Request timeout", "The request did not arrive in time; send it again, faster."),
     "finished": Kind(409, "Job has finished", "Only a queued or running job can be cancelled."),
+    "revoked": Kind(410, "Revoked", "The operator took this result back; `reason` says why. Post its spec again."),
     "length-required": Kind(411, "Length required", "An upload declares its Content-Length."),
     "too-much-data": Kind(413, "Body too large", "The body is larger than the limit that the detail states."),
     "compressed-body": Kind(415, "Compressed body", "Bodies are read as they are; send them without Content-Encoding."),
@@ -75,6 +76,7 @@ _TABLE: tuple[tuple[type[tree.FactorizeError], str], ...] = (
     (tree.InvalidParameter, "invalid-parameter"),
     (tree.NotFound, "not-found"),
     (tree.CorruptObject, "corrupt-object"),
+    (tree.Revoked, "revoked"),
     (tree.StoreError, "unavailable"),
     (tree.ServiceError, "unavailable"),
 )
@@ -151,6 +153,8 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
     extra: dict[str, Any] = {}
     if isinstance(error, AboveCapacity):
         extra["estimate"] = dict(error.estimate)
+    elif isinstance(error, tree.Revoked):
+        extra |= {"digest": error.digest, "reason": error.reason}
     elif isinstance(error, tree.InvalidSpec):
         extra["errors"] = [{"pointer": v.pointer, "detail": v.message} for v in error.violations]
     elif isinstance(error, tree.InvalidParameter) and error.field:

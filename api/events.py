@@ -25,7 +25,7 @@ router = APIRouter(default_response_class=Response)
 
 @router.get(
     "/v1/factorizations/{name}/events",
-    responses=answers(200, 404, media="text/event-stream", schema={"type": "string"}),
+    responses=answers(200, 404, 410, media="text/event-stream", schema={"type": "string"}),
 )
 async def get_events(request: Request, service: RunningService, name: str) -> Response:
     """Follow a job: `progress` events, then one of `done`, `failed` or `cancelled`, after which the stream ends.

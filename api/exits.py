@@ -16,6 +16,7 @@ from factorize.errors import (
     InvalidParameter,
     InvalidSpec,
     NotFound,
+    Revoked,
     ServiceError,
     ServiceUnreachable,
     SolveFailed,
@@ -42,6 +43,7 @@ _CODES: tuple[tuple[type[FactorizeError], ExitCode], ...] = (
     (CertificateError, ExitCode.SOLVE_FAILED),
     (StoreUnavailable, ExitCode.SOLVE_FAILED),
     (CorruptObject, ExitCode.VERIFICATION_FAILED),
+    (Revoked, ExitCode.VERIFICATION_FAILED),
     (ServiceUnreachable, ExitCode.UNREACHABLE),
 )
 
@@ -79,7 +81,7 @@ def exit_code(error: Exception) -> ExitCode:
 def _service_code(error: ServiceError) -> ExitCode:
     """A problem that the service answered with: its own words decide, then its status."""
     kind = str(error.problem.get("type", ""))
-    if kind.endswith("corrupt-object"):
+    if kind.endswith(("corrupt-object", "revoked")):
         return ExitCode.VERIFICATION_FAILED
     if error.status is not None and 400 <= error.status < 500:
         return ExitCode.USAGE

@@ -1,6 +1,6 @@
 """One spec from question to stored answer, solved in this process: what `factorize solve` and `batch` run.
 
-The same steps as behind HTTP (name the mechanism, look into the store, solve, certify, read back, recompute, publish),
+The same steps as behind HTTP (name the mechanism, look into the store, solve, certify, write, check the file, publish),
 without a job: whoever started the command waits for it, and Ctrl-C ends it. Results appear in the store whole or not at
 all, so an interrupt at any moment leaves what was finished and nothing else.
 """
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import solvers
-from api.child import read_back
+from api.proof import prove
 from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
@@ -54,14 +55,14 @@ def obtain(planned: Plan, store: Store, *, progress: ProgressCallback) -> dict[s
     Raises:
         TooLarge: the estimate is above this machine's memory; nothing was allocated (from `solvers`).
         SolveFailed: the solver stopped without an answer.
-        CertificateError: its answer does not hold, or reads back as another one.
+        CertificateError: its answer does not hold, or what was written does not.
         NotFound: the numbers of a user's matrix are neither in the spec nor in the store.
         StoreUnavailable, CorruptObject: from the store.
     """
     if planned.known is not None:
         return store.manifest(planned.known)
     solved = solvers.solve(bound(planned.spec, store), progress=progress)
-    return store.put(read_back(solved))
+    return store.put(solved, check=partial(prove, store=store.url))
 
 
 def bound(spec: Spec, store: Store) -> Spec:

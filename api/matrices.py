@@ -30,7 +30,7 @@ router = APIRouter(default_response_class=Response)
 @router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False)
 @router.get(
     "/v1/factorizations/{name}/matrices/{matrix}",
-    responses=answers(200, 404, 422, 503, media="application/octet-stream"),
+    responses=answers(200, 404, 410, 422, 503, media="application/octet-stream"),
 )
 async def get_rows(
     request: Request,

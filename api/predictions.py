@@ -19,7 +19,7 @@ router = APIRouter(default_response_class=Response)
 
 
 @router.post(
-    "/v1/predict", openapi_extra=json_body("PredictionRequest"), responses=answers(200, 400, 404, 413, 422, 503)
+    "/v1/predict", openapi_extra=json_body("PredictionRequest"), responses=answers(200, 400, 404, 410, 413, 422, 503)
 )
 async def predict(request: Request, service: RunningService) -> Response:
     """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""

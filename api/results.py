@@ -8,13 +8,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
+from api.proof import prove
 from factorize.blobs import Cache, blob_key
 from factorize.encoding import read_json
-from factorize.errors import CorruptObject, InvalidParameter, NotFound, TooLarge
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
 from factorize.records import MAX_RECORD_BYTES
 from factorize.spec import Spec
@@ -126,6 +127,7 @@ class Results:
 
         Raises:
             CorruptObject: it is there and damaged.
+            Revoked: it was taken back.
         """
         known = self._remembered(name)
         if known is not None:
@@ -188,7 +190,8 @@ class Results:
                 return found
             base = self.opened(result)
             _check_memory(base, wanted, limit_mb)
-            manifest = self.store.put(base.with_matrices([name for name in wanted if name != "C"]))
+            larger = base.with_matrices([name for name in wanted if name != "C"])
+            manifest = self.store.put(larger, check=partial(prove, store=self.store.url))
             index[_identity(manifest), wanted] = manifest["digest"]
             return self._result(manifest["digest"], manifest["digest"])
 
@@ -205,7 +208,7 @@ class Results:
     def _result_if_there(self, digest: str | None) -> Result | None:
         if digest is None:
             return None
-        with suppress(NotFound, CorruptObject):
+        with suppress(NotFound, CorruptObject, Revoked):
             found = self._result(digest, digest)
             return found if self._is_there(found) else None
         return None
@@ -222,8 +225,9 @@ class Results:
         return result
 
     def _is_there(self, result: Result) -> bool:
-        """Whether the file is still there and not known to be damaged: a manifest alone is no result."""
-        with suppress(NotFound):
+        """Whether the file is still there, neither damaged nor revoked: a manifest alone is no result."""
+        with suppress(NotFound, Revoked):
+            self.store.revocations.check(result.digest)
             self.store.objects.status(blob_key(result.file))
             return not self.store.blobs.damaged(result.file)
         return False

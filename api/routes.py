@@ -77,7 +77,7 @@ async def list_factorizations(
 
 
 @router.head("/v1/factorizations/{name}", include_in_schema=False)
-@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 503))
+@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 503))
 async def get_factorization(
     request: Request, service: RunningService, name: str, matrices: Matrices = None
 ) -> Response:
@@ -90,7 +90,7 @@ async def get_factorization(
     return manifest_response(request, found, pinned=found.digest == name, headers={})
 
 
-@router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409))
+@router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410))
 async def cancel_factorization(service: RunningService, name: str) -> Response:
     """End a job that is queued or running. Results are never deleted."""
     job = await run_sync(service.cancel, digest_in(name))

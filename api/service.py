@@ -24,7 +24,7 @@ from api.ledger import Ledger
 from api.results import Result, Results
 from api.settings import Settings
 from factorize.encoding import canonical_json
-from factorize.errors import InvalidSpec, InvalidWorkload, NotFound, Violation
+from factorize.errors import InvalidSpec, InvalidWorkload, NotFound, Revoked, Violation
 from factorize.factorization import MatrixName
 from factorize.spec import Spec, parse_spec
 from factorize.store import Store, open_store
@@ -116,8 +116,19 @@ class Service:
         return self.expanded(result, matrices)
 
     def lookup(self, name: str, matrices: Sequence[MatrixName] = ()) -> Result | Job | None:
-        """Return what is known by a digest or a spec digest: a result, else a job, else None."""
-        result = self.results.named(name)
+        """Return what is known by a digest or a spec digest: a result, else a job, else None.
+
+        Raises:
+            Revoked: the result was taken back, and no job is solving its spec anew.
+            CorruptObject: it is damaged.
+        """
+        try:
+            result = self.results.named(name)
+        except Revoked:
+            job = self.ledger.get(name)
+            if job is None or job.state == "done":
+                raise
+            return job
         return self.ledger.get(name) if result is None else self.expanded(result, matrices)
 
     def expanded(self, result: Result, matrices: Sequence[MatrixName]) -> Result:
@@ -228,6 +239,7 @@ class Service:
             return True
         assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form
         with suppress(NotFound):
+            self.store.keep(matrix.sha256)
             return self.store.blob(matrix.sha256).size == 8 * math.prod(matrix.shape)
         return False
 

@@ -19,6 +19,7 @@ FactorizeError
 ├── StoreError
 │   ├── NotFound
 │   ├── CorruptObject           stored bytes do not hash to their name
+│   ├── Revoked                 the operator has taken a result back, and says why
 │   └── StoreUnavailable        no space, no permission, an I/O error; try again
 └── ServiceError                the service answered with a problem, or cannot be reached
     └── ServiceUnreachable
@@ -167,6 +168,23 @@ class CorruptObject(StoreError):
     """Stored bytes do not hash to their name; they are never served."""
 
     slug = "corrupt-object"
+
+
+class Revoked(StoreError):
+    """The operator has taken a result back; it is kept and never given out again.
+
+    Args:
+        message: which, since when and why.
+        digest: of the result.
+        reason: the operator's words.
+    """
+
+    slug = "revoked"
+
+    def __init__(self, message: str, *, digest: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.digest = digest
+        self.reason = reason
 
 
 class StoreUnavailable(StoreError):

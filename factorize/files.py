@@ -85,6 +85,20 @@ class Files:
         """Remove a name."""
         os.unlink(path)
 
+    def lock(self, path: Path, exclusive: bool) -> int:
+        """Open a file and wait for a lock on it, which ends with the descriptor or the process."""
+        descriptor = os.open(path, _READ)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def refresh(self, path: Path) -> None:
+        """Set a file's time to now."""
+        os.utime(path, follow_symlinks=False)
+
     def open(self, path: Path) -> int:
         """Open for reading; a symbolic link is refused (ELOOP)."""
         return os.open(path, _READ)

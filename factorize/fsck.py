@@ -30,6 +30,7 @@ from factorize.records import (
     spec_key,
     user_matrices,
 )
+from factorize.revocation import REVOKED, Revocation, revocation_key
 from factorize.store import MARKER, QUARANTINE, Store
 
 GRACE_SECONDS = 86_400.0
@@ -45,8 +46,11 @@ KINDS = {
     "damaged-entry": "a spec entry does not hash to its own sha256, or is not one",
     "dangling-entry": "a spec entry names a manifest that is missing or damaged",
     "wrong-entry": "a spec entry disagrees with its place or with the manifest that it names",
+    "damaged-revocation": "a revocation does not hash to its own sha256, or is not one; it goes on revoking",
+    "missing-revocation": "a revocation stands under one of its two names only",
     "not-a-file": "a symbolic link or something else stands where an object should be",
     "unreadable": "an object cannot be read: permissions, or the disk",
+    "revoked": "a result that the operator has taken back",
     "orphan-blob": "no manifest names this blob: a matrix that no spec uses yet, or what a crash left",
     "orphan-manifest": "no spec entry names this manifest: a later answer to a spec, found by its own digest",
     "unindexed": "a spec entry is missing that a manifest calls for",
@@ -54,7 +58,7 @@ KINDS = {
     "writable": "an object has write permission",
     "foreign": "a file that is none of the store's",
 }
-ERRORS = frozenset(list(KINDS)[:11])
+ERRORS = frozenset(list(KINDS)[:13])
 
 _BLOBS = "blobs"
 _SHARDED = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
@@ -63,6 +67,7 @@ _PLACES = {
     FAMILIES: re.compile(rf"{FAMILIES}/{_SHARDED}/[0-9a-f]{{64}}\.json"),
     MANIFESTS: re.compile(rf"{MANIFESTS}/{_SHARDED}\.json"),
     _BLOBS: re.compile(rf"{_BLOBS}/sha256/{_SHARDED}"),
+    REVOKED: re.compile(rf"{REVOKED}/{_SHARDED}\.json"),
 }
 
 
@@ -160,6 +165,7 @@ class _Check:
     unread: set[str] = field(default_factory=set)
     entries: dict[str, SpecEntry] = field(default_factory=dict)
     manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    revoked: set[str] = field(default_factory=set)
 
     def run(self) -> None:
         # Listed against the order of publication, so that whatever a listed object names was there before.
@@ -171,6 +177,7 @@ class _Check:
         self._check_manifests({entry.key for entry in listed[_BLOBS]})
         for entry in (*listed[SPECS], *listed[FAMILIES]):
             self._check_entry(entry)
+        self._check_revocations(listed[REVOKED])
         self._check_index()
         self._find_orphans(listed[_BLOBS])
         self._check_others()
@@ -230,11 +237,36 @@ class _Check:
         else:
             self._find("wrong-entry", key, f"it is not the entry of its manifest {entry.digest}", self._quarantine)
 
+    def _check_revocations(self, listed: list[Entry]) -> None:
+        """See that every revocation stands whole at its two places; one that is damaged is never taken away."""
+        sound: dict[str, Revocation] = {}
+        damaged: dict[str, str] = {}
+        self.revoked = {entry.key for entry in listed}
+        for entry in listed:
+            with self._reading(entry, "damaged-revocation"):
+                try:
+                    sound[entry.key] = self.store.revocations.read(entry.key)
+                except CorruptObject as error:
+                    damaged[entry.key] = f"{error}; it goes on revoking"
+        for revocation in {found.digest: found for found in sound.values()}.values():
+            for key in set(revocation.keys) - set(sound) - self.unread:
+                kind = "damaged-revocation" if key in damaged else "missing-revocation"
+                message = f"the revocation of {revocation.digest} is whole under its other name"
+                self._find(kind, key, message, partial(self._record, revocation))
+                damaged.pop(key, None)
+            self.revoked |= set(revocation.keys)
+        for key, message in damaged.items():
+            self._find("damaged-revocation", key, f"{message}; revoke the result again")
+        for manifest in self.manifests.values():
+            if revocation_key(manifest["digest"]) in self.revoked:
+                self._find("revoked", manifest_key(manifest["digest"]), "kept, and not given out any more")
+
     def _check_index(self) -> None:
         """See that every spec that a manifest answers has its two entries; the earliest answer gets them."""
         answers: dict[str, SpecEntry] = {}
         for manifest in sorted(self.manifests.values(), key=lambda each: (str(each.get("created")), each["digest"])):
-            answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
+            if revocation_key(manifest["digest"]) not in self.revoked:
+                answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
         for spec_digest, first in answers.items():
             named = self.entries.get(spec_key(spec_digest), first)
             for key in set(named.keys) - set(self.entries) - self.unread:
@@ -307,6 +339,10 @@ class _Check:
 
     def _enter(self, entry: SpecEntry, _key: str) -> str:
         self.store.enter(entry)
+        return "rebuilt"
+
+    def _record(self, revocation: Revocation, _key: str) -> str:
+        self.store.record(revocation)
         return "rebuilt"
 
     def _remove(self, key: str) -> str:

@@ -10,6 +10,7 @@ from factorize.errors import CorruptObject, NotFound
 from factorize.manifest import StoredFile
 from factorize.objects import Objects
 from factorize.records import SpecEntry, family_digest, family_folder, manifest_key, read_entry, read_manifest, spec_key
+from factorize.revocation import Revocations
 from factorize.spec import Spec
 
 _CACHE_BYTES = 1 << 26
@@ -41,6 +42,7 @@ class Index:
     def __init__(self, objects: Objects, blobs: Blobs) -> None:
         self._objects = objects
         self._blobs = blobs
+        self._revocations = Revocations(objects)
         self._manifests: Cache[StoredManifest] = Cache(_CACHE_BYTES, lambda manifest: len(manifest.text))
 
     def manifest(self, digest: str) -> StoredManifest:
@@ -60,9 +62,11 @@ class Index:
         return known
 
     def entry(self, key: str) -> SpecEntry | None:
-        """Return the spec entry at a key, or None if it or what it names is missing or damaged."""
+        """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""
         try:
             entry = read_entry(self.read(key), key)
+            if self._revocations.find(entry.digest) is not None:
+                return None
             manifest = self.manifest(entry.digest)
             size = self._objects.status(blob_key(manifest.file.sha256)).size
         except (NotFound, CorruptObject):
@@ -78,6 +82,14 @@ class Index:
         """Return the digest that answers exactly this spec, or None."""
         entry = self.entry(spec_key(spec_digest))
         return None if entry is None else entry.digest
+
+    def revoked_answer(self, spec_digest: str) -> str | None:
+        """Return the digest that a spec's entry names if that was revoked, or None."""
+        try:
+            entry = read_entry(self.read(spec_key(spec_digest)), spec_digest)
+        except (NotFound, CorruptObject):
+            return None
+        return None if self._revocations.find(entry.digest) is None else entry.digest
 
     def find(self, spec: Spec) -> str | None:
         """Return the digest that answers this spec or a tighter one; see `Store.find`."""

@@ -23,6 +23,7 @@ from factorize.files import Files
 
 STAGING = "tmp"
 Kind = Literal["file", "directory", "symlink", "other"]
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
@@ -82,6 +83,12 @@ class Objects(Protocol):
 
     def protect(self, key: str) -> None:
         """Make an object read-only."""
+
+    def refresh(self, key: str) -> None:
+        """Make an object count as new, or raise NotFound."""
+
+    def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
+        """Keep exclusive holders of an object's lock away from each other and from shared ones."""
 
 
 class Directory:
@@ -177,6 +184,30 @@ class Directory:
         path = self.root / key
         with _reported(path, NotFound), _closing(self._files, self._files.open(path)) as descriptor:
             self._files.seal(descriptor)
+
+    def refresh(self, key: str) -> None:
+        """Set the file's time to now."""
+        path = self.root / key
+        with _reported(path, NotFound):
+            self._files.refresh(path)
+
+    @contextmanager
+    def lock(self, key: str, *, exclusive: bool) -> Iterator[None]:
+        """Lock a file, across processes and threads; where the file system has no locks, shared holders go on."""
+        path = self.root / key
+        descriptor = None
+        with _reported(path):
+            try:
+                descriptor = self._files.lock(path, exclusive)
+            except OSError as error:
+                if exclusive or error.errno not in _NO_LOCKS:
+                    raise
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                with suppress(OSError):  # it is let go of all the same
+                    self._files.close(descriptor)
 
     def _folder(self, path: Path) -> None:
         """Create a folder and its parents so that a crash cannot lose them, once per folder and process."""
@@ -314,6 +345,8 @@ def _remedy(number: int | None) -> str:
         return "nothing was published; free space and try again"
     if number in (errno.EMFILE, errno.ENFILE):
         return "raise the limit of open files (ulimit -n) and try again"
+    if number in _NO_LOCKS:
+        return "the file system has no locks, so nothing can be removed safely; stop what writes, or use another"
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "check the permissions and that the file system is writable and has hard links, and try again"
     return "check the disk, run fsck, and try again"

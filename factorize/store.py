@@ -7,10 +7,12 @@ Layout (docs/store.md):
     manifests/ab/<digest>.json                    manifests
     specs/ab/<spec_digest>.json                   which digest answers a spec
     families/ab/<family>/<spec_digest>.json       the same entry, to be found from a spec with another tolerance
+    revoked/ab/<digest or sha256>.json            results that were taken back, and why
     tmp/  quarantine/                             files on their way in; what fsck took out
 
 A put publishes blob, manifest, family entry and spec entry in this order, each whole or not at all, so whatever is
-visible only names what is already there.
+visible only names what is already there. It holds the store's lock meanwhile, together with other puts; `factorize.gc`
+holds it alone.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC, datetime
 from functools import partial
@@ -38,7 +40,7 @@ from factorize.factorization import Factorization, from_tensors, load
 from factorize.files import Files
 from factorize.index import Index
 from factorize.manifest import StoredFile
-from factorize.objects import Directory, Objects, Reader, make_root
+from factorize.objects import Directory, Objects, Reader, Staged, make_root
 from factorize.records import (
     MANIFESTS,
     SpecEntry,
@@ -47,6 +49,7 @@ from factorize.records import (
     seal,
     user_matrices,
 )
+from factorize.revocation import Revocation, Revocations, check_reason, revocation_key, same_claim
 from factorize.spec import Spec
 from factorize.workloads import UserMatrix
 from factorize.workloads.matrix import from_array
@@ -54,6 +57,10 @@ from factorize.workloads.matrix import from_array
 FORMAT = {"format": "factorize-store", "version": 1}
 MARKER = "store.json"
 QUARANTINE = "quarantine"
+
+Check = Callable[[Path], Mapping[str, Any]]
+"""Looks at a written file from outside (api/proof.py) and returns `digest` and `sha256` of what it has read, with what
+it has checked; raises where a claim does not hold."""
 
 
 class Store:
@@ -69,9 +76,10 @@ class Store:
         self.objects = objects
         self.url = url
         self.blobs = Blobs(objects, cache_bytes=cache_bytes)
+        self.revocations = Revocations(objects)
         self.index = Index(objects, self.blobs)
 
-    def put(self, factorization: Factorization) -> dict[str, Any]:
+    def put(self, factorization: Factorization, *, check: Check | None = None) -> dict[str, Any]:
         """Store a factorization and return its manifest, with `files`.
 
         The file is written, synced, read back and compared before it gets its name. Putting the same bytes again
@@ -79,18 +87,63 @@ class Store:
         `digest_of` names; the others are reached by their own digest. Damaged objects in the way are moved to
         quarantine and replaced.
 
+        Args:
+            factorization: what to store.
+            check: has the last word on the written file; what it has checked is kept as `files[0].proof`.
+
         Raises:
+            CertificateError: the check refused the file (from `check`).
             CorruptObject: what was read back is not what was written.
+            Revoked: these bytes were taken back.
             StoreUnavailable: the medium refused; the store is as before, but for objects that nothing names.
         """
         digest = factorization.digest
-        self._put_matrices(factorization)
-        if not self._intact(digest):
-            file = self._put_file(factorization)
-            manifest = {**_lasting(factorization.manifest), "files": [file], "created": _now()}
-            self._publish(manifest_key(digest), seal(manifest), lambda: self._intact(digest))
-        self.enter(self.index.manifest(digest).entry)
+        self.revocations.check(digest)
+        with self._written(factorization, check) as written, self.objects.lock(MARKER, exclusive=False):
+            self._put_matrices(factorization)
+            if written is not None:
+                staged, file = written
+                key = blob_key(file["sha256"])
+                self._settle(key, lambda: self.objects.put(key, staged), lambda: self._sound(file["sha256"]))
+                manifest = {**_lasting(factorization.manifest), "files": [file], "created": _now()}
+                self._publish(manifest_key(digest), seal(manifest), lambda: self._intact(digest))
+            self.enter(self._entry_of(digest))
         return self.manifest(digest)
+
+    def revoke(self, digest: str, reason: str) -> list[Revocation]:
+        """Take a result back, and those that store further matrices beside the same C; nothing is deleted.
+
+        From now on every address of them answers with the reason, and their spec counts as unanswered.
+
+        Args:
+            digest: of the result; revoking again changes nothing.
+            reason: one line.
+
+        Raises:
+            InvalidParameter: no reason.
+            NotFound: no such result.
+            StoreUnavailable: the medium refused; do it again.
+        """
+        reason = check_reason(reason)
+        shared = same_claim(json.loads(self.index.manifest(digest).text))
+        found = []
+        for manifest in self._manifests():
+            if same_claim(manifest) == shared:
+                revocation = self._revocation(manifest, reason)
+                self.record(revocation)
+                found.append(revocation)
+        return found
+
+    def _revocation(self, manifest: Mapping[str, Any], reason: str) -> Revocation:
+        """Return the revocation that stands already, or a new one."""
+        with suppress(NotFound, CorruptObject):
+            return self.revocations.read(revocation_key(manifest["digest"]))
+        return Revocation(manifest["digest"], StoredFile.of(manifest).sha256, manifest["spec_digest"], reason, _now())
+
+    def record(self, revocation: Revocation) -> None:
+        """Publish a revocation at its two places, unless sound ones are there."""
+        for key in revocation.keys:
+            self._publish(key, revocation.sealed(), partial(self.revocations.sound, key))
 
     def find(self, spec: Spec) -> str | None:
         """Return the digest that answers a spec with a named mechanism, or None.
@@ -109,17 +162,20 @@ class Store:
 
         Raises:
             NotFound: neither is known.
+            Revoked: it was taken back, and the spec has no other answer.
             CorruptObject: the stored manifest is damaged.
         """
         return json.loads(self.manifest_bytes(digest))
 
     def manifest_bytes(self, digest: str) -> bytes:
         """Return the canonical JSON of a manifest; see `manifest`."""
+        self.revocations.check(digest)
         try:
             return self.index.manifest(digest).text
         except NotFound:
             answer = self.digest_of(digest)
             if answer is None:
+                self.revocations.check(self.index.revoked_answer(digest) or digest)
                 message = f"no factorization has the digest or spec digest {digest}; solve its spec first"
                 raise NotFound(message) from None
             return self.index.manifest(answer).text
@@ -144,7 +200,8 @@ class Store:
         return from_tensors(_lasting(manifest), tensors, matrices=matrices)
 
     def blob(self, sha256: str) -> Blob:
-        """Return a blob for verified reading; see `Blobs.open`."""
+        """Return a blob for verified reading; see `Blobs.open`. Raises Revoked for the file of a revoked result."""
+        self.revocations.check(sha256)
         return self.blobs.open(sha256)
 
     def put_matrix(self, array: np.ndarray) -> str:
@@ -159,9 +216,16 @@ class Store:
         """
         named = from_array(array)
         sha256 = str(named.sha256)
-        if not self._sound(sha256):
+        if self._sound(sha256):
+            self.keep(sha256)
+        else:
             self._publish(blob_key(sha256), raw_bytes(named.array), lambda: self._sound(sha256))
         return sha256
+
+    def keep(self, sha256: str) -> None:
+        """Let the grace of a blob that nothing names yet start anew (`factorize.gc`)."""
+        with suppress(NotFound):
+            self.objects.refresh(blob_key(sha256))
 
     def matrix(self, sha256: str, shape: tuple[int, int] | list[int]) -> np.ndarray:
         """Return a user's matrix, verified and read-only.
@@ -194,22 +258,18 @@ class Store:
     def items(
         self, *, workload: str | None = None, n: int | None = None, after: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Iterate over the sound manifests, by digest.
+        """Iterate over the sound manifests, by digest; revoked ones are passed over.
 
         Args:
             workload: only those of this kind of workload.
             n: only those with this many steps.
             after: only those whose digest sorts after this one (where a page ended).
         """
-        for entry in self.objects.list(MANIFESTS):
-            digest = entry.key.rsplit("/", 1)[-1].removesuffix(".json")
-            if after is not None and digest <= after:
-                continue
-            with suppress(NotFound, CorruptObject, InvalidParameter):
-                manifest = self.manifest(digest)
-                given = manifest["spec"]["workload"]
-                if workload in (None, given["kind"]) and n in (None, given.get("n", given.get("shape", [0])[-1])):
-                    yield manifest
+        for manifest in self._manifests(after):
+            given = manifest["spec"]["workload"]
+            fits = workload in (None, given["kind"]) and n in (None, given.get("n", given.get("shape", [0])[-1]))
+            if fits and self.revocations.find(manifest["digest"]) is None:
+                yield manifest
 
     def quarantine(self, key: str) -> None:
         """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""
@@ -241,6 +301,19 @@ class Store:
         for key in entry.keys:
             self._publish(key, entry.sealed(), partial(self.index.sound, key))
 
+    def _manifests(self, after: str | None = None) -> Iterator[dict[str, Any]]:
+        for entry in self.objects.list(MANIFESTS):
+            digest = entry.key.rsplit("/", 1)[-1].removesuffix(".json")
+            if after is None or digest > after:
+                with suppress(NotFound, CorruptObject, InvalidParameter):
+                    yield json.loads(self.index.manifest(digest).text)
+
+    def _entry_of(self, digest: str) -> SpecEntry:
+        try:
+            return self.index.manifest(digest).entry
+        except NotFound:
+            raise StoreUnavailable(f"the result {digest} was deleted while it was stored again; try again") from None
+
     def _intact(self, digest: str) -> bool:
         """Whether manifest and file are there and hash to their names, read anew; a damaged file is moved away."""
         try:
@@ -267,20 +340,30 @@ class Store:
             else:
                 self.matrix(sha256, shape)
 
-    def _put_file(self, factorization: Factorization) -> dict[str, Any]:
-        """Write, read back and publish the safetensors file; return its entry of the manifest."""
+    @contextmanager
+    def _written(
+        self, factorization: Factorization, check: Check | None
+    ) -> Iterator[tuple[Staged, dict[str, Any]] | None]:
+        """Write the safetensors file, read it back and have it checked; None if the store has it already.
+
+        With the file comes its entry of the manifest.
+        """
+        if self._intact(factorization.digest):
+            yield None
+            return
         plain = copy(factorization)
         plain.manifest = _lasting(factorization.manifest)
         with self.objects.stage() as staged:
             staged.produce(plain.save)
-            if load(staged.path, matrices=_bound_matrices(plain.spec)).digest != factorization.digest:
-                message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
-                raise CorruptObject(message)
+            staged.sync()
+            proof = dict(check(staged.path)) if check else {}
+            digest = proof.pop("digest") if check else load(staged.path, matrices=_bound_matrices(plain.spec)).digest
             with staged.open() as reader:
                 file = _describe(reader)
-            key = blob_key(file["sha256"])
-            self._settle(key, lambda: self.objects.put(key, staged), lambda: self._sound(file["sha256"]))
-        return file
+            if digest != factorization.digest or proof.pop("sha256", file["sha256"]) != file["sha256"]:
+                message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
+                raise CorruptObject(message)
+            yield staged, file | ({"proof": proof} if proof else {})
 
     def _publish(self, key: str, data: bytes | memoryview, intact: Callable[[], bool]) -> None:
         with self.objects.stage() as staged:

@@ -65,7 +65,12 @@ class WatchedFiles(Files):
 
 def _watched(name: str) -> Callable[..., Any]:
     def call(self: WatchedFiles, *arguments: Any) -> Any:
-        self._before(name)
+        try:
+            self._before(name)
+        except OSError:
+            if name == "close":
+                Files.close(self, *arguments)  # the kernel lets go of a descriptor whatever close says
+            raise
         return getattr(Files, name)(self, *arguments)
 
     return call

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from api.commands.options import Output, StoreUrl
 from api.commands.sources import open_results, read_spec
 from api.commands.text import describe_manifest
 from api.terminal import OutputForm, emit
-from factorize.errors import CertificateError, InvalidStrategy
+from factorize.errors import InvalidStrategy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,15 +35,14 @@ def add(strategy: StrategyArgument, spec: SpecOption, store: StoreUrl = None, ou
 
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
     """
-    from api.child import read_back
+    from api.proof import prove
     from factorize.exact import read_array
 
     array = read_array(strategy)
     asked = read_spec(spec)
     results = open_results(store, create=True)
     found = certified(array, asked, results)
-    _check_exactly(found)
-    manifest = results.put(read_back(found))
+    manifest = results.put(found, check=partial(prove, store=results.url, strict=True))
     emit(output, manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)")
 
 
@@ -84,23 +83,3 @@ def _structured(array: np.ndarray) -> Matrix:
     if len(checked) > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():
         return ToeplitzMatrix(checked[:, 0], len(checked))
     return DenseMatrix(checked)
-
-
-def _check_exactly(found: Factorization) -> None:
-    """Run the exact checker over the bytes that will be stored.
-
-    Raises:
-        CertificateError: a claim is not supported.
-        TooLarge: the sensitivity cannot be evaluated exactly at this size.
-    """
-    from factorize.exact import check_factor_file
-    from factorize.workloads import UserMatrix
-
-    workload = found.spec.workload
-    user = {str(workload.sha256): workload.array} if isinstance(workload, UserMatrix) else {}
-    with tempfile.TemporaryDirectory(prefix="factorize-") as folder:
-        path = Path(folder) / "added.safetensors"
-        found.save(path)
-        report = check_factor_file(path.read_bytes(), user=user)
-    if not report.supported:
-        raise CertificateError("; ".join(report.failed))

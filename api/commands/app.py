@@ -15,6 +15,7 @@ from api.commands.add import add
 from api.commands.batch import batch
 from api.commands.calibrate import calibrate
 from api.commands.fsck import fsck
+from api.commands.gc import gc, revoke
 from api.commands.get import get
 from api.commands.plot import plot
 from api.commands.predict import plan, predict
@@ -26,7 +27,7 @@ from api.terminal import OutputForm, emit, remark
 from factorize.errors import FactorizeError
 
 NAME = "factorize"
-COMMANDS = (solve, batch, add, get, verify, plot, calibrate, predict, plan, serve, fsck)
+COMMANDS = (solve, batch, add, get, verify, plot, calibrate, predict, plan, serve, fsck, gc, revoke)
 
 app = typer.Typer(
     name=NAME,

@@ -11,7 +11,6 @@ from factorize.errors import UnsupportedProblem
 COMMANDS = {
     "compare": "compare all mechanisms that fit a spec",
     "worker": "run a worker of a cluster",
-    "gc": "remove what nothing names",
 }
 GROUPS = {
     "jobs": {"ls": "list jobs", "show": "show a job", "watch": "follow a job", "cancel": "cancel a job"},

@@ -1,0 +1,136 @@
+"""`python -m api.proof`: checks a written factor file before it is published, in a process that has not solved.
+
+The process reads the file's bytes and nothing else of the solve, re-derives every claim in exact arithmetic
+(`factorize.exact`) and, by other code, in double precision (`factorize.certificate`), and answers with the sha256 of
+what it has read, so that what is published is what was checked. It reads one JSON line from stdin, `{"path", "store",
+"strict"}`, and writes one to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from factorize.errors import CertificateError, CorruptObject, FactorizeError, LimitExceeded, StoreUnavailable, TooLarge
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from factorize.exact import Report
+
+WHOLE = 1024
+"""Longest n for which B C - A, losses and lower bound are proved before publication: 3 s there, 18 s at 2048."""
+
+_ERRORS = {error.slug: error for error in (CertificateError, CorruptObject, StoreUnavailable, TooLarge)}
+
+
+def prove(path: Path, *, store: str, strict: bool = False) -> dict[str, Any]:
+    """Have a factor file checked by another process.
+
+    Args:
+        path: the file.
+        store: URL of the store that has the numbers of users' matrices.
+        strict: whether everything is proved that can be, however long it takes, and a sensitivity that cannot be is
+            refused.
+
+    Returns:
+        `digest` and `sha256` of what was read, `checked` and `not_checked` in sentences, `release` and `seconds`.
+
+    Raises:
+        CertificateError: a claim does not hold.
+        CorruptObject: the bytes are not those of a factor file.
+        TooLarge: the sensitivity cannot be evaluated exactly at this size, and `strict` asks for it.
+        LimitExceeded: the checker ended without an answer.
+    """
+    request = json.dumps({"path": os.fspath(path), "store": store, "strict": strict}) + "\n"
+    done = subprocess.run((sys.executable, "-m", "api.proof"), input=request, capture_output=True, text=True)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.strip().splitlines()[-1:] or ["it was killed, perhaps for memory"]
+        message = f"the checker ended with status {done.returncode} and without an answer: {last[0]}; nothing is stored"
+        raise LimitExceeded(message) from None
+    if "error" in answer:
+        kind, message = answer["error"]
+        raise _ERRORS.get(kind, CertificateError)(message)
+    if answer.pop("failed"):
+        raise CertificateError(f"the exact checker refuses the result, nothing is stored: {answer['refused']}")
+    del answer["refused"]
+    return answer
+
+
+def main() -> int:
+    """Check what stdin asks for and answer on stdout."""
+    started = time.monotonic()
+    request = json.loads(sys.stdin.readline())
+    try:
+        answer = inspect(Path(request["path"]), request["store"], strict=request["strict"])
+    except FactorizeError as error:
+        answer = {"error": [error.slug, str(error)]}
+    else:
+        answer["seconds"] = round(time.monotonic() - started, 3)
+    print(json.dumps(answer))
+    return 0
+
+
+def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
+    """Check a factor file in this process; see `prove`."""
+    from factorize import __version__
+    from factorize.encoding import sha256
+    from factorize.exact.file import read_factor_file
+    from factorize.factorization import load
+    from factorize.manifest import check_manifest
+
+    data = path.read_bytes()
+    manifest = read_factor_file(data).manifest
+    check_manifest(manifest)
+    user = _user_matrices(manifest["spec"], store)
+    load(path, matrices=user).verify()
+    report = _exactly(data, user, strict)
+    report.checked.append("the certificate agrees with one that was computed anew in double precision from the file")
+    return {
+        "digest": manifest["digest"],
+        "sha256": sha256(data),
+        "failed": not report.supported,
+        "refused": "; ".join(report.failed),
+        "checked": report.checked,
+        "not_checked": report.not_checked,
+        "release": __version__,
+    }
+
+
+def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
+    """Run the exact checker, as far as time and memory allow before a publication."""
+    from factorize.exact import Report, check_factor_file
+    from factorize.exact.residual import LARGEST
+
+    try:
+        return check_factor_file(data, user=user, whole=LARGEST if strict else WHOLE)
+    except MemoryError:
+        return check_factor_file(data, user=user, whole=0)
+    except TooLarge as error:
+        if strict:
+            raise
+        return Report(not_checked=[f"the sensitivity in exact arithmetic: {error}"])
+
+
+def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
+    """Return the numbers of the users' matrices that a spec names, from the store."""
+    from factorize.records import user_matrices
+
+    needed = user_matrices(spec)
+    if not needed:
+        return {}
+    from factorize.store import open_store
+
+    results = open_store(store, create=False)
+    return {sha256: results.matrix(sha256, shape) for sha256, shape in needed}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

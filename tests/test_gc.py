@@ -1,0 +1,258 @@
+"""Removal: what nothing names goes when it is old, what a manifest names stays, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import CommandLine
+from store_cases import factorization, failing, flip, path_of, recording, spec, toeplitz
+
+from factorize.blobs import blob_key
+from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
+from factorize.files import Files
+from factorize.fsck import fsck
+from factorize.gc import GRACE_SECONDS, Removed, gc
+from factorize.manifest import StoredFile
+from factorize.objects import STAGING
+from factorize.records import manifest_key
+from factorize.store import Store, open_store
+
+LOWER = [[1.0, 0.0], [2.0, 1.0]]
+DAY = 86_400.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")
+
+
+def age(store: Store, key: str, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path_of(store, key), (then, then))
+
+
+def everything(store: Store) -> set[str]:
+    return {entry.key for entry in store.objects.list()}
+
+
+def removed(found: Removed) -> list[tuple[str, str]]:
+    return [(removal.kind, removal.key) for removal in found.removals]
+
+
+def test_a_store_without_waste_is_left_alone(store):
+    store.put(factorization(of=spec(workload={"kind": "matrix", "rows": LOWER})))
+    store.put(factorization(5))
+    store.put(factorization(5, strategy=toeplitz(5)))
+    before = everything(store)
+    for entry in list(store.objects.list()):
+        age(store, entry.key, 100 * DAY)
+    assert not gc(store).removals and not gc(store, grace_seconds=0).removals
+    assert everything(store) == before
+    assert store.load(factorization(5, strategy=toeplitz(5)).digest)
+
+
+def test_old_waste_goes_and_young_waste_stays(store):
+    store.put(factorization(4))
+    before = everything(store)
+    waste = {}
+    for number, name in enumerate(("old", "young")):
+        waste[name] = [blob_key(store.put_matrix(np.array(LOWER) * (2 + number))), f"{STAGING}/1-{name}"]
+        path_of(store, waste[name][1]).write_bytes(b"left")
+    for key in waste["old"]:
+        age(store, key, GRACE_SECONDS + 60)
+    shown = gc(store, dry_run=True)
+    assert everything(store) == before | set(waste["old"] + waste["young"]), "shown and not removed"
+    found = gc(store)
+    assert removed(found) == removed(shown) == [("unnamed-blob", waste["old"][0]), ("temporary", waste["old"][1])]
+    assert found.bytes == 32 + 4 and not found.dry_run and shown.dry_run
+    assert everything(store) == before | set(waste["young"])
+    assert removed(gc(store, grace_seconds=-60)) == [("unnamed-blob", waste["young"][0])]
+    assert everything(store) == before | {waste["young"][1]}, "a put that runs may own a temporary file"
+    age(store, waste["young"][1], DAY + 60)
+    assert removed(gc(store, grace_seconds=0)) == [("temporary", waste["young"][1])]
+
+
+def test_using_a_matrix_starts_its_grace_anew(store):
+    for use in (lambda name: store.put_matrix(np.array(LOWER)), store.keep):
+        name = store.put_matrix(np.array(LOWER))
+        age(store, blob_key(name), GRACE_SECONDS + 60)
+        use(name)
+        assert not gc(store).removals
+    store.keep("0" * 64)
+
+
+def test_a_damaged_manifest_protects_every_blob(store):
+    manifest = store.put(factorization(4))
+    key = manifest_key(manifest["digest"])
+    flip(path_of(store, key), 77)
+    age(store, blob_key(StoredFile.of(manifest).sha256), 100 * DAY)
+    found = gc(store)
+    assert not found.removals and found.damaged == (key,)
+    with pytest.raises(NotFound, match="damaged"):
+        gc(store, delete=[manifest["digest"]])
+
+
+def test_deleting_a_result_takes_its_entries_and_its_file(store):
+    kept = store.put(factorization(5))
+    rest = everything(store)
+    put = factorization(of=spec(workload={"kind": "matrix", "rows": LOWER}))
+    manifest = store.put(put)
+    shown = gc(store, delete=[put.digest], dry_run=True)
+    found = gc(store, delete=[put.digest])
+    assert [kind for kind, _ in removed(found)] == ["entry", "entry", "manifest", "blob"]
+    assert removed(shown) == removed(found) and found.deleted == (put.digest,)
+    matrix = blob_key(put.spec.workload.canonical().sha256)
+    assert everything(store) == rest | {matrix}, "a user's matrix goes with the grace"
+    assert store.find(put.spec) is None
+    with pytest.raises(NotFound):
+        store.manifest(put.digest)
+    assert open_store(store.url).load(kept["digest"])
+    assert fsck(store).clean
+    assert store.put(put)["files"] == manifest["files"]
+
+
+def test_the_next_answer_takes_the_place_of_a_deleted_one(store):
+    answers = [factorization(4, strategy=toeplitz(4, decay=decay)) for decay in (0.5, 0.25, 0.125)]
+    for each in answers:
+        store.put(each)
+    store.revoke(answers[1].digest, "wrong")
+    gc(store, delete=[answers[0].digest])
+    assert store.digest_of(answers[0].spec_digest) == answers[2].digest
+    gc(store, delete=[answers[2].digest])
+    assert store.digest_of(answers[0].spec_digest) is None
+    assert fsck(store).clean
+
+
+def test_a_revocation_outlives_what_it_revokes(store):
+    manifest = store.put(factorization(4))
+    store.revoke(manifest["digest"], "wrong")
+    gc(store, delete=[manifest["digest"]], grace_seconds=0)
+    for ask in (lambda: store.manifest(manifest["digest"]), lambda: store.blob(StoredFile.of(manifest).sha256)):
+        with pytest.raises(Revoked):
+            ask()
+    with pytest.raises(Revoked):
+        store.put(factorization(4))
+    assert fsck(store).clean
+
+
+def test_retention_deletes_by_age(store):
+    manifests = [store.put(factorization(n)) for n in (3, 4)]
+    now = datetime.now(UTC)
+    assert not gc(store, created_before=now - timedelta(hours=1)).deleted
+    assert set(gc(store, created_before=now + timedelta(hours=1)).deleted) == {m["digest"] for m in manifests}
+    assert not list(store.items()) and fsck(store).clean
+
+
+def test_what_is_not_there_cannot_be_deleted(store):
+    store.put(factorization(4))
+    before = everything(store)
+    with pytest.raises(NotFound, match="nothing was removed"):
+        gc(store, delete=[factorization(4).digest, "0" * 64])
+    with pytest.raises(InvalidParameter):
+        gc(store, delete=["../x"])
+    assert everything(store) == before
+
+
+def test_a_put_waits_for_a_sweep_and_a_sweep_for_a_put(store):
+    """The blob of a put that has not come to its manifest is never taken for waste, even without any grace."""
+    stop = threading.Event()
+
+    def sweep() -> None:
+        other = open_store(store.url)
+        while not stop.is_set():
+            gc(other, grace_seconds=0)
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    try:
+        for n in range(2, 30):
+            put = factorization(of=spec(workload={"kind": "matrix", "rows": [[1.0, 0.0], [float(n), 1.0]]}))
+            store.put(put)
+            assert store.load(put.digest).digest == put.digest
+    finally:
+        stop.set()
+        thread.join()
+    assert fsck(store).clean and len(list(store.items())) == 28
+
+
+def test_two_of_three_holders_share_the_lock(store):
+    """Shared holders go together, an exclusive one alone."""
+    entered = threading.Event()
+
+    def exclusive() -> None:
+        with open_store(store.url).objects.lock("store.json", exclusive=True):
+            entered.set()
+
+    with store.objects.lock("store.json", exclusive=False), store.objects.lock("store.json", exclusive=False):
+        thread = threading.Thread(target=exclusive)
+        thread.start()
+        assert not entered.wait(0.1)
+    thread.join()
+    assert entered.is_set()
+
+
+class Lockless(Files):
+    """A file system without locks."""
+
+    def lock(self, path: Path, exclusive: bool) -> int:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_without_locks_puts_go_on_and_nothing_is_removed(tmp_path):
+    store = open_store(tmp_path, files=Lockless())
+    store.put(factorization(4))
+    with pytest.raises(StoreUnavailable, match="has no locks"):
+        gc(store)
+
+
+def test_an_error_at_any_call_leaves_a_sound_store(tmp_path):
+    put, other = factorization(4), factorization(4, strategy=toeplitz(4))
+
+    def prepared(name: str) -> Path:
+        store = open_store(tmp_path / name)
+        store.put(put)
+        store.put(other)
+        return tmp_path / name
+
+    files = recording()
+    gc(open_store(prepared("whole"), files=files), delete=[put.digest], grace_seconds=-1)
+    for at, operation in enumerate(files.calls):
+        root = prepared(str(at))
+        try:
+            gc(open_store(root, files=failing(errno.EIO, at)), delete=[put.digest], grace_seconds=-1)
+        except (StoreUnavailable, NotFound):
+            pass
+        else:
+            assert operation in ("close", "unlink", "read", "open", "status"), operation
+        store = open_store(root)
+        report = fsck(store)
+        assert report.clean, (operation, report.findings)
+        assert store.load(other.digest).digest == other.digest
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", lambda descriptor: None)
+            if any(manifest["digest"] == put.digest for manifest in store.items()):
+                gc(store, delete=[put.digest])
+        gc(store, grace_seconds=-1)
+        assert fsck(store).clean and [m["digest"] for m in store.items()] == [other.digest]
+
+
+def test_the_command_line(tmp_path):
+    command = CommandLine(tmp_path)
+    manifest = command("solve", '{"workload": {"kind": "prefix", "n": 4}}', "--output", "json").json()
+    assert "0 objects, 0 bytes removed" in command("gc", "--grace", "0").out
+    shown = command("gc", "--delete", manifest["digest"], "--dry-run", "--output", "json").json()
+    assert shown["deleted"] == [manifest["digest"]] and shown["dry_run"]
+    assert command("verify", manifest["digest"]).code == 0
+    text = command("gc", "--delete", manifest["digest"]).out
+    assert "manifest" in text and "4 objects" in text
+    assert "no factorization" in command("verify", manifest["digest"]).error(2)
+    assert "nothing was removed" in command("gc", "--delete", manifest["digest"]).error(2)
+    command("solve", '{"workload": {"kind": "prefix", "n": 4}}')
+    assert command("gc", "--retention", "0", "--output", "json").json()["deleted"] == [manifest["digest"]]
