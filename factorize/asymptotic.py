@@ -121,10 +121,8 @@ def circle_integral(a: float, b: float) -> float:
     from scipy.special import elliprf, elliprj
 
     modulus_complement = (a / 2) ** 2 / (1 - a / 2) ** 2  # 1 - k^2
-    characteristic = (b**2 * (1 - a) - a**2 * (1 - b)) / (b**2 * (1 - a / 2) ** 2)
-    third = elliprf(0, modulus_complement, 1) + characteristic / 3 * elliprj(
-        0, modulus_complement, 1, 1 - characteristic
-    )
+    rest = (a * (1 - b / 2) / (b * (1 - a / 2))) ** 2  # 1 - characteristic, without cancellation where a is far below b
+    third = elliprf(0, modulus_complement, 1) + (1 - rest) / 3 * elliprj(0, modulus_complement, 1, rest)
     return 2 * a**2 / (b**2 * (1 - a / 2)) * float(third)
 
 

@@ -69,6 +69,13 @@ def test_elliptic_integral_by_quadrature(a: float, b: float) -> None:
     assert circle_integral(a, b) == pytest.approx(2 * np.pi * mean, rel=1e-8)
 
 
+@pytest.mark.parametrize("b", [1e-6, 0.02, 0.5])
+def test_elliptic_integral_far_below_the_learning_rate(b: float) -> None:
+    outer, inner = 2 - b, 2 * np.sqrt(1 - b)  # at a = 0 it is elementary, in cos(w / 2)
+    limit = 8 / (outer * inner) * np.log((outer + inner) / b)
+    assert circle_integral(b * 1e-12, b) == pytest.approx(limit, rel=1e-10)
+
+
 @pytest.mark.parametrize("nu", ["0.001", "0.01", "0.1", "0.5"])
 def test_limiting_sensitivity(vectors: dict[str, Any], nu: str) -> None:
     assert limiting_sensitivity_squared(float(nu)) == pytest.approx(vectors[f"G.gamma2_inf.nu{nu}"]["value"], rel=1e-13)
