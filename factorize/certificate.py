@@ -11,6 +11,7 @@ import numpy as np
 
 from factorize.bounds import LowerBound, lower_bound
 from factorize.class_bounds import class_lower_bound
+from factorize.endless import EndlessMatrix
 from factorize.errors import CertificateError
 from factorize.matrix import Matrix, check_dense
 from factorize.mechanisms import Banded
@@ -22,6 +23,7 @@ from factorize.spec import Spec
 RESIDUAL_LIMIT = 2.0**-40
 _BLOCK_BYTES = 2**26
 _BLOCK_ROWS = 256  # few enough that the zeros to the right of a triangle's rows are left out
+_ENDLESS_CHECK = 4096  # steps of a strategy without end
 _WHOLE_CHECK = 2048  # up to here every row of B is formed, whatever the structure of C
 
 
@@ -36,6 +38,8 @@ class Loss:
         max_error: s max_i sqrt(e_i) (a standard deviation).
         last_iterate: s sqrt(e_last).
         objective: what the spec minimises (a variance; see factorize/objective.py).
+
+    Without end, those that grow with the steps are infinite, and null in documents.
     """
 
     total_squared: float
@@ -74,7 +78,7 @@ class Certificate:
         """Return the contract's JSON form."""
         return {
             "sensitivity": self.sensitivity.document(),
-            "loss": {name: float(value) for name, value in vars(self.loss).items()},
+            "loss": {name: float(value) if math.isfinite(value) else None for name, value in vars(self.loss).items()},
             "lower_bound": self.lower_bound and self.lower_bound.document(),
             "class_lower_bound": self.class_lower_bound and self.class_lower_bound.document(),
             "relative_gap": self.relative_gap,
@@ -94,7 +98,7 @@ class Certificate:
         value = float.fromhex(stated["hex"])
         return cls(
             sensitivity=Sensitivity(value, stated["kind"], stated["rule"], stated["participation"]),
-            loss=Loss(**document["loss"]),
+            loss=Loss(**{name: math.inf if value is None else value for name, value in document["loss"].items()}),
             lower_bound=_bound_from(document["lower_bound"]),
             class_lower_bound=_bound_from(document["class_lower_bound"]),
             relative_gap=document["relative_gap"],
@@ -132,6 +136,8 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
         CertificateError: shapes do not fit, the residual is too large, or a number is not finite and positive.
         TooLarge: the losses would need an n x n array above the limit.
     """
+    if spec.workload.endless or isinstance(strategy, EndlessMatrix):
+        return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
     sensitivity = spec.participation.sensitivity(strategy)
@@ -154,6 +160,46 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
         converged=converged,
         warnings=_warnings(spec, sensitivity, judged, converged, outcome) + decoder.remarks,
     )
+
+
+def _certify_endless(spec: Spec, strategy: Matrix, outcome: Outcome) -> Certificate:
+    """Of prefix sums: the sensitivity is a limit, and every loss grows with the steps, whatever the strategy is.
+
+    Row t of B has the entries b_0, ..., b_t with b_s -> 1 / C(1) > 0, so its squared norm grows like t / C(1)^2.
+    """
+    if not (spec.workload.endless and isinstance(strategy, EndlessMatrix)):
+        raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
+    sensitivity = spec.participation.sensitivity(strategy)
+    rate = (sensitivity.value * strategy.gain) ** 2
+    converged = outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
+    remarks = (
+        "the losses are infinite and stated as null: without end the error of a prefix sum grows under every strategy; "
+        f"here its variance grows by {rate:.6g} a step in the limit",
+        "no lower bound: without end there is no loss to bound",
+        f"the residual is that of the first {_ENDLESS_CHECK} steps",
+    )
+    return Certificate(
+        sensitivity=sensitivity,
+        loss=Loss(*[math.inf] * 6),
+        lower_bound=None,
+        class_lower_bound=None,
+        relative_gap=None,
+        residual=_endless_residual(strategy),
+        converged=converged,
+        warnings=_warnings(spec, sensitivity, None, converged, outcome) + remarks,
+    )
+
+
+def _endless_residual(strategy: EndlessMatrix) -> float:
+    ones = np.ones(_ENDLESS_CHECK)
+    first = strategy.until(_ENDLESS_CHECK)
+    quotient = first.divide(ones)
+    product = None if quotient is None else first.times(quotient)
+    assert product is not None  # Toeplitz matrices divide and multiply series
+    residual = float(np.abs(product - ones).max())
+    if not residual <= RESIDUAL_LIMIT * _ENDLESS_CHECK:
+        raise CertificateError(f"B C differs from A by {residual:.3g} within the first {_ENDLESS_CHECK} steps")
+    return residual
 
 
 def _decode(spec: Spec, strategy: Matrix) -> _Decoder:

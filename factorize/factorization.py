@@ -16,8 +16,16 @@ import numpy as np
 
 from factorize.certificate import Certificate, certify
 from factorize.encoding import canonical_json, read_json, tensor_digest
-from factorize.errors import CertificateError, CorruptObject, FactorizeError, InvalidParameter, TooLarge
-from factorize.layouts import DTYPES, build_matrix, describe
+from factorize.endless import LARGEST_ROW, EndlessMatrix
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    FactorizeError,
+    InvalidParameter,
+    TooLarge,
+    UnsupportedProblem,
+)
+from factorize.layouts import DTYPES, build_matrix, describe, side
 from factorize.manifest import SCHEMA, check_manifest, manifest_digest
 from factorize.matrix import MAX_DENSE, Matrix
 from factorize.solution import Outcome, Solution
@@ -92,8 +100,17 @@ class Factorization:
         workload = self.spec.workload.coefficients
         return None if workload is None else self.strategy.divide(workload)
 
+    @property
+    def endless(self) -> bool:
+        """Whether its matrices have no last row."""
+        return isinstance(self.strategy, EndlessMatrix)
+
     def shape(self, name: MatrixName) -> tuple[int, int]:
-        """Return the shape of C, C_inv or B."""
+        """Return the shape of C, C_inv or B.
+
+        Raises:
+            UnsupportedProblem: the matrix has rows without end; ask `rows` for a range.
+        """
         return (self.spec.workload.m if name == "B" else self.strategy.n, self.strategy.n)
 
     def rows(self, name: MatrixName, start: int, stop: int) -> np.ndarray:
@@ -104,18 +121,23 @@ class Factorization:
             start: first row, from 0.
             stop: one past the last row.
 
+        Returns:
+            Of a matrix without end the columns up to stop - 1, shape (stop - start, stop).
+
         Raises:
             InvalidParameter: unknown name, or rows outside the matrix.
         """
         if name not in MATRIX_NAMES:
             raise InvalidParameter(f"matrix {str(name)[:20]!r} is not one of {', '.join(MATRIX_NAMES)}", field="name")
-        last = self.shape(name)[0]
+        last = LARGEST_ROW if self.endless else self.shape(name)[0]
         if not 0 <= start <= stop <= last:
             raise InvalidParameter(f"rows {start}:{stop} are outside {name}, which has rows 0:{last}", field="rows")
         if name == "C":
             return self.strategy.rows(start, stop)
         if name == "C_inv":
             return self.strategy.inverse_rows(start, stop)
+        if self.endless:
+            return self.strategy.right_solve(toeplitz_rows(np.ones(stop), start, stop))
         if self._decoder_coefficients is not None:
             return toeplitz_rows(self._decoder_coefficients, start, stop)
         return self.strategy.right_solve(self.spec.workload.row_block(start, stop))
@@ -169,6 +191,10 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
         InvalidParameter: unknown name.
         TooLarge: the matrix has no structure and n is above the limit of dense arrays.
     """
+    if base.endless and set(names) - {"C"}:
+        raise UnsupportedProblem(
+            "C_inv and B of a strategy without end are no finite tensors; read their rows in ranges", field="matrices"
+        )
     manifest = {key: value for key, value in base.manifest.items() if key != "files"}
     matrices = {"C": manifest["matrices"]["C"]}
     extra: dict[str, np.ndarray] = {}
@@ -244,7 +270,8 @@ def from_tensors(
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
         found = {name: _checked(name, entry, tensors) for name, entry in manifest["matrices"].items()}
         dual = _checked_dual(manifest.get("dual"), tensors)
-        strategy = build_matrix(manifest["matrices"]["C"]["structure"], found["C"], spec.workload.n)
+        n = None if spec.workload.endless else spec.workload.n
+        strategy = build_matrix(manifest["matrices"]["C"]["structure"], found["C"], n)
         Certificate.from_document(manifest["certificate"])
     except CorruptObject:
         raise
@@ -320,7 +347,7 @@ def _checked_dual(entry: Mapping[str, Any] | None, tensors: Mapping[str, np.ndar
 def _manifest(
     spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], certificate: Certificate, solver: Mapping[str, Any]
 ) -> dict[str, Any]:
-    n = strategy.n
+    n = side(strategy)
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "spec": spec.document(),
@@ -355,7 +382,11 @@ def compare(claimed: Mapping[str, Any], fresh: Certificate) -> None:
         if claimed["sensitivity"][name] != recomputed["sensitivity"][name]:
             raise CertificateError(f"the sensitivity's {name} is claimed as {claimed['sensitivity'][name]!r}")
     for name, value in recomputed["loss"].items():
-        if abs(claimed["loss"][name] - value) > 1e-9 * abs(value):
+        stated = claimed["loss"][name]
+        if stated is None or value is None:
+            if stated is not value:
+                raise CertificateError(f"loss.{name} is claimed as {stated!r}; recomputed {value!r} (null: infinite)")
+        elif abs(stated - value) > 1e-9 * abs(value):
             raise CertificateError(f"loss.{name} is claimed as {claimed['loss'][name]!r}; recomputed {value!r}")
     _compare_bounds(claimed["lower_bound"], recomputed["lower_bound"])
     if claimed["converged"] and not recomputed["converged"]:

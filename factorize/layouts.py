@@ -11,6 +11,7 @@ from factorize.banded import BandedMatrix
 from factorize.blt import BltMatrix
 from factorize.buffered import BufferedMatrix
 from factorize.encoding import tensor_digest
+from factorize.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
 from factorize.errors import CorruptObject
 from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.tree import read_tree
@@ -31,6 +32,12 @@ _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
 }
 
 
+_ENDLESS: dict[str, Callable[[Mapping[str, np.ndarray]], Matrix]] = {
+    "blt": lambda parts: EndlessBlt(parts["theta"], parts["omega"]),
+    "nu_toeplitz": lambda parts: EndlessNuToeplitz(parts["nu"]),
+}
+
+
 def _inner(parts: Mapping[str, np.ndarray], n: int) -> Matrix:
     structure = "dense" if "" in parts else "blt" if "theta" in parts else "toeplitz"
     return build_matrix(structure, parts, n)
@@ -40,24 +47,30 @@ def _buffered(parts: Mapping[str, np.ndarray], middle: str) -> Matrix:
     return BufferedMatrix(parts["diagonal"], parts[middle], parts["input"], parts["output"])
 
 
-def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int) -> Matrix:
+def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None) -> Matrix:
     """Return the matrix that tensors of a structure describe.
 
     Args:
         structure: the contract's name.
         parts: tensors by suffix ('' for a dense matrix).
-        n: side.
+        n: side, or None for rows without end.
 
     Raises:
         CorruptObject: unknown structure, or a tensor is missing.
         InvalidStrategy: the numbers do not make an invertible lower-triangular matrix.
     """
-    if structure not in _BUILDERS:
-        raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(_BUILDERS))}; update factorize")
+    known = _ENDLESS if n is None else _BUILDERS
+    if structure not in known:
+        raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(known))}; update factorize")
     try:
-        return _BUILDERS[structure](parts, n)
+        return _ENDLESS[structure](parts) if n is None else _BUILDERS[structure](parts, n)
     except KeyError as missing:
         raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
+
+
+def side(strategy: Matrix) -> int | None:
+    """Return n, or None for a strategy without end."""
+    return None if isinstance(strategy, EndlessMatrix) else strategy.n
 
 
 def tensor_names(matrix_name: str, suffixes: list[str]) -> list[str]:
@@ -67,7 +80,7 @@ def tensor_names(matrix_name: str, suffixes: list[str]) -> list[str]:
 
 
 def describe(
-    matrix_name: str, structure: str, tensors: Mapping[str, np.ndarray], shape: tuple[int, int]
+    matrix_name: str, structure: str, tensors: Mapping[str, np.ndarray], shape: tuple[int | None, int | None]
 ) -> dict[str, Any]:
     """Return the manifest's entry of one matrix; the digest is over the tensors' raw bytes in the order listed."""
     arrays = list(tensors.values())

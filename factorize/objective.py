@@ -23,6 +23,13 @@ class Objective(Frozen):
     def check(self, m: int) -> None:
         """Raise InvalidParameter if the objective does not fit m outputs."""
 
+    def check_endless(self) -> None:
+        """Raise InvalidParameter if the objective has no meaning without a last output."""
+        raise InvalidParameter(
+            "the objective of an unbounded n is 'mean' or 'max': weights and sums need a last step; leave it out",
+            field="/objective/kind",
+        )
+
     def scale(self, m: int) -> float:
         """Return the constant between ||W B||_F^2 and the objective."""
         return 1.0
@@ -55,6 +62,9 @@ class Mean(Objective):
     """Mean squared error: sens(C)^2 ||B||_F^2 / m."""
 
     kind: Literal["mean"] = "mean"
+
+    def check_endless(self) -> None:
+        """The limit of the means, maybe infinite."""
 
     def scale(self, m: int) -> float:
         """One over the number of outputs."""
@@ -111,6 +121,9 @@ class MaxError(Objective):
     """Largest variance of an output: sens(C)^2 max_i ||B[i, :]||^2."""
 
     kind: Literal["max"]
+
+    def check_endless(self) -> None:
+        """The supremum, maybe infinite."""
 
     def weigh(self, rows: np.ndarray) -> np.ndarray:
         """There is no fixed W."""

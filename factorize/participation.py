@@ -168,7 +168,7 @@ class MinSep(Frozen):
         """
         if self.max_participations is None:
             raise InvalidParticipation(
-                "an unbounded n has unboundedly many participations, and no finite sensitivity; give max_participations",
+                "an unbounded n has no limit of participations, and no finite sensitivity; give max_participations",
                 field="/participation/max_participations",
             )
         return Single() if self.max_participations == 1 else self

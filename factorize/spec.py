@@ -51,11 +51,14 @@ class Spec(Frozen):
             InvalidSpec: the parts do not fit each other.
         """
         found: list[Violation] = []
-        participation = _part(found, "/participation", lambda: self.participation.canonical(self.workload.n))
-        _part(found, "/objective", lambda: self.objective.check(self.workload.m))
-        if self.optimize_for is not None and self.optimize_for.n != self.workload.n:
-            message = f"optimize_for has n={self.optimize_for.n} and workload n={self.workload.n}; both must agree"
-            found.append(Violation("/optimize_for", message))
+        if self.workload.endless:
+            participation = _part(found, "/participation", self.participation.without_end)
+            _part(found, "/objective", self.objective.check_endless)
+            _part(found, "/optimize_for", self._check_horizon)
+        else:
+            participation = _part(found, "/participation", lambda: self.participation.canonical(self.workload.n))
+            _part(found, "/objective", lambda: self.objective.check(self.workload.m))
+            _part(found, "/optimize_for", self._check_steps)
         if found:
             raise InvalidSpec(found)
         changes = {
@@ -64,6 +67,23 @@ class Spec(Frozen):
             "optimize_for": self.optimize_for and self.optimize_for.canonical(),
         }
         return self.model_copy(update=changes)
+
+    def _check_steps(self) -> None:
+        """Both workloads have the same number of steps."""
+        own, other = self.workload.n, self.optimize_for
+        if other is not None and (other.endless or other.n != own):
+            stated = "'unbounded'" if other.endless else other.n
+            raise InvalidParameter(
+                f"optimize_for has n={stated} and workload n={own}; both must agree", field="/optimize_for"
+            )
+
+    def _check_horizon(self) -> None:
+        """Where there is no last step, `optimize_for` says for how many the strategy is to be good."""
+        if self.optimize_for is not None and self.optimize_for.endless:
+            raise InvalidParameter(
+                "optimize_for is a finite workload: no strategy is best without end; give its n",
+                field="/optimize_for/n",
+            )
 
     @cached_property
     def digest(self) -> str:

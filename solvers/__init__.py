@@ -28,6 +28,7 @@ from solvers import (
     buffered_linear,
     closed_form,
     dense,
+    endless,
     epoch_optimum,
     epochs,
     fft,
@@ -94,6 +95,9 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
+
+
+_ENDLESS = Entry(endless.solve, endless.supports, endless.estimate)
 
 
 def choose(spec: Spec) -> Spec:
@@ -164,6 +168,11 @@ def _ignore(_progress: Progress) -> None:
 
 
 def _automatic(spec: Spec) -> Dense | Banded | BufferedLinear:
+    if spec.workload.endless:
+        raise UnsupportedProblem(
+            "'auto' is an optimum, and none exists without end; ask for blt, or nu_toeplitz with nu > 0, or give n",
+            field="/mechanism/kind",
+        )
     if isinstance(spec.objective, MaxError) and not isinstance(spec.participation, Single):
         raise UnsupportedProblem(
             "'auto' has a certified optimum of objective 'max' for single participation only; ask for nu_toeplitz or "
@@ -195,8 +204,9 @@ def _entry(spec: Spec) -> Entry:
             f"use one of {', '.join(sorted(SOLVERS))}",
             field="/mechanism/kind",
         )
-    reasons = [entry.supports(spec) for entry in SOLVERS[kind]]
-    for entry, reason in zip(SOLVERS[kind], reasons, strict=True):
+    entries = (_ENDLESS,) if spec.workload.endless else SOLVERS[kind]
+    reasons = [entry.supports(spec) for entry in entries]
+    for entry, reason in zip(entries, reasons, strict=True):
         if reason is None:
             return entry
     raise UnsupportedProblem(reasons[-1] or "", field="/mechanism/kind")
@@ -205,7 +215,8 @@ def _entry(spec: Spec) -> Entry:
 def _admitted(spec: Spec) -> tuple[Entry, Estimate]:
     entry = _entry(spec)
     needed = entry.estimate(spec)
-    refuse_beyond_memory(needed, f"{spec.mechanism.kind} with n={spec.workload.n}")
+    steps = "'unbounded'" if spec.workload.endless else spec.workload.n
+    refuse_beyond_memory(needed, f"{spec.mechanism.kind} with n={steps}")
     return entry, needed
 
 

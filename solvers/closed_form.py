@@ -18,6 +18,9 @@ from factorize.mechanisms import (
     IdentityMechanism,
     NuToeplitz,
 )
+from factorize.nu_toeplitz import flushed
+from factorize.nu_toeplitz import noising_coefficients as noising_coefficients
+from factorize.nu_toeplitz import strategy_coefficients as strategy_coefficients
 from factorize.objective import LambdaTau
 from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -33,7 +36,6 @@ _BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
 _DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
 WHOLE_CHECK = 2048  # the certificate forms B up to here
-_FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
 _LOG_ACCURACY = 1e-6  # of log nu; the loss is flat at its minimum, so this is 1e-12 of the loss
 
 
@@ -101,41 +103,6 @@ def recursion_cost(spec: Spec) -> tuple[float, float]:
     return 6.0 * n * (bands + 16), 10.0 * n * (bands + 16) ** 2
 
 
-def strategy_coefficients(n: int, nu: float) -> np.ndarray:
-    """Return the first n coefficients of (1 - (1 - nu) x)^(-1/2): positive and decreasing.
-
-    c_t = c_{t-1} (t - 1/2) / t for nu = 0, times exp(t log1p(-nu)), which does not round 1 - nu.
-    Source: C24, section 4.
-
-    Args:
-        n: number of coefficients.
-        nu: damping in [0, 1).
-    """
-    t = np.arange(1.0, n)
-    return _damped(np.cumprod(np.concatenate([[1.0], (t - 0.5) / t])), nu)
-
-
-def noising_coefficients(n: int, nu: float) -> np.ndarray:
-    """Return the first n coefficients of (1 - (1 - nu) x)^(1/2): 1, then negative; what the noise is multiplied with.
-
-    Args:
-        n: number of coefficients.
-        nu: damping in [0, 1).
-    """
-    t = np.arange(1.0, n)
-    return _damped(np.cumprod(np.concatenate([[1.0], (t - 1.5) / t])), nu)
-
-
-def _damped(series: np.ndarray, nu: float) -> np.ndarray:
-    with np.errstate(under="ignore"):
-        damped = series * np.exp(np.arange(len(series)) * math.log1p(-nu))
-    return _flushed(damped)
-
-
-def _flushed(series: np.ndarray) -> np.ndarray:
-    return np.where(np.abs(series) < _FLUSH, 0.0, series)
-
-
 def solve_nu_toeplitz(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the nu-Toeplitz strategy for the given nu, or for the nu of the smallest loss."""
     mechanism = problem.spec.mechanism
@@ -154,7 +121,7 @@ def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> So
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, BandedSquareRoot)
     column = root_coefficients(_workload_series(problem)[: mechanism.bands])
-    return _finish(problem, ToeplitzMatrix(_flushed(column / column[0]), problem.n), progress)
+    return _finish(problem, ToeplitzMatrix(flushed(column / column[0]), problem.n), progress)
 
 
 def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -170,7 +137,7 @@ def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallbac
     noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
     with np.errstate(under="ignore"):
         column = lfilter([1.0], noising, np.eye(1, problem.n)[0])
-    return _finish(problem, ToeplitzMatrix(_flushed(column), problem.n), progress)
+    return _finish(problem, ToeplitzMatrix(flushed(column), problem.n), progress)
 
 
 def _workload_series(problem: Problem) -> np.ndarray:

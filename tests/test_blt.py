@@ -13,7 +13,7 @@ import solvers
 from factorize import load, parse_spec
 from factorize.blt import BltMatrix
 from factorize.certificate import certify
-from factorize.errors import Cancelled, InvalidSpec, InvalidStrategy, UnsupportedProblem
+from factorize.errors import Cancelled, InvalidStrategy, UnsupportedProblem
 from factorize.layouts import build_matrix
 from factorize.matrix import ColumnScaled
 from factorize.solution import Outcome
@@ -382,12 +382,6 @@ class TestSpec:
         found = solve(3, schedule, optimize_for={"kind": "prefix", "n": 20_000})
         assert found.strategy.theta == pytest.approx(best(3, 20_000, mean=True)[1].theta, rel=1e-6)
         assert 0 < found.certificate.relative_gap < 1
-
-    def test_a_horizon_without_end_is_refused_by_name(self):
-        with pytest.raises(
-            InvalidSpec, match="/workload/n: 'unbounded' is not in this release; give the number of steps"
-        ):
-            solve(2, {"kind": "prefix", "n": "unbounded"})
 
     @pytest.mark.parametrize(
         ("buffers", "workload", "more", "message"),

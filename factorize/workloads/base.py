@@ -105,6 +105,11 @@ class Workload(Frozen):
         """Number of outputs (rows)."""
         return self.n
 
+    @property
+    def endless(self) -> bool:
+        """Whether there is no last step; `n` then raises `UnsupportedProblem`."""
+        return False
+
     def operators(self) -> tuple[Operator, ...]:
         """Return the factors of A, the one applied first at the front."""
         raise NotImplementedError

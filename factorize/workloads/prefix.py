@@ -5,15 +5,45 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
-from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.errors import UnsupportedProblem
+from factorize.model import Count
+from factorize.workloads.base import BidiagonalInverse, Workload
 from factorize.workloads.operators import Accumulate, Operator
 
 
-class Prefix(StepWorkload):
-    """A[i, j] = 1 for j <= i."""
+class Prefix(Workload):
+    """A[i, j] = 1 for j <= i.
+
+    Attributes:
+        steps: n, or `unbounded`: rows without end.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     kind: Literal["prefix"]
+    steps: Count | Literal["unbounded"] = Field(alias="n")
+
+    @property
+    def n(self) -> int:
+        """Number of steps.
+
+        Raises:
+            UnsupportedProblem: there is no last one.
+        """
+        if isinstance(self.steps, str):
+            raise UnsupportedProblem(
+                "n is 'unbounded', and this needs a number of steps; give n, or read rows of the strategy "
+                "(docs/spec.md says what works without end)",
+                field="/workload/n",
+            )
+        return self.steps
+
+    @property
+    def endless(self) -> bool:
+        """Whether n is unbounded."""
+        return isinstance(self.steps, str)
 
     def operators(self) -> tuple[Operator, ...]:
         """One running sum."""

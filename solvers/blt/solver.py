@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -95,6 +96,12 @@ def estimate(spec: Spec) -> Estimate:
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the best strategy found with that many buffers; a local optimum, since the loss is not convex."""
+    report = Reporter(progress)
+    return replace(best(problem, progress), dual=evidence(problem.spec, report))
+
+
+def best(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return what `solve` returns, without evidence for a lower bound."""
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, Blt)
     report = Reporter(progress)
@@ -114,7 +121,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=_normalised(problem, plain, None if point is None else _matrix(problem, point)),
         outcome=found.outcome,
         iterations=found.steps,
-        dual=evidence(problem.spec, report),
         class_gap=found.gap,
     )
 

@@ -1,0 +1,90 @@
+"""Strategies for prefix sums without end: buffered Toeplitz, tuned for a finite horizon, and nu-Toeplitz.
+
+No strategy is best without end: every loss is infinite, and what it grows by can be made as small as one likes with
+decays ever closer to 1, which take ever longer to help. So the buffers are optimised for a number of steps, that of
+`optimize_for` or 2^20, and the result states the sensitivity of all the steps there may ever be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from factorize.blt import BltMatrix
+from factorize.endless import LARGEST_PATTERN, EndlessBlt, EndlessNuToeplitz
+from factorize.errors import SolveFailed
+from factorize.mechanisms import Blt, NuToeplitz
+from factorize.model import MAX_STEPS
+from factorize.participation import MinSep
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.workloads import Prefix
+from solvers import blt
+from solvers.budget import Estimate
+from solvers.problem import Problem, Reporter
+
+HORIZON = 1 << 20
+"""Steps that a strategy is optimised for where the spec does not say."""
+_SECONDS, _BYTES = 0.1, 1 << 26
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec without end has no strategy here, or None."""
+    mechanism, participation = spec.mechanism, spec.participation
+    if not isinstance(mechanism, (Blt, NuToeplitz)):
+        return (
+            f"n is 'unbounded', and {mechanism.kind} has a number of steps; use blt, or nu_toeplitz with nu > 0, which "
+            "have rows without end, or give n"
+        )
+    if mechanism.normalization == "columns":
+        return 'columns without end have all the same norm, so there is nothing to normalise; use normalization "none"'
+    if isinstance(participation, MinSep) and (participation.max_participations or 1) > LARGEST_PATTERN:
+        return (
+            f"max_participations={participation.max_participations} exceeds {LARGEST_PATTERN} without end; give fewer"
+        )
+    if isinstance(mechanism, Blt):
+        return blt.supports(_finite(spec))
+    if not isinstance(mechanism.nu, float) or mechanism.nu == 0:
+        return f"nu={mechanism.nu!r} has no finite sensitivity without end; give nu > 0 (tune it for a finite n)"
+    return "optimize_for has nothing to choose here, nu being given; leave it out" if spec.optimize_for else None
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost of the finite problem; that of a formula is next to nothing."""
+    return blt.estimate(_finite(spec)) if isinstance(spec.mechanism, Blt) else Estimate(_SECONDS, _BYTES)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the strategy of a spec without end.
+
+    Raises:
+        SolveFailed: the optimum of the finite problem cannot go on without end.
+    """
+    mechanism = problem.spec.mechanism
+    if isinstance(mechanism, NuToeplitz):
+        assert isinstance(mechanism.nu, float)  # `supports` refuses the others
+        Reporter(progress)(1, None)
+        return Solution(EndlessNuToeplitz(np.array([mechanism.nu])), Outcome.CLOSED_FORM, 1)
+    finite = _finite(problem.spec)
+    found = blt.best(Problem(finite), progress)
+    plain = found.strategy
+    if not isinstance(plain, BltMatrix):
+        raise SolveFailed(
+            f"the finite problem was answered with {plain.structure}, which has an end; use fewer buffers"
+        )
+    strategy = EndlessBlt(plain.theta, plain.omega)
+    return replace(found, strategy=strategy, provenance={"optimized_for": finite.workload.document()})
+
+
+def _finite(spec: Spec) -> Spec:
+    """Return the problem whose answer is used without end: of the workload to optimise for, at its number of steps."""
+    workload = spec.optimize_for
+    if workload is None:
+        participation = spec.participation
+        reach = 1
+        if isinstance(participation, MinSep):
+            reach = participation.min_sep * (participation.max_participations or 1)
+        workload = Prefix(kind="prefix", n=min(max(HORIZON, 2 * reach), MAX_STEPS))
+    mechanism = spec.mechanism.model_copy(update={"normalization": "none"})
+    return spec.model_copy(update={"workload": workload, "optimize_for": None, "mechanism": mechanism})

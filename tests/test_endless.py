@@ -1,0 +1,217 @@
+"""Strategies without end: sensitivities that are limits, rows in ranges, losses that are infinite, and refusals."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from factorize import load
+from factorize.endless import LARGEST_ROW, EndlessBlt, EndlessNuToeplitz
+from factorize.endless_limits import elliptic_column, geometric_pattern
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    FactorizeError,
+    InvalidSpec,
+    InvalidStrategy,
+    TooLarge,
+    UnsupportedProblem,
+)
+from factorize.factorization import Factorization, compare
+from factorize.layouts import build_matrix
+from factorize.participation import MinSep, Single
+from factorize.spec import Spec, parse_spec
+from solvers import choose, estimate, solve
+from solvers import compare as compare_mechanisms
+
+BLT = {"kind": "blt", "buffers": 3}
+SEVERAL = {"kind": "min_sep", "min_sep": 50, "max_participations": 4}
+
+
+def asked(mechanism: dict, **more) -> Spec:
+    return parse_spec({"workload": {"kind": "prefix", "n": "unbounded"}, "mechanism": mechanism, **more})
+
+
+def solved(mechanism: dict, **more) -> Factorization:
+    return solve(asked(mechanism, **more))
+
+
+def min_sep(separation: int, most: int) -> MinSep:
+    return MinSep(kind="min_sep", min_sep=separation, max_participations=most)
+
+
+class TestLimits:
+    def test_one_buffer_by_hand(self):
+        # c = 1, 1/2, 1/4, ...: norm 4/3; two columns 1 apart: r_1 = 1/2 r_0, so 2 (4/3) + 2 (2/3) = 4
+        assert geometric_pattern([0.5], [0.5], 1, 1) == Fraction(4, 3)
+        assert float(geometric_pattern([0.5], [0.5], 1, 2)) == 4.0
+
+    @pytest.mark.parametrize(("separation", "most"), [(1, 2), (1, 9), (3, 4), (50, 4), (1000, 3), (5, 1)])
+    def test_long_finite_strategies_approach_it_from_below(self, separation, most):
+        endless = EndlessBlt(np.array([0.9, 0.997]), np.array([0.3, 0.05]))
+        participation = min_sep(separation, most) if most > 1 else Single()
+        limit, long = (participation.sensitivity(matrix) for matrix in (endless, endless.until(20_000)))
+        short = participation.sensitivity(endless.until(max(2 * separation, 64)))
+        assert short.value < limit.value
+        assert limit.value == pytest.approx(long.value, rel=1e-14)
+        assert limit.kind == long.kind == "exact"
+
+    def test_decays_of_zero_end_the_column(self):
+        assert geometric_pattern([0.0], [0.75], 1, 1) == 1 + Fraction(9, 16)
+        assert float(geometric_pattern([0.0], [0.75], 1, 3)) == pytest.approx(1 + 2 * 1.75**2 + 0.75**2, rel=1e-15)
+
+    def test_coefficients_that_rise_first_give_an_upper_bound(self):
+        endless = EndlessBlt(np.array([0.9]), np.array([1.2]))
+        found = min_sep(2, 3).sensitivity(endless)
+        assert found.kind == "upper_bound"
+        assert found.value == pytest.approx(min_sep(2, 3).sensitivity(endless.until(2000)).value, rel=1e-12)
+        assert Single().sensitivity(endless).kind == "exact"
+
+    @pytest.mark.parametrize("nu", [5e-324, 1e-12, 1e-3, 0.5, 1 - 2.0**-53])
+    def test_the_elliptic_integral_is_enclosed(self, nu):
+        from scipy.special import ellipkm1
+
+        # scipy's K(m) at 1 - m = nu (2 - nu), to a few units in the last place
+        expected = 2 / math.pi * ellipkm1(nu * (2 - nu))
+        assert float(elliptic_column(nu)) == pytest.approx(expected, rel=1e-14)
+
+    def test_columns_of_nu_toeplitz_approach_it(self):
+        endless = EndlessNuToeplitz(np.array([0.01]))
+        for participation in (Single(), min_sep(50, 4), min_sep(1, 3)):
+            limit, long = (participation.sensitivity(matrix) for matrix in (endless, endless.until(5000)))
+            assert limit.value >= long.value * (1 - 1e-15)
+            assert limit.value == pytest.approx(long.value, rel=1e-11)
+        assert Single().sensitivity(endless).kind == "exact"
+        assert min_sep(50, 4).sensitivity(endless).kind == "upper_bound"
+
+    def test_patterns_of_a_tiny_nu_are_refused(self):
+        with pytest.raises(TooLarge, match="nu=1e-08 take .* use blt"):
+            min_sep(50, 4).sensitivity(EndlessNuToeplitz(np.array([1e-8])))
+
+    @pytest.mark.parametrize(
+        ("theta", "omega", "message"),
+        [([1.0], [0.1], "keeps every step for ever"), ([0.0], [1.0], "would grow"), ([0.5], [-0.1], "negative")],
+    )
+    def test_what_has_no_limit_is_refused(self, theta, omega, message):
+        with pytest.raises(InvalidStrategy, match=message):
+            EndlessBlt(np.array(theta), np.array(omega))
+
+    @pytest.mark.parametrize("nu", [[0.0], [1.0], [math.nan], [0.1, 0.2], 0.1])
+    def test_a_nu_outside_its_range_is_refused(self, nu):
+        with pytest.raises(InvalidStrategy, match="is not one number in"):
+            EndlessNuToeplitz(np.array(nu))
+
+
+class TestSolving:
+    @pytest.mark.parametrize("mechanism", [BLT, {"kind": "nu_toeplitz", "nu": 0.01}], ids=str)
+    @pytest.mark.parametrize("participation", [{"kind": "single"}, SEVERAL], ids=str)
+    def test_it_is_certified_stored_and_read_back(self, mechanism, participation, tmp_path):
+        found = solved(mechanism, participation=participation)
+        certificate = found.manifest["certificate"]
+        assert set(certificate["loss"].values()) == {None}
+        assert certificate["lower_bound"] is certificate["relative_gap"] is None
+        assert certificate["converged"]
+        assert any("infinite and stated as null" in warning for warning in certificate["warnings"])
+        assert found.manifest["matrices"]["C"]["shape"] == [None, None]
+        assert found.manifest["spec"]["workload"] == {"kind": "prefix", "n": "unbounded"}
+        found.save(tmp_path / "file.safetensors")
+        read = load(tmp_path / "file.safetensors")
+        assert read.digest == found.digest
+        assert read.certificate.loss.rmse == math.inf
+        assert read.verify().sensitivity == found.certificate.sensitivity
+
+    @pytest.mark.parametrize("mechanism", [BLT, {"kind": "nu_toeplitz", "nu": 0.01}], ids=str)
+    def test_rows_come_in_ranges_and_agree_with_each_other(self, mechanism):
+        found = solved(mechanism)
+        c, inverse, decoder = (found.rows(name, 0, 40) for name in ("C", "C_inv", "B"))
+        assert c.shape == (40, 40)
+        assert inverse @ c == pytest.approx(np.eye(40), abs=1e-13)
+        assert decoder == pytest.approx(np.tril(np.ones((40, 40))) @ inverse, abs=1e-13)
+        assert found.rows("C_inv", 38, 40) == pytest.approx(inverse[38:], abs=1e-15)
+        with pytest.raises(FactorizeError, match=f"0:{LARGEST_ROW}"):
+            found.rows("C", 0, LARGEST_ROW + 1)
+
+    def test_the_stated_growth_is_that_of_long_finite_decoders(self):
+        found = solved({"kind": "nu_toeplitz", "nu": 0.05})
+        sums = np.cumsum(found.rows("C_inv", 2999, 3000)[0][::-1])
+        growth = found.certificate.sensitivity.value**2 * sums[-1] ** 2
+        assert any(f"grows by {growth:.6g} a step" in warning for warning in found.certificate.warnings)
+
+    def test_the_horizon_is_what_optimize_for_says(self):
+        horizon = {"kind": "prefix", "n": 500}
+        endless = solved(BLT, optimize_for=horizon)
+        finite = solve(parse_spec({"workload": horizon, "mechanism": BLT}))
+        assert endless.strategy.theta.tolist() == finite.strategy.theta.tolist()
+        assert endless.manifest["solver"]["optimized_for"] == horizon
+        assert endless.certificate.sensitivity.value > finite.certificate.sensitivity.value
+        assert solved(BLT).manifest["solver"]["optimized_for"] == {"kind": "prefix", "n": 1 << 20}
+
+    def test_its_digest_is_its_own(self):
+        finite = parse_spec({"workload": {"kind": "prefix", "n": 64}, "mechanism": BLT})
+        assert asked(BLT).digest != finite.digest
+        assert asked(BLT).digest == asked(BLT, participation={**SEVERAL, "max_participations": 1}).digest
+
+    def test_an_estimate_needs_no_number_of_steps(self):
+        assert estimate(asked(BLT)).seconds < 60
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            ({"participation": {"kind": "fixed_epochs", "epochs": 4}}, "/participation/kind: epochs=4"),
+            ({"participation": {"kind": "min_sep", "min_sep": 9}}, "/participation/max_participations"),
+            ({"objective": {"kind": "lambda_tau", "tau": 2}}, "/objective/kind: the objective of an unbounded n"),
+            ({"objective": {"kind": "weighted", "weights": [1.0]}}, "/objective/kind"),
+            ({"optimize_for": {"kind": "prefix", "n": "unbounded"}}, "/optimize_for/n"),
+            ({"workload": {"kind": "decay", "rate": 0.5, "n": "unbounded"}}, "/workload/n: .*got 'unbounded'"),
+            ({"workload": {"kind": "prefix", "n": "endless"}}, "/workload/n"),
+        ],
+    )
+    def test_specs_without_an_answer_are_refused(self, more, message):
+        with pytest.raises(InvalidSpec, match=message):
+            parse_spec({"workload": {"kind": "prefix", "n": "unbounded"}, "mechanism": BLT, **more})
+
+    def test_a_finite_workload_is_not_optimised_without_end(self):
+        with pytest.raises(InvalidSpec, match="optimize_for has n='unbounded' and workload n=9"):
+            parse_spec({"workload": {"kind": "prefix", "n": 9}, "optimize_for": {"kind": "prefix", "n": "unbounded"}})
+
+    @pytest.mark.parametrize(
+        ("mechanism", "message"),
+        [
+            ({"kind": "auto"}, "none exists without end; ask for blt"),
+            ({"kind": "dense"}, "dense has a number of steps"),
+            ({"kind": "buffered_linear", "buffers": 4}, "has a number of steps; use blt"),
+            ({"kind": "nu_toeplitz", "nu": 0.0}, "no finite sensitivity without end"),
+            ({"kind": "nu_toeplitz", "nu": "tune"}, "tune it for a finite n"),
+            ({"kind": "blt", "buffers": 2, "normalization": "columns"}, "nothing to normalise"),
+            ({"kind": "blt", "buffers": 16}, "buffers=16 exceeds 15"),
+        ],
+    )
+    def test_mechanisms_without_an_answer_are_refused(self, mechanism, message):
+        with pytest.raises(UnsupportedProblem, match=message):
+            choose(asked(mechanism))
+
+    def test_what_needs_a_last_step_says_so(self):
+        found = solved(BLT)
+        with pytest.raises(UnsupportedProblem, match="rows without end"):
+            found.shape("C")
+        with pytest.raises(UnsupportedProblem, match="read their rows in ranges"):
+            found.with_matrices(["C_inv"])
+        with pytest.raises(UnsupportedProblem, match="n is 'unbounded'"):
+            compare_mechanisms(asked(BLT))
+
+    def test_a_finite_loss_is_a_false_claim(self):
+        found = solved(BLT)
+        claim = {**found.manifest["certificate"], "loss": {**found.manifest["certificate"]["loss"], "rmse": 1.0}}
+        with pytest.raises(CertificateError, match="loss.rmse is claimed as 1.0; recomputed None"):
+            compare(claim, found.certificate)
+
+    def test_structures_that_end_do_not_go_on(self):
+        with pytest.raises(CorruptObject, match="is none of blt, nu_toeplitz"):
+            build_matrix("toeplitz", {"coefficients": np.ones(3)}, None)
+        with pytest.raises(CorruptObject, match="lacks"):
+            build_matrix("nu_toeplitz", {}, None)
