@@ -82,6 +82,12 @@ def drop_entries(store: Store) -> None:
         entry_of(store, which).unlink()
 
 
+def revoke_another(store: Store) -> list[Path]:
+    """Revoke a result that no other case is about; where the revocation stands."""
+    (revocation,) = store.revoke(store.put(factorization(2))["digest"], "wrong")
+    return [path_of(store, key) for key in revocation.keys]
+
+
 Damage = Callable[[Store], object]
 FILE_LOST = ["dangling-entry", "dangling-entry", "missing-blob", "orphan-blob"]
 MANIFEST_LOST = ["dangling-entry", "dangling-entry", "orphan-blob", "orphan-blob"]
@@ -152,6 +158,18 @@ CASES: dict[str, tuple[Damage, list[str], list[str]]] = {
     "foreign file": (lambda s: path_of(s, ".DS_Store").write_bytes(b""), ["foreign"], ["foreign"]),
     "foreign file among blobs": (lambda s: path_of(s, "blobs/sha256/a.txt").write_bytes(b""), ["foreign"], ["foreign"]),
     "blob in a wrong folder": (lambda s: path_of(s, f"blobs/{'0' * 64}").write_bytes(b""), ["foreign"], ["foreign"]),
+    "revoked result": (revoke_another, ["revoked"], ["revoked"]),
+    "damaged revocation": (lambda s: flip(revoke_another(s)[0], 9), ["damaged-revocation", "revoked"], ["revoked"]),
+    "missing revocation": (
+        lambda s: revoke_another(s)[1].unlink(),
+        ["missing-revocation", "revoked"],
+        ["revoked"],
+    ),
+    "foreign revocation": (
+        lambda s: revoke_another(s)[0].with_name("a.json").write_bytes(b""),
+        ["foreign", "revoked"],
+        ["foreign", "revoked"],
+    ),
     "writable blob": (lambda s: file_of(s).chmod(0o644), ["writable"], []),
 }
 

@@ -1,0 +1,97 @@
+"""`python -m tests.golden.make`: writes the golden files of this release and what they must go on being.
+
+Run it once per release, before the tag, from the root of the repository. It makes one small file per structure under
+`tests/golden/<release>/`, with `expected.json`: the digests of spec, result, file and of the rows of C as they are
+streamed, which do not depend on the machine (those of C^-1 and B do, in the last bits). Files that are there are left as they are, since later releases have to open exactly those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import solvers
+from factorize import __version__, load
+from factorize.casts import cast
+from factorize.factorization import Factorization
+from factorize.spec import parse_spec
+
+HERE = Path(__file__).parent
+EXPECTED = "expected.json"
+
+_MIN_SEP = {"kind": "min_sep", "min_sep": 8, "max_participations": 3}
+_EPOCHS = {"kind": "fixed_epochs", "epochs": 4}
+
+
+def _prefix(n: int, **rest: Any) -> dict[str, Any]:
+    return {"workload": {"kind": "prefix", "n": n}, **rest}
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "dense": _prefix(24, mechanism={"kind": "dense"}),
+    "dense-epochs": {
+        "workload": {"kind": "momentum", "n": 24, "momentum": 0.9},
+        "mechanism": {"kind": "dense"},
+        "participation": _EPOCHS,
+        "tolerance": 1e-6,
+    },
+    "dense-lambda": _prefix(20, mechanism={"kind": "dense"}, objective={"kind": "lambda_tau", "tau": 5}),
+    "toeplitz": _prefix(48, mechanism={"kind": "square_root"}),
+    "toeplitz-optimum": _prefix(32, mechanism={"kind": "toeplitz"}),
+    "banded-toeplitz": _prefix(48, mechanism={"kind": "banded_square_root", "bands": 5}, participation=_MIN_SEP),
+    "banded": _prefix(32, mechanism={"kind": "banded", "bands": 4}, participation=_MIN_SEP, tolerance=1e-6),
+    "scaled": _prefix(40, mechanism={"kind": "nu_toeplitz", "nu": 0.1, "normalization": "columns"}),
+    "buffered": _prefix(40, mechanism={"kind": "buffered_linear", "buffers": 2}),
+    "buffered-momentum": {
+        "workload": {"kind": "momentum", "n": 32, "momentum": 0.9},
+        "mechanism": {"kind": "buffered_linear", "buffers": 2},
+    },
+    "blt": _prefix(40, mechanism={"kind": "blt", "buffers": 2}),
+    "tree": _prefix(21, mechanism={"kind": "tree", "decoder": "honaker_online"}),
+    "identity": {"workload": {"kind": "decay", "n": 16, "rate": 0.5}, "mechanism": {"kind": "identity"}},
+}
+EXPANDED = {"dense-expanded": "dense", "toeplitz-expanded": "toeplitz"}
+NARROW = {"dense-float32": "dense", "banded-float32": "banded"}
+
+
+def row_digest(found: Factorization) -> str:
+    """Return the sha256 of C as it is streamed: little-endian float64, row by row, in three blocks."""
+    n = found.shape("C")[0]
+    edges = [0, n // 3, n // 2, n]
+    state = hashlib.sha256()
+    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        state.update(np.ascontiguousarray(found.rows("C", start, stop), dtype="<f8").tobytes())
+    return state.hexdigest()
+
+
+def main() -> None:
+    """Write what is missing."""
+    folder = HERE / __version__
+    folder.mkdir(exist_ok=True)
+    made = {name: solvers.solve(solvers.choose(parse_spec(spec))) for name, spec in SPECS.items()}
+    files = dict(made)
+    files |= {name: made[base].with_matrices(["C_inv", "B"]) for name, base in EXPANDED.items()}
+    files |= {name: cast(made[base], "float32") for name, base in NARROW.items()}
+    expected = {}
+    for name, found in files.items():
+        path = folder / f"{name}.safetensors"
+        if not path.exists():
+            found.save(path)
+        manifest = load(path).manifest
+        expected[name] = {
+            "digest": manifest["digest"],
+            "spec_digest": manifest["spec_digest"],
+            "file": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "rows": row_digest(load(path)),
+        }
+    (folder / EXPECTED).write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{folder}: {len(expected)} files, {size} bytes")
+
+
+if __name__ == "__main__":
+    main()

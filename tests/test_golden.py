@@ -1,0 +1,83 @@
+"""Files of each release open, verify and stream the same bytes in every later one (tests/golden)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, row_digest
+from safetensors.numpy import load_file
+
+from factorize import load
+from factorize.encoding import json_digest
+from factorize.exact import check_factor_file
+from factorize.manifest import manifest_digest
+from factorize.store import open_store
+
+FILES = sorted(HERE.glob("*/*.safetensors"))
+LARGEST = 300_000
+
+
+def expected(path: Path) -> dict[str, Any]:
+    return json.loads((path.parent / EXPECTED).read_text())[path.stem]
+
+
+def test_there_is_one_of_each_structure_and_they_are_small() -> None:
+    for folder in {path.parent for path in FILES}:
+        names = {path.stem for path in folder.glob("*.safetensors")}
+        assert names == set(json.loads((folder / EXPECTED).read_text()))
+        assert sum(path.stat().st_size for path in folder.iterdir()) < LARGEST
+    structures = {load(path).manifest["matrices"]["C"]["structure"] for path in FILES}
+    assert structures >= {
+        "dense",
+        "toeplitz",
+        "banded_toeplitz",
+        "banded",
+        "buffered",
+        "state_space",
+        "scaled",
+        "blt",
+        "tree",
+    }
+    assert {path.stem for path in FILES} >= {*SPECS, *EXPANDED, *NARROW}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_golden_file_is_what_it_was(path: Path, tmp_path: Path) -> None:
+    data, committed = path.read_bytes(), expected(path)
+    assert hashlib.sha256(data).hexdigest() == committed["file"]
+    found = load(path)
+    assert found.digest == manifest_digest(found.manifest) == committed["digest"]
+    assert found.spec.digest == found.spec_digest == committed["spec_digest"]
+    assert json_digest(found.spec.canonical().document()) == committed["spec_digest"], "the same canonical spec"
+    assert row_digest(found) == committed["rows"]
+    found.verify()
+    report = check_factor_file(data)
+    assert report.supported, report.failed
+    found.save(tmp_path / "again.safetensors")
+    assert load(tmp_path / "again.safetensors").digest == committed["digest"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_golden_file_can_be_stored_and_answers_its_spec(path: Path, tmp_path: Path) -> None:
+    found, store = load(path), open_store(tmp_path)
+    store.put(found)
+    assert store.find(found.spec) == expected(path)["digest"]
+    assert row_digest(store.load(found.spec_digest)) == expected(path)["rows"]
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.stem in EXPANDED], ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", ["C_inv", "B"])
+def test_stored_inverses_are_those_that_are_streamed(path: Path, name: Any) -> None:
+    found, tensors = load(path), load_file(path)
+    n = found.shape(name)[0]
+    if name in tensors:
+        stored = tensors[name]
+    else:
+        column = tensors[f"{name}.coefficients"]
+        stored = np.array([[column[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
+    np.testing.assert_allclose(found.rows(name, 0, n), stored, rtol=0, atol=1e-12)
