@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from factorize.amplification import AmplifiedCalibration
 from factorize.client.engines import RowSource
 from factorize.client.structures import Streamable, noise_source
 from factorize.errors import InvalidParameter
@@ -46,8 +47,16 @@ class Held:
         strategy = self.factors.strategy
         return noise_source(strategy.structure, strategy.tensors(), self.steps, self.digest)
 
+    def banded(self) -> Any:
+        """Return the factorization with its C in memory, as accounting for sampling asks for it."""
+        if not self._loaded:
+            return self.factors
+        from factorize.opening import load
+
+        return load(self.factors.path())
+
     def check(self, calibration: Calibration) -> None:
-        """Refuse a calibration for another sensitivity; one that counts on sampling has the sensitivity of its bands.
+        """Refuse a calibration for another sensitivity; one that counts on sampling has that of its groups.
 
         Raises:
             InvalidParameter: a bare number, or a calibration of another factorization.
@@ -57,8 +66,14 @@ class Held:
                 f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration",
                 field="calibration",
             )
-        if not hasattr(calibration, "groups") and calibration.sensitivity != self.sensitivity:
-            other, mine = calibration.sensitivity, self.sensitivity
+        other, mine = calibration.sensitivity, self.sensitivity
+        if isinstance(calibration, AmplifiedCalibration):
+            from factorize.participation import MinSep
+
+            apart, most = calibration.groups, calibration.compositions
+            participation = MinSep(kind="min_sep", min_sep=apart, max_participations=most)
+            mine = participation.sensitivity(self.banded().strategy)
+        if other != mine:
             raise InvalidParameter(
                 f"the calibration is for sensitivity {other.value!r} under {dict(other.participation)}, this "
                 f"factorization has {mine.value!r} under {dict(mine.participation)}; calibrate this one",

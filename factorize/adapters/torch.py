@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -20,6 +20,16 @@ from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 
 _VERSION = 1
+
+
+class TorchNoiseOptions(TypedDict, total=False):
+    """Options of a `NoiseGenerator`, for what passes them on."""
+
+    generator: Literal["torch", "sfc64", "shake128"] | None
+    device: torch.device | str | None
+    precision: Literal["float32", "float64"]
+    memory_bytes: int
+    threads: int | None
 
 
 class NoiseGenerator:

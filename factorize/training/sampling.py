@@ -69,6 +69,9 @@ class CyclicPoisson:
         Raises:
             InvalidParticipation: examples take part in steps that the participation excludes.
         """
+        if steps is not None and self._steps > steps:
+            message = f"the order has {self._steps} steps, the factorization n={steps}; use a larger n"
+            raise InvalidParticipation(message)
         apart = participation.get("min_sep") if participation.get("kind") == "min_sep" else None
         most = participation.get("max_participations")
         if apart is None or apart > self.groups or (most is not None and most < -(-self._steps // self.groups)):
@@ -77,6 +80,3 @@ class CyclicPoisson:
                 "sensitivity; use the calibration of calibrate_amplified",
                 field="order",
             )
-        if steps is not None and self._steps > steps:
-            message = f"the order has {self._steps} steps, the factorization n={steps}; use a larger n"
-            raise InvalidParticipation(message)

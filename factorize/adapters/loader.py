@@ -1,0 +1,78 @@
+"""A data loader over a public or sampled order, which has every batch audited when it is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from opacus.data_loader import wrap_collate_with_empty
+from torch.utils.data import DataLoader, default_collate
+
+from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training.orders import Order
+from factorize.training.sampling import CyclicPoisson
+
+
+class PrivateLoader:
+    """Batches in the order that the sensitivity covers; each pass goes on from the optimizer's step.
+
+    Args:
+        dataset: with `__len__` and `__getitem__`.
+        order: indices of every step.
+        optimizer: whose auditor checks each batch.
+        passes: number of equal passes that the order is cut into.
+        physical: examples per part of a batch, None for whole batches.
+        loading: arguments of the `DataLoader` that fetches them.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        order: Order | CyclicPoisson,
+        optimizer: CorrelatedOptimizer,
+        *,
+        passes: int,
+        physical: int | None,
+        loading: dict[str, Any],
+    ) -> None:
+        if physical is not None and physical < 1:
+            message = f"physical_batch_size={physical} is not an integer >= 1"
+            raise InvalidParameter(message, field="physical_batch_size")
+        self.dataset, self.order = dataset, order
+        self._optimizer, self._physical = optimizer, physical
+        self._per_pass = len(order) // passes
+        collate = wrap_collate_with_empty(collate_fn=loading.pop("collate_fn", None) or default_collate)
+        collate([dataset[0]])  # what an empty batch looks like
+        self._loading = {**loading, "collate_fn": collate}
+
+    def __len__(self) -> int:
+        """Return the number of steps of one pass."""
+        return self._per_pass
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what is left of this pass, a batch or a part of one at a time.
+
+        Raises:
+            InvalidParticipation: the order is at its end, or a step was not taken.
+        """
+        step = self._optimizer.noise.step
+        if step >= len(self.order):
+            raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers another pass")
+        stop = min(len(self.order), (step // self._per_pass + 1) * self._per_pass)
+        batches = [self.order[t] for t in range(step, stop)]
+        parts = [self._parts(batch) for batch in batches]
+        flat = [part.tolist() for some in parts for part in some]
+        fetched = iter(DataLoader(self.dataset, batch_sampler=flat, **self._loading))
+        for batch, some in zip(batches, parts, strict=True):
+            self._optimizer.expect(batch)
+            for i in range(len(some)):
+                if len(some) > 1:
+                    self._optimizer.signal_skip_step(do_skip=i < len(some) - 1)
+                yield next(fetched)
+
+    def _parts(self, batch: np.ndarray) -> list[np.ndarray]:
+        if self._physical is None or len(batch) <= self._physical:
+            return [batch]
+        return np.array_split(batch, -(-len(batch) // self._physical))

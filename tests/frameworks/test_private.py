@@ -1,0 +1,353 @@
+"""Opacus's own clipping with our noise: what is released is (sum of clipped gradients) / divisor + row t of C^-1 Z."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from handmade import handmade
+from opacus import GradSampleModule, PrivacyEngine
+from torch.utils.data import DataLoader, TensorDataset
+
+from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
+from factorize.adapters.private import Private, make_private, workload_of
+from factorize.adapters.torch import NoiseGenerator
+from factorize.auditor import ParticipationAuditor
+from factorize.buffered import BufferedMatrix
+from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation
+from factorize.matrix import ToeplitzMatrix
+from factorize.privacy import PrivacyTarget, calibrate
+from solvers import solve
+
+# Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
+
+EXAMPLES, SIZE, EPOCHS = 44, 8, 3
+N = EPOCHS * (EXAMPLES // SIZE)
+
+
+def data() -> TensorDataset:
+    rng = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(EXAMPLES, 6, generator=rng), torch.randint(0, 3, (EXAMPLES,), generator=rng))
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(4)
+    return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+
+
+def factors(n: int = N, epochs: int = EPOCHS) -> Any:
+    rng = np.random.default_rng(1)
+    u = rng.uniform(0.2, 0.6, (3, n, 2))
+    return handmade(BufferedMatrix(np.ones(n), *u), {"kind": "fixed_epochs", "epochs": epochs}, value=2.5)
+
+
+def private(spec: Any = None, rate: float = 0.1, **options: Any) -> Private:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": 11, "clip_norm": 0.7}
+    return make_private(model, optimizer, data(), factors() if spec is None else spec, **{**settings, **options})
+
+
+def train(made: Private, epochs: int = EPOCHS) -> list[torch.Tensor]:
+    """Train as a job does; return the released gradient of each step."""
+    released = []
+    made.optimizer.attach_step_hook(lambda o: released.append(torch.cat([p.grad.flatten().clone() for p in o.params])))
+    for _ in range(epochs):
+        for x, y in made.loader:
+            torch.nn.functional.cross_entropy(made.model(x), y).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+    return released
+
+
+def clipped_mean(model: torch.nn.Module, indices: np.ndarray, clip: float, divisor: int) -> torch.Tensor:
+    """One example after the other, without Opacus."""
+    x, y = data().tensors
+    total = torch.zeros(sum(p.numel() for p in model.parameters()))
+    for i in indices:
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        total += gradient * min(1.0, clip / (float(gradient.norm()) + 1e-6))
+    return total / divisor
+
+
+class TestWhatIsReleased:
+    @pytest.mark.parametrize("physical", [None, 3])
+    @pytest.mark.parametrize("remainder", ["drop", "pad"])
+    def test_clipped_gradients_and_the_rows_of_noise(self, physical, remainder):
+        n = EPOCHS * (EXAMPLES // SIZE + (remainder == "pad"))
+        made = private(factors(n), physical_batch_size=physical, remainder=remainder)
+        rows = NoiseGenerator(factors(n), made.statement.calibration, list(network().parameters()), seed=11)
+        model = network()
+        for step, released in enumerate(train(made)):
+            gradient = clipped_mean(model, made.loader.order[step], 0.7, SIZE)
+            drawn = torch.cat([part.flatten() for part in rows.next()])
+            assert torch.allclose(released, gradient + drawn, atol=1e-5)
+            with torch.no_grad():
+                torch.nn.utils.vector_to_parameters(
+                    torch.nn.utils.parameters_to_vector(model.parameters()) - 0.1 * released, model.parameters()
+                )
+        assert made.optimizer.noise.step == n
+
+    def test_the_noise_is_calibrated_for_means(self):
+        made = private()
+        c = made.statement.calibration
+        assert c.sigma == pytest.approx(c.noise_multiplier * 0.7 * 2.5 / SIZE)
+        assert c == calibrate(
+            factors().certificate.sensitivity, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=0.7, batch_size=SIZE
+        )
+
+    def test_sums(self):
+        made = factors()
+        c = calibrate(made.certificate.sensitivity, PrivacyTarget(mu=1e6), clip_norm=0.7)
+        model = GradSampleModule(network(), loss_reduction="sum")
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), made, c, seed=1)
+        x, y = data().tensors
+        torch.nn.functional.cross_entropy(model(x[:5]), y[:5], reduction="sum").backward()
+        optimizer.step()
+        expected = clipped_mean(network(), np.arange(5), 0.7, 1)
+        assert torch.allclose(torch.cat([p.grad.flatten() for p in optimizer.params]), expected, atol=1e-4)
+
+
+class TestWithThePrivacyEngine:
+    def test_replaces_the_noise_of_its_optimizer(self):
+        model = network()
+        loader = DataLoader(data(), batch_size=SIZE)
+        engine = PrivacyEngine()
+        wrapped, theirs, loader = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=loader,
+            noise_multiplier=1.0,
+            max_grad_norm=9.0,
+            poisson_sampling=False,
+        )
+        refuse_sampling(loader)
+        c = calibrate(factors().certificate.sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, batch_size=SIZE)
+        optimizer = CorrelatedOptimizer(theirs, factors(), c, seed=3)
+        x, y = next(iter(loader))
+        torch.nn.functional.cross_entropy(wrapped(x), y).backward()
+        optimizer.step()
+        rows = NoiseGenerator(factors(), c, optimizer.params, seed=3)
+        expected = clipped_mean(network(), np.arange(SIZE), 0.7, SIZE) + torch.cat([p.flatten() for p in rows.next()])
+        assert torch.allclose(torch.cat([p.grad.flatten() for p in optimizer.params]), expected, atol=1e-5)
+
+    def test_refuses_its_poisson_loader(self):
+        model = network()
+        _, _, loader = PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(data(), batch_size=SIZE),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        with pytest.raises(InvalidParticipation, match="cyclic_poisson"):
+            refuse_sampling(loader)
+        plain = network()
+        with pytest.raises(InvalidParticipation, match="Poisson"):
+            make_private(
+                plain, torch.optim.SGD(plain.parameters()), loader, factors(), epsilon=1, delta=1e-5, epochs=EPOCHS
+            )
+
+    def test_gradients_are_used_once(self):
+        made = private()
+        x, y = next(iter(made.loader))
+        torch.nn.functional.cross_entropy(made.model(x), y).backward()
+        made.optimizer.step()
+        with pytest.raises((ValueError, InvalidParticipation)):
+            made.optimizer.step()
+
+
+class TestRefusals:
+    def step(self, made: Private, x: torch.Tensor, y: torch.Tensor) -> None:
+        torch.nn.functional.cross_entropy(made.model(x), y).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+
+    def test_a_batch_of_ones_own(self):
+        made = private()
+        with pytest.raises(InvalidParticipation, match="has not seen"):
+            self.step(made, *data()[:SIZE])
+
+    def test_more_examples_than_the_batch_holds(self):
+        made = private()
+        next(iter(made.loader))
+        with pytest.raises(InvalidParticipation, match="gradients of 9 examples, its batch holds 8"):
+            self.step(made, *data()[: SIZE + 1])
+
+    def test_a_batch_left_out(self):
+        made = private()
+        batches = iter(made.loader)
+        next(batches)
+        with pytest.raises(InvalidParticipation, match="part ways"):
+            next(batches)
+
+    def test_another_epoch(self):
+        made = private()
+        train(made)
+        with pytest.raises(InvalidParticipation, match="another pass"):
+            next(iter(made.loader))
+
+    def test_an_order_that_the_factorization_does_not_cover(self):
+        for spec in (factors(N - 1, 1), factors(N, 1), factors(N, 5)):
+            with pytest.raises(InvalidParticipation):
+                private(spec)
+
+    def test_users(self):
+        with pytest.raises(InvalidParticipation, match="per user"):
+            train(private(users=["one"] * EXAMPLES))
+        made = private(users=list(range(EXAMPLES)))
+        train(made)
+        assert made.statement.unit == "user"
+        with pytest.raises(InvalidParameter, match="users for"):
+            private(users=[1, 2])
+
+    @pytest.mark.parametrize(
+        "wrong", [{"sampling": "shuffled"}, {"batch_size": None}, {"physical_batch_size": 0}, {"epsilon": -1.0}]
+    )
+    def test_settings_that_cannot_work(self, wrong):
+        with pytest.raises(InvalidParameter):
+            private(**wrong)
+
+    def test_a_model_that_mixes_examples(self):
+        model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5))
+        with pytest.raises(InvalidParameter, match="ModuleValidator"):
+            make_private(
+                model,
+                torch.optim.SGD(model.parameters()),
+                data(),
+                factors(),
+                epsilon=1,
+                delta=1e-5,
+                epochs=EPOCHS,
+                batch_size=SIZE,
+            )
+
+    def test_a_calibration_that_counts_on_sampling_without_an_auditor(self):
+        made = private(handmade(ToeplitzMatrix(np.array([1.0, 0.4]), N)), sampling="cyclic_poisson", bands=2)
+        with pytest.raises(InvalidParameter, match="counts on cyclic"):
+            CorrelatedOptimizer(made.optimizer, factors(), made.statement.calibration, seed=1)
+        with pytest.raises(InvalidParameter, match="calibrate this one"):
+            other = handmade(ToeplitzMatrix(np.array([1.0, 0.5]), N))
+            CorrelatedOptimizer(
+                made.optimizer,
+                other,
+                made.statement.calibration,
+                seed=1,
+                auditor=ParticipationAuditor({"kind": "single"}, N),
+            )
+
+
+class TestRestart:
+    def test_goes_on_to_the_same_weights(self, tmp_path):
+        whole = private()
+        train(whole)
+        part = private()
+        for step, (x, y) in enumerate(part.loader):
+            torch.nn.functional.cross_entropy(part.model(x), y).backward()
+            part.optimizer.step()
+            part.optimizer.zero_grad()
+            if step == 2:
+                break
+        torch.save({"model": part.model.state_dict(), "optimizer": part.optimizer.state_dict()}, tmp_path / "job.pt")
+        resumed = private()
+        saved = torch.load(tmp_path / "job.pt", weights_only=True)
+        resumed.model.load_state_dict(saved["model"])
+        resumed.optimizer.load_state_dict(saved["optimizer"])
+        train(resumed)
+        for mine, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+
+    def test_a_checkpoint_of_another_optimizer(self):
+        made = private()
+        with pytest.raises(InvalidParameter, match="no noise"):
+            made.optimizer.load_state_dict(torch.optim.SGD(network().parameters()).state_dict())
+
+    def test_a_checkpoint_between_batch_and_step(self):
+        made = private()
+        next(iter(made.loader))
+        with pytest.raises(InvalidParameter, match="after step"):
+            made.optimizer.state_dict()
+
+
+class TestCyclicPoisson:
+    def test_samples_noises_and_states_it(self):
+        n = EPOCHS * (EXAMPLES // 3)
+        made = private(handmade(ToeplitzMatrix(np.array([1.0, 0.4]), n)), sampling="cyclic_poisson", batch_size=3)
+        assert len(train(made)) == n
+        c = made.statement.calibration
+        assert made.statement.document()["sampling_probability"] == pytest.approx(3 / 22)
+        assert c.groups == 2 and made.statement.sampling == "cyclic_poisson"
+
+    def test_empty_batches_are_steps_of_noise_alone(self):
+        bands = handmade(ToeplitzMatrix(np.array([1.0, 0.4]), 3 * EXAMPLES))
+        made = private(bands, sampling="cyclic_poisson", batch_size=1)
+        assert any(len(batch) == 0 for batch in made.loader.order)
+        before = copy.deepcopy(list(made.model.parameters()))
+        assert len(train(made)) == 3 * EXAMPLES
+        assert all(
+            torch.isfinite(p).all() and not torch.equal(p, q)
+            for p, q in zip(made.model.parameters(), before, strict=True)
+        )
+
+    def test_refuses_what_is_not_banded(self):
+        with pytest.raises(ConditionNotMet, match="banded"):
+            private(sampling="cyclic_poisson")
+
+
+class TestAuto:
+    def test_solves_the_jobs_own_workload(self):
+        made = private("auto", solve=solve)
+        assert made.statement.steps == N and made.statement.used == EXAMPLES - EXAMPLES % SIZE
+        assert made.statement.calibration.sensitivity.participation == {"kind": "fixed_epochs", "epochs": EPOCHS}
+        assert made.statement.calibration.sensitivity.kind == "exact"
+        assert "4, 1e-05)-differential privacy per example" in str(made.statement)
+        assert len(train(made)) == N
+
+    def test_banded_with_sampling(self):
+        made = private("auto", solve=solve, sampling="cyclic_poisson", bands=3)
+        assert made.statement.calibration.groups == 3
+        with pytest.raises(InvalidParameter, match="bands="):
+            private("auto", solve=solve, sampling="cyclic_poisson")
+
+    def test_dp_sgd_is_one_band(self):
+        made = private("auto", solve=solve, sampling="cyclic_poisson", bands=1)
+        assert made.statement.calibration.groups == 1
+        assert len(train(made)) == N
+
+    def test_needs_somebody_who_solves(self):
+        with pytest.raises(InvalidParameter, match="url="):
+            private("auto")
+
+    def test_a_file(self, tmp_path):
+        spec = {"workload": {"kind": "prefix", "n": N}, "participation": {"kind": "fixed_epochs", "epochs": EPOCHS}}
+        from factorize import Spec
+
+        path = tmp_path / "factors.safetensors"
+        solve(Spec(**spec)).save(path)
+        assert len(train(private(path))) == N
+
+    def test_workloads_of_optimizers(self):
+        parameters = list(network().parameters())
+        sgd = torch.optim.SGD(parameters, lr=1.0, momentum=0.9, nesterov=True)
+        assert workload_of(sgd, 8) == {"kind": "momentum", "n": 8, "momentum": 0.9, "nesterov": True}
+        for other in (
+            torch.optim.SGD(parameters),
+            torch.optim.Adam(parameters),
+            torch.optim.SGD(parameters, momentum=0.9, weight_decay=0.1),
+        ):
+            assert workload_of(other, 8) == {"kind": "prefix", "n": 8}
+
+    def test_a_loader_keeps_its_collation(self):
+        model = network()
+        loader = DataLoader(data(), batch_size=SIZE, collate_fn=lambda rows: (torch.stack([x for x, _ in rows]) * 2,))
+        made = make_private(
+            model, torch.optim.SGD(model.parameters()), loader, factors(), epsilon=1, delta=1e-5, epochs=EPOCHS
+        )
+        (x,) = next(iter(made.loader))
+        assert torch.equal(x, data().tensors[0][made.loader.order[0]] * 2)
