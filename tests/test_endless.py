@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +21,11 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
+from factorize.exact import Report, check_factor_file
+from factorize.exact.endless import limit
 from factorize.factorization import Factorization, compare
 from factorize.layouts import build_matrix
+from factorize.manifest import manifest_digest
 from factorize.participation import MinSep, Single
 from factorize.spec import Spec, parse_spec
 from solvers import choose, estimate, solve
@@ -215,3 +219,58 @@ class TestRefusals:
             build_matrix("toeplitz", {"coefficients": np.ones(3)}, None)
         with pytest.raises(CorruptObject, match="lacks"):
             build_matrix("nu_toeplitz", {}, None)
+
+
+class TestExactly:
+    @pytest.mark.parametrize("participation", [{"kind": "single"}, SEVERAL], ids=str)
+    @pytest.mark.parametrize("buffers", [1, 4])
+    def test_the_exact_checker_agrees_by_another_sum(self, buffers, participation, tmp_path):
+        found = solved({"kind": "blt", "buffers": buffers}, participation=participation)
+        report = checked(found, tmp_path)
+        assert report.supported, report.failed
+        assert report.sensitivity["overstated_ulps"] == 0
+        assert any("the sensitivity is exact" in sentence for sentence in report.checked)
+
+    @pytest.mark.parametrize("nu", [1e-12, 0.3])
+    def test_the_elliptic_limit_is_enclosed_from_both_sides(self, nu, tmp_path):
+        report = checked(solved({"kind": "nu_toeplitz", "nu": nu}), tmp_path)
+        assert report.supported, report.failed
+        assert report.sensitivity["overstated_ulps"] == 0
+
+    def test_several_participations_of_nu_toeplitz_are_not_enclosed(self):
+        with pytest.raises(TooLarge, match="no exact rule reaches"):
+            limit("nu_toeplitz", {"nu": np.array([0.1])}, SEVERAL)
+
+    @pytest.mark.parametrize("place", ["sensitivity", "loss", "lower_bound"])
+    def test_claims_that_are_too_good_fail(self, place, tmp_path):
+        found = solved(BLT)
+        claims = found.manifest["certificate"]
+        if place == "sensitivity":
+            value = math.nextafter(claims["sensitivity"]["value"], 0)
+            claims["sensitivity"] |= {"value": value, "hex": value.hex()}
+        elif place == "loss":
+            claims["loss"]["rmse"] = 2.0
+        else:
+            claims["lower_bound"] = {"objective": 1.0, "rule": "trust me"}
+        found.manifest["digest"] = manifest_digest(found.manifest)
+        report = checked(found, tmp_path)
+        assert len(report.failed) == 1
+
+    @pytest.mark.parametrize(
+        ("structure", "parts", "error"),
+        [
+            ("blt", {"theta": np.array([1.0]), "omega": np.array([0.1])}, InvalidStrategy),
+            ("blt", {"theta": np.array([math.nan]), "omega": np.array([0.1])}, InvalidStrategy),
+            ("toeplitz", {"coefficients": np.ones(2)}, CorruptObject),
+            ("nu_toeplitz", {"nu": np.array([0.0])}, InvalidStrategy),
+        ],
+    )
+    def test_strategies_without_a_limit_are_refused(self, structure, parts, error):
+        with pytest.raises(error):
+            limit(structure, parts, {"kind": "single"})
+
+
+def checked(found: Factorization, folder: Path) -> Report:
+    path = folder / "file.safetensors"
+    found.save(path)
+    return check_factor_file(path.read_bytes())

@@ -18,6 +18,7 @@ from factorize.errors import (
 )
 from factorize.exact import residual, resolvents, series, variances
 from factorize.exact.bound import lower_bound
+from factorize.exact.endless import check_endless
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
 from factorize.exact.intervals import NotEnclosed
@@ -64,6 +65,9 @@ def check_factor_file(
 
 def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], whole: int) -> None:
     spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
+    if spec["workload"].get("n") == "unbounded":
+        check_endless(report, entry, file.matrices["C"], file.manifest)
+        return
     workload_shape = spec["workload"].get("shape")
     m, n = workload_shape or (spec["workload"]["n"], spec["workload"]["n"])
     if entry["shape"] != [n, n]:
