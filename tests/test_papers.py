@@ -46,13 +46,23 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
-@pytest.mark.parametrize("name", ["chess", "correlated_quadratic", "nu_figure1", "nu_figure2", "nu_figure3"])
+@pytest.mark.parametrize(
+    "name", ["chess", "correlated_quadratic", "nu_figure1", "nu_figure2", "nu_figure3", "matrices"]
+)
 def test_a_small_run_prints_and_writes(name: str, tmp_path: Path) -> None:
     done = run(name, "--quick", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     document = json.loads((tmp_path / f"{name}.json").read_text())
     assert document["quick"] and document["rows"] and document["claims"]
+
+
+@pytest.mark.parametrize("name", ["nu_tables", "peers_golden"])
+def test_tables_hold_at_small_sizes(name: str, tmp_path: Path) -> None:
+    done = run(name, "--quick", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / f"{name}.json").read_text())
+    assert document["rows"] and all(claim["holds"] for claim in document["claims"])
 
 
 def test_names_are_checked_and_data_is_asked_for(tmp_path: Path) -> None:
