@@ -37,8 +37,9 @@ from factorize.errors import (
 )
 from factorize.factorization import load, manifest_digest
 
-COMMANDS = ("solve", "batch", "add", "get", "verify", "plot", "calibrate", "predict", "plan", "serve", "fsck")
-LATER = ("compare", "worker", "jobs ls", "jobs show", "jobs watch", "jobs cancel", "keys create")
+COMMANDS = ("solve", "batch", "compare", "add", "get", "verify", "plot", "calibrate", "predict", "plan", "serve", "fsck")
+COMMANDS += ("gc", "revoke")
+LATER = ("worker", "jobs ls", "jobs show", "jobs watch", "jobs cancel", "keys create")
 LATER += ("keys ls", "keys revoke", "db upgrade")
 HEAVY = ("cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy")
 

@@ -14,6 +14,7 @@ from api.commands import later
 from api.commands.add import add
 from api.commands.batch import batch
 from api.commands.calibrate import calibrate
+from api.commands.compare import compare
 from api.commands.fsck import fsck
 from api.commands.gc import gc, revoke
 from api.commands.get import get
@@ -27,7 +28,7 @@ from api.terminal import OutputForm, emit, remark
 from factorize.errors import FactorizeError
 
 NAME = "factorize"
-COMMANDS = (solve, batch, add, get, verify, plot, calibrate, predict, plan, serve, fsck, gc, revoke)
+COMMANDS = (solve, batch, compare, add, get, verify, plot, calibrate, predict, plan, serve, fsck, gc, revoke)
 
 app = typer.Typer(
     name=NAME,

@@ -9,7 +9,6 @@ import typer
 from factorize.errors import UnsupportedProblem
 
 COMMANDS = {
-    "compare": "compare all mechanisms that fit a spec",
     "worker": "run a worker of a cluster",
 }
 GROUPS = {
