@@ -12,9 +12,12 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from api.proof import prove
 from factorize.blobs import Cache, blob_key
 from factorize.encoding import read_json
+from factorize.endless import LARGEST_ROW
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
 from factorize.records import MAX_RECORD_BYTES
@@ -66,7 +69,8 @@ class Rows:
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and columns."""
-        return self.stop - self.start, self.factorization.shape(self.matrix)[1]
+        columns = self.stop if self.factorization.endless else self.factorization.shape(self.matrix)[1]
+        return self.stop - self.start, columns
 
     @property
     def per_block(self) -> int:
@@ -79,6 +83,10 @@ class Rows:
         _use_one_thread()
         for first in range(self.start, self.stop, step):
             block = self.factorization.rows(self.matrix, first, min(first + step, self.stop))
+            if (
+                block.shape[1] < self.shape[1]
+            ):  # without end a row is as long as its number; these are as long as the last
+                block = np.pad(block, ((0, 0), (0, self.shape[1] - block.shape[1])))
             yield block.astype("<f8", order="C", copy=False).reshape(-1).view("u1").data
 
 
@@ -144,7 +152,10 @@ class Results:
             InvalidParameter: the rows are outside the matrix.
         """
         factorization = self.opened(result)
-        last = factorization.shape(matrix)[0]
+        if factorization.endless and stop is None:
+            message = f"{matrix} has rows without end; give the last one too, such as rows=0:128"
+            raise InvalidParameter(message, field="rows")
+        last = LARGEST_ROW if factorization.endless else factorization.shape(matrix)[0]
         first, end = start or 0, last if stop is None else stop
         if not 0 <= first <= end <= last:
             message = f"rows {first}:{end} are outside {matrix}, which has rows 0:{last}"

@@ -13,6 +13,8 @@ from factorize.encoding import check_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter
 
 SCHEMA = 1
+ENDLESS = 10**15 - 1
+"""Steps of a strategy whose rows have no end, where a number is needed: the largest integer of a document."""
 _VOLATILE = ("digest", "files", "created")
 _VOLATILE_SOLVER = ("seconds", "environment")
 
@@ -40,6 +42,12 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+def steps_of(manifest: Mapping[str, Any]) -> int:
+    """Return the number of steps, `ENDLESS` where the shape of C states none."""
+    steps = manifest["matrices"]["C"]["shape"][1]
+    return ENDLESS if steps is None else int(steps)
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from api.commands.text import describe_certificate
+from api.results import Results
 from factorize import load
+from factorize.client import load as client_load
 from factorize.endless import LARGEST_ROW, EndlessBlt, EndlessNuToeplitz
 from factorize.endless_limits import elliptic_column, geometric_pattern
 from factorize.errors import (
     CertificateError,
     CorruptObject,
     FactorizeError,
+    InvalidParameter,
     InvalidSpec,
     InvalidStrategy,
     TooLarge,
@@ -25,9 +30,10 @@ from factorize.exact import Report, check_factor_file
 from factorize.exact.endless import limit
 from factorize.factorization import Factorization, compare
 from factorize.layouts import build_matrix
-from factorize.manifest import manifest_digest
+from factorize.manifest import ENDLESS, manifest_digest
 from factorize.participation import MinSep, Single
 from factorize.spec import Spec, parse_spec
+from factorize.store import open_store
 from solvers import choose, estimate, solve
 from solvers import compare as compare_mechanisms
 
@@ -274,3 +280,49 @@ def checked(found: Factorization, folder: Path) -> Report:
     path = folder / "file.safetensors"
     found.save(path)
     return check_factor_file(path.read_bytes())
+
+
+class TestConsumers:
+    def test_noise_goes_on_and_is_that_of_the_rows(self, tmp_path):
+        found = solved({"kind": "blt", "buffers": 2})
+        found.save(tmp_path / "file.safetensors")
+        factors = client_load(tmp_path / "file.safetensors")
+        assert factors.steps == ENDLESS
+        noise = factors.noise(factors.calibrate(mu=1.0), 500, seed=1, precision="float64")
+        made = np.array([noise.next() for _ in range(30)])
+        plain = factors.noise(factors.calibrate(mu=1.0), 500, seed=1, precision="float64")
+        z = found.rows("C", 0, 30) @ made  # whitened: what was drawn
+        assert z[0] == pytest.approx(plain.next(), rel=1e-6)
+        assert abs(np.corrcoef(z[3], z[4])[0, 1]) < 0.2
+        assert noise.state_dict()["steps"] == ENDLESS
+        plain.load_state_dict(noise.state_dict())
+        assert (plain.next() == noise.next()).all()
+
+    def test_noise_of_nu_toeplitz_names_the_way_out(self, tmp_path):
+        solved({"kind": "nu_toeplitz", "nu": 0.1}).save(tmp_path / "file.safetensors")
+        factors = client_load(tmp_path / "file.safetensors")
+        with pytest.raises(UnsupportedProblem, match="use blt"):
+            factors.noise(factors.calibrate(mu=1.0), 5, seed=1)
+        with pytest.raises(UnsupportedProblem, match="cannot be gone through"):
+            factors.rows("C")
+
+    def test_a_store_serves_rows_in_ranges(self, tmp_path):
+        store = open_store(str(tmp_path / "store"))
+        found = solved(BLT)
+        store.put(found)
+        results = Results(store, cache_bytes=1 << 24)
+        result = results.answer(found.spec)
+        rows = results.rows(result, "C_inv", 2, 40)
+        assert rows.shape == (38, 40)
+        sent = np.concatenate([np.frombuffer(block, dtype="<f8") for block in rows.blocks()]).reshape(rows.shape)
+        assert (sent == found.rows("C_inv", 2, 40)).all()
+        pieces = replace(rows, stop=200_000, start=199_996)
+        assert pieces.per_block < 4
+        sent = np.concatenate([np.frombuffer(block, dtype="<f8") for block in pieces.blocks()]).reshape(pieces.shape)
+        assert (np.count_nonzero(sent, axis=1) == np.arange(199_997, 200_001)).all()
+        with pytest.raises(InvalidParameter, match="give the last one too"):
+            results.rows(result, "C", 0, None)
+
+    def test_the_text_says_infinite(self):
+        lines = describe_certificate(solved(BLT).manifest["certificate"])
+        assert "objective     infinite" in lines

@@ -35,10 +35,10 @@ def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
     kind = "exact" if sensitivity["kind"] == "exact" else "an upper bound"
     lines = [
         f"sensitivity   {sensitivity['value']:.12g}  ({kind}: {sensitivity['rule']})",
-        f"objective     {loss['objective']:.12g}",
-        f"rmse          {loss['rmse']:.12g}",
-        f"max error     {loss['max_error']:.12g}",
-        f"last iterate  {loss['last_iterate']:.12g}",
+        f"objective     {_loss(loss['objective'], 12)}",
+        f"rmse          {_loss(loss['rmse'], 12)}",
+        f"max error     {_loss(loss['max_error'], 12)}",
+        f"last iterate  {_loss(loss['last_iterate'], 12)}",
         f"lower bound   {_bound(certificate['lower_bound'])}",
     ]
     if certificate.get("class_lower_bound"):
@@ -48,6 +48,10 @@ def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
     lines.append(f"residual      {certificate['residual']['max_abs']:.3g}")
     lines.append(f"converged     {'yes' if certificate['converged'] else 'no'}")
     return lines + [f"warning       {text}" for text in certificate["warnings"]]
+
+
+def _loss(value: float | None, digits: int) -> str:
+    return "infinite" if value is None else f"{value:.{digits}g}"
 
 
 def _bound(bound: Mapping[str, Any] | None) -> str:
@@ -69,4 +73,4 @@ def describe_gap(certificate: Mapping[str, Any]) -> str:
     gap = certificate["relative_gap"]
     known = "no bound known" if gap is None else f"gap {gap:.1e}"
     met = "" if certificate["converged"] else ", tolerance not met"
-    return f"objective {certificate['loss']['objective']:.8g}, {known}{met}"
+    return f"objective {_loss(certificate['loss']['objective'], 8)}, {known}{met}"

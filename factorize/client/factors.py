@@ -17,6 +17,7 @@ from factorize.client.rows import RowStream
 from factorize.client.service import Service, SpecSource
 from factorize.client.structures import Streamable, noise_source
 from factorize.errors import CorruptObject, InvalidParameter
+from factorize.manifest import steps_of
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
 
@@ -60,7 +61,7 @@ class Factors:
         spec: what was asked, plain data.
         structure: of C, the contract's name.
         sensitivity: certified, with kind, rule and participation.
-        steps: n.
+        steps: n; 10^15 - 1 where the rows have no end.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Factors:
         self.spec: dict[str, Any] = manifest["spec"]
         self.structure = str(manifest["matrices"]["C"]["structure"])
         self.sensitivity = StatedSensitivity.of(manifest)
-        self.steps = int(manifest["matrices"]["C"]["shape"][1])
+        self.steps = steps_of(manifest)
 
     @classmethod
     def connect(

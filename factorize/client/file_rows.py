@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.errors import CorruptObject, InvalidParameter
+from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
+from factorize.manifest import ENDLESS, steps_of
 
 BLOCK_BYTES = 4 << 20
 MATRICES = ("C", "C_inv", "B")
@@ -95,7 +96,17 @@ def check_start(start: int, rows: int, matrix: str) -> None:
 
 
 def shape_of(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:
-    """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs."""
-    n = manifest["matrices"]["C"]["shape"][1]
+    """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs.
+
+    Raises:
+        UnsupportedProblem: the matrix has rows without end.
+    """
+    n = steps_of(manifest)
+    if n == ENDLESS:
+        raise UnsupportedProblem(
+            f"{matrix} has rows without end, which cannot be gone through; take noise(), or a range of rows from "
+            "factorize.load(path).rows or the service",
+            field="matrix",
+        )
     rows = manifest["spec"]["workload"].get("shape", [n])[0] if matrix == "B" else n
     return rows, n

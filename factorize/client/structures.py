@@ -9,7 +9,7 @@ from functools import cache, partial
 import numpy as np
 
 from factorize.client.recurrences import Banded, Blt, Buffered, Precision, Recurrence, Scaled, StateSpace, Tree
-from factorize.errors import CorruptObject
+from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.series import series_quotient
 from factorize.triangular import lower_inverse
 
@@ -58,14 +58,21 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
     Args:
         structure: of C, the contract's name.
         parts: its tensors by suffix ('' for a dense matrix).
-        n: number of steps.
+        n: number of steps, `ENDLESS` (factorize/manifest.py) where there is no last one.
         digest: of the factorization.
 
     Raises:
         CorruptObject: unknown structure, or a tensor is missing.
+        UnsupportedProblem: a strategy without end whose noise has no recurrence.
     """
     try:
         inner = _inner(parts) if structure == "scaled" else structure
+        if inner == "nu_toeplitz":
+            raise UnsupportedProblem(
+                "the noise of nu_toeplitz without end takes all the noise before it, which no memory holds for ever; "
+                "use blt, which keeps one vector per buffer, or give n",
+                field="structure",
+            )
         if inner in _RECURRENCES:
             return Streamable(digest, structure, _scaled(_RECURRENCES[inner](parts, n), parts))
         return ComputedRows((n, n), digest, cache(_scaled_rows(_ROWS[inner](parts, n), parts)))
