@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
 MAX_STEPS = 100_000_000
 
@@ -24,6 +24,12 @@ Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), AfterValidat
 UnitInterval = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 """A number of steps, epochs or bands: 1 to 10^8."""
+
+CountOrEndless = Annotated[
+    Annotated[Count, Tag("number")] | Annotated[Literal["unbounded"], Tag("text")],
+    Discriminator(lambda value: "text" if isinstance(value, str) else "number"),
+]
+"""A number of steps, or `unbounded`; told apart by type, so that a bad one is refused once."""
 
 Long = Field(fail_fast=True)
 """Mark of lists that may be long: a bad one is refused at its first bad entry."""

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from factorize.errors import UnsupportedProblem
-from factorize.model import Count
+from factorize.model import CountOrEndless
 from factorize.workloads.base import BidiagonalInverse, Workload
 from factorize.workloads.operators import Accumulate, Operator
 
@@ -23,7 +23,7 @@ class Prefix(Workload):
     model_config = ConfigDict(serialize_by_alias=True)
 
     kind: Literal["prefix"]
-    steps: Count | Literal["unbounded"] = Field(alias="n")
+    steps: CountOrEndless = Field(alias="n")
 
     @property
     def n(self) -> int:
