@@ -83,9 +83,7 @@ class Rows:
         _use_one_thread()
         for first in range(self.start, self.stop, step):
             block = self.factorization.rows(self.matrix, first, min(first + step, self.stop))
-            if (
-                block.shape[1] < self.shape[1]
-            ):  # without end a row is as long as its number; these are as long as the last
+            if block.shape[1] < self.shape[1]:  # without end, a row is as long as its number
                 block = np.pad(block, ((0, 0), (0, self.shape[1] - block.shape[1])))
             yield block.astype("<f8", order="C", copy=False).reshape(-1).view("u1").data
 
