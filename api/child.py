@@ -46,6 +46,7 @@ def solve(document: dict[str, Any], url: str, out: IO[str]) -> str:
     """
     import solvers
     from api.proof import prove
+    from factorize.neighbours import nearest
     from factorize.solution import Progress
     from factorize.spec import parse_spec
     from factorize.store import open_store
@@ -55,7 +56,7 @@ def solve(document: dict[str, Any], url: str, out: IO[str]) -> str:
 
     store = open_store(url)
     spec = store.bind(parse_spec(document))
-    found = solvers.solve(spec, progress=report)
+    found = solvers.solve(spec, progress=report, warm_start=nearest(spec, store))
     digest: str = store.put(found, check=partial(prove, store=store.url))["digest"]
     return digest
 

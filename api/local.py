@@ -15,6 +15,7 @@ from typing import Any
 import solvers
 from api.proof import prove
 from factorize.errors import InvalidWorkload
+from factorize.neighbours import nearest
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
 from factorize.store import Store
@@ -61,7 +62,8 @@ def obtain(planned: Plan, store: Store, *, progress: ProgressCallback) -> dict[s
     """
     if planned.known is not None:
         return store.manifest(planned.known)
-    solved = solvers.solve(bound(planned.spec, store), progress=progress)
+    near = nearest(planned.spec, store)
+    solved = solvers.solve(bound(planned.spec, store), progress=progress, warm_start=near)
     return store.put(solved, check=partial(prove, store=store.url))
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 import factorize
-from factorize.errors import UnsupportedProblem
+from factorize.errors import SolveFailed, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.matrix import MAX_DENSE
 from factorize.mechanisms import Auto, Banded, BufferedLinear, Dense
+from factorize.neighbours import Neighbour
 from factorize.objective import MaxError
 from factorize.participation import MinSep, Single
-from factorize.solution import Progress, ProgressCallback, Solution
+from factorize.solution import Outcome, Progress, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import UserMatrix, Workload
 from solvers import (
@@ -133,7 +134,7 @@ def solve(
     *,
     progress: ProgressCallback | None = None,
     matrices: Mapping[str, np.ndarray] | None = None,
-    warm_start: Factorization | None = None,
+    warm_start: Factorization | Neighbour | None = None,
 ) -> Factorization:
     """Solve a spec and certify the result.
 
@@ -142,7 +143,8 @@ def solve(
         progress: called between steps; what it raises (`Cancelled`, say) ends the solve.
         matrices: numbers of user-supplied matrices by sha256, for specs that name them so.
         warm_start: a result for another n or a similar workload, with the same participation (and epochs); it may save
-            half the steps, never changes what is certified, and is ignored where it does not fit.
+            half the steps, never changes what is certified beyond the tolerance (the bytes may differ), and is ignored
+            where it does not fit. Where it leads to no convergence, the solve begins anew without it.
 
     Returns:
         The certified factorization; its certificate says whether the tolerance was met.
@@ -158,9 +160,26 @@ def solve(
     spec = _bound(choose(spec), matrices or {})
     entry, _ = _admitted(spec)
     began = time.monotonic()
-    start = None if warm_start is None else warm_start_of(warm_start, spec)
-    solution = entry.solve(Problem(spec, start), progress or _ignore)
-    return Factorization.from_solution(spec, solution, solver=_provenance(spec, time.monotonic() - began))
+    found = None if warm_start is None else _solved_from(warm_start, spec, entry, progress or _ignore)
+    solution = entry.solve(Problem(spec), progress or _ignore) if found is None else found
+    provenance = _provenance(spec, time.monotonic() - began)
+    if warm_start is not None and found is not None:
+        provenance["warm_start"] = warm_start.digest
+    return Factorization.from_solution(spec, solution, solver=provenance)
+
+
+def _solved_from(
+    near: Factorization | Neighbour, spec: Spec, entry: Entry, progress: ProgressCallback
+) -> Solution | None:
+    """Return the claim of a solve that began at a neighbour, or None if it does not fit or leads nowhere."""
+    start = warm_start_of(near, spec)
+    if start is None:
+        return None
+    try:
+        solution = entry.solve(Problem(spec, start), progress)
+    except SolveFailed:
+        return None
+    return solution if solution.outcome is Outcome.CONVERGED else None
 
 
 def _ignore(_progress: Progress) -> None:

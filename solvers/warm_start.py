@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.factorization import Factorization
+from factorize.neighbours import Neighbour
 from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, Single
 from factorize.spec import Spec
@@ -19,7 +20,7 @@ _LEAST = 1e-14  # of the largest weight
 _SHARE = 1e-9  # of the identity, so that no correlation matrix is singular
 
 
-def resampled(neighbour: Factorization, spec: Spec) -> np.ndarray | None:
+def resampled(neighbour: Factorization | Neighbour, spec: Spec) -> np.ndarray | None:
     """Return blocks W_j to start from, shape (b, k, k), summing to 1 along (j, 0, 0); k is 1 for single participation.
 
     Args:
@@ -44,7 +45,7 @@ def _epochs(spec: Spec) -> int | None:
     return spec.participation.epochs if isinstance(spec.participation, FixedEpochs) else None
 
 
-def _blocks(neighbour: Factorization) -> np.ndarray | None:
+def _blocks(neighbour: Factorization | Neighbour) -> np.ndarray | None:
     weights, factors = neighbour.dual.get("weights"), neighbour.dual.get("factors")
     if weights is not None:
         return np.asarray(np.maximum(weights, _LEAST * weights.max())[:, None, None])

@@ -1,0 +1,163 @@
+"""A start from what the store has: found, used and named; never needed, and never trusted."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import solvers
+from api import child, local
+from factorize import neighbours
+from factorize.blobs import blob_key
+from factorize.errors import SolveFailed, StoreUnavailable
+from factorize.factorization import Factorization
+from factorize.neighbours import Neighbour, nearest, stored_dual
+from factorize.solution import Outcome
+from factorize.spec import Spec, parse_spec
+from factorize.store import Store, open_store
+
+MOMENTUM = {"kind": "momentum", "momentum": 0.9}
+
+
+def spec(n: int = 512, *, workload: dict[str, Any] = MOMENTUM, epochs: int = 4, **parts: Any) -> Spec:
+    participation = {"kind": "fixed_epochs", "epochs": epochs}
+    document = {"workload": workload | {"n": n}, "participation": participation, "mechanism": {"kind": "dense"}}
+    return solvers.choose(parse_spec({"tolerance": 1e-6} | document | parts))
+
+
+@cache
+def solved(n: int, **parts: Any) -> Factorization:
+    return solvers.solve(spec(n, **parts))
+
+
+def at(folder: Path, *found: Factorization) -> Store:
+    store = open_store(folder / "store")
+    for one in found:
+        store.put(one)
+    return store
+
+
+def digest_of(found: Neighbour | None) -> str | None:
+    return None if found is None else found.digest
+
+
+def test_the_nearest_is_taken_with_its_dual_alone(tmp_path: Path) -> None:
+    store = at(tmp_path, solved(256), solved(480), solved(480, epochs=8))
+    found = nearest(spec(), store)
+    assert found is not None
+    assert (found.digest, found.spec) == (solved(480).digest, solved(480).spec)
+    assert found.dual["factors"].tobytes() == solved(480).dual["factors"].tobytes()
+
+
+def test_what_is_unlike_is_no_neighbour(tmp_path: Path) -> None:
+    store = at(tmp_path, solved(128))
+    assert nearest(spec(), store) is not None
+    assert nearest(spec(516), store) is None  # more than four times as long
+    for other in (
+        spec(epochs=8),
+        spec(workload={"kind": "momentum", "momentum": 0.5}),
+        spec(workload=MOMENTUM | {"nesterov": True}),
+        spec(workload=MOMENTUM | {"learning_rates": {"kind": "cosine", "final": 0.1}}),
+        spec(objective={"kind": "lambda_tau", "tau": 8}),
+    ):
+        assert nearest(other, store) is None
+
+
+def test_schedules_are_compared_by_their_shape(tmp_path: Path) -> None:
+    cosine = MOMENTUM | {"learning_rates": {"kind": "cosine", "final": 0.5}}
+    found = solvers.solve(spec(480, workload=cosine))
+    store = at(tmp_path, found)
+    assert digest_of(nearest(spec(workload=cosine), store)) == found.digest
+    steeper = MOMENTUM | {"learning_rates": {"kind": "cosine", "final": 0.01}}
+    assert nearest(spec(workload=steeper), store) is None
+
+
+def test_searches_that_are_quick_look_for_nobody(tmp_path: Path) -> None:
+    store = at(tmp_path, solved(480))
+    assert nearest(spec(508), store) is None
+    assert nearest(spec(workload={"kind": "prefix"}), store) is None
+    alone = parse_spec({"workload": MOMENTUM | {"n": 512}, "mechanism": {"kind": "dense"}})
+    assert nearest(solvers.choose(alone), store) is None
+
+
+def test_damaged_and_revoked_neighbours_are_passed_over(tmp_path: Path) -> None:
+    store = at(tmp_path, solved(256), solved(480))
+    store.revoke(solved(480).digest, "a test")
+    assert digest_of(nearest(spec(), store)) == solved(256).digest
+    manifest = store.manifest(solved(256).digest)
+    path = tmp_path / "store" / blob_key(manifest["files"][0]["sha256"])
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    offset = start + json.loads(whole[8:start])["dual.factors"]["data_offsets"][0]
+    path.chmod(0o600)
+    for damaged in (
+        whole[: offset + 3] + bytes([whole[offset + 3] ^ 1]) + whole[offset + 4 :],
+        whole[: offset + 8],
+        b"\xff" * len(whole),
+        b"",
+        b"\x08" + bytes(7) + b"[1,2,3] ",
+        b"\x02" + bytes(7) + b"{}",
+    ):
+        path.write_bytes(damaged)
+        assert nearest(spec(), store) is None
+    path.write_bytes(whole)
+    assert stored_dual(manifest, store)["factors"].shape == (64, 4, 4)
+    path.unlink()
+    assert nearest(spec(), store) is None
+
+
+def test_a_medium_that_fails_costs_the_start_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = at(tmp_path, solved(480))
+
+    def refuse(**_filters: Any) -> None:
+        raise StoreUnavailable("no")
+
+    monkeypatch.setattr(store, "items", refuse)
+    assert nearest(spec(), store) is None
+
+
+@pytest.mark.parametrize("way", ["child", "local"])
+def test_child_and_command_line_start_from_it_and_say_so(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "SMALLEST", 128)  # larger files take seconds to be checked exactly
+    cold, asked = solved(128), spec(128)
+    store = at(tmp_path, solved(136))
+    if way == "child":
+        digest = child.solve(asked.document(), store.url, io.StringIO())
+    else:
+        digest = local.obtain(local.plan(asked, store), store, progress=lambda _: None)["digest"]
+    warm = store.load(digest)
+    assert warm.manifest["solver"]["warm_start"] == solved(136).digest
+    assert warm.manifest["solver"]["iterations"] < cold.manifest["solver"]["iterations"]
+    assert warm.certificate.converged
+    assert warm.spec_digest == cold.spec_digest
+    assert warm.certificate.loss.objective == pytest.approx(cold.certificate.loss.objective, rel=2e-6)
+    assert "warm_start" not in cold.manifest["solver"]
+
+
+@pytest.mark.parametrize("failure", ["raises", "stalls"])
+def test_a_start_that_leads_nowhere_is_dropped(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = solvers._entry(spec())
+    asked: list[bool] = []
+
+    def solve(problem: Any, progress: Any) -> Any:
+        asked.append(problem.start is not None)
+        if problem.start is None:
+            return entry.solve(problem, progress)
+        if failure == "raises":
+            raise SolveFailed("lost")
+        cold = entry.solve(problem.__class__(problem.spec), progress)
+        return cold.__class__(cold.strategy, Outcome.ROUNDING_LIMIT, cold.iterations, cold.dual)
+
+    monkeypatch.setattr(solvers, "_entry", lambda _spec: solvers.Entry(solve, entry.supports, entry.estimate))
+    near = Neighbour(solved(480).digest, solved(480).spec, solved(480).dual)
+    found = solvers.solve(spec(), warm_start=near)
+    assert asked == [True, False]
+    assert "warm_start" not in found.manifest["solver"]
+    assert found.certificate.converged
