@@ -303,7 +303,7 @@ def hasty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServ
         store=str(tmp_path_factory.mktemp("hasty") / "store"),
         receive_seconds=1,
         stall_seconds=1,
-        keep_alive_seconds=1,
+        keep_alive_seconds=4,  # longer than a request may take to arrive, so that which limit is met is no race
         max_connections=8,
     )
     with serving(settings) as live:
