@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factorize.asymptotic import limiting_sensitivity_squared
 from factorize.predict import ask
 
 VALUES, CHANCES = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)
@@ -77,3 +78,72 @@ def test_small_rates_forget_the_inputs_and_large_ones_do_not_settle() -> None:
     one = 2 / 3  # x / (2 (1 - x)) = 1 for one eigenvalue 1
     near, nearer = (ask(question([1.0], one - gap)).value for gap in (1e-3, 1e-6))
     assert nearer > 500 * near
+
+
+class Noising:
+    """A C^-1 in memory."""
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        self.matrix = matrix
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        return self.matrix[start:stop]
+
+    def shape(self, name: str) -> tuple[int, int]:
+        return self.matrix.shape
+
+
+def enumerated(asked: dict[str, Any], noising: np.ndarray) -> np.ndarray:
+    """The three parts of the loss after each step: a mean over all examples that could be drawn."""
+    roots, eta, batch = np.sqrt(asked["eigenvalues"]), asked["learning_rate"], asked["batch_size"]
+    n, d = len(noising), len(roots)
+    losses = np.zeros((3, n + 1))
+    one = [(math.prod(CHANCES[i] for i in picks), roots * [VALUES[i] for i in picks]) for picks in _picks(d)]
+    for examples in itertools.product(one, repeat=n * batch):
+        chance = math.prod(weight for weight, _ in examples)
+        start = np.full(d, asked["initial"][0])
+        noise = np.zeros((d, n, d))  # coordinate, row of Z, coordinate of that row
+        labels = np.zeros((d, n * batch))
+        for t in range(n):
+            losses[:, t] += chance * _loss(asked, roots, start, noise, labels)
+            inputs = np.array([x for _, x in examples[t * batch : (t + 1) * batch]])
+            step = np.eye(d) - eta * inputs.T @ inputs / batch
+            start, noise, labels = step @ start, np.tensordot(step, noise, 1), step @ labels
+            noise -= eta * np.einsum("i,jk->jik", noising[t], np.eye(d))
+            labels[:, t * batch : (t + 1) * batch] += eta * inputs.T / batch
+        losses[:, n] += chance * _loss(asked, roots, start, noise, labels)
+    return losses
+
+
+def _picks(d: int) -> Any:
+    return itertools.product(range(3), repeat=d)
+
+
+def _loss(asked: dict[str, Any], roots: np.ndarray, start: np.ndarray, noise: np.ndarray, labels: np.ndarray) -> Any:
+    moments = start**2, asked["sigma"] ** 2 * (noise**2).sum((1, 2)), asked["label_noise"] ** 2 * (labels**2).sum(1)
+    return np.array(moments) @ roots**2 / 2
+
+
+@pytest.mark.parametrize(("eigenvalues", "batch", "steps"), [([1.0, 0.3], 1, 3), ([0.8], 2, 3), ([1.0, 0.0], 1, 2)])
+def test_a_run_is_the_mean_over_all_examples(eigenvalues: list[float], batch: int, steps: int) -> None:
+    noising = np.tril(np.random.default_rng(steps).standard_normal((steps, steps)))
+    asked = {"eigenvalues": eigenvalues, "learning_rate": 0.4, "batch_size": batch, "sigma": 0.7, "label_noise": 0.5}
+    asked = {"kind": "stochastic_regression", "initial": [1.5], **asked}
+    answer = ask(asked, Noising(noising))
+    wanted = enumerated(asked, noising)
+    assert answer.series["loss"] == pytest.approx(wanted.sum(axis=0), rel=1e-10)
+    parts = [answer.terms[name] for name in ("initial", "noise", "label_noise")]
+    assert parts == pytest.approx(wanted[:, -1], rel=1e-10)
+
+
+def test_a_long_run_ends_at_the_stationary_loss_and_a_large_batch_at_exact_gradients() -> None:
+    n, nu, eigenvalues = 1500, 0.05, [1.0, 0.3]
+    taps = np.cumprod([1.0, *((1 - nu) * (t - 1.5) / t for t in range(1, n))])
+    noising = Noising(np.array([np.pad(taps[t::-1], (0, n - 1 - t)) for t in range(n)]))
+    limit = ask(question(eigenvalues, 0.1, noise={"kind": "nu", "nu": nu}, label_noise=0.2))
+    gamma = math.sqrt(limiting_sensitivity_squared(nu))
+    asked = {"eigenvalues": eigenvalues, "learning_rate": 0.1, "sigma": gamma, "label_noise": 0.2}
+    run = ask({"kind": "stochastic_regression", **asked}, noising)
+    assert run.value == pytest.approx(limit.value, rel=1e-9)
+    large = ask({"kind": "stochastic_regression", "batch_size": 10**8, **asked}, noising)
+    assert large.value == pytest.approx(large.terms["exact_gradients"], rel=1e-6)

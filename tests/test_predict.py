@@ -85,6 +85,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "smoothness": [1, 4], "block_bounds": [1, 2], "initial_distances": [1], "examples": 1000, "epsilon": 1,
         "delta": 1e-5, "full_bound": 3,
     },
+    "stochastic_regression": {"eigenvalues": [1, 0.1], "learning_rate": 0.1, "sigma": 1},
 }  # fmt: skip
 
 
@@ -389,6 +390,7 @@ def test_the_rate_of_the_table_is_the_minimum_of_its_bound() -> None:
         ({"kind": "linear_regression", "learning_rate": 0.3}, "/learning_rate"),
         ({"kind": "gaussian_regression", "learning_rate": 1.0}, "/learning_rate"),
         ({"kind": "gaussian_regression", "learning_rate": 0.63}, "/learning_rate"),
+        ({"kind": "stochastic_regression", "learning_rate": 0.7}, "/learning_rate"),
         ({"kind": "mean_estimation", "learning_rate": 1.0}, "/learning_rate"),
         ({"kind": "accelerated_risk", "beta": 0.5}, "/beta"),
         ({"kind": "sketched_descent", "block_sizes": [1, 2]}, "/block_sizes"),

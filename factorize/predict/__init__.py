@@ -29,6 +29,7 @@ from factorize.predict.gaussian_regression import GaussianRegression
 from factorize.predict.linear_regression import DpFtrlRate, LinearRegression, LinearRegressionFinite, MeanEstimation
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
 from factorize.predict.quadratic import Quadratic
+from factorize.predict.stochastic_regression import StochasticRegression
 from factorize.unions import read_union
 
 QUESTIONS: dict[str, type[Question]] = {
@@ -51,6 +52,7 @@ QUESTIONS: dict[str, type[Question]] = {
     "quadratic": Quadratic,
     "sketched_descent": SketchedDescent,
     "sketched_rate": SketchedRate,
+    "stochastic_regression": StochasticRegression,
 }
 """The one list: kind to question."""
 
@@ -73,7 +75,8 @@ AnyQuestion = Annotated[
     | NonconvexDescent
     | Quadratic
     | SketchedDescent
-    | SketchedRate,
+    | SketchedRate
+    | StochasticRegression,
     Field(discriminator="kind"),
 ]
 

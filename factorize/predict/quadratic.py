@@ -32,6 +32,11 @@ SHOWN = 257
 """Steps in the series of an answer; more are thinned evenly."""
 
 
+def shown_steps(count: int) -> np.ndarray:
+    """Return the steps of a path of `count` that an answer lists: evenly spaced, first and last among them."""
+    return np.unique(np.linspace(0, count - 1, min(SHOWN, count)).round().astype(int))
+
+
 class Quadratic(Question):
     """The exact loss of a run on a quadratic, with the noise of a factorization.
 
@@ -68,7 +73,7 @@ class Quadratic(Question):
         loss_of = np.array([signal @ eigenvalues, noise @ eigenvalues]) / 2
         gradient = (signal + noise) @ eigenvalues**2
         loss = loss_of.sum(axis=0)
-        shown = np.unique(np.linspace(0, len(loss) - 1, min(SHOWN, len(loss))).round().astype(int))
+        shown = shown_steps(len(loss))
         return Prediction(
             quantity="E f(x_n) - f*",
             relation=Relation.EQUAL,
