@@ -1,53 +1,18 @@
-"""One step of any streaming strategy as torch operations on the device, derived from the core's own arithmetic.
-
-A recurrence is linear in (z, state). Fed with the unit vectors it tells its coefficients:
-
-    x = a u - reads . s,    s <- moves s + writes x          (u = z times sigma and the recurrence's gain)
-"""
+"""One step of any streaming strategy as torch operations on the device, from the coefficients of the step."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Barrier
 
 import numpy as np
 import torch
 
+from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch_normals import TorchNormals
 from factorize.client.recurrences import Recurrence
 
 _FAR = 40  # powers of two that a scale may be away from 1
-_ZERO = 1e-14  # of what was subtracted: below it a coefficient is rounding
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """The coefficients of one step, with k states.
-
-    Attributes:
-        gain: what z is multiplied by, without sigma.
-        reads: shape (k,).
-        moves: shape (k, k).
-        writes: shape (k,).
-    """
-
-    gain: float
-    reads: np.ndarray
-    moves: np.ndarray
-    writes: np.ndarray
-
-    @classmethod
-    def of(cls, recurrence: Recurrence, step: int) -> StepPlan:
-        """Ask a recurrence in float64 for its coefficients."""
-        k = recurrence.vectors
-        x, state = np.eye(1, k + 1)[0], np.eye(k, k + 1, 1)
-        recurrence.advance(step, x, state, np.empty((recurrence.scratch, k + 1)))
-        writes = state[:, 0] / x[0]
-        taken = np.outer(writes, x[1:])
-        moves = state[:, 1:] - taken
-        moves[np.abs(moves) <= _ZERO * np.abs(taken)] = 0
-        return cls(recurrence.gain(step) * float(x[0]), -x[1:], moves, writes)
 
 
 class DeviceStreaming:

@@ -9,8 +9,9 @@ from handmade import Handmade, handmade
 from test_noise import statistic
 from test_noise_structures import NAMES, strategies
 
+from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch import NoiseGenerator
-from factorize.adapters.torch_engine import DeviceStreaming, StepPlan
+from factorize.adapters.torch_engine import DeviceStreaming
 from factorize.adapters.torch_normals import CpuNormals, device_normals
 from factorize.buffered import BufferedMatrix
 from factorize.client import even_shard

@@ -1,0 +1,180 @@
+"""C^-1 in jax_privacy's own privatizer, and as an optax transformation: covariances, restarts, and the end at n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import optax
+import pytest
+from handmade import Handmade, handmade
+from jax import numpy as jnp
+from jax_privacy.matrix_factorization import streaming_matrix
+from jax_privacy.noise_addition import matrix_factorization_privatizer
+from test_noise import statistic
+from test_noise_structures import NAMES, strategies
+
+from factorize.adapters.coefficients import PlanTable
+from factorize.adapters.jax import correlated_noise, noising_matrix
+from factorize.client.structures import noise_source
+from factorize.errors import InvalidParameter, TooLarge
+from factorize.participation import Sensitivity
+from factorize.privacy import PrivacyTarget, calibrate
+
+N, D, SIGMA = 20, 40_000, 1.7
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+class Rows:
+    """What `statistic` asks of a factorization."""
+
+    def __init__(self, made: Handmade) -> None:
+        self._dense = made.strategy.dense()
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        return self._dense[start:stop]
+
+
+def scale(made: Handmade):
+    return calibrate(made.certificate.sensitivity, PrivacyTarget(mu=1.0), clip_norm=SIGMA)
+
+
+def transformation(made: Handmade, *, seed: int = 7, **options) -> optax.GradientTransformation:
+    return correlated_noise(made, scale(made), seed=seed, **options)
+
+
+def parameters() -> dict[str, jax.Array]:
+    return {"weights": jnp.zeros((D // 4, 3)), "bias": jnp.zeros(D - D // 4 * 3)}
+
+
+def draw(noise: optax.GradientTransformation, state=None, *, steps: int = N, update=None) -> np.ndarray:
+    zero = parameters()
+    state = noise.init(zero) if state is None else state
+    update, rows = update or jax.jit(noise.update), []
+    for _ in range(steps):
+        drawn, state = update(zero, state)
+        rows.append(np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(drawn)]))
+    return np.array(rows)
+
+
+class TestTransformation:
+    @pytest.mark.parametrize("name", ["dense", "banded", "buffered", "state_space", "blt", "tree", "scaled and banded"])
+    def test_covariance(self, name):
+        made = handmade(strategies()[name])
+        assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma) < 1
+
+    def test_catches_a_repeated_row(self, monkeypatch):
+        from factorize.adapters import jax as adapter
+
+        normal = adapter._normal
+        monkeypatch.setattr(adapter, "_normal", lambda key, t, *rest: normal(key, jnp.where(t == 5, 4, t), *rest))
+        made = handmade(strategies()["buffered"])
+        assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma) > 3
+
+    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    def test_a_restart_goes_on_with_the_same_bits(self, name):
+        made = handmade(strategies()[name])
+        noise, zero = transformation(made), parameters()
+        update = jax.jit(noise.update)
+        whole = draw(noise, update=update)
+        state = noise.init(zero)
+        for _ in range(9):
+            _, state = update(zero, state)
+        plain = jax.tree.map(np.asarray, state)  # what a checkpoint holds
+        resumed = draw(noise, jax.tree.map(jnp.asarray, plain), steps=N - 9, update=update)
+        assert np.array_equal(resumed, whole[9:])
+
+    def test_another_seed_is_other_noise(self):
+        made = handmade(strategies()["one diagonal"])
+        one, other = (draw(transformation(made, seed=seed), steps=1)[0] for seed in (7, 8))
+        assert abs(one @ other) / (np.linalg.norm(one) * np.linalg.norm(other)) < 0.03
+
+    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    def test_refuses_step_n(self, name):
+        noise, zero = transformation(handmade(strategies()[name])), parameters()
+        state = noise.init(zero)._replace(step=jnp.array(N))
+        with pytest.raises(InvalidParameter, match=f"past n={N}"):
+            noise.update(zero, state)
+        drawn, _ = jax.jit(noise.update)(zero, state)
+        assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(drawn))
+
+    def test_in_a_chain_it_moves_the_parameters_by_gradient_and_noise(self):
+        made = handmade(strategies()["blt"])
+        optimizer = optax.chain(transformation(made), optax.sgd(0.5))
+        params = {"w": jnp.ones(6, jnp.bfloat16)}
+        gradient = {"w": jnp.full(6, 2.0, jnp.bfloat16)}
+        updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+        alone, _ = transformation(made).update({"w": jnp.zeros(6)}, transformation(made).init(params))
+        assert updates["w"].dtype == jnp.bfloat16
+        assert np.allclose(updates["w"].astype(float), -0.5 * (2 + alone["w"]), rtol=0.02)
+
+    def test_float64(self, x64):
+        made = handmade(strategies()["buffered"])
+        drawn = draw(transformation(made, dtype="float64"))
+        assert drawn.dtype == np.float64
+        assert statistic(drawn, Rows(made), scale(made).sigma) < 1
+
+    def test_refusals(self):
+        made = handmade(strategies()["buffered"])
+        other = calibrate(Sensitivity(2.0, "exact", "by hand", {"kind": "single"}), PrivacyTarget(mu=1.0))
+        with pytest.raises(InvalidParameter, match="calibrate this one"):
+            correlated_noise(made, other, seed=1)
+        with pytest.raises(InvalidParameter, match="bare"):
+            correlated_noise(made, 1.0, seed=1)
+        with pytest.raises(InvalidParameter, match="randbits"):
+            transformation(made, seed=-1)
+        with pytest.raises(InvalidParameter, match="float32 or float64"):
+            transformation(made, dtype="float16")
+
+
+class TestNoisingMatrix:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_is_the_inverse(self, name, x64):
+        made = handmade(strategies()[name])
+        matrix = noising_matrix(made)
+        whole = matrix.materialize(N) if isinstance(matrix, streaming_matrix.StreamingMatrix) else matrix
+        assert np.allclose(whole, np.linalg.inv(made.strategy.dense()), rtol=1e-9, atol=1e-12)
+
+    def test_gives_the_error_of_the_factorization_by_their_own_sum(self, x64):
+        made = handmade(strategies()["buffered"])
+        decoder = streaming_matrix.prefix_sum() @ noising_matrix(made)
+        expected = (np.tril(np.ones((N, N))) @ np.linalg.inv(made.strategy.dense())) ** 2
+        assert np.allclose(decoder.row_norms_squared(N), expected.sum(axis=1), rtol=1e-9)
+
+    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    def test_in_their_privatizer(self, name, x64):
+        made = handmade(strategies()[name])
+        privatizer = matrix_factorization_privatizer(noising_matrix(made), stddev=scale(made).sigma, prng_key=3)
+        assert statistic(draw(privatizer), Rows(made), scale(made).sigma) < 1
+
+    def test_has_no_row_past_n(self, x64):
+        matrix = noising_matrix(handmade(strategies()["buffered"]))
+        rows = matrix @ jnp.ones((N + 1, 2))
+        assert np.isfinite(rows[:N]).all() and np.isnan(rows[N]).all()
+
+    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    def test_float64_that_jax_would_round_is_refused(self, name):
+        made = handmade(strategies()[name])
+        assert jnp.asarray(np.zeros(1)).dtype == np.float32  # what JAX does without a word
+        with pytest.raises(InvalidParameter, match="jax_enable_x64"):
+            noising_matrix(made)
+        with pytest.raises(InvalidParameter, match="jax_enable_x64"):
+            transformation(made, dtype="float64")
+        rounded = noising_matrix(made, dtype="float32")
+        whole = rounded.materialize(N) if name == "buffered" else rounded
+        assert whole.dtype == np.float32
+        assert np.allclose(whole, np.linalg.inv(made.strategy.dense()), atol=1e-5)
+
+
+def test_a_table_that_is_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr("factorize.adapters.coefficients._MOST", 100)
+    strategy = strategies()["tree"]
+    with pytest.raises(TooLarge, match="coefficients"):
+        PlanTable.of(noise_source(strategy.structure, strategy.tensors(), N, "x"))
