@@ -43,17 +43,17 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray], workloa
     m, n = workload.values.shape
     objective = spec["objective"]
     pieces = _pieces(spec["participation"], dual, n)
-    rows = _rows(objective, dual, m)
+    rows = rows_of(objective, dual, m)
     if pieces is None or rows is None:
         return None
     scales, divisor = rows
     references = reference_rows(m, objective["tau"]) if objective["kind"] == "lambda_tau" else [-1] * m
-    guess = _polar(_weigh(approximation(workload), scales, references), pieces)
-    trace = _trace(guess, scales, references, pieces, workload)
+    guess = polar(weigh(approximation(workload), scales, references), pieces)
+    found = trace(guess, scales, references, pieces, workload)
     cost = sum((_cost(piece) for piece in pieces), start=Fraction(0))
     if not cost:
         raise CertificateError("the dual evidence is all zero")
-    return max(trace, Fraction(0)) ** 2 / ((1 + _defect(guess)) * cost * divisor)
+    return max(found, Fraction(0)) ** 2 / ((1 + defect(guess)) * cost * divisor)
 
 
 def _pieces(participation: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> list[Piece] | None:
@@ -87,7 +87,7 @@ def _cost(piece: Piece) -> Fraction:
     return norms.fraction(int(norms.values.max()) + norms.radius)
 
 
-def _rows(objective: Mapping[str, Any], dual: Mapping[str, np.ndarray], m: int) -> tuple[np.ndarray, Fraction] | None:
+def rows_of(objective: Mapping[str, Any], dual: Mapping[str, np.ndarray], m: int) -> tuple[np.ndarray, Fraction] | None:
     """Return row factors of W, rounded down (a smaller W has a smaller objective), and a divisor of the square."""
     kind = objective["kind"]
     if kind == "mean":
@@ -105,14 +105,15 @@ def _rows(objective: Mapping[str, Any], dual: Mapping[str, np.ndarray], m: int) 
     return (roots, total) if total else None
 
 
-def _weigh(rows: np.ndarray, scales: np.ndarray, references: list[int]) -> np.ndarray:
+def weigh(rows: np.ndarray, scales: np.ndarray, references: list[int]) -> np.ndarray:
+    """Return W A: scaled differences of rows and of those that they refer to (-1 for none)."""
     before = np.array(references)
     out = rows.copy()
     out[before >= 0] -= rows[before[before >= 0]]
     return out * scales[:, None]
 
 
-def _polar(target: np.ndarray, pieces: list[Piece]) -> Limbs:
+def polar(target: np.ndarray, pieces: list[Piece]) -> Limbs:
     """Return something near the polar factor of W A F on a grid of 2^-54, as exact numbers."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -123,7 +124,7 @@ def _polar(target: np.ndarray, pieces: list[Piece]) -> Limbs:
     return limbs(left @ right, _GUESS_BITS)._replace(radius=0)
 
 
-def _trace(guess: Limbs, scales: np.ndarray, references: list[int], pieces: list[Piece], workload: Numbers) -> Fraction:
+def trace(guess: Limbs, scales: np.ndarray, references: list[int], pieces: list[Piece], workload: Numbers) -> Fraction:
     """Return a lower bound of tr(Q^T W A F) = sum of (W^T Q F^T) * A entry by entry."""
     factors = integers(scales)
     whole = guess.numbers()
@@ -154,7 +155,7 @@ def _through(rows: Numbers, block: np.ndarray) -> Numbers:
     return product(split(rows), limbs(np.ascontiguousarray(block.T)))
 
 
-def _defect(guess: Limbs) -> Fraction:
+def defect(guess: Limbs) -> Fraction:
     """Return at least |Q^T Q - I|_F, so that |Q|_2^2 <= 1 + defect; on the shorter side of Q."""
     tall = guess if guess.parts.shape[1] >= guess.parts.shape[2] else guess.transpose()
     gram = product(tall.transpose(), tall)

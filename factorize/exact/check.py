@@ -18,9 +18,11 @@ from factorize.errors import (
 )
 from factorize.exact import residual, resolvents, series, variances
 from factorize.exact.bound import lower_bound
+from factorize.exact.classes import class_bound
 from factorize.exact.endless import check_endless
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
+from factorize.exact.integers import Numbers
 from factorize.exact.intervals import NotEnclosed
 from factorize.exact.report import Report, check_claim
 from factorize.exact.sensitivity import Bracket, allowed, squared_sensitivity
@@ -96,6 +98,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
     _check_inverse(report, file, strategy)
     _check_losses(report, file, found, m, stored is not None)
     _check_bound(report, file, lower_bound(spec, file.dual, workload))
+    _check_class_bound(report, file, strategy, workload)
 
 
 def _check_sensitivity(
@@ -121,13 +124,11 @@ def _check_convergence(report: Report, spec: Mapping[str, Any], claims: Mapping[
         bound = claims.get(name)
         if bound is not None and not 0 < bound["objective"] <= claims["loss"]["objective"] * (1 + TOLERANCE):
             report.failed.append(f"the {name} {bound['objective']!r} is above the objective, which attains less")
-    if within is not None:
-        report.not_checked.append(
-            "the lower bound within the mechanism's class, but that the objective is not below it"
-        )
     if not claims["converged"]:
         return
-    if kind in _UNRESTRICTED and spec.get("optimize_for") is None:
+    if kind == "banded" and within is not None:
+        gap = claims["loss"]["objective"] / within["objective"] - 1
+    if (kind in _UNRESTRICTED and spec.get("optimize_for") is None) or (kind == "banded" and within is not None):
         report.require(
             gap is not None and gap <= spec["tolerance"],
             f"converged: the gap {gap!r} is within the tolerance {spec['tolerance']!r}",
@@ -147,6 +148,7 @@ def _check_long(report: Report, file: FactorFile, strategy: Strategy, whole: int
         _check_bound(report, file, resolvents.lower_bound(file.manifest["spec"], file.dual))
     except NotEnclosed as reason:
         report.not_checked.append(f"the lower bound: {reason}")
+    _check_class_bound(report, file, strategy, None)
     try:
         _check_long_losses(report, file, strategy, whole)
     except NotEnclosed as reason:
@@ -265,6 +267,26 @@ def _check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> N
     gap = claims["loss"]["objective"] / claim["objective"] - 1
     if abs(gap - claims["relative_gap"]) > TOLERANCE:
         report.failed.append(f"the relative gap is claimed as {claims['relative_gap']!r}; the losses say {gap!r}")
+
+
+def _check_class_bound(report: Report, file: FactorFile, strategy: Strategy, workload: Numbers | None) -> None:
+    spec, claim = file.manifest["spec"], file.manifest["certificate"].get("class_lower_bound")
+    if claim is None:
+        return
+    try:
+        column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
+        below = math.nextafter(float(class_bound(spec, strategy, workload, column)), 0.0)
+    except NotEnclosed as reason:
+        report.not_checked.append(
+            f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}"
+        )
+        return
+    report.require(
+        claim["objective"] <= below * (1 + TOLERANCE),
+        f"no strategy matrix of the mechanism's class has an objective below {below!r} (claimed "
+        f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
+        f"the class_lower_bound {claim['objective']!r} is not supported: proved is {below!r}",
+    )
 
 
 def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:

@@ -48,8 +48,8 @@ def losses(
         NotEnclosed: the inverse of C cannot be bounded.
     """
     first, numbers = approximation(series), approximation(workload)
-    inverse = _inverse(first)
-    guess = _times(numbers, inverse) if stored is None else stored
+    inverse = approximate_inverse(first)
+    guess = approximate_product(numbers, inverse) if stored is None else stored
     rest = product(integers(guess), series).minus(workload)
     largest = rest.fraction(int(abs(rest.values).max()) + rest.radius)
     allowed = limit * max(
@@ -117,19 +117,20 @@ def _sum_of_inverse(guess: np.ndarray, series: Numbers) -> float:
     return math.fsum(np.abs(guess)) / (1 - rest) * (1 + _SLACK)
 
 
-def _inverse(column: np.ndarray) -> np.ndarray:
+def approximate_inverse(column: np.ndarray) -> np.ndarray:
     """A guess of 1 / c, by Newton's iteration."""
     found = np.array([1.0 / column[0]])
     while len(found) < len(column):
         size = min(2 * len(found), len(column))
         padded = np.concatenate([found, np.zeros(size - len(found))])
-        rest = -_times(column[:size], padded)
+        rest = -approximate_product(column[:size], padded)
         rest[0] += 2.0
-        found = _times(padded, rest)
+        found = approximate_product(padded, rest)
     return found
 
 
-def _times(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def approximate_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the first n coefficients of a product of two series, nearly."""
     size = 2 * len(left)
     return np.asarray(np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[: len(left)])
 
