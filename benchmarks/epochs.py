@@ -13,6 +13,7 @@ within 0.058 s (300 times faster than the 17.5 s of jax_privacy 2.0 to 1e-9 on a
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +24,12 @@ import numpy as np
 from benchmarks.report import Goal, Machine, Report, at_most, duration
 from factorize.block_resolvents import nuclear_norm_below
 from factorize.certificate import certify
+from factorize.neighbours import nearest
 from factorize.solution import Solution
 from factorize.spec import Spec, parse_spec
+from factorize.store import open_store
 from factorize.workloads.base import BidiagonalInverse
-from solvers import choose, epoch_optimum, recursion_optimum
+from solvers import choose, epoch_optimum, recursion_optimum, solve
 from solvers.epoch_blocks import Ascent, Ring, maximise
 from solvers.epoch_steps import factors
 from solvers.problem import Problem
@@ -50,6 +53,7 @@ RECURSIONS: dict[str, dict[str, Any]] = {
 }
 RECURSION_SIZES = ((8, 64), (8, 256))
 NEIGHBOURS = ((8, 120, 128), (8, 64, 128))
+STORED = (("momentum 0.9", 8, 120, 128), ("SRG 0.9, 0.9", 8, 64, 128))
 _RECURSION_GOALS = {(8, 256): 2.0}
 _DUAL_GOALS = {(8, 256): 0.1}
 _WHOLE_GOALS = {(8, 64): 0.058, (8, 256): 1.0}
@@ -154,6 +158,23 @@ def neighbour(report: Report, name: str, workload: dict[str, Any], k: int, near:
     row(report, f"from b={near}, {name}, k={k}, b={b}", after, f"warm {name} {near}", k * b, note, [])
 
 
+def from_the_store(report: Report, name: str, k: int, near: int, b: int) -> None:
+    """One row: the whole path of a spec that finds a neighbour in a store, beside one that does not."""
+    spec = spec_of(k, b, RECURSIONS[name])
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(folder)
+        store.put(solve(spec_of(k, near, RECURSIONS[name])))
+        _, look = timed(lambda: nearest(spec, store), repeats=3)
+        cold, before = timed(lambda: solve(spec), repeats=2)
+        warm, after = timed(lambda: solve(spec, warm_start=nearest(spec, store)), repeats=2)
+    steps = [int(result.manifest["solver"]["iterations"]) for result in (cold, warm)]
+    note = (
+        f"{steps[1]} steps instead of {steps[0]}, CPU {duration(after.cpu)} instead of {duration(before.cpu)}, "
+        f"of which the look into the store {duration(look.cpu)}"
+    )
+    row(report, f"stored b={near}, {name}, k={k}, b={b}", after, f"stored {name} {near}", k * b, note, [])
+
+
 def dual_from(spec: Spec, start: np.ndarray | None = None) -> Ascent:
     return maximise(epoch_optimum.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE, start=start)
 
@@ -215,6 +236,8 @@ def run(report: Report) -> None:
     for k, near, b in ((4, 24, 32),) if report.quick else NEIGHBOURS:
         neighbour(report, "prefix", PREFIX, k, near, b)
         neighbour(report, "momentum 0.9", MOMENTUM, k, near, b)
+    for name, k, near, b in (("momentum 0.9", 4, 24, 32),) if report.quick else STORED:
+        from_the_store(report, name, k, near, b)
 
 
 def main() -> None:
