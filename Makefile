@@ -53,8 +53,8 @@ $(FRAMEWORKS)/.installed: $(STAMP) requirements-frameworks.txt
 LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-annotate
 lock:
-	$(LOCK) --output-file requirements.lock
-	$(LOCK) --extra test --output-file requirements-dev.lock
+	$(LOCK) --extra serve --output-file requirements.lock
+	$(LOCK) --extra serve --extra test --output-file requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) .demo build dist *.egg-info
