@@ -72,6 +72,8 @@ def main() -> int:
         answer = inspect(Path(request["path"]), request["store"], strict=request["strict"])
     except FactorizeError as error:
         answer = {"error": [error.slug, str(error)]}
+    except OSError as error:
+        answer = {"error": [StoreUnavailable.slug, f"{error}; check the disk and try again"]}
     else:
         answer["seconds"] = round(time.monotonic() - started, 3)
     print(json.dumps(answer))

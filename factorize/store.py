@@ -357,7 +357,7 @@ class Store:
             staged.produce(plain.save)
             staged.sync()
             proof = dict(check(staged.path)) if check else {}
-            digest = proof.pop("digest") if check else load(staged.path, matrices=_bound_matrices(plain.spec)).digest
+            digest = proof.pop("digest") if check else _read_back(staged.path, plain.spec)
             with staged.open() as reader:
                 file = _describe(reader)
             if digest != factorization.digest or proof.pop("sha256", file["sha256"]) != file["sha256"]:
@@ -433,6 +433,14 @@ def _bound_matrices(spec: Spec) -> dict[str, np.ndarray]:
             with suppress(InvalidWorkload):  # known by its digest only
                 found[str(part.canonical().sha256)] = part.array
     return found
+
+
+def _read_back(path: Path, spec: Spec) -> str:
+    """Return the digest of a written file, compared with its bytes."""
+    try:
+        return load(path, matrices=_bound_matrices(spec)).digest
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
 def _lasting(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -264,3 +264,28 @@ def test_the_cache_keeps_what_was_used_last_within_its_limit():
     cache.drop("g")
     cache.drop("g")
     assert cache.get("g") is None
+
+
+def test_no_flipped_bit_of_a_larger_file_is_served_whole_or_by_range(tmp_path, monkeypatch):
+    """2,000 positions in 16 chunks, flipped on the disk under an open blob and before it is opened."""
+    monkeypatch.setattr(blobs_module, "CHUNK_BYTES", 1 << 16)
+    luck = random.Random(2026)
+    data = luck.randbytes((1 << 20) - 77)
+    directory, name, path = stored(tmp_path, data)
+    held = Blobs(directory, cache_bytes=0).open(name)
+    path.chmod(0o644)
+    with path.open("r+b", buffering=0) as file:
+        for trial in range(2000):
+            at, bit = luck.randrange(len(data)), luck.randrange(8)
+            start, last = sorted(luck.choices(range(len(data)), k=2))
+            os.pwrite(file.fileno(), bytes([data[at] ^ 1 << bit]), at)
+            served = b""
+            with pytest.raises(CorruptObject) if start >> 16 <= at >> 16 <= last >> 16 else nullcontext():
+                for view in held.read(start, last + 1):
+                    served += view
+            assert data[start : last + 1].startswith(served)
+            if trial % 20 == 0:
+                with pytest.raises(CorruptObject):
+                    Blobs(directory).open(name)
+            os.pwrite(file.fileno(), data[at : at + 1], at)
+    assert content(Blobs(directory), name) == data

@@ -18,7 +18,7 @@ import factorize.exact
 import solvers
 from api import child
 from api.proof import inspect, prove
-from factorize.errors import CertificateError, CorruptObject, LimitExceeded, TooLarge
+from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
 from factorize.manifest import manifest_digest
 from factorize.objects import STAGING
 from factorize.spec import parse_spec
@@ -109,6 +109,11 @@ def test_a_checker_that_dies_refuses(store, monkeypatch):
 def test_a_file_that_is_none_is_refused_by_name(store, tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"no factor file")
     with pytest.raises(CorruptObject, match="safetensors"):
+        prove(tmp_path / "x.safetensors", store=store.url)
+
+
+def test_a_file_that_is_gone_is_the_mediums_error(store, tmp_path):
+    with pytest.raises(StoreUnavailable, match="No such file"):
         prove(tmp_path / "x.safetensors", store=store.url)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from store_cases import factorization, flip, overwrite, path_of, spec, toeplitz
 
+from factorize import store as store_module
 from factorize.blobs import Blobs, blob_key
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, NotFound, StoreUnavailable
@@ -191,6 +193,16 @@ def test_a_put_that_cannot_replace_a_damaged_object_says_so(store, monkeypatch):
     monkeypatch.setattr(store, "quarantine", lambda key: None)
     with pytest.raises(CorruptObject, match="another damaged object took its place"):
         store.put(put)
+
+
+def test_a_file_that_cannot_be_read_back_is_named(store, monkeypatch):
+    def refuse(path, matrices):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+
+    monkeypatch.setattr(store_module, "load", refuse)
+    with pytest.raises(StoreUnavailable, match="cannot be read back"):
+        store.put(factorization())
+    assert not list(store.objects.list("tmp"))
 
 
 def test_an_object_that_two_mend_at_once_is_moved_once(store):
