@@ -23,7 +23,7 @@ from factorize.model import Count, Frozen
 from factorize.rounding import UNIT, square_root_up
 from factorize.wide import Wide, of_doubles, root_above
 from factorize.wide_norms import (
-    around,
+    around_products,
     attained_selection,
     best_periodic,
     best_separated,
@@ -304,9 +304,9 @@ def _two_stage(matrix: Matrix, separation: int, most: int) -> float:
     """Bound for any C: best selection within each row of |X|, then of the row values (mathematics, C.6)."""
     enclosed = entries(matrix)
     whole, left_out = enclosed.high, np.abs(enclosed.low) + enclosed.error
-    magnitude = np.abs(whole)
-    gram = np.abs(whole.T @ whole) + (matrix.n + 2) * UNIT * (magnitude.T @ magnitude)
+    magnitude, gram = np.abs(whole), np.abs(whole.T @ whole)
+    gram += (matrix.n + 2) * UNIT * (magnitude.T @ magnitude if (whole < 0).any() else gram)
     if left_out.any():  # what the doubles of computed entries are not
-        gram = gram + around(magnitude, left_out)
+        gram += around_products(magnitude, left_out)
     rows = np.array([best_selection(row, separation, most) for row in gram])
     return best_selection(rows, separation, most) * (1 + (2 * most + 16) * UNIT)

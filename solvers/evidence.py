@@ -23,13 +23,17 @@ LARGEST_RING = 1 << 22  # n x epochs^2
 _ACCURACY = 1e-7
 
 
-_shared: ContextVar[dict[str, dict[str, np.ndarray]] | None] = ContextVar("shared evidence", default=None)
+_shared: ContextVar[set[str] | None] = ContextVar("shared evidence", default=None)
 
 
 @contextmanager
 def sharing_evidence() -> Iterator[None]:
-    """Within this block, find evidence once for each workload, participation and objective."""
-    token = _shared.set({})
+    """Within this block, give evidence once for each workload, participation and objective.
+
+    The bound that it proves holds over all matrices: one certificate with it serves all solves of the block, and the
+    others need not evaluate it again.
+    """
+    token = _shared.set(set())
     try:
         yield
     finally:
@@ -48,10 +52,10 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         return _found(spec, report)
     plain = {"mechanism": IdentityMechanism(kind="identity"), "tolerance": 0.5, "optimize_for": None}
     key = spec.model_copy(update=plain).digest
-    if key not in shared:
-        shared[key] = {}  # what is cancelled is not tried again
-        shared[key] = _found(spec, report)
-    return shared[key]
+    if key in shared:
+        return {}
+    shared.add(key)  # what is cancelled is not tried again
+    return _found(spec, report)
 
 
 def work(spec: Spec) -> float:
