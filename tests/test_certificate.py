@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import solvers
+from factorize import bounds
 from factorize.bounds import lower_bound, nuclear_norm_below
 from factorize.certificate import Certificate, certify
 from factorize.errors import CertificateError, TooLarge
@@ -117,8 +119,9 @@ def test_a_wrong_polar_guess_never_gives_a_false_bound(seed: int) -> None:
     assert nuclear_norm_below(matrix, guess) <= np.linalg.svd(matrix, compute_uv=False).sum() * (1 + 1e-12)
 
 
-def test_large_problems_take_the_polar_route_and_stay_tight() -> None:
+def test_large_problems_take_the_polar_route_and_stay_tight(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 700
+    monkeypatch.setattr(bounds, "_LARGEST_SVD", n - 1)
     strategy = DenseMatrix(ToeplitzMatrix(sqrt_column(n), n).dense())
     gram = strategy.array.T @ strategy.array
     inverse = np.linalg.inv(gram)
@@ -129,6 +132,31 @@ def test_large_problems_take_the_polar_route_and_stay_tight() -> None:
     assert bound is not None
     assert bound.objective == pytest.approx(singular**2 / weights.sum() / n, rel=1e-9)
     assert bound.objective <= singular**2 / weights.sum() / n
+
+
+def test_the_polar_route_of_fixed_epochs_knows_no_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {
+        "workload": {"kind": "momentum", "momentum": 0.9, "n": 128},
+        "participation": {"kind": "fixed_epochs", "epochs": 4},
+        "mechanism": {"kind": "dense"},
+    }
+    found = solvers.solve(parse_spec(document))
+    true = found.certificate.lower_bound
+    monkeypatch.setattr(bounds, "_LARGEST_SVD", 127)
+    monkeypatch.setattr(bounds, "_DIRECT_SVD", 127)
+
+    def polar(factors: np.ndarray) -> float:
+        decoder = found.strategy.right_solve(found.spec.workload.dense())
+        bound = lower_bound(found.spec, {"factors": factors}, strategy=found.strategy, weighted_decoder=decoder)
+        assert bound is not None
+        return bound.objective
+
+    assert true is not None
+    factors = found.dual["factors"]
+    assert true.objective * (1 - 1e-6) <= polar(factors) <= true.objective * (1 + 1e-12)
+    assert polar(1e3 * factors) == pytest.approx(polar(factors), rel=1e-12)
+    assert polar(factors[::-1]) < true.objective, "evidence of other classes bounds, too, but not as well"
+    assert polar(factors * (np.arange(32) != 5)[:, None, None]) == 0.0, "singular blocks give no guess"
 
 
 @pytest.mark.parametrize(
