@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from api.comparison_text import name_of
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -17,8 +19,6 @@ def draw(table: dict[str, Any]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from api.commands.compare import name_of as name
-
     rows = table["rows"]
     figure = Figure(figsize=(14, 1.6 + 0.3 * max(10, len(rows))), layout="constrained")
     FigureCanvasAgg(figure)
@@ -27,7 +27,7 @@ def draw(table: dict[str, Any]) -> Figure:
     taken = table["recommendation"]["row"] if table["recommendation"] else None
     colours = [_TAKEN if number == taken else _SAMPLED if row["sampling"] else _OURS for number, row in enumerate(rows)]
     left.barh(range(len(rows)), values, color=colours, height=0.7)
-    left.set_yticks(range(len(rows)), [name(row) for row in rows], fontsize=8)
+    left.set_yticks(range(len(rows)), [name_of(row) for row in rows], fontsize=8)
     left.invert_yaxis()
     _finish(left, label, logarithmic, on="x")
     right.scatter([row["noise_vectors"] for row in rows], values, c=colours, s=30, zorder=3)
