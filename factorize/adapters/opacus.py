@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from opacus.optimizers import DPOptimizer
+from opacus.optimizers.optimizer import _check_processed_flag
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
@@ -88,7 +89,8 @@ class CorrelatedOptimizer(DPOptimizer):
         self._expected = len(indices)
 
     def clip_and_accumulate(self) -> None:
-        """Clip as Opacus does, and count the examples."""
+        """Clip as Opacus does, and count the examples; a gradient that is not finite counts as zero."""
+        self._drop_not_finite()
         super().clip_and_accumulate()
         self._samples += len(self.grad_samples[0])
 
@@ -141,6 +143,19 @@ class CorrelatedOptimizer(DPOptimizer):
             kept = state_dict["auditor"]
             self.auditor.load_state_dict({k: v.numpy() if torch.is_tensor(v) else v for k, v in kept.items()})
         super().load_state_dict({k: v for k, v in state_dict.items() if k not in ("noise", "auditor")})
+
+    def _drop_not_finite(self) -> None:
+        """No factor clips what is not finite: one example would make the sum NaN, and show that it was there."""
+        samples = self.grad_samples
+        if not samples or not len(samples[0]):
+            return
+        sums = [g.reshape(len(g), -1).sum(dim=1).to(samples[0].device) for g in samples]
+        finite = torch.stack(sums).isfinite().all(dim=0)
+        if not finite.all():
+            for p, g in zip(self.params, samples, strict=True):
+                _check_processed_flag(p.grad_sample)
+                kept = finite.to(g.device).reshape(-1, *(1,) * (g.dim() - 1))
+                p.grad_sample = torch.where(kept, g, torch.zeros_like(g))
 
     def _check_batch(self) -> None:
         if self.auditor is None:

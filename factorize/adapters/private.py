@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
@@ -135,69 +136,90 @@ def make_private(
         InvalidParameter: settings that contradict each other or lie out of range.
         ConditionNotMet: sampling with a C that is not banded.
     """
-    dataset, loading = _data(data, batch_size, sampling)
-    size = loading["batch_size"]
-    examples = len(dataset)
-    secret = secrets.randbits(128) if seed is None else seed
-    if sampling == "fixed":
-        order: Order | CyclicPoisson = fixed_order(examples, size, epochs=epochs, seed=order_seed, remainder=remainder)
-        steps, participation = len(order), order.participation
-    elif sampling == "cyclic_poisson":
-        steps, participation = epochs * max(1, examples // size), _banded_participation(bands, spec)
-    else:
-        raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not fixed or cyclic_poisson", field="sampling")
-    held = Held(_factors(spec, optimizer, steps, participation, bands, url=url, store=store, solve=solve))
-    if sampling == "fixed":
-        target = PrivacyTarget(epsilon=epsilon, delta=delta)
-        calibration = held.calibrate(target, clip_norm=clip_norm, batch_size=size, adjacency=adjacency)
-    else:
-        calibration = calibrate_amplified(
-            held.banded(),
-            epsilon=epsilon,
-            delta=delta,
-            dataset_size=examples,
-            batch_size=size,
-            clip_norm=clip_norm,
-            adjacency=adjacency,
-        )
-        order = CyclicPoisson(examples, calibration, steps=steps, seed=secret ^ _SAMPLING)
-    order.check(calibration.sensitivity.participation, held.steps)
-    if users is not None and len(users) != examples:
-        raise InvalidParameter(f"{len(users)} users for {examples} examples; name one for each", field="users")
-    auditor = ParticipationAuditor.of(calibration, held.steps, users=users)
-    private = CorrelatedOptimizer(optimizer, held.factors, calibration, seed=secret, auditor=auditor, **options)
     errors = ModuleValidator.validate(model, strict=False)
     if errors:
         raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
+    dataset, size, loading = _data(data, batch_size, sampling)
+    if users is not None and len(users) != len(dataset):
+        raise InvalidParameter(f"{len(users)} users for {len(dataset)} examples; name one for each", field="users")
+    secret = secrets.randbits(128) if seed is None else seed
+    job = _Job(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
+    find = partial(_factors, spec, optimizer, bands=bands, url=url, store=store, solve=solve)
+    order: Order | CyclicPoisson
+    if sampling == "fixed":
+        held, calibration, order = job.fixed(find, remainder, order_seed)
+    elif sampling == "cyclic_poisson":
+        held, calibration, order = job.sampled(find, _banded_participation(bands, spec), secret ^ _SAMPLING)
+    else:
+        raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not fixed or cyclic_poisson", field="sampling")
+    order.check(calibration.sensitivity.participation, held.steps)
+    auditor = ParticipationAuditor.of(calibration, held.steps, users=users)
+    private = CorrelatedOptimizer(optimizer, held.factors, calibration, seed=secret, auditor=auditor, **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
-    del loading["batch_size"]
     loader = PrivateLoader(dataset, order, private, passes=epochs, physical=physical_batch_size, loading=loading)
-    used = (
-        examples if sampling != "fixed" else len(np.unique(np.concatenate([order[t] for t in range(steps // epochs)])))
-    )
+    used = len(dataset) if isinstance(order, CyclicPoisson) else len(np.unique(np.concatenate(list(order))))
     unit = "example" if users is None else "user"
-    statement = PrivacyStatement(calibration, held.digest, held.steps, examples, used, sampling, unit)
+    statement = PrivacyStatement(calibration, held.digest, held.steps, len(dataset), used, sampling, unit)
     return Private(wrapped, private, loader, statement)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What order and calibration follow from."""
+
+    examples: int
+    size: int
+    epochs: int
+    target: PrivacyTarget
+    clip_norm: float
+    adjacency: Adjacency | str
+
+    def fixed(
+        self, find: Callable[..., Any], remainder: Literal["drop", "pad"], order_seed: int
+    ) -> tuple[Held, Calibration, Order]:
+        order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=order_seed, remainder=remainder)
+        held = Held(find(len(order), order.participation))
+        calibration = held.calibrate(
+            self.target, clip_norm=self.clip_norm, batch_size=self.size, adjacency=self.adjacency
+        )
+        return held, calibration, order
+
+    def sampled(
+        self, find: Callable[..., Any], participation: dict[str, Any], seed: int
+    ) -> tuple[Held, Calibration, CyclicPoisson]:
+        steps = self.epochs * max(1, self.examples // self.size)
+        held = Held(find(steps, participation))
+        assert self.target.epsilon is not None and self.target.delta is not None  # make_private asks for both
+        calibration = calibrate_amplified(
+            held.banded(),
+            epsilon=self.target.epsilon,
+            delta=self.target.delta,
+            dataset_size=self.examples,
+            batch_size=self.size,
+            clip_norm=self.clip_norm,
+            adjacency=self.adjacency,
+        )
+        return held, calibration, CyclicPoisson(self.examples, calibration, steps=steps, seed=seed)
 
 
 _SAMPLING = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
 
 
-def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, dict[str, Any]]:
-    """Return the data set, and what of a loader is kept."""
+def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, int, dict[str, Any]]:
+    """Return the data set, the batch size, and what else of a loader is kept."""
     if not isinstance(data, DataLoader):
         if batch_size is None:
             raise InvalidParameter(
                 "a data set has no batch size; give batch_size=, or a DataLoader", field="batch_size"
             )
-        return data, {"batch_size": batch_size}
+        return data, batch_size, {}
     if sampling == "fixed":
         refuse_sampling(data)
     size = batch_size if batch_size is not None else data.batch_size
     if size is None:
         raise InvalidParameter("the loader has a batch sampler of its own; give batch_size=", field="batch_size")
     kept = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-    return data.dataset, {"batch_size": size, **{name: getattr(data, name) for name in kept}}
+    return data.dataset, size, {name: getattr(data, name) for name in kept}
 
 
 def _banded_participation(bands: int | None, spec: Any) -> dict[str, Any]:
@@ -214,8 +236,8 @@ def _factors(
     optimizer: torch.optim.Optimizer,
     steps: int,
     participation: dict[str, Any],
-    bands: int | None,
     *,
+    bands: int | None,
     url: str | None,
     store: str | Path | None,
     solve: Callable[..., Any] | None,
@@ -223,9 +245,8 @@ def _factors(
     if hasattr(spec, "noise_source") or hasattr(spec, "strategy"):
         return spec
     if spec == "auto":
-        mechanism = {"kind": "auto"} if bands is None else {"kind": "banded", "bands": bands}
-        if bands == 1:
-            mechanism = {"kind": "identity"}
+        banded = {"kind": "identity"} if bands == 1 else {"kind": "banded", "bands": bands}
+        mechanism = {"kind": "auto"} if bands is None else banded
         spec = {"workload": workload_of(optimizer, steps), "participation": participation, "mechanism": mechanism}
     if solve is not None:
         from factorize.spec import parse_spec
