@@ -69,6 +69,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import factorize", {"numpy", "scipy", "pydantic", "numba", "cvxpy", "scs", "fastapi", "dask", "distributed"}),
         ("from factorize import Spec, certify, load", {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"}),
         ("import factorize.client", {"pydantic", "scipy", "numba", "cvxpy", "fastapi", "dask", "matplotlib"}),
+        ("import factorize.adapters, factorize.auditor", {"torch", "jax", "scipy", "numba", "cvxpy", "matplotlib"}),
         ("import solvers", {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"}),
         ("import api.cli", {"numba", "cvxpy", "scs", "fastapi", "dask", "distributed", "matplotlib", "sqlalchemy"}),
     ],
