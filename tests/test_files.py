@@ -282,3 +282,18 @@ def test_a_new_root_is_for_its_owner_only_and_an_old_one_is_left_alone(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailable):
         make_root(FILES, tmp_path / "file" / "z")
+
+
+def test_a_lock_that_is_refused_leaves_no_open_file(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"x")
+    closed = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor)))
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks"):
+        FILES.lock(tmp_path / "file", True)
+    assert len(closed) == 1

@@ -21,7 +21,7 @@ from factorize.fsck import fsck
 from factorize.gc import GRACE_SECONDS, Removed, gc
 from factorize.manifest import StoredFile
 from factorize.objects import STAGING
-from factorize.records import manifest_key
+from factorize.records import manifest_key, seal
 from factorize.store import Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
@@ -256,3 +256,44 @@ def test_the_command_line(tmp_path):
     assert "nothing was removed" in command("gc", "--delete", manifest["digest"]).error(2)
     command("solve", '{"workload": {"kind": "prefix", "n": 4}}')
     assert command("gc", "--retention", "0", "--output", "json").json()["deleted"] == [manifest["digest"]]
+
+
+def test_a_file_that_another_manifest_names_too_stays(store):
+    first, twin = store.put(factorization(4)), factorization(5)
+    sealed = seal({**twin.manifest, "files": first["files"], "created": first["created"]})
+    store._publish(manifest_key(twin.digest), sealed, lambda: True)
+    found = gc(store, delete=[first["digest"]])
+    assert [kind for kind, _ in removed(found)] == ["entry", "entry", "manifest"]
+    assert store.blob(StoredFile.of(first).sha256).size
+
+
+def test_a_manifest_that_goes_while_it_is_read_is_no_damage(store, monkeypatch):
+    store.put(factorization(4))
+
+    def gone(key: str) -> bytes:
+        raise NotFound(key)
+
+    monkeypatch.setattr(store.index, "read", gone)
+    assert gc(store, dry_run=True).damaged == ()
+
+
+def test_a_dry_run_answers_nothing_again(store):
+    first, second = factorization(4), factorization(4, strategy=toeplitz(4))
+    for put in (first, second):
+        store.put(put)
+    before = everything(store)
+    document = gc(store, delete=[first.digest], dry_run=True).document()
+    assert everything(store) == before and store.digest_of(first.spec_digest) == first.digest
+    assert document["deleted"] == [first.digest] and document["dry_run"] and document["damaged"] == []
+    assert document["bytes"] == sum(removal["bytes"] for removal in document["removals"]) > 0
+
+
+def test_a_result_that_is_deleted_while_it_is_stored_again_is_an_error_to_try_again(store, monkeypatch):
+    put = factorization(4)
+    store.put(put)
+    whole = store._intact
+    monkeypatch.setattr(store, "_intact", lambda digest: whole(digest) and bool(gc(store, delete=[digest])))
+    with pytest.raises(StoreUnavailable, match="was deleted while"):
+        store.put(put)
+    monkeypatch.undo()
+    assert store.put(put)["digest"] == put.digest

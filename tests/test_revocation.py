@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from command_line import CommandLine
 from servers import LiveService, serving
-from store_cases import factorization, failing, flip, path_of, recording, spec, toeplitz
+from store_cases import factorization, failing, flip, overwrite, path_of, recording, spec, toeplitz
 
 from api.settings import Settings
 from factorize.client import Service as RemoteService
@@ -16,6 +17,7 @@ from factorize.client import fetch
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
 from factorize.fsck import fsck
 from factorize.manifest import StoredFile
+from factorize.records import seal
 from factorize.revocation import REVOKED, revocation_key
 from factorize.store import Store, open_store
 
@@ -216,3 +218,20 @@ def test_folder_of_revocations_is_the_only_change(store):
     store.revoke(digest, REASON)
     added = {entry.key for entry in store.objects.list()} - before
     assert len(added) == 2 and all(key.startswith(f"{REVOKED}/") for key in added)
+
+
+@pytest.mark.parametrize("record", [{"a": 1}, {"digest": 5, "file": "0" * 64}, "another"])
+def test_a_record_that_is_none_goes_on_revoking(store, record):
+    manifest = store.put(factorization(4))
+    (revocation,) = store.revoke(manifest["digest"], REASON)
+    whole = asdict(revocation)
+    spoilt = {**whole, "digest": "1" * 64, "file": "2" * 64} if record == "another" else record
+    if isinstance(record, dict) and "digest" in record:
+        spoilt = {**whole, **record}
+    overwrite(path_of(store, revocation.keys[0]), seal(spoilt))
+    with pytest.raises(Revoked, match="its record is damaged"):
+        store.manifest(manifest["digest"])
+    assert "damaged-revocation" in kinds(store)
+    assert fsck(store, repair=True).clean
+    with pytest.raises(Revoked, match=REASON):
+        store.manifest(manifest["digest"])
