@@ -6,8 +6,10 @@ Results go to stdout, everything else to stderr; exit codes are in `api/exits.py
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 INTERRUPTED = 130
+MISSING = 2
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -18,12 +20,22 @@ def main(arguments: list[str] | None = None) -> None:
     """
     try:
         # Imported here, so that Ctrl-C during the imports ends as quietly as later.
-        from api.commands.app import run
-
+        run = _commands()
         code = run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _commands() -> Callable[[list[str]], int]:
+    """Return what runs a command line, or say what a training image does not have."""
+    try:
+        from api.commands.app import run
+    except ModuleNotFoundError as missing:
+        name = missing.name
+        print(f"error: {name} is not installed; the command line needs pip install 'factorize[serve]'", file=sys.stderr)
+        sys.exit(MISSING)
+    return run
 
 
 if __name__ == "__main__":

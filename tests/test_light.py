@@ -64,7 +64,8 @@ def bare_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files = distribution(name).files or []
         for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
             (site / top).symlink_to(Path(str(distribution(name).locate_file(top))))
-    (site / "factorize").symlink_to(ROOT / "factorize")
+    for package in ("factorize", "api"):
+        (site / package).symlink_to(ROOT / package)
     return site
 
 
@@ -110,6 +111,11 @@ def test_loads_calibrates_audits_and_makes_noise(bare_site: Path, files: Path) -
     assert len(lines) == 7 and all(line.endswith(" 32") for line in lines)
     assert {line.split()[1] for line in lines} >= {"dense", "buffered", "banded_toeplitz", "toeplitz", "blt", "tree"}
     assert set(json.loads(modules)) & {"numpy", "safetensors", "pydantic"}
+
+
+def test_the_command_line_says_what_it_needs(bare_site: Path) -> None:
+    done = run(bare_site, "from api.cli import main; main(['jobs', 'ls'])")
+    assert done.returncode == 2 and "pip install 'factorize[serve]'" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_every_extra_is_declared_and_documented() -> None:
