@@ -6,8 +6,9 @@ coupled weight decay that oscillates, Lambda_tau times these, rates of zero with
 
 A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small
 rates: it gets one that is below the tolerance. For one epoch the weights of such steps vanish and nothing else happens.
-Over epochs that is so where the column of the step is zero; others make blocks of the dual singular, and decompositions
-with a barrier (`solvers.epochs`) remain the way.
+Over epochs that is so where the column of the step is zero, and where the rate is zero at the same place of every
+epoch and the column is a multiple of the next one (momentum, also with coupled decay; not Nesterov). Others make blocks
+of the dual singular, and decompositions with a barrier (`solvers.epochs`) remain the way.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ _MOST_STATES = 6
 _SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
 _PATIENCE = 60  # steps: ill-conditioned workloads pass through phases where the gap does not fall
 _LEAST_RATE, _MOST_RATE = 1e-12, 1e-9  # of the largest, for steps of rate zero
+_PARALLEL = 1e-14
 _RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 _POLES, _STEPS = 40, 60
 
@@ -70,9 +72,25 @@ def _refuse_system(spec: Spec, k: int) -> str | None:
     if not moving.size:
         return "no step moves anything of its own"
     lost = (system.through == 0) & system.feed.any(axis=1)
-    if k > 1 and lost[: moving[-1]].any():
-        return "steps of rate zero between others make the dual of fixed epochs singular"
+    lost[moving[-1] :] = False
+    if k > 1 and not _harmless(system, lost, k):
+        return "steps of rate zero make the dual of fixed epochs singular"
     return None
+
+
+def _harmless(system: StateSpace, lost: np.ndarray, k: int) -> bool:
+    """Whether steps are lost in every epoch or in none, and their columns are multiples of the next."""
+    by_class = lost.reshape(k, -1)
+    if (by_class.any(axis=0) & ~by_class.all(axis=0)).any():
+        return False
+    here = np.flatnonzero(lost)
+    later = here + 1
+    fed = system.feed[here]
+    read = np.einsum("is,is->i", system.read[later], fed)[:, None]
+    passed = np.concatenate([read, np.einsum("irs,is->ir", system.follow[later], fed)], axis=1)
+    own = np.concatenate([system.through[later, None], system.feed[later]], axis=1)
+    lengths = np.linalg.norm(passed, axis=1) * np.linalg.norm(own, axis=1)
+    return bool((lengths - np.abs(np.einsum("ir,ir->i", passed, own)) <= _PARALLEL * lengths).all())
 
 
 def _epochs(spec: Spec) -> int | None:

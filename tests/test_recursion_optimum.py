@@ -151,6 +151,25 @@ def test_columns_of_zero_over_epochs() -> None:
     assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-8)
 
 
+def in_every_epoch(places: list[int], k: int, n: int) -> list[float]:
+    rates = np.linspace(1.0, 0.3, n)
+    for place in places:
+        rates[place :: n // k] = 0.0
+    return [float(rate) for rate in rates]
+
+
+@pytest.mark.parametrize("places", [[0], [5], [3, 4, 5, 9]], ids=str)
+@pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
+@pytest.mark.parametrize("name", ["momentum", "coupled"])
+def test_rates_of_zero_at_the_same_place_of_every_epoch(name: str, objective: str, places: list[int]) -> None:
+    workload = WORKLOADS[name] | {"learning_rates": in_every_epoch(places, 4, N)}
+    spec = spec_of(workload, 4, objective=OBJECTIVES[objective])
+    ours, theirs = by_filters(spec), by_decompositions(spec)
+    assert ours.converged
+    assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-9)
+    assert ours.lower_bound.objective <= theirs.loss.objective
+
+
 @pytest.mark.parametrize(("k", "b"), [(2, 2), (2, 4), (3, 3), (4, 2)])
 def test_published_prefix_optima(vectors: dict[str, Any], k: int, b: int) -> None:
     expected = vectors[f"F.prefix.k{k}.b{b}"]
@@ -310,6 +329,12 @@ def test_what_is_outside_says_why() -> None:
     holes = {"kind": "momentum", "momentum": 0.9, "learning_rates": [1.0] * 100 + [0.0] * 8 + [1.0] * 148}
     assert "singular" in str(reason(holes, 8))
     assert reason(holes, 1) is None
+    periodic = {"kind": "momentum", "momentum": 0.9, "learning_rates": in_every_epoch([3, 9], 8, 256)}
+    assert reason(periodic, 8) is None
+    assert "singular" in str(reason(periodic | {"nesterov": True}, 8))
+    assert "singular" in str(reason(periodic, 16)), "not in every epoch"
+    last = {"kind": "momentum", "momentum": 0.9, "learning_rates": in_every_epoch([31], 8, 256)}
+    assert "singular" in str(reason(last, 8)), "the last of them has a column of zeros, the others do not"
     assert reason({"kind": "momentum", "momentum": 0.9, "learning_rates": COOLDOWN}, 8) is None
 
 
