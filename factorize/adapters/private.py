@@ -136,6 +136,9 @@ def make_private(
         InvalidParameter: settings that contradict each other or lie out of range.
         ConditionNotMet: sampling with a C that is not banded.
     """
+    if isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+        message = f"a {type(model).__name__} would add noise in every process; give the model inside it, on one device"
+        raise InvalidParameter(message, field="model")
     errors = ModuleValidator.validate(model, strict=False)
     if errors:
         raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")

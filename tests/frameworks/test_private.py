@@ -227,9 +227,11 @@ class TestRefusals:
         with pytest.raises(InvalidParameter):
             private(**wrong)
 
-    def test_a_model_that_mixes_examples(self):
-        model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5))
-        with pytest.raises(InvalidParameter, match="ModuleValidator"):
+    @pytest.mark.parametrize("wrong", ["ModuleValidator", "DataParallel"])
+    def test_models_that_cannot_be_private_here(self, wrong):
+        mixing = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5))
+        model = torch.nn.DataParallel(network()) if wrong == "DataParallel" else mixing
+        with pytest.raises(InvalidParameter, match=wrong):
             make_private(
                 model,
                 torch.optim.SGD(model.parameters()),
