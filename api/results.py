@@ -16,10 +16,12 @@ import numpy as np
 
 from api.proof import prove
 from factorize.blobs import Cache, blob_key
+from factorize.casts import cast
 from factorize.encoding import read_json
 from factorize.endless import LARGEST_ROW
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
+from factorize.layouts import DTYPES
 from factorize.records import MAX_RECORD_BYTES
 from factorize.spec import Spec
 from factorize.store import Store
@@ -178,19 +180,29 @@ class Results:
             self._blocks.put(key, found)
         return found
 
-    def expanded(self, result: Result, names: Sequence[MatrixName], *, limit_mb: int | None) -> Result:
-        """Return the result whose file holds further matrices beside C; it is computed and stored the first time.
+    def expanded(
+        self, result: Result, names: Sequence[MatrixName], *, limit_mb: int | None, dtype: str | None = None
+    ) -> Result:
+        """Return the result whose file holds further matrices beside C, in that type.
+
+        It is computed, certified from its own numbers and stored the first time; nothing is cast on the way out.
 
         Args:
             result: any result of the factorization.
-            names: matrices that the file is to hold.
+            names: matrices that the file is to hold; those of the result if none is named.
             limit_mb: memory that it may take, in units of 2^20 bytes.
+            dtype: of the matrices; that of the result by default.
 
         Raises:
             TooLarge: a matrix without structure does not fit.
+            InvalidParameter: the type is unknown, or the result is rounded already.
         """
+        matrices = result.manifest()["matrices"]
+        names = names or list(matrices)
+        if dtype is not None and dtype != matrices["C"]["dtype"]:
+            return self.expanded(self._narrowed(result, dtype, limit_mb), names, limit_mb=limit_mb)
         wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
-        if wanted == tuple(name for name in MATRIX_NAMES if name in result.manifest()["matrices"]):
+        if wanted == tuple(name for name in MATRIX_NAMES if name in matrices):
             return result
         with self._expanding:
             index = self._expansions()
@@ -204,14 +216,31 @@ class Results:
             index[_identity(manifest), wanted] = manifest["digest"]
             return self._result(manifest["digest"], manifest["digest"])
 
+    def _narrowed(self, result: Result, dtype: str, limit_mb: int | None) -> Result:
+        """Return the result with C in another type."""
+        key = (f"{result.digest} as {dtype}", ("C",))
+        with self._expanding:
+            index = self._expansions()
+            found = self._result_if_there(index.get(key))
+            if found is not None:
+                return found
+            base = self.opened(result)
+            _check_memory(base, ("C",), limit_mb)
+            manifest = self.store.put(cast(base, dtype), check=partial(prove, store=self.store.url))
+            index[key] = manifest["digest"]
+            return self._result(manifest["digest"], manifest["digest"])
+
     def _expansions(self) -> dict[tuple[str, tuple[str, ...]], str]:
-        """Digest by C and the names of the stored matrices; read from the store once."""
+        """Digest by C and the names of the stored matrices, or by what was cast; read from the store once."""
         if self._expanded is None:
-            self._expanded = {
-                (_identity(manifest), tuple(name for name in MATRIX_NAMES if name in manifest["matrices"])): digest
-                for manifest in self.store.items()
-                if len(manifest["matrices"]) > 1 and (digest := manifest["digest"])
-            }
+            self._expanded = {}
+            for manifest in self.store.items():
+                matrices, origin = manifest["matrices"], manifest["solver"].get("cast_from")
+                names = tuple(name for name in MATRIX_NAMES if name in matrices)
+                if len(names) > 1:
+                    self._expanded[_identity(manifest), names] = manifest["digest"]
+                elif origin is not None:
+                    self._expanded[f"{origin} as {matrices['C']['dtype']}", names] = manifest["digest"]
         return self._expanded
 
     def _result_if_there(self, digest: str | None) -> Result | None:
@@ -279,6 +308,37 @@ def read_names(text: str | None) -> tuple[MatrixName, ...]:
         known = ", ".join(MATRIX_NAMES)
         raise InvalidParameter(f"matrices is a list of {known} with commas between, such as C,C_inv", field="matrices")
     return tuple(name for name in MATRIX_NAMES if name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a file is to hold.
+
+    Args:
+        matrices: names; C alone by default.
+        dtype: of their numbers; as they were certified first by default.
+    """
+
+    matrices: tuple[MatrixName, ...] = ()
+    dtype: str | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything but the result itself is asked for."""
+        return bool(self.matrices) or self.dtype is not None
+
+
+ANY_FORM = Form()
+
+
+def read_form(matrices: str | None, dtype: str | None) -> Form:
+    """Read the parameters `matrices` and `dtype` of a request.
+
+    Raises:
+        InvalidParameter: an unknown name or type.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise InvalidParameter(f"dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}", field="dtype")
+    return Form(read_names(matrices), dtype)
 
 
 def _identity(manifest: dict[str, Any]) -> str:

@@ -22,34 +22,36 @@ from api.answers import (
 from api.errors import Problem, problem_of
 from api.job import Job, State
 from api.limits import read_body
-from api.results import Result, read_names
+from api.results import Form, Result, read_form
 from api.schema import SPEC_BODY, answers
 from api.service import Service
 from factorize.errors import FactorizeError
-from factorize.factorization import MatrixName
 
 MAX_WAIT_SECONDS = 30
 _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASCII | re.IGNORECASE)
 
 Answer = TypeVar("Answer")
 Matrices = Annotated[str | None, Query(max_length=40, description="Matrices that the file is to hold: C,C_inv,B.")]
+Dtype = Annotated[str | None, Query(max_length=16, description="Type of the file's matrices: float64 or float32.")]
 router = APIRouter(default_response_class=Response)
 
 
 @router.post("/v1/factorizations", openapi_extra=SPEC_BODY, responses=answers(200, 202, 400, 413, 422, 503))
-async def post_factorization(request: Request, service: RunningService, matrices: Matrices = None) -> Response:
+async def post_factorization(
+    request: Request, service: RunningService, matrices: Matrices = None, dtype: Dtype = None
+) -> Response:
     """Give the stored factorization of a spec, or have it solved.
 
     `Prefer: wait=N` (at most 30 seconds) waits for the end of the job.
     """
-    names = read_names(matrices)
-    found = await _about_body(request, service, lambda body: service.obtain(body, names))
+    form = read_form(matrices, dtype)
+    found = await _about_body(request, service, lambda body: service.obtain(body, form))
     headers: dict[str, str] = {}
     seconds = _wanted_wait(request)
     if isinstance(found, Job) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(found.spec_digest, seconds)
-        found = await _lookup(service, found.spec_digest, names) or found
+        found = await _lookup(service, found.spec_digest, form) or found
     if isinstance(found, Result):
         return manifest_response(request, found, pinned=False, headers=headers)
     return job_response(found, 202, {**headers, "Location": f"/v1/factorizations/{found.spec_digest}"})
@@ -79,10 +81,10 @@ async def list_factorizations(
 @router.head("/v1/factorizations/{name}", include_in_schema=False)
 @router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 503))
 async def get_factorization(
-    request: Request, service: RunningService, name: str, matrices: Matrices = None
+    request: Request, service: RunningService, name: str, matrices: Matrices = None, dtype: Dtype = None
 ) -> Response:
     """Give the manifest that a digest or spec digest names, or the job's document."""
-    found = await _lookup(service, digest_in(name), read_names(matrices))
+    found = await _lookup(service, digest_in(name), read_form(matrices, dtype))
     if found is None:
         raise not_known(name)
     if isinstance(found, Job):
@@ -111,8 +113,8 @@ async def _about_body(request: Request, service: Service, answer: Callable[[byte
         raise problem_of(error, body=body) from error
 
 
-async def _lookup(service: Service, name: str, matrices: tuple[MatrixName, ...]) -> Result | Job | None:
-    return await run_sync(service.lookup, name, matrices, limiter=heavy if matrices else None)
+async def _lookup(service: Service, name: str, form: Form) -> Result | Job | None:
+    return await run_sync(service.lookup, name, form, limiter=heavy if form else None)
 
 
 def _wanted_wait(request: Request) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -21,11 +21,10 @@ from api.engine import Engine
 from api.errors import AboveCapacity
 from api.job import Job, Order
 from api.ledger import Ledger
-from api.results import Result, Results
+from api.results import ANY_FORM, Form, Result, Results
 from api.settings import Settings
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidSpec, InvalidWorkload, NotFound, Revoked, Violation
-from factorize.factorization import MatrixName
 from factorize.spec import Spec, parse_spec
 from factorize.store import Store, open_store
 from factorize.workloads import UserMatrix
@@ -91,12 +90,12 @@ class Service:
         """Return the canonical spec with its mechanism named."""
         return solvers.choose(source if isinstance(source, Spec) else parse_spec(source))
 
-    def obtain(self, source: Source, matrices: Sequence[MatrixName] = ()) -> Result | Job:
+    def obtain(self, source: Source, form: Form = ANY_FORM) -> Result | Job:
         """Return the stored result of a spec, or the job that solves it.
 
         Args:
             source: JSON text, plain data that came through the strict reader, or a spec.
-            matrices: what the result's file is to hold; C alone by default.
+            form: what the result's file is to hold; C alone by default.
 
         Raises:
             MalformedJson, InvalidSpec, UnsupportedProblem: see `parse_spec` and `solvers.choose`.
@@ -113,9 +112,9 @@ class Service:
                 return job
         else:
             self.known_total += 1
-        return self.expanded(result, matrices)
+        return self.expanded(result, form)
 
-    def lookup(self, name: str, matrices: Sequence[MatrixName] = ()) -> Result | Job | None:
+    def lookup(self, name: str, form: Form = ANY_FORM) -> Result | Job | None:
         """Return what is known by a digest or a spec digest: a result, else a job, else None.
 
         Raises:
@@ -129,11 +128,12 @@ class Service:
             if job is None or job.state == "done":
                 raise
             return job
-        return self.ledger.get(name) if result is None else self.expanded(result, matrices)
+        return self.ledger.get(name) if result is None else self.expanded(result, form)
 
-    def expanded(self, result: Result, matrices: Sequence[MatrixName]) -> Result:
-        """Return the result whose file holds these matrices; see `Results.expanded`."""
-        return self.results.expanded(result, matrices, limit_mb=self.engine.capacity_mb) if matrices else result
+    def expanded(self, result: Result, form: Form) -> Result:
+        """Return the result whose file holds these matrices in this type; see `Results.expanded`."""
+        limit = self.engine.capacity_mb
+        return self.results.expanded(result, form.matrices, limit_mb=limit, dtype=form.dtype) if form else result
 
     def canonicalize(self, source: Source) -> dict[str, Any]:
         """Return canonical spec, digest, whether an answer is stored, and the estimate. Solves and stores nothing."""

@@ -262,9 +262,12 @@ class _Check:
                 self._find("revoked", manifest_key(manifest["digest"]), "kept, and not given out any more")
 
     def _check_index(self) -> None:
-        """See that every spec that a manifest answers has its two entries; the earliest answer gets them."""
+        """See that every spec that a manifest answers has its two entries; the earliest answer gets them.
+
+        What was rounded from another comes after all others: both may have been stored in the same second.
+        """
         answers: dict[str, SpecEntry] = {}
-        for manifest in sorted(self.manifests.values(), key=lambda each: (str(each.get("created")), each["digest"])):
+        for manifest in sorted(self.manifests.values(), key=_age):
             if revocation_key(manifest["digest"]) not in self.revoked:
                 answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
         for spec_digest, first in answers.items():
@@ -359,3 +362,9 @@ def _blob_kind(size: int, stated: int | None) -> str:
     if stated is None or size == stated:
         return "damaged-blob"
     return "truncated-blob" if size < stated else "extended-blob"
+
+
+def _age(manifest: dict[str, Any]) -> tuple[bool, str, int, str]:
+    """Order of the answers to one spec."""
+    rounded = "cast_from" in manifest["solver"]
+    return rounded, str(manifest.get("created")), len(manifest["matrices"]), manifest["digest"]

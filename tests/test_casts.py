@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 from command_line import CommandLine
 from exact_files import claim, parts, sealed
+from servers import LiveService
 
 import solvers
 from factorize import load, parse_spec
 from factorize.casts import cast, round_down
+from factorize.client import ArrayRows, Service, fetch
+from factorize.client import load as load_factors
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.exact import check_factor_file
 from factorize.factorization import Factorization
+from factorize.fsck import fsck
 from factorize.matrix import DenseMatrix
 from factorize.solution import Outcome, Solution
+from factorize.store import open_store
 
 SPECS: list[dict[str, Any]] = [
     {"workload": {"kind": "prefix", "n": 24}},
@@ -185,3 +190,75 @@ def test_parts_of_two_results_are_no_result(tmp_path: Path) -> None:
         path = tmp_path / f"{place}.safetensors"
         path.write_bytes(sealed(manifest, tensors))
         assert run("verify", path, "--exact").code == 4, place
+
+
+def test_a_service_rounds_once_and_the_first_answer_stays(live_service: LiveService, tmp_path: Path) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "dense"}}
+    base = live_service.solve(spec)
+    narrow = live_service.post(spec, query="?dtype=float32").json()
+    assert narrow["solver"]["cast_from"] == base["digest"] and narrow["spec_digest"] == base["spec_digest"]
+    both = live_service.post(spec, query="?dtype=float32&matrices=C,B").json()
+    assert {name: entry["dtype"] for name, entry in both["matrices"].items()} == {"C": "float32", "B": "float32"}
+    assert both["matrices"]["C"] == narrow["matrices"]["C"]
+    live_service.service.results._expanded = None  # as after a restart
+    place = f"/v1/factorizations/{base['digest']}"
+    assert live_service.get(f"{place}?dtype=float32").json() == narrow
+    assert live_service.get(f"{place}?dtype=float32&matrices=B").json() == both
+    for path in (f"{place}?dtype=float64", f"/v1/factorizations/{base['spec_digest']}"):
+        assert live_service.get(path).json() == base
+    assert live_service.get(f"/v1/factorizations/{both['digest']}?dtype=float32").json() == both
+    live_service.get(f"{place}?dtype=bfloat16").problem(422, "invalid-parameter")
+    live_service.get(f"/v1/factorizations/{narrow['digest']}?dtype=float64").problem(422, "invalid-parameter")
+    fetched = fetch(spec, url=live_service.url, to=tmp_path / "f.safetensors", dtype="float32")
+    assert load(fetched).digest == narrow["digest"]
+    factors = load_factors(fetched)
+    assert (np.array(list(factors.rows("C"))) == load(fetched).rows("C", 0, 12)).all()
+    assert factors.sensitivity.value == narrow["certificate"]["sensitivity"]["value"]
+    assert check_factor_file(fetched.read_bytes()).supported
+
+
+def test_a_service_that_answers_with_another_cast(live_service: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}} for n in (8, 9))
+    wrong, base = live_service.solve(other), live_service.solve(one)
+    client = Service(live_service.url)
+    assert client.manifest(one, dtype="float64") == base
+    narrow = live_service.post(other, query="?dtype=float32").json()
+    for answer in (base, wrong, narrow):
+        monkeypatch.setattr(client, "_call", lambda *_, answer=answer: answer)
+        with pytest.raises(CorruptObject, match="in float32"):
+            client._rounded(base, "float32")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_index_built_anew_names_what_was_solved(tmp_path: Path, first: bool) -> None:
+    """Also if both were stored in one second, or the rounded one before."""
+    store = open_store(str(tmp_path / "store"), create=True)
+    base = solved(SPECS[0])
+    narrow = cast(base, "float32")
+    for made in (base, narrow, narrow.with_matrices(["B"])) if first else (narrow, base):
+        store.put(made)
+    for path in (tmp_path / "store" / "specs").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    for path in (tmp_path / "store" / "families").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    fsck(store, repair=True)
+    assert store.digest_of(base.spec_digest) == base.digest
+
+
+def test_get_writes_a_cast(tmp_path: Path) -> None:
+    run = CommandLine(tmp_path)
+    spec = '{"workload": {"kind": "prefix", "n": 12}}'
+    wide = run("solve", spec, "--output", "json").json()
+    narrow = run("get", spec, "--dtype", "float32", "--to", "f.safetensors", "--output", "json").json()
+    assert narrow["solver"]["cast_from"] == wide["digest"] and load(tmp_path / "f.safetensors").dtype == "float32"
+    assert run("get", spec, "--to", "g.safetensors", "--output", "json").json()["digest"] == wide["digest"]
+
+
+def test_noise_is_that_of_c_and_not_of_a_rounded_inverse(tmp_path: Path) -> None:
+    """C^-1 in float32 is the inverse of another matrix, and the claim is that of C."""
+    base = solved(SPECS[0]).with_matrices(["C_inv"])
+    for made, stored in ((base, True), (cast(base, "float32").with_matrices(["C_inv"]), False)):
+        made.save(tmp_path / "f.safetensors")
+        assert isinstance(load_factors(tmp_path / "f.safetensors").noise_source(), ArrayRows) == stored

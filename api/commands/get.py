@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,23 +38,41 @@ Url = Annotated[
 ]
 
 
-def get(source: Source, to: ToFile, url: Url = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        metavar="float64|float32",
+        help="Type of the file's matrices; float32 is rounded and certified anew where the result is stored.",
+        show_default=False,
+    ),
+]
+
+
+def get(
+    source: Source,
+    to: ToFile,
+    url: Url = None,
+    dtype: Dtype = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
     """Write a factor file: downloaded from a service, resumed where it was cut, and checked before it gets its name.
 
     A service solves a spec that it does not know. Without --url the file comes from the store and has to be there.
     """
-    manifest = _from_service(source, to, url) if url else _from_store(source, to, store)
+    manifest = _from_service(source, to, url, dtype) if url else _from_store(source, to, store, dtype)
     emit(output, manifest, f"{describe_manifest(manifest)}\nfile          {to}")
 
 
-def _from_service(source: str, to: Path, url: str) -> dict[str, Any]:
+def _from_service(source: str, to: Path, url: str, dtype: str | None) -> dict[str, Any]:
     from factorize.client import fetch
     from factorize.factorization import load
 
     wanted = source if is_digest(source) else read_spec_text(source)
     with display() as shown:
         shown.start(url)
-        fetch(wanted, url=url, to=to, progress=lambda event: _show(event, shown))
+        fetch(wanted, url=url, to=to, dtype=dtype, progress=lambda event: _show(event, shown))
         shown.finish("")
     return load(to).manifest
 
@@ -69,10 +88,15 @@ def _show(event: Event, shown: Display) -> None:
         shown.report(Progress(data.get("iteration") or 0, *gaps, data.get("seconds") or 0.0))
 
 
-def _from_store(source: str, to: Path, store: str | None) -> dict[str, Any]:
+def _from_store(source: str, to: Path, store: str | None, dtype: str | None) -> dict[str, Any]:
     results = open_results(store, create=False)
     digest = source if is_digest(source) else _digest_of(source, results)
     manifest = results.manifest(digest)
+    if dtype is not None:
+        from api.proof import prove
+        from factorize.casts import cast
+
+        manifest = results.put(cast(results.load(digest), dtype), check=partial(prove, store=results.url))
     copy_stored(results, manifest, to)
     return manifest
 

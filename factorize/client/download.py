@@ -26,7 +26,13 @@ _PAUSE = 0.2
 
 
 def fetch(
-    source: SpecSource, *, url: str, to: str | Path, progress: ProgressCallback = ignore, timeout: float = TIMEOUT
+    source: SpecSource,
+    *,
+    url: str,
+    to: str | Path,
+    dtype: str | None = None,
+    progress: ProgressCallback = ignore,
+    timeout: float = TIMEOUT,
 ) -> Path:
     """Download the factor file of a spec or digest; solve it first if the service does not have it.
 
@@ -38,6 +44,7 @@ def fetch(
             jobs: it names these bytes for ever.
         url: of the service.
         to: where to write; a file there is replaced, and kept as it is if it already has the right bytes.
+        dtype: `float32` for matrices that the service has rounded and certified anew; as they were solved by default.
         progress: called with the events of a running solve, then with `download` events {bytes, total}.
         timeout: seconds without a byte after which a connection counts as stalled; a download then resumes.
 
@@ -55,7 +62,7 @@ def fetch(
     if target.is_dir():
         raise InvalidParameter(f"{target} is a folder; name the file to write", field="to")
     service = Service(url, timeout=timeout)
-    download(service, service.manifest(source, progress=progress), target, progress=progress)
+    download(service, service.manifest(source, progress=progress, dtype=dtype), target, progress=progress)
     return target
 
 

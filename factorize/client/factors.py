@@ -166,7 +166,9 @@ class Factors:
         if self.structure == "dense" and self._path is None and self._service is not None:
             return self.rows()
         path = self.path()
-        if self.structure == "dense" and self.manifest["matrices"].get("C_inv", {}).get("structure") == "dense":
+        inverse = self.manifest["matrices"].get("C_inv", {})
+        # The claim is that of C: a rounded C^-1 would be the noise of another matrix.
+        if self.structure == "dense" and (inverse.get("structure"), inverse.get("dtype")) == ("dense", "float64"):
             return ArrayRows(matrix_parts(path, self.manifest, "C_inv")[""], self.digest)
         return noise_source(self.structure, matrix_parts(path, self.manifest, "C"), self.steps, self.digest)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from factorize.client.connection import TIMEOUT, Connection
 from factorize.client.events import Event, ProgressCallback, ignore, read_events
@@ -147,7 +148,9 @@ class Service:
             progress(last)
         return last
 
-    def manifest(self, source: SpecSource, *, progress: ProgressCallback = ignore) -> dict[str, Any]:
+    def manifest(
+        self, source: SpecSource, *, progress: ProgressCallback = ignore, dtype: str | None = None
+    ) -> dict[str, Any]:
         """Return the manifest of a spec or digest, solved if need be, and checked.
 
         The manifest has to hash to its own digest and to answer what was asked: the same digest, or the same spec field
@@ -156,6 +159,7 @@ class Service:
         Args:
             source: a spec, a digest or a spec digest.
             progress: called with the events of the job, if one runs.
+            dtype: type of the file's matrices, `float32` say; as they were solved by default.
 
         Raises:
             CorruptObject: the manifest does not hash to its digest, or answers another question.
@@ -170,7 +174,18 @@ class Service:
                 document = self.wait(_job_digest(document), progress=progress)
         check_manifest(document)
         check_answers(document, source)
-        return document
+        return document if dtype is None else self._rounded(document, dtype)
+
+    def _rounded(self, manifest: dict[str, Any], dtype: str) -> dict[str, Any]:
+        """The manifest of the same result in another type, which has a claim and a digest of its own."""
+        if manifest["matrices"]["C"]["dtype"] == dtype:
+            return manifest
+        found = self._call("GET", f"{PATH}/{manifest['digest']}?dtype={quote(dtype, safe='')}")
+        check_manifest(found)
+        same = found["spec"] == manifest["spec"] and found["solver"].get("cast_from") == manifest["digest"]
+        if not same or {entry["dtype"] for entry in found["matrices"].values()} != {dtype}:
+            raise CorruptObject(f"asked for {manifest['digest']} in {dtype}, and the service sent {found['digest']}")
+        return found
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         headers = {} if body is None else {"Content-Type": "application/json"}
