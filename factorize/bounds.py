@@ -25,7 +25,6 @@ import numpy as np
 
 from factorize import block_resolvents, determinants, resolvents
 from factorize.errors import CertificateError
-from factorize.matrix import Matrix
 from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, Single
 from factorize.rounding import UNIT
@@ -42,8 +41,6 @@ MAX_DETERMINANT_RULE = "nuclear norm dual with row weights, by log-determinants 
 BLOCK_RESOLVENT_RULE = "nuclear norm dual, by block resolvents of the bidiagonal inverse"
 _DIRECT_SVD = 640
 _LARGEST_DENSE = 8192
-_LARGEST_SVD = 4096
-_POLAR_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -63,17 +60,13 @@ class LowerBound:
         return {"objective": self.objective, "rule": self.rule}
 
 
-def lower_bound(
-    spec: Spec, dual: Mapping[str, np.ndarray], *, strategy: Matrix, weighted_decoder: np.ndarray | None
-) -> LowerBound | None:
+def lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None:
     """Return the bound that the evidence certifies, or None where no bound is known or no evidence was given.
 
     Args:
         spec: canonical spec.
         dual: `weights` of shape (n,) for single participation, and `row_weights` of shape (m,) for objective `max`;
             `factors` of shape (b, k, k) for fixed epochs.
-        strategy: C, used only to guess the polar factor of T F; a bad guess costs time, never correctness.
-        weighted_decoder: W B, shape (m, n), for the same guess.
 
     Raises:
         CertificateError: the evidence has the wrong shape, is not finite, is negative or is all zero.
@@ -101,7 +94,7 @@ def lower_bound(
     if max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
         return None
     target = spec.objective.weigh(spec.workload.dense())
-    norm = nuclear_norm_below(factor.after(target), _polar_guess(strategy, weighted_decoder, factor))
+    norm = nuclear_norm_below(factor.after(target))
     allowance = 1 - 16 * spec.workload.n * UNIT
     return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * allowance, DENSE_RULE)
 
@@ -180,19 +173,11 @@ class _Factor:
     patterns: np.ndarray
     blocks: np.ndarray
 
-    def times(self, blocks: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-        """Return the matrix times other blocks on the same patterns: m n k multiplications."""
-        out = np.empty_like(matrix)
-        out[:, self.patterns] = (matrix[:, self.patterns].swapaxes(0, 1) @ blocks).swapaxes(0, 1)
-        return out
-
     def after(self, target: np.ndarray) -> np.ndarray:
-        """Return T F."""
-        return self.times(self.blocks, target)
-
-    def solve(self, matrix: np.ndarray) -> np.ndarray:
-        """Return the matrix times F^-T; singular blocks raise LinAlgError."""
-        return self.times(np.linalg.inv(self.blocks).swapaxes(1, 2), matrix)
+        """Return T F: m n k multiplications."""
+        out = np.empty_like(target)
+        out[:, self.patterns] = (target[:, self.patterns].swapaxes(0, 1) @ self.blocks).swapaxes(0, 1)
+        return out
 
 
 def _by_block_resolvents(spec: Spec, factors: np.ndarray, shape: tuple[int, ...]) -> LowerBound | None:
@@ -222,49 +207,13 @@ def _diagonal(entries: np.ndarray) -> _Factor:
     return _Factor(np.arange(len(entries))[:, None], entries[:, None, None])
 
 
-def _polar_guess(strategy: Matrix, weighted_decoder: np.ndarray | None, factor: _Factor) -> np.ndarray | None:
-    """At the optimum W B C^-T F^-T is a multiple of an orthogonal matrix, the polar factor of T F."""
-    from scipy.linalg import solve_triangular
+def nuclear_norm_below(matrix: np.ndarray) -> float:
+    """Return the sum of the singular values, which the caller's allowance for their rounding makes a lower bound.
 
-    if weighted_decoder is None or strategy.n <= _LARGEST_SVD:
-        return None
-    whitened = solve_triangular(strategy.dense(), weighted_decoder.T, lower=True, check_finite=False).T  # W B C^-T
-    try:
-        with np.errstate(all="ignore"):
-            return factor.solve(whitened)
-    except np.linalg.LinAlgError:
-        return None
-
-
-def nuclear_norm_below(matrix: np.ndarray, guess: np.ndarray | None = None) -> float:
-    """Return a number not above the sum of the singular values, up to the rounding of one product.
-
-    Without a guess: singular values, up to a size that takes seconds. With one: tr(Q^T M) / ||Q|| for the nearly
-    orthogonal Q that Newton-Schulz steps find from it once it is scaled; ||Q||^2 <= 1 + ||Q^T Q - I||_F is computed, so
-    a wrong Q gives a weaker bound and never a false one. What is lost is of second order in the error of the guess: for
-    a strategy whose loss is 3e-10 above the optimum, 2e-8 to 2e-7.
+    An orthogonal Q near the polar factor of M would bound it, too, ||M||_* >= tr(Q^T M). But the Q that a strategy with
+    a loss 3e-10 above the optimum gives loses 2e-8 to 2e-7, and to make it orthogonal takes as long as singular values.
 
     Args:
         matrix: shape (m, n).
-        guess: something near a multiple of the polar factor, shape (m, n), or None.
     """
-    if guess is not None and np.isfinite(guess).all() and guess.any():
-        polar, defect = _orthogonalise(guess)
-        if defect < 1e-6:
-            return float(np.vdot(polar, matrix)) / float(np.sqrt(1 + defect))
-    if min(matrix.shape) > _LARGEST_SVD:
-        return 0.0
     return float(np.linalg.svd(matrix, compute_uv=False).sum())
-
-
-def _orthogonalise(guess: np.ndarray) -> tuple[np.ndarray, float]:
-    identity = np.eye(guess.shape[1])
-    # Evidence and strategy come in scales of their own, so the multiple of the identity is not known.
-    polar, defect = guess * (math.sqrt(guess.shape[1]) / float(np.linalg.norm(guess))), np.inf
-    for _ in range(_POLAR_STEPS):
-        gram = polar.T @ polar
-        previous, defect = defect, float(np.linalg.norm(gram - identity))
-        if defect < 1e-11 or defect >= 0.9 or defect > previous / 2:
-            break
-        polar = polar @ (1.5 * identity - 0.5 * gram)
-    return polar, defect

@@ -119,7 +119,6 @@ class _Decoder:
     errors: np.ndarray
     objective: float
     residual: float
-    weighted: np.ndarray | None
     remarks: tuple[str, ...] = ()
 
 
@@ -143,8 +142,7 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
     sensitivity = spec.participation.sensitivity(strategy)
     decoder = _decode(spec, strategy)
     loss = _losses(sensitivity.value, decoder)
-    bound = lower_bound(spec, dual, strategy=strategy, weighted_decoder=decoder.weighted)
-    bound = bound or separated_lower_bound(spec, dual)
+    bound = lower_bound(spec, dual) or separated_lower_bound(spec, dual)
     class_bound = class_lower_bound(spec, strategy, decoder.objective, dual)
     gap = None if bound is None or bound.objective <= 0 else loss.objective / bound.objective - 1
     class_gap = None if class_bound is None else loss.objective / class_bound.objective - 1
@@ -225,7 +223,7 @@ def _decode_toeplitz(spec: Spec, workload: np.ndarray, strategy: Matrix, quotien
         residual = float(np.abs(product - workload).max())
     _check_residual(residual, spec)
     errors = np.cumsum(quotient**2)
-    return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None)
+    return _Decoder(errors, spec.objective.of_row_errors(errors), residual)
 
 
 def _decode_structured(spec: Spec, strategy: Matrix) -> _Decoder | None:
@@ -239,11 +237,11 @@ def _decode_structured(spec: Spec, strategy: Matrix) -> _Decoder | None:
     weights = spec.objective.state_space(spec.workload.m)
     remarks = (f"the residual is the largest over {len(_sampled_rows(spec.workload.m))} rows, not over all",)
     if weights is None or spec.objective.row_weights(spec.workload.m) is not None:
-        return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None, remarks)
+        return _Decoder(errors, spec.objective.of_row_errors(errors), residual, remarks)
     weighted = strategy.decoder_errors(workload.then(weights))
     if weighted is None:
         return None
-    return _Decoder(errors, spec.objective.scale(spec.workload.m) * math.fsum(weighted), residual, None, remarks)
+    return _Decoder(errors, spec.objective.scale(spec.workload.m) * math.fsum(weighted), residual, remarks)
 
 
 def _sampled_rows(m: int) -> list[int]:
@@ -275,9 +273,9 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> _Decoder:
     _check_residual(residual, spec)
     errors = np.einsum("ij,ij->i", decoder, decoder)
     if spec.objective.kind == "max":
-        return _Decoder(errors, spec.objective.of_row_errors(errors), residual, None)
+        return _Decoder(errors, spec.objective.of_row_errors(errors), residual)
     weighted = spec.objective.weigh(decoder)
-    return _Decoder(errors, spec.objective.scale(workload.m) * float(np.vdot(weighted, weighted)), residual, weighted)
+    return _Decoder(errors, spec.objective.scale(workload.m) * float(np.vdot(weighted, weighted)), residual)
 
 
 def _width(rows: np.ndarray) -> int:

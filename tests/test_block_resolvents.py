@@ -9,7 +9,6 @@ from factorize import block_resolvents, bounds, parse_spec
 from factorize.block_resolvents import nuclear_norm_below
 from factorize.bounds import BLOCK_RESOLVENT_RULE, DENSE_RULE, lower_bound
 from factorize.errors import CertificateError
-from factorize.matrix import DenseMatrix
 from factorize.workloads.base import BidiagonalInverse
 
 
@@ -99,11 +98,11 @@ def epochs_spec(n, epochs):
 
 def test_both_routes_of_the_certificate_agree(monkeypatch):
     """Whatever the factors are, as long as they are the same."""
-    spec, strategy = epochs_spec(96, 4), DenseMatrix(np.eye(96))
+    spec = epochs_spec(96, 4)
     dual = {"factors": random_factors(24, 4, 7, spread=0.3)}
-    dense = lower_bound(spec, dual, strategy=strategy, weighted_decoder=None)
+    dense = lower_bound(spec, dual)
     monkeypatch.setattr(bounds, "_DIRECT_SVD", 10)
-    found = lower_bound(spec, dual, strategy=strategy, weighted_decoder=None)
+    found = lower_bound(spec, dual)
     assert (dense.rule, found.rule) == (DENSE_RULE, BLOCK_RESOLVENT_RULE)
     assert found.objective == pytest.approx(dense.objective, rel=1e-9)
     assert found.objective < dense.objective * (1 + 1e-11)
@@ -113,9 +112,4 @@ def test_factors_of_other_patterns_are_refused(monkeypatch):
     monkeypatch.setattr(bounds, "_DIRECT_SVD", 10)
     for shape in ((8, 4, 4), (4, 8, 4), (32, 1, 1)):
         with pytest.raises(CertificateError, match=r"shape \(4, 8, 8\)"):
-            lower_bound(
-                epochs_spec(32, 8),
-                {"factors": np.ones(shape)},
-                strategy=DenseMatrix(np.eye(32)),
-                weighted_decoder=None,
-            )
+            lower_bound(epochs_spec(32, 8), {"factors": np.ones(shape)})

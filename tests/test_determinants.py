@@ -157,7 +157,6 @@ def test_reach_is_above_the_norms_that_it_stands_for() -> None:
 
 
 def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
-    from factorize.banded import BandedMatrix
     from factorize.bounds import DETERMINANT_RULE, MAX_DETERMINANT_RULE, lower_bound
     from solvers.momentum import solve
 
@@ -166,14 +165,13 @@ def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
     form = case.workload.momentum_form()
     assert form is not None
     optimum = solve(*form, tolerance=1e-9)
-    identity = BandedMatrix(np.ones((1, n)))
-    bound = lower_bound(case, {"weights": optimum.v}, strategy=identity, weighted_decoder=None)
+    bound = lower_bound(case, {"weights": optimum.v})
     assert bound is not None
     assert bound.rule == DETERMINANT_RULE
     assert optimum.upper_bound * (1 - 1e-9) <= n * bound.objective <= optimum.upper_bound
     largest = case.model_copy(update={"objective": MaxError(kind="max")})
     evidence = {"weights": optimum.v, "row_weights": np.ones(n)}
-    same = lower_bound(largest, evidence, strategy=identity, weighted_decoder=None)
+    same = lower_bound(largest, evidence)
     assert same is not None
     assert same.rule == MAX_DETERMINANT_RULE
     assert same.objective == pytest.approx(bound.objective, rel=1e-12)

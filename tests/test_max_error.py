@@ -15,7 +15,6 @@ import solvers
 from factorize.bounds import MAX_RESOLVENT_RULE, MAX_RULE, lower_bound
 from factorize.errors import Cancelled, CertificateError, UnsupportedProblem
 from factorize.factorization import Factorization
-from factorize.matrix import DenseMatrix
 from factorize.spec import Spec, parse_spec
 from solvers import max_error
 from solvers.problem import Problem, Reporter
@@ -173,7 +172,7 @@ def test_no_weights_prove_more_than_a_strategy_has(weights: np.ndarray, entries:
     asked = spec({"kind": "momentum", "n": 6, "momentum": 0.5})
     strategy = np.tril(entries, -1) + np.diag(1.5 + np.diagonal(entries))
     dual = {"weights": weights[0], "row_weights": weights[1]}
-    bound = lower_bound(asked, dual, strategy=DenseMatrix(strategy), weighted_decoder=None)
+    bound = lower_bound(asked, dual)
     decoder = asked.workload.dense() @ np.linalg.inv(strategy)
     assert bound is not None
     assert bound.objective <= (decoder**2).sum(axis=1).max() * (strategy**2).sum(axis=0).max() * (1 + 1e-12)
@@ -192,26 +191,20 @@ WRONG = {
 def test_wrong_evidence_is_refused(name: str, fault: str) -> None:
     dual = {"weights": np.ones(4), "row_weights": np.ones(4)} | {name: WRONG[fault]}
     with pytest.raises(CertificateError, match=f"dual.{name} must be 4 finite"):
-        lower_bound(spec(prefix(4)), dual, strategy=DenseMatrix(np.eye(4)), weighted_decoder=None)
+        lower_bound(spec(prefix(4)), dual)
 
 
 def test_evidence_for_another_objective_proves_nothing() -> None:
-    identity = DenseMatrix(np.eye(4))
-    assert lower_bound(spec(prefix(4)), {"weights": np.ones(4)}, strategy=identity, weighted_decoder=None) is None
+    assert lower_bound(spec(prefix(4)), {"weights": np.ones(4)}) is None
     both = {"weights": np.ones(4), "row_weights": np.ones(4)}
     epochs = spec(prefix(4), participation={"kind": "fixed_epochs", "epochs": 2})
-    assert lower_bound(epochs, both, strategy=identity, weighted_decoder=None) is None
+    assert lower_bound(epochs, both) is None
 
 
 def test_the_scale_of_the_evidence_does_not_matter() -> None:
     dual = {"weights": np.arange(1.0, 5.0), "row_weights": np.arange(4.0, 0.0, -1.0)}
     bounds = [
-        lower_bound(
-            spec(prefix(4)),
-            {"weights": a * dual["weights"], "row_weights": b * dual["row_weights"]},
-            strategy=DenseMatrix(np.eye(4)),
-            weighted_decoder=None,
-        )
+        lower_bound(spec(prefix(4)), {"weights": a * dual["weights"], "row_weights": b * dual["row_weights"]})
         for a, b in ((1.0, 1.0), (1e6, 1e-3))
     ]
     assert bounds[0] is not None
