@@ -15,8 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from factorize.computed_toeplitz import ComputedToeplitz
 from factorize.errors import InvalidStrategy
-from factorize.matrix import Matrix
 from factorize.wide import Wide
 from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.state_space import StateSpace
@@ -25,7 +25,7 @@ SMALLEST_GAP = 2.0**-43
 """Between two decays: closer ones are one buffer in double precision."""
 
 
-class BltMatrix(Matrix):
+class BltMatrix(ComputedToeplitz):
     """The lower-triangular Toeplitz matrix with that column.
 
     Args:

@@ -10,6 +10,7 @@ import numpy as np
 from factorize.banded import BandedMatrix
 from factorize.blt import BltMatrix
 from factorize.buffered import BufferedMatrix
+from factorize.computed_toeplitz import InverseBandedToeplitz
 from factorize.encoding import tensor_digest
 from factorize.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
 from factorize.errors import CorruptObject
@@ -28,6 +29,7 @@ _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "state_space": lambda parts, n: _buffered(parts, "transition"),
     "tree": lambda parts, n: read_tree(parts["tree.nodes"], parts["tree.restart"], parts.get("")),
     "blt": lambda parts, n: BltMatrix(parts["theta"], parts["omega"], n),
+    "inverse_banded_toeplitz": lambda parts, n: InverseBandedToeplitz(parts["inverse_coefficients"], n),
     "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
 }
 
@@ -38,8 +40,11 @@ _ENDLESS: dict[str, Callable[[Mapping[str, np.ndarray]], Matrix]] = {
 }
 
 
+_INNER = {"": "dense", "theta": "blt", "inverse_coefficients": "inverse_banded_toeplitz"}
+
+
 def _inner(parts: Mapping[str, np.ndarray], n: int) -> Matrix:
-    structure = "dense" if "" in parts else "blt" if "theta" in parts else "toeplitz"
+    structure = next((name for suffix, name in _INNER.items() if suffix in parts), "toeplitz")
     return build_matrix(structure, parts, n)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from factorize.blt import BltMatrix
+from factorize.computed_toeplitz import ComputedToeplitz
 from factorize.endless import EndlessMatrix
 from factorize.errors import CertificateError, InvalidParticipation
 from factorize.matrix import Bound, Matrix
@@ -255,7 +255,7 @@ def _leading_pattern(matrix: Matrix, separation: int, most: int) -> tuple[float,
 
     Otherwise the non-increasing majorant max_{s >= t} |c_s| gives an upper bound. Source: KL24, Theorem 2.
     """
-    if isinstance(matrix, BltMatrix):
+    if isinstance(matrix, ComputedToeplitz):
         monotone, squared = matrix.falls, matrix.leading_pattern(separation, most)
     else:
         column = matrix.coefficients()

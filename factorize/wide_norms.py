@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from factorize.blt import BltMatrix
+from factorize.computed_toeplitz import ComputedToeplitz
 from factorize.matrix import ColumnScaled, Matrix
 from factorize.wide import (
     Wide,
@@ -40,7 +40,7 @@ def largest_column(matrix: Matrix) -> Fraction | None:
         return sum_above(squares(column))
     if matrix.structure == "dense":
         return _largest_dense(matrix)
-    if isinstance(matrix, BltMatrix):
+    if isinstance(matrix, ComputedToeplitz):
         wide = matrix.wide_column()
         parts = (wide.take(slice(at, at + _COLUMNS)) for at in range(0, matrix.n, _COLUMNS))
         return sum((sum_above(part.times(part)) for part in parts), Fraction(0))
@@ -70,7 +70,7 @@ def _toeplitz(matrix: Any) -> Wide:
     return running_sums(squares(matrix.coefficients())).take(slice(None, None, -1))
 
 
-def _blt(matrix: Any) -> Wide:
+def _computed(matrix: Any) -> Wide:
     column = matrix.wide_column()
     return running_sums(column.times(column)).take(slice(None, None, -1))
 
@@ -125,7 +125,8 @@ _NORMS: dict[str, Callable[[Any], Wide | None]] = {
     "banded": _banded,
     "buffered": _buffered,
     "state_space": _buffered,
-    "blt": _blt,
+    "blt": _computed,
+    "inverse_banded_toeplitz": _computed,
     "tree": _tree,
     "scaled": _scaled,
 }
@@ -166,7 +167,7 @@ def entries(matrix: Matrix) -> Wide:
         diagonal, transition, inputs, outputs = cast(Any, matrix).arrays
         fill(diagonal, transition, inputs, outputs, found.high, found.low, found.error)
         return found
-    if isinstance(matrix, BltMatrix):
+    if isinstance(matrix, ComputedToeplitz):
         return Wide(*(toeplitz_rows(part, 0, matrix.n) for part in matrix.wide_column()))
     if isinstance(matrix, ColumnScaled):
         inner = entries(matrix.inner)

@@ -9,6 +9,7 @@ import numpy as np
 
 from factorize.blt import BltMatrix
 from factorize.certificate import certify
+from factorize.computed_toeplitz import SMALLEST_SCALE, InverseBandedToeplitz, fading
 from factorize.matrix import MAX_DENSE, MOST_RECURSIVE, ColumnScaled, Matrix, ToeplitzMatrix
 from factorize.mechanisms import (
     AntiPgd,
@@ -127,17 +128,24 @@ def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> So
 def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the inverse of the first `bands` diagonals of the workload's inverse square root (BISR).
 
-    C^-1 has `bands` diagonals, so its noise needs bands - 1 vectors of state; C has n.
+    C^-1 has `bands` diagonals; where none below the first is positive (prefix sums, momentum, decay) it is what is
+    stored, and noise needs bands - 1 vectors of state. Else C is stored by its n coefficients, and noise needs all.
     """
-    from scipy.signal import lfilter
-
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, BandedInverseSquareRoot)
     root = root_coefficients(_workload_series(problem)[: mechanism.bands])
     noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
+    return _finish(problem, _inverse(noising, problem.n), progress)
+
+
+def _inverse(noising: np.ndarray, n: int) -> Matrix:
+    """Return C by the few diagonals of its inverse where that defines it to the last digit, else by its column."""
+    from scipy.signal import lfilter
+
+    if fading(noising) and not ((noising[1:] > -SMALLEST_SCALE) & (noising[1:] != 0)).any():
+        return InverseBandedToeplitz(noising, n)
     with np.errstate(under="ignore"):
-        column = lfilter([1.0], noising, np.eye(1, problem.n)[0])
-    return _finish(problem, ToeplitzMatrix(flushed(column), problem.n), progress)
+        return ToeplitzMatrix(flushed(lfilter([1.0], noising, np.eye(1, n)[0])), n)
 
 
 def _workload_series(problem: Problem) -> np.ndarray:
@@ -220,14 +228,14 @@ def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
     return loss
 
 
-def _finish(problem: Problem, matrix: ToeplitzMatrix, progress: ProgressCallback) -> Solution:
+def _finish(problem: Problem, matrix: Matrix, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     strategy = normalised(problem.spec, matrix)
     report(1, None)
     return Solution(strategy, Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
 
 
-def normalised(spec: Spec, matrix: ToeplitzMatrix) -> Matrix:
+def normalised(spec: Spec, matrix: Matrix) -> Matrix:
     """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the certified loss."""
     asked = getattr(spec.mechanism, "normalization", "none")
     if asked == "none" or (asked == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):

@@ -216,7 +216,7 @@ class _Run:
 
     def _row(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
         certificate = found.certificate
-        cost = noise_cost(found.spec, found.strategy)
+        cost = noise_cost(found.strategy)
         noise = None if self.privacy is None else calibrate(certificate.sensitivity, self.privacy)
         return Row(
             *_named(mechanism),

@@ -8,8 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.matrix import Matrix
-from factorize.mechanisms import BandedInverseSquareRoot
-from factorize.spec import Spec
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -26,19 +24,15 @@ class NoiseCost(NamedTuple):
     flops: float
 
 
-def noise_cost(spec: Spec, strategy: Matrix) -> NoiseCost:
+def noise_cost(strategy: Matrix) -> NoiseCost:
     """Return the cost of the recursion that the client uses for this structure (factorize/client/recurrences.py).
 
     Args:
-        spec: with the mechanism; the inverse of a banded inverse has few diagonals, which C does not show.
         strategy: C.
     """
     parts, n = strategy.tensors(), strategy.n
-    if isinstance(spec.mechanism, BandedInverseSquareRoot):
-        cost = _few_diagonals(spec.mechanism.bands)
-    else:
-        structure = next(name for suffix, name in _TELLING if suffix in parts)
-        cost = _COSTS[structure](parts, n)
+    structure = next(name for suffix, name in _TELLING if suffix in parts)
+    cost = _COSTS[structure](parts, n)
     return NoiseCost(cost.vectors, cost.flops + 1.0) if "column_scale" in parts else cost
 
 
@@ -85,6 +79,7 @@ _COSTS: dict[str, Callable[[Tensors, int], NoiseCost]] = {
     "state_space": _state_space,
     "buffered": _buffered,
     "blt": _blt,
+    "inverse_banded_toeplitz": lambda parts, n: _few_diagonals(len(parts["inverse_coefficients"])),
     "banded": lambda parts, n: _few_diagonals(len(parts["bands"])),
     "toeplitz": _toeplitz,
     "dense": lambda parts, n: _all_rows(n),
@@ -94,6 +89,7 @@ _TELLING = (
     ("transition", "state_space"),
     ("decay", "buffered"),
     ("theta", "blt"),
+    ("inverse_coefficients", "inverse_banded_toeplitz"),
     ("bands", "banded"),
     ("coefficients", "toeplitz"),
     ("", "dense"),

@@ -184,6 +184,39 @@ class Banded(Recurrence):
         state[slot] = x
 
 
+class BandedInverse(Recurrence):
+    """A strategy whose inverse has few diagonals (structure `inverse_banded_toeplitz`).
+
+    The last bands - 1 draws are kept: x_t = z_t + sum_d noising_d z_{t-d}
+
+    Args:
+        noising: first column of C^-1, shape (bands,), beginning with 1.
+        steps: n.
+        dtype: of the state.
+    """
+
+    def __init__(self, noising: np.ndarray, steps: int, dtype: Precision) -> None:
+        self.steps = steps
+        self.vectors = self.scratch = len(noising) - 1
+        self._noising = noising.astype(dtype)
+        slots = np.arange(self.vectors)
+        self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # steps since a slot was written
+
+    def gain(self, step: int) -> float:
+        """The diagonal of C is 1."""
+        return 1.0
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Row t of Z is kept in slot t modulo bands - 1."""
+        if not self.vectors:
+            return
+        slot = step % self.vectors
+        np.multiply(state, self._noising[self._age[slot]][:, None], out=scratch)
+        state[slot] = x
+        for part in scratch:
+            x += part
+
+
 class Tree(Recurrence):
     """Rows that are constant on the blocks of binary trees (structure `tree`): the sum of x over each block is kept.
 

@@ -8,7 +8,17 @@ from functools import cache, partial
 
 import numpy as np
 
-from factorize.client.recurrences import Banded, Blt, Buffered, Precision, Recurrence, Scaled, StateSpace, Tree
+from factorize.client.recurrences import (
+    Banded,
+    BandedInverse,
+    Blt,
+    Buffered,
+    Precision,
+    Recurrence,
+    Scaled,
+    StateSpace,
+    Tree,
+)
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.series import series_quotient
 from factorize.triangular import lower_inverse
@@ -102,6 +112,7 @@ def _banded(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
 _RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[Precision], Recurrence]]] = {
     "banded": _banded,
     "banded_toeplitz": lambda parts, n: partial(Banded, parts["coefficients"][None], n),
+    "inverse_banded_toeplitz": lambda parts, n: partial(BandedInverse, parts["inverse_coefficients"], n),
     "blt": lambda parts, n: partial(Blt, n, parts["theta"], parts["omega"]),
     "buffered": _buffered,
     "state_space": _state_space,
@@ -132,6 +143,7 @@ _TELLING = {
     "": "dense",
     "bands": "banded",
     "coefficients": "toeplitz",
+    "inverse_coefficients": "inverse_banded_toeplitz",
     "theta": "blt",
     "transition": "state_space",
     "decay": "buffered",

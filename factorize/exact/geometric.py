@@ -35,6 +35,10 @@ class Decays(NamedTuple):
             return 1
         return 2 if not (self.scale[self.decay != 0]).any() else 1 << 62
 
+    def series(self, n: int) -> Numbers:
+        """Return the first n coefficients; see `series`."""
+        return series(self, n)
+
 
 def read(parts: dict[str, np.ndarray]) -> Decays:
     """Take the tensors of the structure `blt`.

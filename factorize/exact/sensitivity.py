@@ -16,6 +16,7 @@ import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge
 from factorize.exact.integers import Numbers
+from factorize.exact.renewal import Renewal
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 
 MOST_STEPS = 200_000_000
@@ -90,6 +91,8 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
         leading = _leading(column, form)
         if strategy.monotone:
             return leading
+        if isinstance(strategy.decays, Renewal):  # enclosed to 2^-240: where it falls, the majorant is the column
+            return _majorant(column, form, leading)
     if not _fits(strategy, form):
         if column is None:
             raise TooLarge(f"no exact rule for overlapping columns reaches n={strategy.n} (n={LARGEST_WHOLE} at least)")

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact import buffers, geometric
+from factorize.exact import buffers, geometric, renewal
 from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split, squares
 
 LARGEST_WHOLE = 2048
@@ -35,7 +35,7 @@ class Strategy:
         self.column: np.ndarray | None = None
         self.bands: np.ndarray | None = None
         self.buffers: buffers.Buffers | None = None
-        self.decays: geometric.Decays | None = None
+        self.decays: geometric.Decays | renewal.Renewal | None = None
         parts = dict(parts)
         if not all(np.isfinite(part).all() for part in parts.values()):
             raise InvalidStrategy("C holds NaN or infinity")
@@ -69,6 +69,8 @@ class Strategy:
             self.buffers = buffers.read(parts, n)
         elif structure == "blt":
             self.decays = geometric.read(parts)
+        elif structure == "inverse_banded_toeplitz":
+            self.decays = renewal.read(parts, n)
         elif structure == "tree":
             self.array = _tree(parts.pop("tree.nodes"), parts.pop("tree.restart"), parts.pop("", None), n)
         else:
@@ -105,7 +107,7 @@ class Strategy:
     def series(self) -> Numbers | None:
         """The first column of a Toeplitz matrix, without the columns' factors; enclosed for decays and scales."""
         if self.decays is not None:
-            return geometric.series(self.decays, self.n)
+            return self.decays.series(self.n)
         return None if self.column is None else integers(self.column)
 
     @property
@@ -189,7 +191,7 @@ class Strategy:
         if self.buffers is not None:
             return split(buffers.entries(self.buffers))
         if self.decays is not None:
-            return split(_toeplitz_entries(geometric.series(self.decays, self.n)))
+            return split(_toeplitz_entries(self.decays.series(self.n)))
         return self.columns(np.arange(self.n))
 
     def gram(self, indices: np.ndarray) -> Numbers:
@@ -246,6 +248,7 @@ def _tree(nodes: np.ndarray, restart: np.ndarray, stored: np.ndarray | None, n: 
 
 def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
     names = {"": "dense", "bands": "banded", "decay": "buffered", "transition": "state_space", "theta": "blt"}
+    names["inverse_coefficients"] = "inverse_banded_toeplitz"
     for tensor, structure in names.items():
         if tensor in parts:
             return structure
