@@ -164,7 +164,7 @@ def from_the_store(report: Report, name: str, k: int, near: int, b: int) -> None
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
         store.put(solve(spec_of(k, near, RECURSIONS[name])))
-        _, look = timed(lambda: nearest(spec, store), repeats=3)
+        _, look = timed(lambda: (nearest(spec, store),), repeats=3)
         cold, before = timed(lambda: solve(spec), repeats=2)
         warm, after = timed(lambda: solve(spec, warm_start=nearest(spec, store)), repeats=2)
     steps = [int(result.manifest["solver"]["iterations"]) for result in (cold, warm)]
