@@ -46,8 +46,9 @@ _OPERATORS = {
 
 def changes(tree: ast.Module) -> Iterator[tuple[str, ast.Module]]:
     """Iterate over changed copies of a module, each with its line and what was done."""
+    types = {id(part) for node in ast.walk(tree) for part in _annotations(node)}
     for index, node in enumerate(ast.walk(tree)):
-        for name in _possible(node):
+        for name in _possible(node) if id(node) not in types else ():
             changed = copy.deepcopy(tree)
             target = next(n for i, n in enumerate(ast.walk(changed)) if i == index)
             before = ast.unparse(target)[:60]
@@ -60,7 +61,7 @@ def _possible(node: ast.AST) -> list[str]:
         return ["comparison"]
     if isinstance(node, ast.BoolOp):
         return ["and/or"]
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS and not _is_type(node):
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return ["operator"]
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return ["constant"]
@@ -77,11 +78,12 @@ def _possible(node: ast.AST) -> list[str]:
     return []
 
 
-def _is_type(node: ast.BinOp) -> bool:
-    """A union of types in an annotation changes nothing at run time."""
-    return isinstance(node.op, ast.BitOr) and any(
-        isinstance(side, ast.Constant) and side.value is None for side in (node.left, node.right)
-    )
+def _annotations(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a node's annotations, which change nothing at run time."""
+    for name in ("annotation", "returns"):
+        found = getattr(node, name, None)
+        if found is not None:
+            yield from ast.walk(found)
 
 
 def _apply(name: str, node: ast.AST) -> None:

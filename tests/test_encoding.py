@@ -102,3 +102,9 @@ def test_check_digest_refuses_without_repeating_the_text(text: str) -> None:
 
 def test_check_digest_returns_a_digest() -> None:
     assert check_digest("0" * 63 + "f") == "0" * 63 + "f"
+
+
+def test_canonical_json_is_sorted_and_ascii_at_every_depth() -> None:
+    assert canonical_json({"b": [{"d": "\u00e9\u2028", "c": None}], "a": True}) == (
+        rb'{"a":true,"b":[{"c":null,"d":"\u00e9\u2028"}]}'
+    )
