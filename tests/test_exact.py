@@ -549,17 +549,24 @@ RECURSIONS = [
         "objective": {"kind": "weighted", "weights": [float(i % 3) for i in range(40)]},
     },
     {"workload": {"kind": "weight_decay", "n": 40, "rate": 0.1, "mode": "decoupled"}},
+    {"workload": {"kind": "identity", "n": 40}, "objective": {"kind": "lambda_tau", "tau": 7}},
+    {
+        "workload": {"kind": "momentum", "n": 40, "momentum": 0.9, "learning_rates": COSINE},
+        "objective": {"kind": "lambda_tau", "tau": 8},
+    },
+    {"workload": {"kind": "prefix", "n": 40}, "objective": {"kind": "lambda_tau", "tau": 1}},
 ]
 
 
 def long_strategies() -> list[Matrix]:
-    """Bands with signs, buffers with one decay each, and buffers that rotate."""
+    """Bands with signs, buffers with one decay each, buffers that rotate, and a Toeplitz matrix with few diagonals."""
     rng, n = np.random.default_rng(8), 40
     bands = 0.4 * rng.standard_normal((4, n))
     bands[0], bands[2] = 1 + rng.random(n), 0.0
     bands[np.arange(n) + np.arange(4)[:, None] >= n] = 0.0
     decays = BufferedMatrix(1 + rng.random(n), rng.random((n, 3)), *(0.3 * rng.random((2, n, 3))))
-    return [BandedMatrix(bands), decays, BufferedMatrix(*turning(n).values())]
+    toeplitz = ToeplitzMatrix(np.array([1.0, -0.4, 0.0, 0.2]), n)
+    return [BandedMatrix(bands), decays, BufferedMatrix(*turning(n).values()), toeplitz]
 
 
 @pytest.mark.parametrize("document", RECURSIONS)

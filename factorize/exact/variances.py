@@ -66,27 +66,48 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
     """Return the losses, or None where C or A has no recursion here, or it would take too long.
 
     Args:
-        strategy: banded, or with buffers; without factors of its columns.
+        strategy: banded, Toeplitz with few diagonals, or with buffers; without factors of its columns.
         workload: the spec's.
-        objective: the spec's; not `lambda_tau`.
+        objective: the spec's.
 
     Raises:
         NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
     """
     found = statements(workload)
-    if found is None or strategy.scale is not None or objective["kind"] == "lambda_tau":
+    ends = None if found is None else _variances(strategy, *found)
+    if found is None or ends is None:
         return None
-    program, output = found
-    states = len(program)
+    tau = objective.get("tau")
+    if tau is None:
+        return _losses(ends, objective)
+    since = _variances(strategy, *_since_reference(*found, strategy.n, tau))
+    return None if since is None else _losses(ends, {"kind": "weighted", "weights": _weights(strategy.n, tau)}, since)
+
+
+def _since_reference(program: list[Statement], output: int, n: int, tau: int) -> tuple[list[Statement], int]:
+    """The output less what it was at the last multiple of tau before, 0 before the first."""
+    difference, reference = len(program), len(program) + 1
+    taken = [Fraction(int((i + 1) % tau == 0)) for i in range(n)]
+    follow: dict[int, Coefficient] = {reference: [1 - each for each in taken], output: taken}
+    return [*program, (difference, {output: Fraction(1), reference: Fraction(-1)}), (reference, follow)], difference
+
+
+def _weights(n: int, tau: int) -> list[float]:
+    return [1.0 if t % tau == 0 else 1.0 / tau for t in range(1, n + 1)]
+
+
+def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.ndarray | None:
+    """Ends of the variance of the output at each step, shape (2, n)."""
+    states, bands = len(program), _bands(strategy)
     given = (states, *_arrays(program), output, ends := np.empty((2, strategy.n)))
-    if strategy.bands is not None:
-        width = len(strategy.bands) + states
-        if strategy.n * width * (len(strategy.bands) + 2 * states) > LARGEST_WORK:
+    if bands is not None:
+        width = len(bands) + states
+        if strategy.n * width * (len(bands) + 2 * states) > LARGEST_WORK:
             return None
         from factorize.exact.variance_kernels import banded
 
-        enclosed = banded(strategy.bands, _reciprocals(strategy.bands[0]), *given)
-    elif strategy.buffers is not None:
+        enclosed = banded(bands, _reciprocals(bands[0]), *given)
+    elif strategy.buffers is not None and strategy.scale is None:
         from factorize.exact.variance_kernels import buffered
 
         diagonal, transition, inputs, outputs = strategy.buffers
@@ -95,7 +116,20 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
         return None
     if not enclosed or not np.isfinite(ends).all():
         raise NotEnclosed("the recursion of the inverse of C grows too much to be enclosed")
-    return _losses(ends, objective)
+    return ends
+
+
+def _bands(strategy: Strategy) -> np.ndarray | None:
+    """The diagonals, shape (bands, n), also of a Toeplitz matrix that has few; None with factors of columns."""
+    if strategy.scale is not None or strategy.column is None:
+        return strategy.bands if strategy.scale is None else None
+    width = strategy.bandwidth
+    if strategy.n * width**2 > LARGEST_WORK:
+        return None
+    bands = np.repeat(strategy.column[:width, None], strategy.n, axis=1)
+    for d in range(width):
+        bands[d, strategy.n - d :] = 0.0
+    return bands
 
 
 def _arrays(program: list[Statement]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -123,8 +157,9 @@ def _reciprocals(diagonal: np.ndarray) -> np.ndarray:
     return np.array([_pair(1 / Fraction(d)) for d in diagonal.tolist()]).reshape(-1, 2)
 
 
-def _losses(ends: np.ndarray, objective: Mapping[str, Any]) -> Ends:
-    below, above = np.maximum(ends[0] * (1 - _SLACK), 0.0), ends[1] * (1 + _SLACK)
+def _losses(ends: np.ndarray, objective: Mapping[str, Any], since: np.ndarray | None = None) -> Ends:
+    """The losses of variances, and the objective of others if those are what it weighs."""
+    below, above = _outwards(ends)
     total = (math.fsum(below) * (1 - _SLACK), math.fsum(above) * (1 + _SLACK))
     largest = (float(below.max()), float(above.max()))
     if objective["kind"] == "mean":
@@ -133,5 +168,10 @@ def _losses(ends: np.ndarray, objective: Mapping[str, Any]) -> Ends:
         chosen = largest
     else:
         weights = np.asarray(objective["weights"], dtype=np.float64)
-        chosen = (math.fsum(weights * below) * (1 - _SLACK), math.fsum(weights * above) * (1 + _SLACK))
+        low, high = (below, above) if since is None else _outwards(since)
+        chosen = (math.fsum(weights * low) * (1 - _SLACK), math.fsum(weights * high) * (1 + _SLACK))
     return Ends(total, largest, (float(below[-1]), float(above[-1])), chosen)
+
+
+def _outwards(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.maximum(ends[0] * (1 - _SLACK), 0.0), ends[1] * (1 + _SLACK)
