@@ -85,7 +85,8 @@ class Comparison:
     def row(
         self, name: str, published: float | None, reproduced: float, *, error: float = 0.0, tolerance: float = 0.0
     ) -> None:
-        """Add and print one number."""
+        """Add and print one number. At small sizes there is nothing to compare it with."""
+        published = None if self.quick else published
         self.rows.append(Row(name, published, float(reproduced), error, tolerance))
         print(self.rows[-1].text, flush=True)
 
