@@ -297,3 +297,12 @@ def test_a_result_that_is_deleted_while_it_is_stored_again_is_an_error_to_try_ag
         store.put(put)
     monkeypatch.undo()
     assert store.put(put)["digest"] == put.digest
+
+
+def test_deleting_a_second_answer_leaves_the_first_in_its_place(store):
+    first, second = factorization(4), factorization(4, strategy=toeplitz(4))
+    for put in (first, second):
+        store.put(put)
+    found = gc(store, delete=[second.digest])
+    assert [kind for kind, _ in removed(found)] == ["manifest", "blob"]
+    assert store.digest_of(first.spec_digest) == first.digest
