@@ -590,6 +590,25 @@ def test_recursions_agree_with_whole_matrices(document: dict, monkeypatch: pytes
                     assert any(f"loss.{name}" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
 
 
+def test_states_of_very_different_sizes_are_enclosed_as_well() -> None:
+    """Powers of two that move from outputs to inputs change no entry of C."""
+    n, rng = 300, np.random.default_rng(9)
+    parts = {
+        "diagonal": np.ones(n),
+        "decay": np.full((n, 2), 0.99),
+        "input": rng.random((n, 2)),
+        "output": rng.random((n, 2)),
+    }
+    moved = parts | {"input": parts["input"] * [1.0, 2.0**60], "output": parts["output"] * [1.0, 2.0**-60]}
+    prefix, mean = {"kind": "prefix", "n": n}, {"kind": "mean"}
+    found = [variances.losses(Strategy("buffered", given, n), prefix, mean) for given in (parts, moved)]
+    assert found[0] is not None and found[0] == found[1]
+    tiny = parts | {"input": np.full((n, 2), 2.0**-1060), "output": np.full((n, 2), 1.7 * 2.0**-1060)}
+    tiny["input"][0] = 2.0**300  # bits would be lost, so nothing is moved
+    inputs, outputs = (tiny[name].reshape(n, 2, 1) for name in ("input", "output"))
+    assert variances._balanced(inputs, outputs)[0] is inputs
+
+
 def test_recursions_that_grow_are_refused() -> None:
     n = 400
     bands = np.ones((2, n))

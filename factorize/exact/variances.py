@@ -111,12 +111,24 @@ def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.
         from factorize.exact.variance_kernels import buffered
 
         diagonal, transition, inputs, outputs = strategy.buffers
-        enclosed = buffered(_reciprocals(diagonal), transition, inputs, outputs, *given)
+        enclosed = buffered(_reciprocals(diagonal), transition, *_balanced(inputs, outputs), *given)
     else:
         return None
     if not enclosed or not np.isfinite(ends).all():
         raise NotEnclosed("the recursion of the inverse of C grows too much to be enclosed")
     return ends
+
+
+def _balanced(inputs: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same matrix with states multiplied by powers of two, so that inputs and outputs are of one size.
+
+    What a step may lose is bounded by the largest of all states, so one that is large and hardly read spoils the rest.
+    """
+    sizes = [np.frexp(np.abs(part).max(axis=(0, 2)))[1] for part in (outputs, inputs)]
+    powers = ((sizes[0] - sizes[1]) // 2)[:, None]
+    moved = np.ldexp(inputs, powers), np.ldexp(outputs, -powers)
+    exact = (np.ldexp(moved[0], -powers) == inputs).all() and (np.ldexp(moved[1], powers) == outputs).all()
+    return moved if exact else (inputs, outputs)
 
 
 def _bands(strategy: Strategy) -> np.ndarray | None:
