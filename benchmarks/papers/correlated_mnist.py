@@ -170,7 +170,7 @@ def claims(
             expected = np.array(epsilons) >= first
             as_told = np.where(expected, at_least(runs[name], base), at_least(base, runs[name]))
             comparison.claim(
-                f"{label}: {name} is above DP-SGD (RDP) from eps {first:g} on, not below it", as_told.all()
+                f"{label}: {name} is above DP-SGD (RDP) from eps {first:g} on, not below it", bool(as_told.all())
             )
             where_not(comparison, as_told, epsilons)
             for accounting in ("RDP", "PLD"):

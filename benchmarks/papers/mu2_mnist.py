@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -60,6 +61,9 @@ PUBLISHED = {  # (loss, accuracy in percent) by server, rho and M
         16.0: ((2.252, 70.4), (2.252, 70.3), (2.256, 69.7)),
     },
 }
+
+Output = Literal["q", "w", "x"]
+OUTPUTS: tuple[Output, ...] = ("q", "w", "x")
 
 Runs = dict[tuple[float, int], list[Run]]
 """By rho on the mean of the machines, and M."""
@@ -228,12 +232,13 @@ def factorized(comparison: Comparison, images: Images) -> None:
     for machines in MACHINES[2:] if comparison.quick else MACHINES[1:]:
         group = Federation(images, machines)
         recipe = group.recipe(rho, trusted=True)
-        made = {output: strategy(group.rounds, output) for output in "qwx"}
+        made: dict[str, Factorization | None] = {"independent": None}
+        made.update({f"C for {output}": strategy(group.rounds, output) for output in OUTPUTS})
         for label, rate in (("paper", recipe.learning_rate), ("1/(4LT)", recipe.factorized_learning_rate)):
             comparison.heading(
                 f"trusted server, rho 4, M = {machines}, learning rate {rate:.3g} ({label}): correlated noise"
             )
-            for name, factors in {"independent": None, **made}.items():
+            for name, factors in made.items():
                 sources = [
                     group.independent(rho, recipe.clip_norm, machines, seed)
                     if factors is None
@@ -241,11 +246,11 @@ def factorized(comparison: Comparison, images: Images) -> None:
                     for seed in range(2 if comparison.quick else 3)
                 ]
                 runs = [group.train(source, rate) for source in sources]
-                entry(comparison, name if factors is None else f"C for {name}", None, judge, runs)
+                entry(comparison, name, None, judge, runs)
                 comparison.remark(f"    sens(C) times multiplier: {sources[0].calibration.sensitivity.value / rho:.4g}")
 
 
-def strategy(rounds: int, output: str) -> Factorization:
+def strategy(rounds: int, output: Output) -> Factorization:
     """Return the streaming optimum for R24's estimate q (running sums), iterate w or output x."""
-    workload = ones(rounds) if output == "q" else mu2_workload(rounds, output)  # type: ignore[arg-type]  # w or x
+    workload = ones(rounds) if output == "q" else mu2_workload(rounds, output)
     return solve(parse_spec({"workload": workload, "mechanism": {"kind": "buffered_linear", "buffers": 6}}))
