@@ -199,18 +199,21 @@ class Runner:
             timed.append((time.monotonic() - began, item))
         items = [item for _, item in sorted(timed, key=lambda pair: pair[0])]
         limit = self.spare * sum(seconds for seconds, _ in timed) + 10
+        again = self._child(None, items, limit)
+        if again is not None:
+            raise SystemExit(f"{items[again % len(items)].nodeid} fails when it is run again, without any change")
         for number, mutant in enumerate(self.chosen, 1):
             failing = self._child(mutant, items, limit)
             self.found.append((mutant, failing is not None))
             if failing is not None and failing < len(items):  # the next one is probably found by the same test
                 items.insert(0, items.pop(failing))
-            words = "SURVIVED" if failing is None else "killed"
+            words = "SURVIVED" if failing is None else f"killed by {items[0].name}"
             place = f"{mutant.module}:{mutant.line} {mutant.function}"
             sys.stderr.write(f"{number}/{len(self.chosen)} {words} {place}: {mutant.what}\n")
             sys.stderr.flush()
         return True
 
-    def _child(self, mutant: Mutant, items: list[Any], limit: float) -> int | None:
+    def _child(self, mutant: Mutant | None, items: list[Any], limit: float) -> int | None:
         """Which test failed, their number if none came to an end, None if all passed."""
         reading, writing = os.pipe()
         child = os.fork()
@@ -219,7 +222,8 @@ class Runner:
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
-            dict(functions(sys.modules[mutant.module]))[mutant.function].__code__ = mutant.code
+            if mutant is not None:
+                dict(functions(sys.modules[mutant.module]))[mutant.function].__code__ = mutant.code
             failing = next((place for place, item in enumerate(items) if not _passes(item)), -1)
             os.write(writing, str(failing).encode())
             os._exit(0)
@@ -253,6 +257,8 @@ def main() -> None:
     drawn = random.Random(asked.seed).sample(everything, count)
     runner = Runner(sorted(drawn, key=lambda mutant: mutant[:4]), spare=3)
     pytest.main(["-q", "-x", "-p", "no:cacheprovider", *asked.tests], plugins=[runner])
+    if len(runner.found) < count:
+        raise SystemExit("the tests fail without any change, see above")
     survivors = [f"{m.module}:{m.line} {m.function}: {m.what}" for m, killed in runner.found if not killed]
     killed = count - len(survivors)
     print(f"{killed} of {count} mutants killed ({100 * killed / count:.1f} %), drawn from {len(everything)}")
