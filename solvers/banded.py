@@ -61,14 +61,16 @@ def supports(spec: Spec) -> str | None:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: about a hundred evaluations, and the certificate.
+    """Return the cost: about a hundred evaluations, more of them where n / bands is large, and the certificate.
 
     Raises:
         TooLarge: more numbers than LARGEST.
     """
     assert isinstance(spec.mechanism, Banded)
     n, b = float(spec.workload.n), float(spec.mechanism.bands)
-    needed = estimate_of(entries=70.0 * n * (b + 4), multiplications=1500.0 * n * (b + 8) ** 2 + evidence_work(spec))
+    steps = max(1.0, n / (32 * b)) ** 0.6
+    work = 1500.0 * n * (b + 8) ** 2 * steps
+    needed = estimate_of(entries=70.0 * n * (b + 4), multiplications=work + evidence_work(spec))
     if n * b > LARGEST:
         raise TooLarge(
             f"n x bands = {n * b:.3g} would take about {needed.bytes / 2**30:.1f} GiB and {needed.seconds:.3g} s, "

@@ -34,7 +34,7 @@ from solvers.noise_cost import noise_cost
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 3.0, 5000, 200.0
-_LATE = 5.0  # times the limit, after which a mechanism whose estimate was too low is stopped
+_LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def compare(
         sampling: adds rows amplified by Poisson sampling, for mechanisms with few bands (one band: DP-SGD); needs an
             epsilon and delta in `privacy`.
         progress: told before each mechanism and between its steps.
-        most_seconds: mechanisms whose estimate is longer are refused, and those that take five times as long after all
+        most_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
             are stopped; 3 s by default, n / 5000 s above n = 15000, 200 s at most.
 
     Raises:
