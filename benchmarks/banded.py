@@ -21,8 +21,8 @@ from benchmarks.report import Report, at_most, duration
 from factorize.class_bounds import class_lower_bound
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.state_space import StateSpace
-from solvers.banded import recursion, start
-from solvers.banded_descent import Descent, Landscape
+from solvers.banded.descent import Descent, Landscape
+from solvers.banded.optimum import recursion, start
 from solvers.problem import Problem, Reporter
 
 BANDS = (4, 8, 16, 32, 64, 128)  # at n = 2048

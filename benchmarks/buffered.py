@@ -19,12 +19,13 @@ import solvers
 from factorize.buffered import BufferedMatrix
 from factorize.matrix import ColumnScaled, ToeplitzMatrix
 from factorize.spec import parse_spec
-from solvers import bidiagonal, toeplitz
-from solvers.buffered_linear import optimise
+from solvers.buffered.optimum import optimise
+from solvers.buffered.streaming import streaming_factor
 from solvers.closed_form import strategy_coefficients
 from solvers.poles import zolotarev_with
 from solvers.problem import Problem, Reporter
-from solvers.streaming import streaming_factor
+from solvers.single import bidiagonal
+from solvers.toeplitz import optimum as toeplitz
 
 SIZES = (256, 1024, 2048)
 BUFFERS = (2, 3, 4, 5, 6, 8, 10)

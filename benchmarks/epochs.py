@@ -29,9 +29,11 @@ from factorize.solution import Solution
 from factorize.spec import Spec, parse_spec
 from factorize.store import open_store
 from factorize.workloads.base import BidiagonalInverse
-from solvers import choose, epoch_optimum, recursion_optimum, solve
-from solvers.epoch_blocks import Ascent, Ring, maximise
-from solvers.epoch_steps import factors
+from solvers import choose, solve
+from solvers.epochs import optimum as epoch_optimum
+from solvers.epochs import recursions as recursion_optimum
+from solvers.epochs.blocks import Ascent, Ring, maximise
+from solvers.epochs.step_kernels import factors
 from solvers.problem import Problem
 from solvers.warm_start import stretched
 

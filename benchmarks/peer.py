@@ -308,7 +308,7 @@ def _epochs(report: Report, interpreter: Path, cap: float) -> None:
 
 
 def _banded(report: Report, interpreter: Path, cap: float) -> None:
-    from solvers.banded import search  # without the bound over all matrices, which the peer does not give
+    from solvers.banded.optimum import search  # without the bound over all matrices, which the peer does not give
 
     report.heading("jax_privacy, prefix sums, banded (its default stop: 100 steps)")
     n, b = (64, 4) if report.quick else (512, 16)

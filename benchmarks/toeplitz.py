@@ -19,12 +19,13 @@ from benchmarks.report import Report, at_most
 from factorize.matrix import ToeplitzMatrix
 from factorize.spec import parse_spec
 from factorize.toeplitz_bounds import toeplitz_lower_bound
-from solvers import bidiagonal, toeplitz
 from solvers.closed_form import noising_coefficients, strategy_coefficients
-from solvers.cone import ConeProgram, Plant
+from solvers.frequency.cone import ConeProgram, Plant
+from solvers.frequency.spectral import reference_value
 from solvers.problem import Problem, Reporter
-from solvers.projected_gradient import Minimum
-from solvers.spectral import reference_value
+from solvers.single import bidiagonal
+from solvers.single.projected_gradient import Minimum
+from solvers.toeplitz import optimum as toeplitz
 
 SIZES = (256, 2048, 16_384, 131_072, 1_000_000)
 LARGEST_DENSE = 131_072

@@ -23,27 +23,18 @@ from factorize.participation import MinSep, Single
 from factorize.solution import Outcome, Progress, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import UserMatrix, Workload
-from solvers import (
-    banded,
-    blt,
-    buffered_linear,
-    closed_form,
-    dense,
-    endless,
-    epoch_optimum,
-    epochs,
-    fft,
-    max_error,
-    recursion_optimum,
-    semidefinite,
-    spectral,
-    structured,
-    toeplitz,
-    tree,
-)
+from solvers import blt, closed_form, endless, fft, semidefinite, tree
+from solvers.banded import optimum as banded
 from solvers.budget import Estimate, refuse_beyond_memory
+from solvers.buffered import optimum as buffered_linear
 from solvers.compare import compare
+from solvers.epochs import decompositions as epochs
+from solvers.epochs import optimum as epoch_optimum
+from solvers.epochs import recursions as recursion_optimum
+from solvers.frequency import spectral
 from solvers.problem import Problem
+from solvers.single import dense, max_error, structured
+from solvers.toeplitz import optimum as toeplitz
 from solvers.warm_start import resampled as warm_start_of
 
 __all__ = ["SOLVERS", "Entry", "Estimate", "choose", "compare", "estimate", "solve"]

@@ -27,11 +27,11 @@ from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.dense import refuse_weights
 from solvers.evidence import evidence
 from solvers.evidence import work as evidence_cost
 from solvers.problem import Problem, Reporter
-from solvers.toeplitz_gradients import square_root
+from solvers.single.dense import refuse_weights
+from solvers.toeplitz.gradients import square_root
 
 _BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
 _DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error

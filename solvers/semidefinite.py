@@ -18,10 +18,10 @@ from factorize.participation import FixedEpochs, MinSep
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of
-from solvers.dense import refuse_objective, right_singular, scaled
-from solvers.feasible import candidates, strategy_of
+from solvers.epochs.feasible import candidates, strategy_of
 from solvers.problem import Problem, Reporter
-from solvers.recovery import loss_of, triangle
+from solvers.single.dense import refuse_objective, right_singular, scaled
+from solvers.single.recovery import loss_of, triangle
 
 LARGEST = 64
 _FINEST, _COARSEST = 1e-9, 1e-4

@@ -17,7 +17,7 @@ FORBIDDEN = {
     "solvers": {"api", "fastapi", "uvicorn", "distributed", "dask", "sqlalchemy"},
     "api": {"cvxpy", "scs"},
 }
-MAY_IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/spectral.py"}
+MAY_IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/frequency/spectral.py"}
 MAY_IMPORT_SOLVERS = {
     "api/service.py",
     "api/child.py",

@@ -22,10 +22,10 @@ from factorize.separated_bounds import disjoint_patterns, separated_lower_bound
 from factorize.solution import Outcome, Progress, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.matrix import from_array
-from solvers import banded
-from solvers.banded_descent import Landscape
-from solvers.banded_evidence import _by_decompositions, _by_ring
-from solvers.banded_preconditioner import Preconditioner
+from solvers.banded import optimum as banded
+from solvers.banded.descent import Landscape
+from solvers.banded.evidence import _by_decompositions, _by_ring
+from solvers.banded.preconditioner import Preconditioner
 from solvers.problem import Problem, Reporter
 
 Document = dict[str, Any]

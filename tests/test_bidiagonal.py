@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.bidiagonal import Bidiagonal, solve
-from solvers.newton import bounds
 from solvers.poles import Poles, zolotarev
+from solvers.single.bidiagonal import Bidiagonal, solve
+from solvers.single.newton import bounds
 
 REFERENCE = {
     entry["id"]: entry
@@ -175,10 +175,10 @@ def test_chunks_and_threads_change_nothing(monkeypatch):
     v = np.exp(rng.normal(size=1000))
     structure = Bidiagonal(p, p)
     poles = zolotarev(1e-3, 1e6, error=1e-9)
-    monkeypatch.setattr("solvers.bidiagonal._CHUNK_BYTES", 1 << 24)
+    monkeypatch.setattr("solvers.single.bidiagonal._CHUNK_BYTES", 1 << 24)
     whole, product = structure.certified_diagonal(v, poles), structure.hessian(v, poles)(v)
-    monkeypatch.setattr("solvers.bidiagonal._CHUNK_BYTES", 1)
-    monkeypatch.setattr("solvers.bidiagonal._PARALLEL_WORK", 0)
+    monkeypatch.setattr("solvers.single.bidiagonal._CHUNK_BYTES", 1)
+    monkeypatch.setattr("solvers.single.bidiagonal._PARALLEL_WORK", 0)
     pieces = structure.certified_diagonal(v, poles)
     assert np.allclose(whole, pieces, rtol=1e-14, atol=0)
     assert np.allclose(product, structure.hessian(v, poles)(v), rtol=1e-14)

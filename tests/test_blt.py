@@ -22,7 +22,7 @@ from solvers.blt.descent import minimise, progressions
 from solvers.blt.parameters import Alternating
 from solvers.blt.series_loss import SeriesLoss
 from solvers.blt.sums import plain, weighted
-from solvers.toeplitz_gradients import LeadingPattern, ToeplitzError
+from solvers.toeplitz.gradients import LeadingPattern, ToeplitzError
 
 
 def solve(buffers, workload, *, progress=None, **more):

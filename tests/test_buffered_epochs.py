@@ -10,9 +10,9 @@ import pytest
 import solvers
 from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
 from factorize.spec import Spec, parse_spec
-from solvers.buffered_epoch_loss import EpochLoss, Recurrence, bidiagonal_decoder
-from solvers.buffered_epoch_start import symmetric, truncated
-from solvers.quasi_newton import descend
+from solvers.buffered.epoch_loss import EpochLoss, Recurrence, bidiagonal_decoder
+from solvers.buffered.epoch_start import symmetric, truncated
+from solvers.buffered.quasi_newton import descend
 
 
 def document(n: int, epochs: int, **more: Any) -> dict[str, Any]:

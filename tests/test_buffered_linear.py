@@ -10,16 +10,16 @@ import pytest
 import solvers
 from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
 from factorize.spec import Spec, parse_spec
-from solvers import buffered_linear
-from solvers.bidiagonal import Bidiagonal
-from solvers.buffered_linear import optimise, thinned
-from solvers.buffered_loss import BufferedLoss, places, starts_of_blocks
-from solvers.momentum import Momentum
-from solvers.newton import maximise
+from solvers.buffered import optimum as buffered_linear
+from solvers.buffered.loss import BufferedLoss, places, starts_of_blocks
+from solvers.buffered.optimum import optimise, thinned
+from solvers.buffered.trust_region import minimise
+from solvers.buffered.tuned_poles import tune
 from solvers.poles import zolotarev_with
 from solvers.problem import Reporter
-from solvers.trust_region import minimise
-from solvers.tuned_poles import tune
+from solvers.single.bidiagonal import Bidiagonal
+from solvers.single.momentum import Momentum
+from solvers.single.newton import maximise
 
 QUIET = Reporter(lambda _step: None)
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers import momentum
-from solvers.cascade import Cascade, solve
+from solvers.buffered.streaming import streaming_factor
 from solvers.poles import zolotarev, zolotarev_with
-from solvers.streaming import streaming_factor
+from solvers.single import momentum
+from solvers.single.cascade import Cascade, solve
 
 
 def chain(factors):
@@ -172,7 +172,7 @@ def test_threads_change_nothing(monkeypatch):
     v = structure.start()
     poles = zolotarev(*structure.interval(v), error=1e-9)
     alone, product = structure.certified_diagonal(v, poles), structure.hessian(v, poles)(v)
-    monkeypatch.setattr("solvers.filtered._PARALLEL_WORK", 0)
+    monkeypatch.setattr("solvers.single.filtered._PARALLEL_WORK", 0)
     assert np.allclose(alone, structure.certified_diagonal(v, poles), rtol=1e-14, atol=0)
     assert np.allclose(product, structure.hessian(v, poles)(v), rtol=1e-13)
 

@@ -37,7 +37,20 @@ from factorize.errors import (
 )
 from factorize.factorization import load, manifest_digest
 
-COMMANDS = ("solve", "batch", "compare", "add", "get", "verify", "plot", "calibrate", "predict", "plan", "serve", "fsck")
+COMMANDS = (
+    "solve",
+    "batch",
+    "compare",
+    "add",
+    "get",
+    "verify",
+    "plot",
+    "calibrate",
+    "predict",
+    "plan",
+    "serve",
+    "fsck",
+)
 COMMANDS += ("gc", "revoke")
 LATER = ("worker", "jobs ls", "jobs show", "jobs watch", "jobs cancel", "keys create")
 LATER += ("keys ls", "keys revoke", "db upgrade")

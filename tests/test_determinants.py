@@ -158,7 +158,7 @@ def test_reach_is_above_the_norms_that_it_stands_for() -> None:
 
 def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
     from factorize.bounds import DETERMINANT_RULE, MAX_DETERMINANT_RULE, lower_bound
-    from solvers.momentum import solve
+    from solvers.single.momentum import solve
 
     n = 9000
     case = spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}, n)

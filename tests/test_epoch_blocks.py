@@ -12,12 +12,13 @@ import solvers
 from factorize import parse_spec
 from factorize.certificate import certify
 from factorize.errors import Cancelled
-from solvers import epoch_optimum, epochs
-from solvers.cholesky import reverse_cholesky
-from solvers.epoch_blocks import Ring, evaluate, maximise
-from solvers.epoch_gram import masked, whole_gram
-from solvers.epoch_kernels import entry, invert
-from solvers.extrapolation import Extrapolation
+from solvers.epochs import decompositions as epochs
+from solvers.epochs import optimum as epoch_optimum
+from solvers.epochs.block_kernels import entry, invert
+from solvers.epochs.blocks import Ring, evaluate, maximise
+from solvers.epochs.cholesky import reverse_cholesky
+from solvers.epochs.extrapolation import Extrapolation
+from solvers.epochs.gram import masked, whole_gram
 from solvers.lanes import WIDTH
 from solvers.problem import Problem
 

@@ -6,11 +6,11 @@ import pytest
 import solvers
 from factorize import parse_spec
 from factorize.errors import Cancelled
-from solvers import block_newton
-from solvers.anderson import Anderson
-from solvers.correlation_blocks import evaluate, normalised, power, start
-from solvers.dense import scaled
-from solvers.feasible import dominating, masked
+from solvers.epochs import block_newton
+from solvers.epochs.correlation_blocks import evaluate, normalised, power, start
+from solvers.epochs.feasible import dominating, masked
+from solvers.single.anderson import Anderson
+from solvers.single.dense import scaled
 
 
 def solve(workload, epochs, *, tolerance=1e-6, progress=None, **more):

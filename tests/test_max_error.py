@@ -16,9 +16,9 @@ from factorize.bounds import MAX_RESOLVENT_RULE, MAX_RULE, lower_bound
 from factorize.errors import Cancelled, CertificateError, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.spec import Spec, parse_spec
-from solvers import max_error
 from solvers.problem import Problem, Reporter
-from solvers.two_sided_bidiagonal import TwoSidedBidiagonal
+from solvers.single import max_error
+from solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
 
 MAX = {"kind": "max"}
 WARM = {"kind": "warmup_cosine", "warmup": 20, "final": 0.01}

@@ -15,9 +15,9 @@ from factorize.bounds import RESOLVENT_RULE
 from factorize.resolvents import nuclear_norm_of_recursion_below
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.base import FirstOrder
-from solvers import dense, recovery, structured
-from solvers.merging import merge
 from solvers.problem import Problem
+from solvers.single import dense, recovery, structured
+from solvers.single.merging import merge
 
 N = 140
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from factorize.asymptotic import distance_squared, quadratic_power
 from factorize.errors import SolveFailed
 from solvers.closed_form import noising_coefficients, strategy_coefficients
-from solvers.minimum_phase import minimum_phase
+from solvers.frequency.minimum_phase import minimum_phase
 
 
 @pytest.mark.parametrize("nu", [0.5, 0.1, 1e-2, 1e-3])

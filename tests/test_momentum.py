@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers import bidiagonal
-from solvers.momentum import Momentum, solve
-from solvers.newton import bounds
+from solvers.buffered.streaming import streaming_factor
 from solvers.poles import zolotarev, zolotarev_with
-from solvers.streaming import streaming_factor
+from solvers.single import bidiagonal
+from solvers.single.momentum import Momentum, solve
+from solvers.single.newton import bounds
 
 
 def chain(factors):
@@ -210,8 +210,8 @@ def test_threads_and_blocks_change_nothing(monkeypatch):
     v = structure.start()
     poles = zolotarev(*structure.interval(v), error=1e-9)
     alone, product = structure.diagonal(v, poles), structure.hessian(v, poles)(v)
-    monkeypatch.setattr("solvers.filtered._PARALLEL_WORK", 0)
-    monkeypatch.setattr("solvers.filtered._LANES", 3)
+    monkeypatch.setattr("solvers.single.filtered._PARALLEL_WORK", 0)
+    monkeypatch.setattr("solvers.single.filtered._LANES", 3)
     assert np.allclose(alone, structure.diagonal(v, poles), rtol=1e-14)
     assert np.allclose(product, structure.hessian(v, poles)(v), rtol=1e-13)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.nesterov import Nesterov, couplings, solve
+from solvers.buffered.streaming import streaming_factor
 from solvers.poles import zolotarev_with
-from solvers.streaming import streaming_factor
+from solvers.single.nesterov import Nesterov, couplings, solve
 
 
 def chain(factors):

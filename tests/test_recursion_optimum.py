@@ -15,12 +15,14 @@ from factorize.certificate import certify
 from factorize.errors import Cancelled, SolveFailed
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
-from solvers import dense, epochs, recursion_optimum
-from solvers.epoch_blocks import Ascent, Point, evaluate, maximise
-from solvers.lane_algebra import invert, multiply
+from solvers.epochs import decompositions as epochs
+from solvers.epochs import recursions as recursion_optimum
+from solvers.epochs.blocks import Ascent, Point, evaluate, maximise
+from solvers.epochs.lane_algebra import invert, multiply
+from solvers.epochs.ring import RecursionRing
 from solvers.lanes import WIDTH
 from solvers.problem import Problem
-from solvers.recursion_ring import RecursionRing
+from solvers.single import dense
 
 N = 64
 COOLDOWN = {"kind": "linear_cooldown", "steps": 16}  # the last rate is zero

@@ -25,12 +25,12 @@ from factorize.factorization import Factorization
 from factorize.series import series_product
 from factorize.solution import Outcome, Progress
 from factorize.spec import Spec, parse_spec
-from solvers import spectral
 from solvers.closed_form import strategy_coefficients
-from solvers.cone import ConeProgram, Multiplier, Plant
-from solvers.enclosure import Cells, Interval, Jet, mean_enclosure
+from solvers.frequency import spectral
+from solvers.frequency.cone import ConeProgram, Multiplier, Plant
+from solvers.frequency.enclosure import Cells, Interval, Jet, mean_enclosure
+from solvers.frequency.strongly_convex import best_bound, design, first_edges, gain_jet, nu_bound, white_bound
 from solvers.problem import Problem
-from solvers.strongly_convex import best_bound, design, first_edges, gain_jet, nu_bound, white_bound
 
 Array = np.ndarray
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.bidiagonal import Bidiagonal, solve
+from solvers.buffered.streaming import Generators, streaming_factor
 from solvers.poles import zolotarev, zolotarev_with
-from solvers.streaming import Generators, streaming_factor
+from solvers.single.bidiagonal import Bidiagonal, solve
 
 
 def optimal_factor(p, q):

@@ -13,8 +13,8 @@ import solvers
 from factorize.errors import Cancelled
 from factorize.solution import Progress
 from factorize.spec import Spec, parse_spec
-from solvers import dense, structured
 from solvers.problem import Problem
+from solvers.single import dense, structured
 
 N = 160
 

@@ -19,9 +19,9 @@ from factorize.matrix import ToeplitzMatrix
 from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.workloads.base import toeplitz_rows
-from solvers import toeplitz
 from solvers.problem import Problem, Reporter
-from solvers.toeplitz_evidence import CorrelatedColumns, class_evidence
+from solvers.toeplitz import optimum as toeplitz
+from solvers.toeplitz.evidence import CorrelatedColumns, class_evidence
 
 INVARIANT = sorted(set(WORKLOADS) - {"cosine", "x"})
 

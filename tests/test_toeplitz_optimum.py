@@ -17,10 +17,10 @@ from factorize.solution import Outcome, Progress, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.matrix import from_array
-from solvers import toeplitz
 from solvers.closed_form import strategy_coefficients
 from solvers.problem import Problem
-from solvers.toeplitz_gradients import ToeplitzLoss, reciprocal, square_root
+from solvers.toeplitz import optimum as toeplitz
+from solvers.toeplitz.gradients import ToeplitzLoss, reciprocal, square_root
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "prefix": {"kind": "prefix"},

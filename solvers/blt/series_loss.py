@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.blt.parameters import Alternating
-from solvers.toeplitz_gradients import ErrorForm, LeadingPattern, ToeplitzLoss
+from solvers.toeplitz.gradients import ErrorForm, LeadingPattern, ToeplitzLoss
 
 Array = NDArray[np.float64]
 

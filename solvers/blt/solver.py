@@ -17,7 +17,6 @@ from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import Prefix
-from solvers import toeplitz
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions
 from solvers.blt.normalised import best_point, unit_columns
@@ -27,7 +26,8 @@ from solvers.budget import Estimate, estimate_of
 from solvers.evidence import evidence
 from solvers.evidence import work as evidence_cost
 from solvers.problem import Problem, Reporter
-from solvers.toeplitz_gradients import LeadingPattern
+from solvers.toeplitz import optimum as toeplitz
+from solvers.toeplitz.gradients import LeadingPattern
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,1 @@
+"""Few diagonals and equal column norms: the optimum under min_sep."""

@@ -1,0 +1,1 @@
+"""Streaming strategies: few buffers, one epoch or several."""

@@ -1,0 +1,192 @@
+"""Fixed epochs with few states: a recurrence with full transitions, all of its numbers optimised together.
+
+The optimum over all matrices forgets a step at once when its class returns, an epoch later; that sharp edge has
+singular values like 1/r, so few states come near it only slowly, whatever their transitions are (docs/streaming.md).
+Signed transitions are worth a factor of two over decays. The search starts from the optimum, projected
+(epoch_start.py), and follows the exact loss with every class normalised
+(epoch_kernels.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from factorize.errors import SolveFailed
+from factorize.matrix import MAX_DENSE
+from factorize.mechanisms import BufferedLinear
+from factorize.participation import FixedEpochs
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from solvers.budget import Estimate, estimate_of
+from solvers.epochs import optimum as epoch_optimum
+from solvers.evidence import evidence
+from solvers.problem import Problem, Reporter
+
+if TYPE_CHECKING:
+    from solvers.buffered.epoch_loss import EpochLoss
+    from solvers.epochs.blocks import Ascent
+
+MOST_STATES = 24
+"""A step of the search costs as the cube; 16 states bring two thirds of the distance that 8 leave."""
+
+_DUAL_ACCURACY = 1e-7
+_KINKS = (1e-3, 2e-4, 3e-5)
+_ENOUGH = (2e-3, 5e-4, 5e-4)  # what a hundred steps must gain, as a part of the distance
+_WORK = 5e6  # steps of the search times those of the workload, at most
+_SHARES = (0.6, 0.25, 0.15)
+_MOST, _LEAST = 2000, 60
+_WORK_PER_STATE = 300.0  # multiplications of one gradient, per step and cubed state, in units of a dense kernel's
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    assert isinstance(spec.participation, FixedEpochs) and isinstance(spec.mechanism, BufferedLinear)
+    workload, states, epochs = spec.optimize_for or spec.workload, spec.mechanism.buffers, spec.participation.epochs
+    inverse = workload.bidiagonal_inverse()
+    if inverse is None or spec.objective.weighted_inverse(inverse) is None:
+        return (
+            f"buffered_linear under fixed_epochs needs a bidiagonal inverse with positive entries, which the "
+            f"{workload.kind} workload under objective {spec.objective.kind!r} has not; use dense"
+        )
+    if states > MOST_STATES:
+        return f"buffers={states} exceeds {MOST_STATES} under fixed_epochs; use fewer, or banded"
+    if epochs > epoch_optimum.LARGEST_EPOCHS or workload.n < epoch_optimum.SHORTEST_EPOCH * epochs:
+        return (
+            f"n={workload.n} with {epochs} epochs is outside buffered_linear (at most {epoch_optimum.LARGEST_EPOCHS} "
+            f"epochs, at least {epoch_optimum.SHORTEST_EPOCH} steps each); use dense"
+        )
+    if states >= workload.n // epochs:
+        return f"buffers={states} is not below the {workload.n // epochs} steps of an epoch; use fewer, or dense"
+    if workload.n > MAX_DENSE:
+        return (
+            f"n={workload.n} exceeds {MAX_DENSE}, up to which the sensitivity to several epochs is certified; use a "
+            "smaller n, or nu_toeplitz"
+        )
+    return None
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: the search, and C whole in the certificate."""
+    assert isinstance(spec.mechanism, BufferedLinear)
+    n, states = float(spec.workload.n), spec.mechanism.buffers
+    steps = min(_MOST, max(_WORK / n, 3 * _LEAST))
+    return estimate_of(
+        entries=n * (50 * (states + 1) ** 2 + 200) + 3 * n * n,
+        multiplications=2 * steps * n * _WORK_PER_STATE * (states + 1) ** 3 + n * n * states**2,
+    )
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return a strategy with the given number of states.
+
+    Raises:
+        SolveFailed: the workload's numbers leave the range of double precision, or its optimum is lost to rounding.
+    """
+    assert isinstance(problem.spec.mechanism, BufferedLinear)
+    report = Reporter(progress)
+    try:
+        ring = epoch_optimum.ring_of(problem)
+        found = search(ring.p, ring.q, ring.epochs, problem.spec.mechanism.buffers, problem.tolerance, report)
+    except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
+        raise SolveFailed(f"{error}; use fewer buffers, or a milder schedule") from None
+    return Solution(
+        strategy=found.loss.strategy(found.z),
+        outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
+        iterations=found.steps,
+        dual=_dual(problem, found.optimum, report),
+        class_gap=found.gain,
+    )
+
+
+class Found(NamedTuple):
+    """Where a search ended.
+
+    Attributes:
+        loss: the function.
+        z: its variables.
+        value: loss / lower bound - 1, without smoothing.
+        gain: of the last hundred steps.
+        steps: of the search.
+        finished: whether the rule on gains stopped it.
+        optimum: the dual without a limit on states.
+    """
+
+    loss: EpochLoss
+    z: np.ndarray
+    value: float
+    gain: float
+    steps: int
+    finished: bool
+    optimum: Ascent
+
+
+def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: float, report: Reporter) -> Found:
+    """Return a strategy whose loss no longer falls.
+
+    Args:
+        p: diagonal of (W A)^-1, shape (n,), positive.
+        q: negated subdiagonal, shape (n,), non-negative, ``q[0] = 0``.
+        epochs: k; divides n.
+        states: how many.
+        tolerance: on the loss relative to the lower bound.
+        report: told of the steps.
+
+    Raises:
+        ValueError: the numbers leave the range of the dual's solver.
+        FloatingPointError: the optimum is lost to rounding.
+    """
+    from solvers.buffered.epoch_loss import EpochLoss, bidiagonal_decoder
+    from solvers.buffered.epoch_start import symmetric, truncated
+    from solvers.epochs.blocks import Ring
+
+    ring = Ring(p, q, epochs)
+    optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
+    loss = EpochLoss(bidiagonal_decoder(p, q), epochs, states, optimum.point.lower)
+    z = loss.pack(symmetric(truncated(_optimal(ring, optimum), states)))
+    return _descend(loss, z, optimum, tolerance, report)
+
+
+def _optimal(ring, optimum: Ascent) -> np.ndarray:  # type: ignore[no-untyped-def]  # a ring, known lazily
+    from solvers.epochs.cholesky import reverse_cholesky
+    from solvers.epochs.gram import masked, whole_gram
+
+    gram = whole_gram(ring, optimum.point)
+    masked(gram, ring.epochs)
+    return reverse_cholesky(gram)
+
+
+def _descend(loss: EpochLoss, z: np.ndarray, optimum: Ascent, tolerance: float, report: Reporter) -> Found:
+    from solvers.buffered.quasi_newton import descend
+
+    steps, gain, finished = 0, math.inf, False
+    best, value = z, loss.value(z)
+    n = optimum.point.dual.shape[0] * optimum.point.dual.shape[1]
+    for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
+        loss.soften(z, kink)
+        most = int(min(max(share * _WORK / n, _LEAST), _MOST))
+        end = descend(
+            loss,
+            z,
+            tolerance=tolerance,
+            enough=enough,
+            most=most,
+            report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
+        )
+        z, gain, finished, steps = end.z, end.gain, end.finished, steps + end.steps
+        loss.kink = 0.0
+        if loss.value(z) < value:
+            best, value = z, loss.value(z)
+    return Found(loss, best, value, gain, steps, finished, optimum)
+
+
+def _dual(problem: Problem, optimum: Ascent, report: Reporter) -> dict[str, np.ndarray]:
+    from solvers.epochs.step_kernels import factors
+
+    if not problem.evaluates_itself:
+        return evidence(problem.spec, report)
+    out = np.empty_like(optimum.point.dual)
+    factors(optimum.point.dual, out)
+    return {"factors": out}

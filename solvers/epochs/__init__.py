@@ -1,0 +1,1 @@
+"""Fixed epochs: the dual in correlation blocks, by rings of recurrences, and by decompositions for any workload."""

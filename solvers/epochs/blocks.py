@@ -1,0 +1,272 @@
+"""Fixed epochs for workloads with a bidiagonal inverse: the optimum in O(n k^2) per pole.
+
+The dual is that of `decompositions`: maximise N^2 over W = (+)_j w_j R_j with sum_j w_j = 1 and correlation matrices
+R_j, where N = ||A W^1/2||_* = sum_j tr(W_j X_j) and, with L = (A^T A)^-1 = G G^T, G bidiagonal,
+
+    X = W^-1/2 (W^-1/2 L W^-1/2)^-1/2 W^-1/2 ~ sum_p w_p (L + t_p W)^-1        (Zolotarev's poles)
+
+Only the blocks X_j within the classes are needed.  In the order of the classes L + t W is a ring: k x k blocks coupled
+to their neighbours by diagonal matrices, the last class to the first one an epoch later.  Folded (class m beside class
+b - 1 - m) it is block tridiagonal with 2k x 2k blocks, and elimination from both ends gives the diagonal blocks of its
+inverse.  An odd b gets one more class that splits the edges between epochs in two: an edge of conductance 1 is two
+edges of conductance 2 in a row.
+
+The ascent is the power step with Anderson's extrapolation, on poles that are only as good as the root of the
+tolerance: the gap is quadratic in the error of W, and so is the loss in that of X once X is made feasible.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.epochs import step_kernels as steps
+from solvers.epochs.block_kernels import add_blocks, eliminate, invert_blocks, row_size
+from solvers.epochs.extrapolation import Extrapolation
+from solvers.lanes import WIDTH
+from solvers.poles import Poles, zolotarev
+from solvers.threads import CORES, run
+
+Array = NDArray[np.float64]
+Progress = Callable[[int, float], None]
+
+_ULP = 2.0**-52
+_MOST_STEPS = 400
+_STALL = 25
+_SHARES = (1e-9, 1e-6, 1e-3, 0.0)  # of the identity, for correlations that are singular to double precision
+_COARSE = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
+_PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A workload folded by epochs.
+
+    Attributes:
+        p: diagonal of A^-1 by steps, positive, shape (n,).
+        q: negated subdiagonal, q[0] = 0, shape (n,).
+        epochs: k.
+    """
+
+    p: Array
+    q: Array
+    epochs: int
+    least: ClassVar[float] = 0.0
+
+    @property
+    def size(self) -> int:
+        """The number n of steps."""
+        return self.p.size
+
+    @property
+    def classes(self) -> int:
+        """The number b of classes."""
+        return self.p.size // self.epochs
+
+    def folded(self) -> tuple[Array, Array]:
+        """Coefficients by class and epoch, shape (b, k); with one more class between epochs if b is odd."""
+        p, q = (np.ascontiguousarray(a.reshape(self.epochs, -1).T) for a in (self.p, self.q))
+        if self.classes % 2:
+            half = np.full((1, self.epochs), math.sqrt(2.0))
+            p, q = np.concatenate([p, half]), np.concatenate([q, half])
+            p[-2] *= half[0]
+            q[0] *= half[0]
+        return p, q
+
+    def start(self) -> Array:
+        """W with w_j the mean norm of the columns of A in class j, and R_j = I."""
+        roots = np.sqrt(steps.column_norms(self.p, self.q)).reshape(self.epochs, -1).mean(axis=0)
+        return np.asarray((roots / roots.sum())[:, None, None] * np.eye(self.epochs))
+
+    def poles(self, dual: Array, error: float) -> Poles:
+        """Poles for the spectrum of W^-1/2 L W^-1/2."""
+        slack = 1e-6
+        lower, upper = steps.interval(self.p, self.q, dual)
+        return zolotarev(lower * (1 - slack), upper * (1 + slack), error=error, multiple=WIDTH)
+
+    def gradient(self, dual: Array, poles: Poles) -> tuple[Array, Array]:
+        """X and ``sum_p w_p t_p (L + t_p W)^-1`` within the classes, both of shape (b, k, k)."""
+        p, q, padded = *self.folded(), self.padded(dual)
+        cut = -(-poles.nodes.size // (2 * WIDTH)) * WIDTH
+        pays = 12.0 * self.p.size * self.epochs**2 * poles.nodes.size > _PARALLEL_WORK
+        parts = [slice(0, cut), slice(cut, None)] if pays and cut < poles.nodes.size and CORES > 1 else [slice(None)]
+        x, y = np.zeros((2, len(parts), *padded.shape))
+        run(
+            [partial(_add, p, q, padded, poles.nodes[s], poles.weights[s], x[i], y[i]) for i, s in enumerate(parts)],
+            together=pays,
+        )
+        return _whole(x.sum(axis=0)[: self.classes]), _whole(y.sum(axis=0)[: self.classes])
+
+    def padded(self, dual: Array) -> Array:
+        """W with the extra class of an odd b, which carries no weight."""
+        return np.concatenate([dual, np.zeros((self.classes % 2, *dual.shape[1:]))])
+
+
+def _add(p: Array, q: Array, dual: Array, t: Array, w: Array, x: Array, y: Array) -> None:
+    before, pivot = np.empty((len(p) // 2, row_size(p.shape[1]))), np.empty((1, row_size(p.shape[1])))
+    for first in range(0, t.size, WIDTH):
+        nodes, weights = t[first : first + WIDTH], w[first : first + WIDTH]
+        eliminate(p, q, dual, nodes, before, pivot)
+        invert_blocks(p, q, dual, nodes, before, before)
+        add_blocks(before, nodes, weights, x, y)
+
+
+def _whole(lower: Array) -> Array:
+    """Symmetric blocks from their lower triangles."""
+    return np.asarray(lower + np.tril(lower, -1).transpose(0, 2, 1))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A dual point and what it proves.
+
+    Attributes:
+        dual: W, shape (b, k, k), sum of the diagonal constants 1.
+        x: X within the classes, shape (b, k, k).
+        poles: with which X was found.
+        norm: N = ||A W^1/2||_*.
+        lower: a lower bound of the optimum, error of the poles allowed for.
+        proven_gap: relative distance to the loss of a feasible matrix; falls like the error of W.
+        gap: the same for the matrix C is made from, right to second order, rounding allowed for; falls like the square.
+    """
+
+    dual: Array
+    x: Array
+    poles: Poles
+    norm: float
+    lower: float
+    proven_gap: float
+    gap: float
+
+
+class Folded(Protocol):
+    """A workload folded by epochs: `Ring`, or `solvers.epochs.ring.RecursionRing`."""
+
+    @property
+    def size(self) -> int:
+        """The number n of steps."""
+
+    @property
+    def least(self) -> float:
+        """The smallest w_j that X is right for, of a sum of 1; what is cut off costs the bound as much per class."""
+
+    def start(self) -> Array:
+        """W to start from, shape (b, k, k)."""
+
+    def poles(self, dual: Array, error: float) -> Poles:
+        """Poles for the spectrum of W^-1/2 L W^-1/2."""
+
+    def gradient(self, dual: Array, poles: Poles) -> tuple[Array, Array]:
+        """X and ``sum_p w_p t_p (L + t_p W)^-1`` within the classes, both of shape (b, k, k)."""
+
+
+def evaluate(ring: Folded, dual: Array, error: float) -> Point:
+    """Return a dual point with its bounds."""
+    poles = ring.poles(dual, error)
+    x, y = ring.gradient(dual, poles)
+    norm, proven, second = steps.measure(dual, x, y, float(poles.weights.sum()))
+    lower, proven = (norm / (1 + poles.delta)) ** 2, (1 + proven) * (1 + poles.delta) ** 4 - 1
+    second = second if second >= 0 else math.inf  # X is not definite, or lost to rounding
+    return Point(dual, x, poles, norm, lower, proven, second + 4 * ring.size * _ULP)
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """How an ascent ended.
+
+    Attributes:
+        point: the best point.
+        iterations: evaluations.
+        converged: whether its gap met the tolerance.
+    """
+
+    point: Point
+    iterations: int
+    converged: bool
+
+
+def maximise(
+    ring: Folded,
+    *,
+    tolerance: float,
+    callback: Progress | None = None,
+    start: Array | None = None,
+    proven: bool = False,
+    patience: int = _STALL,
+) -> Ascent:
+    """Raise the dual bound until the gap is below the tolerance.
+
+    Args:
+        ring: the workload.
+        tolerance: relative gap.
+        callback: called with (step, gap); what it raises ends the ascent.
+        start: W to start from, shape (b, k, k), its diagonal constant within classes.
+        proven: whether to go by the gap that is proven without C, which takes twice the digits in W.
+        patience: steps without a clearly better gap after which rounding, not work, is what is missing.
+    """
+    error = min(1e-6, max(1e-10, 0.01 * tolerance if proven else 0.01 * math.sqrt(tolerance)))
+    point = best = evaluate(ring, ring.start() if start is None else start, error)
+    b, k = point.dual.shape[:2]
+    mixer, step, best_step = Extrapolation(b + b * k * (k - 1) // 2), 1, 1
+
+    def gap(at: Point) -> float:
+        return at.proven_gap if proven else at.gap
+
+    while True:
+        if callback is not None:
+            callback(step, min(point.gap, point.proven_gap))
+        if gap(point) < 0.9 * gap(best):
+            best_step = step
+        if gap(point) < gap(best):
+            best = point
+        if step >= min(_MOST_STEPS, best_step + patience):
+            return Ascent(best, step, gap(best) <= tolerance)
+        if gap(best) > tolerance:
+            wide = min(gap(point), 0.01)
+            point = _advance(ring, point, mixer, max(error, _COARSE * (wide if proven else math.sqrt(wide))))
+        elif best.poles.delta <= 2 * error:
+            return Ascent(best, step, True)
+        else:
+            point = best = evaluate(ring, best.dual, error)
+        step += 1
+
+
+def _advance(ring: Folded, at: Point, mixer: Extrapolation, error: float) -> Point:
+    """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
+    b, k = at.dual.shape[:2]
+    weights, correlations = np.empty(b), np.empty_like(at.dual)
+    now, plain, importance = np.empty((3, b + b * k * (k - 1) // 2))
+    diagonal = np.ascontiguousarray(at.dual[:, 0, 0])
+    steps.pack(diagonal, at.dual / diagonal[:, None, None], now)
+    steps.power_step(at.dual, at.x, weights, correlations)
+    steps.pack(weights, correlations, plain)
+    steps.importance(at.dual, importance)
+    mixed = mixer.mix(now, plain, importance)
+    dual = np.empty_like(at.dual)
+    if mixed is not None:
+        if steps.unpack(mixed, dual):
+            trial = evaluate(ring, _raised(dual, ring.least), error)
+            if trial.lower >= at.lower * (1 - 1e-13 - 4 * at.poles.delta):
+                return trial
+        mixer.forget()
+        dual = np.empty_like(at.dual)
+    for share in _SHARES:
+        if steps.unpack(plain, dual):
+            break
+        steps.pack(weights, (1 - share) * correlations + share * np.eye(k), plain)
+    return evaluate(ring, _raised(dual, ring.least), error)
+
+
+def _raised(dual: Array, least: float) -> Array:
+    """W with no w_j below `least`."""
+    weights = dual[:, 0, 0]
+    if weights.min() >= least:
+        return dual
+    raised = np.maximum(weights, least)
+    return np.asarray(dual * (raised / (np.maximum(weights, 1e-300) * raised.sum()))[:, None, None])

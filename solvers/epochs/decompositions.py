@@ -1,0 +1,202 @@
+"""Fixed epochs, any workload: the optimum over all lower-triangular matrices.
+
+The power step on correlation blocks with Anderson's extrapolation (correlation_blocks.py, solvers/single/anderson.py),
+and where that is slow Newton's method (block_newton.py). Each iterate also gives a feasible matrix
+(feasible.py), so the gap that ends the search is one between two numbers in hand.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from factorize.errors import SolveFailed
+from factorize.participation import FixedEpochs
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from solvers.epochs import block_newton
+from solvers.epochs.correlation_blocks import Iterate, evaluate, importance, normalised, pack, power, start, unpack
+from solvers.epochs.feasible import candidates, dominating, masked, strategy_of
+from solvers.problem import Problem, Reporter, StepReport
+from solvers.single.anderson import Anderson
+from solvers.single.dense import refuse_objective, scaled
+from solvers.single.recovery import loss_of
+
+_UNIT = 2.0**-52
+_MOST_STEPS = 400
+_PATIENCE = 6  # power steps within which the gap must fall to _PACE of itself, or Newton's method takes over
+_PACE = 0.05
+_STALL = 12  # steps without a clearly better gap after which rounding, not work, is what is missing
+_FIRST_RIDGE = 1e-9  # for a first strategy where the workload is singular
+_FIRST_CENTRING = 0.1  # of Newton's central path: the gap that its first point aims at
+_LAST_CENTRING = 0.01  # of the tolerance
+_CENTRING_FALL = 0.1
+_NEAR = 1.0  # change of W in a step below which the path is near enough to follow it further
+_SAFETY = 0.3  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    if not isinstance(spec.participation, FixedEpochs):
+        return f"the optimum over correlation blocks is for fixed_epochs; participation is {spec.participation.kind!r}"
+    return refuse_objective(spec)
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: about thirty decompositions of n x n matrices, and room for Newton's linear system."""
+    n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
+    system = min(block_newton.LARGEST_SYSTEM, n * n)
+    needed = estimate_of(entries=14.0 * n * m + 3.0 * system**2, multiplications=900.0 * n * n * m)
+    return refuse_beyond_dense(needed, n, m)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the optimum of a spec with fixed epochs.
+
+    Raises:
+        SolveFailed: the target leaves the range of double precision, or no candidate could be inverted.
+    """
+    search, outcome = _optimise(problem, problem.tolerance, Reporter(progress))
+    strategy = search.strategy(problem.tolerance)
+    return Solution(
+        strategy=problem.with_unit_sensitivity(strategy),
+        outcome=Outcome.CONVERGED if search.gap <= problem.tolerance else outcome,
+        iterations=search.steps,
+        dual={"factors": search.dual.factors},
+    )
+
+
+def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.ndarray:
+    """Return dual factors, shape (b, k, k), with a bound within about `accuracy` of the optimum."""
+    return _optimise(problem, accuracy, report)[0].dual.factors
+
+
+def _optimise(problem: Problem, tolerance: float, report: StepReport) -> tuple[Search, Outcome]:
+    assert isinstance(problem.participation, FixedEpochs)
+    order = problem.participation.patterns(problem.n).ravel()
+    search = Search(start(scaled(problem.target), order, problem.participation.epochs), report)
+    return search, search.run(tolerance)
+
+
+class Search:
+    """The best dual iterate and the best strategy so far, and the steps that improve them.
+
+    Args:
+        first: where to start.
+        report: told the gap after each step.
+    """
+
+    def __init__(self, first: Iterate, report: StepReport) -> None:
+        self.k = first.q.shape[1]
+        self.current = self.dual = first
+        self.steps = 0
+        self._report = report
+        self._best: np.ndarray | None = None
+        self._loss = np.inf
+        self._mixer = Anderson()
+        self._gaps: list[float] = []
+        self._centring: float | None = None
+        self.offer(first.gram())
+
+    @property
+    def gap(self) -> float:
+        """Loss of the best strategy over the best bound, less 1, and what rounding may hide."""
+        return max(self._loss / self.dual.lower - 1, 0.0) + 16 * len(self.dual.order) * _UNIT
+
+    def run(self, tolerance: float) -> Outcome:
+        """Improve until the gap is safely below the tolerance, or nothing more can be gained."""
+        while True:
+            self.steps += 1
+            self._gaps.append(self.gap)
+            self._report(self.steps, self.gap)
+            if self.gap <= _SAFETY * tolerance:
+                return Outcome.CONVERGED
+            if self.steps >= _MOST_STEPS:
+                return Outcome.ITERATION_LIMIT
+            if not self._advance(tolerance):
+                return Outcome.ROUNDING_LIMIT
+
+    def strategy(self, tolerance: float) -> np.ndarray:
+        """Return the best strategy found, shape (n, n); where it misses the tolerance, other repairs of X are tried.
+
+        Raises:
+            SolveFailed: no candidate could be inverted.
+        """
+        if self.gap > tolerance:
+            for candidate in candidates(self.dual.gram(), self.k):
+                self._consider(candidate)
+                if self.gap <= tolerance:
+                    break
+        if self._best is None:
+            raise SolveFailed(
+                "no invertible strategy was found in double precision; rescale the workload so that its entries lie "
+                "near 1"
+            )
+        return self._best
+
+    def offer(self, gram: np.ndarray) -> None:
+        """Take the strategy that is nearest to a Gram matrix in class order, if it is better."""
+        gram = self.current.settle(gram)
+        self._consider(masked(gram, self.k))
+        if self._best is None:
+            ridge = _FIRST_RIDGE / self.k * np.eye(len(gram))
+            self._consider(masked(dominating(gram, self.k) + ridge, self.k))
+
+    def _consider(self, feasible: np.ndarray) -> None:
+        strategy = strategy_of(feasible, self.dual.order)
+        loss = np.inf if strategy is None else loss_of(self.dual.target, strategy)
+        if loss < self._loss:
+            self._best, self._loss = strategy, loss
+
+    def _advance(self, tolerance: float) -> bool:
+        """Take one step; return whether there was one to take."""
+        if self._centring is None and self._slow() and self._newton_fits():
+            self._centring = _FIRST_CENTRING
+            self.visit(block_newton.centred(self.current))
+        if self._centring is not None:
+            return self._follow(self._centring, _LAST_CENTRING * tolerance)
+        if self._stalled():
+            return False
+        self.visit(self._power_step())
+        return True
+
+    def _follow(self, centring: float, last: float) -> bool:
+        """One Newton step along the central path."""
+        step = block_newton.newton(self.current, centring)
+        if step is None or self._stalled():
+            return False
+        self.offer(step.gram)
+        self.visit(step.iterate)
+        if step.change < _NEAR:
+            self._centring = max(centring * _CENTRING_FALL, last)
+        return True
+
+    def _newton_fits(self) -> bool:
+        return block_newton.unknowns(*self.current.factors.shape[:2]) <= block_newton.LARGEST_SYSTEM
+
+    def _stalled(self) -> bool:
+        return len(self._gaps) > _STALL and self._gaps[-1] > 0.9 * self._gaps[-1 - _STALL]
+
+    def _slow(self) -> bool:
+        return len(self._gaps) > _PATIENCE and self._gaps[-1] > _PACE * self._gaps[-1 - _PATIENCE]
+
+    def visit(self, iterate: Iterate) -> None:
+        """Go to an iterate and take what is better there."""
+        self.current = iterate
+        if iterate.lower > self.dual.lower:
+            self.dual = iterate
+        self.offer(iterate.gram())
+
+    def _power_step(self) -> Iterate:
+        """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
+        at = self.current
+        weights, correlations = power(at)
+        mixed = self._mixer.mix(pack(*normalised(at.products)), pack(weights, correlations), importance(at))
+        unpacked = None if mixed is None else unpack(mixed, *correlations.shape[:2])
+        if unpacked is not None:
+            trial = evaluate(at.target, at.order, *unpacked)
+            if trial.lower >= at.lower * (1 - 1e-13):
+                return trial
+        if mixed is not None:
+            self._mixer.forget()
+        return evaluate(at.target, at.order, weights, correlations)

@@ -1,0 +1,207 @@
+"""Recursions with few states, for one epoch or fixed epochs: from a spec to C without decompositions.
+
+For what `solvers.single.structured` and `optimum` have no form for: momentum, Nesterov and SRG over epochs,
+coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum. The dual and X come from
+`ring`, C from `cholesky`; the certificate is that of `solvers.single.dense` and `decompositions`.
+
+A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small
+rates: it gets one that is below the tolerance. For one epoch the weights of such steps vanish and nothing else happens.
+Over epochs that is so where the column of the step is zero, and where the rate is zero at the same place of every
+epoch and the column is a multiple of the next one (momentum, also with coupled decay; not Nesterov). Others make blocks
+of the dual singular, and decompositions with a barrier (`decompositions`) remain the way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from factorize.errors import SolveFailed
+from factorize.matrix import MAX_DENSE
+from factorize.participation import FixedEpochs, Single
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.workloads.state_space import StateSpace
+from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from solvers.epochs import decompositions as epochs
+from solvers.problem import Problem, Reporter, StepReport
+from solvers.single import dense
+
+if TYPE_CHECKING:
+    from solvers.epochs.blocks import Ascent
+    from solvers.epochs.ring import RecursionRing
+
+SMALLEST = 128
+"""Below this decompositions are as fast, and compiled code need not be loaded."""
+
+LARGEST_EPOCHS = 64
+SHORTEST_EPOCH = 4
+"""With fewer steps per epoch the blocks are nearly the whole matrix."""
+
+LARGEST_REPLACED = 1024
+"""Up to this n decompositions take over where this solver misses the tolerance."""
+
+_MOST_STATES = 6
+_SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
+_PATIENCE = 60  # steps: ill-conditioned workloads pass through phases where the gap does not fall
+_LEAST_RATE, _MOST_RATE = 1e-12, 1e-9  # of the largest, for steps of rate zero
+_PARALLEL = 1e-14
+_RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
+_POLES, _STEPS = 40, 60
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    k = _epochs(spec)
+    n = (spec.optimize_for or spec.workload).n
+    if k is None:
+        return "filters over epochs are for single and fixed_epochs"
+    refusal = dense.refuse_objective(spec)
+    if refusal is not None:
+        return refusal
+    if not SMALLEST <= n <= MAX_DENSE or k > LARGEST_EPOCHS or n < SHORTEST_EPOCH * k:
+        return f"n={n} with {k} epochs is solved as fast by decompositions, or its C is too large"
+    return _refuse_system(spec, k)
+
+
+def _refuse_system(spec: Spec, k: int) -> str | None:
+    system = _system(spec)
+    if system is None or system.feed.shape[1] > _MOST_STATES:
+        return "the weighted workload is no recursion with few states"
+    moving = np.flatnonzero(system.through)
+    if not moving.size:
+        return "no step moves anything of its own"
+    lost = (system.through == 0) & system.feed.any(axis=1)
+    lost[moving[-1] :] = False
+    if k > 1 and not _harmless(system, lost, k):
+        return "steps of rate zero make the dual of fixed epochs singular"
+    return None
+
+
+def _harmless(system: StateSpace, lost: np.ndarray, k: int) -> bool:
+    """Whether steps are lost in every epoch or in none, and their columns are multiples of the next."""
+    by_class = lost.reshape(k, -1)
+    if (by_class.any(axis=0) & ~by_class.all(axis=0)).any():
+        return False
+    here = np.flatnonzero(lost)
+    later = here + 1
+    fed = system.feed[here]
+    read = np.einsum("is,is->i", system.read[later], fed)[:, None]
+    passed = np.concatenate([read, np.einsum("irs,is->ir", system.follow[later], fed)], axis=1)
+    own = np.concatenate([system.through[later, None], system.feed[later]], axis=1)
+    lengths = np.linalg.norm(passed, axis=1) * np.linalg.norm(own, axis=1)
+    return bool((lengths - np.abs(np.einsum("ir,ir->i", passed, own)) <= _PARALLEL * lengths).all())
+
+
+def _epochs(spec: Spec) -> int | None:
+    if isinstance(spec.participation, Single):
+        return 1
+    return spec.participation.epochs if isinstance(spec.participation, FixedEpochs) else None
+
+
+def _system(spec: Spec) -> StateSpace | None:
+    """Return W A as a recursion, or None."""
+    workload = spec.optimize_for or spec.workload
+    objective = spec.objective.state_space(workload.m)
+    inner = workload.state_space() if workload.m == workload.n else None
+    return None if objective is None or inner is None else inner.then(objective)
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: filters with q k states, X from them, and the certificate's products."""
+    n, k, system = float(spec.workload.n), _epochs(spec) or 1, _system(spec)
+    states = 1 if system is None else max(1, system.feed.shape[1])
+    solve = _STEPS * _POLES * 6 * n * (states * k) ** 2 + _POLES * n * n * states * k
+    return refuse_beyond_dense(
+        estimate_of(entries=8 * n * n + 5 * _POLES * n * states * k, multiplications=solve + 2 * n**3), int(n), int(n)
+    )
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the optimum, C whole.
+
+    Raises:
+        SolveFailed: the workload's numbers leave the range of double precision, or X is not definite in it.
+    """
+    report = Reporter(progress)
+    try:
+        ring = ring_of(problem)
+        ascent = ascend(ring, _SAFETY * problem.tolerance, report, problem.start)
+        if not ascent.converged and problem.n <= LARGEST_REPLACED:
+            return _by_decompositions(problem, progress)
+        ridges = _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1]
+        strategy = _factor(ring.whole_gram(ascent.point), ring.epochs, ridges)
+    except (ValueError, FloatingPointError) as error:
+        if problem.n <= LARGEST_REPLACED:
+            return _by_decompositions(problem, progress)
+        raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
+    return Solution(
+        strategy=problem.with_unit_sensitivity(strategy),
+        outcome=Outcome.CONVERGED if ascent.converged else Outcome.ROUNDING_LIMIT,
+        iterations=ascent.iterations,
+        dual=_evidence(ascent, ring),
+    )
+
+
+def _factor(gram: np.ndarray, k: int, ridges: tuple[float, ...]) -> np.ndarray:
+    """Return C for X with its entries within classes set to zero, and as little of the identity as makes it definite.
+
+    Raises:
+        FloatingPointError: X is not definite in double precision, not even with the largest ridge.
+    """
+    from solvers.epochs.cholesky import reverse_cholesky
+    from solvers.epochs.gram import masked
+
+    for ridge in ridges:
+        gram[np.diag_indices_from(gram)] += ridge / k
+        gram /= 1 + ridge
+        masked(gram, k)
+        try:
+            return reverse_cholesky(gram)
+        except FloatingPointError:
+            continue
+    raise FloatingPointError("the Gram matrix is not definite in double precision")
+
+
+def _by_decompositions(problem: Problem, progress: ProgressCallback) -> Solution:
+    if isinstance(problem.participation, Single):
+        return dense.solve(problem, progress)
+    return epochs.solve(problem, progress)
+
+
+def _evidence(ascent: Ascent, ring: RecursionRing) -> dict[str, np.ndarray]:
+    if ring.epochs == 1:
+        return {"weights": np.ascontiguousarray(ascent.point.dual[:, 0, 0])}
+    return {"factors": np.linalg.cholesky(ascent.point.dual)}
+
+
+def dual_evidence(problem: Problem, accuracy: float, report: StepReport) -> dict[str, np.ndarray]:
+    """Return dual evidence with a bound within about `accuracy` of the optimum, or nothing; no n x n array."""
+    try:
+        ring = ring_of(problem)
+        return _evidence(ascend(ring, accuracy, report), ring)
+    except (ValueError, FloatingPointError):  # numbers outside the range of the filters
+        return {}
+
+
+def ring_of(problem: Problem) -> RecursionRing:
+    """Return the weighted workload folded by epochs.
+
+    Raises:
+        ValueError: it is no recursion, or its numbers are not finite.
+    """
+    from solvers.epochs.ring import RecursionRing
+
+    system, k = _system(problem.spec), _epochs(problem.spec)
+    if system is None or k is None:
+        raise ValueError("the weighted workload is no recursion with few states")
+    return RecursionRing(system, k, min(_MOST_RATE, max(_LEAST_RATE, 0.1 * problem.tolerance)))
+
+
+def ascend(ring: RecursionRing, tolerance: float, report: StepReport, start: np.ndarray | None = None) -> Ascent:
+    """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
+    from solvers.epochs.blocks import maximise
+
+    with np.errstate(all="ignore"):
+        return maximise(ring, tolerance=tolerance, callback=report, start=start, patience=_PATIENCE)

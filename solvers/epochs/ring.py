@@ -1,0 +1,279 @@
+"""Fixed epochs for any workload that is a recursion with few states: the blocks of X in O(n q^2 k^2) per pole.
+
+The dual is that of `blocks`, whose ascent is used here too. Only the resolvents differ: (M^-1 + t W)^-1,
+M = A^T A, is the posterior covariance of z = A^T w, w white, when it is observed with noise of covariance (t W)^-1.
+A^T is a recursion backwards in the steps. All epochs together take b steps of it, with q k states that are s at the end
+of the epochs and, since the end of one epoch is the start of the next, return to s one epoch later. A filter carries
+
+    x = Phi s + noise of covariance P,   and the information O that was gained on s,
+
+from the last class to the first; closing the ring is a linear system of 2 q k unknowns, and a smoother (the derivative
+of the log-determinant, Bryson and Frazier) goes back and finds U = (M + (t W)^-1)^-1 within the classes, so that
+
+    (M^-1 + t W)^-1 = (t W)^-1 - (t W)^-1 U (t W)^-1.
+
+M is never formed nor inverted: what is lost to rounding is u cond(A), not u cond(M), and A may be singular (rates of
+zero). One epoch, k = 1, is single participation. We found this use of the filters in no publication.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.workloads.state_space import StateSpace
+from solvers.epochs import ring_kernels as kernels
+from solvers.epochs.blocks import Point
+from solvers.lanes import WIDTH
+from solvers.poles import Poles, zolotarev
+from solvers.threads import CORES, run
+
+Array = NDArray[np.float64]
+Coefficients = tuple[Array, Array, Array, Array]
+
+_PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
+_UPWARD_STEPS, _DOWNWARD_STEPS = 8, 12  # of the power method at either end of the spectrum
+_UPWARD_MARGIN, _DOWNWARD_MARGIN = 1.2, 2.0
+_LARGEST_CONDITION = 1e26  # of M: what singular values below 1e-13 of the largest add is below rounding
+_LEAST_WEIGHT = 1e-14
+_CHUNK = 4  # classes whose columns are filled together
+
+
+class _Work:
+    """Arrays of one thread, kept from call to call: fresh pages cost more than the sweeps.
+
+    Args:
+        classes: b.
+        epochs: k.
+        side: S = q k.
+    """
+
+    def __init__(self, classes: int, epochs: int, side: int) -> None:
+        wide, narrow = (classes, side * epochs * WIDTH), (classes, epochs**2 * WIDTH)
+        self.gains, self.starts, self.seen = _empty(wide), _empty(wide), _empty(narrow)
+        self.sums = np.empty((4, classes, epochs, epochs))
+        self.ends = (_empty((side**2 * WIDTH,)), _empty((side**2 * WIDTH,)), _empty((side**2 * WIDTH,)))
+
+
+def _empty(shape: tuple[int, ...]) -> Array:
+    """An array that starts where a line of the cache does."""
+    size = math.prod(shape)
+    whole = np.empty(size + WIDTH)
+    first = -(whole.ctypes.data // 8) % WIDTH
+    return whole[first : first + size].reshape(shape)
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """What one group of eight poles leaves behind for the columns of X."""
+
+    gains: Array
+    starts: Array
+    adjoints: Array
+    states: Array
+    squares: Array
+
+
+class RecursionRing:
+    """A recursion folded by epochs, as `solvers.epochs.blocks.maximise` wants it.
+
+    Args:
+        system: the weighted workload, square, n steps.
+        epochs: k, a divisor of n.
+        floor: stands for rates of zero, relative to the largest.
+
+    Raises:
+        ValueError: numbers of the recursion are not finite.
+    """
+
+    def __init__(self, system: StateSpace, epochs: int, floor: float = 1e-9) -> None:
+        self.size, self.epochs, self.least = len(system.through), epochs, _LEAST_WEIGHT
+        follow, feed, read, through = (np.array(part, dtype=np.float64, order="C") for part in system.parts())
+        scale = np.abs(through).max()
+        if not all(np.isfinite(part).all() for part in (follow, feed, read / scale, through / scale)):
+            raise ValueError("the numbers of the recursion are not finite")
+        read, through = read / scale, through / scale
+        through[through == 0] = floor
+        self._system: Coefficients = (follow, feed, read, through)
+        self._adjoint = _of_each(lambda part: part[::-1], (follow.transpose(0, 2, 1), read, feed, through))
+        self._folded = _of_each(lambda part: part.reshape(epochs, -1, *part.shape[1:]).swapaxes(0, 1), self._system)
+        self._work: list[_Work] = []
+        self._largest, self._smallest = np.random.default_rng(0).standard_normal((2, self.size))
+
+    @property
+    def classes(self) -> int:
+        """The number b of classes."""
+        return self.size // self.epochs
+
+    @property
+    def states(self) -> int:
+        """The number of states of all epochs."""
+        return int(self._folded[1].shape[1] * self._folded[1].shape[2])
+
+    @cached_property
+    def norms(self) -> Array:
+        """Squared norms of the columns of A, shape (n,)."""
+        follow, feed, read, through = self._system
+        out, seen = np.empty(self.size), np.zeros(follow.shape[1:])
+        for i in range(self.size - 1, -1, -1):
+            out[i] = through[i] ** 2 + feed[i] @ seen @ feed[i]
+            seen = follow[i].T @ seen @ follow[i] + np.outer(read[i], read[i])
+        return out
+
+    def start(self) -> Array:
+        """W with w_j the mean norm of the columns of A in class j, and R_j = I; little for steps that are lost."""
+        roots = np.sqrt(self.norms).reshape(self.epochs, -1).mean(axis=0)
+        roots = np.maximum(roots, 1e-9 * roots.max())
+        return np.asarray((roots / roots.sum())[:, None, None] * np.eye(self.epochs))
+
+    def poles(self, dual: Array, error: float) -> Poles:
+        """Poles for the spectrum of W^-1/2 M^-1 W^-1/2, as far as it is not beyond what counts."""
+        factors = np.asarray(np.linalg.cholesky(dual), dtype=np.float64)
+        largest = _UPWARD_MARGIN * self._power(factors)
+        lower = 1.0 / largest
+        upper = min(_LARGEST_CONDITION * lower, _DOWNWARD_MARGIN * self._inverse_power(factors))
+        return zolotarev(lower, max(upper, 4 * lower), error=error, multiple=WIDTH)
+
+    def _power(self, factors: Array) -> float:
+        """The largest eigenvalue of F^T M F from below."""
+        x, y = self._largest, np.empty(self.size)
+        value = 0.0
+        for _ in range(_UPWARD_STEPS):
+            x = self._times(factors, x / np.linalg.norm(x))
+            kernels.apply(*self._system, x, y)
+            value = float(y @ y)
+            kernels.apply(*self._adjoint, y[::-1].copy(), y)
+            x = self._times(factors.transpose(0, 2, 1), y[::-1])
+        self._largest = x
+        return value
+
+    def _inverse_power(self, factors: Array) -> float:
+        """The largest eigenvalue of (F^T M F)^-1 from below."""
+        inverse = np.asarray(np.linalg.inv(factors), dtype=np.float64)
+        x, y = self._smallest, np.empty(self.size)
+        value = 0.0
+        for _ in range(_DOWNWARD_STEPS):
+            x = self._times(inverse.transpose(0, 2, 1), x / np.linalg.norm(x))
+            kernels.solve(*self._adjoint, x[::-1].copy(), y)
+            x = y[::-1].copy()
+            value = float(x @ x)
+            kernels.solve(*self._system, x, y)
+            x = self._times(inverse, y)
+        self._smallest = x
+        return value
+
+    def _times(self, blocks: Array, x: Array) -> Array:
+        """The block diagonal matrix of the classes times a vector in order of the steps."""
+        by_class = x.reshape(self.epochs, -1).T[:, :, None]
+        return np.ascontiguousarray((blocks @ by_class)[:, :, 0].T).ravel()
+
+    def gradient(self, dual: Array, poles: Poles) -> tuple[Array, Array]:
+        """X and ``sum_p w_p t_p (M^-1 + t_p W)^-1`` within the classes, both of shape (b, k, k)."""
+        inverse = np.asarray(np.linalg.inv(dual), dtype=np.float64)
+        x, y, _ = self._sweeps(inverse, poles, keep=False)
+        return x, y
+
+    def whole_gram(self, at: Point) -> Array:
+        """X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
+        n, k, b = self.size, self.epochs, self.classes
+        inverse = np.asarray(np.linalg.inv(at.dual), dtype=np.float64)
+        x, _, sweeps = self._sweeps(inverse, at.poles, keep=True)
+        gram = np.zeros((n, n))
+        chunks = [np.arange(first, min(first + _CHUNK, b)) for first in range(0, b, _CHUNK)]
+        run([partial(self._spread, sweeps, chunks[half::2], gram) for half in (0, 1)], together=True)
+        right = (gram.reshape(n, b, 1, k) @ -inverse).reshape(b, k, n)
+        both = (inverse @ right).reshape(b, k, b, k)
+        whole = np.ascontiguousarray(both.transpose(1, 0, 3, 2)).reshape(n, n)
+        whole += whole.T
+        classes = np.arange(b)
+        whole.reshape(k, b, k, b)[:, classes, :, classes] = x
+        whole /= at.norm
+        return whole
+
+    def _spread(self, sweeps: Sequence[_Sweep], chunks: Sequence[NDArray[np.int64]], gram: Array) -> None:
+        follow, feed, _, _ = self._folded
+        for chunk in chunks:
+            for s in sweeps:
+                kernels.spread_out(follow, feed, s.gains, s.starts, s.adjoints, s.states, s.squares, chunk, gram)
+
+    def _sweeps(self, inverse: Array, poles: Poles, *, keep: bool) -> tuple[Array, Array, list[_Sweep]]:
+        """The sums of `gradient`, and what is kept of each group of poles."""
+        count = poles.nodes.size // WIDTH
+        work = 4.0 * self.classes * self.states**2 * self.epochs * poles.nodes.size
+        halves = [range(0, count, 2), range(1, count, 2)] if work > _PARALLEL_WORK and CORES > 1 else [range(count)]
+        while len(self._work) < len(halves):
+            self._work.append(_Work(self.classes, self.epochs, self.states))
+        kept: list[list[_Sweep]] = [[] for _ in halves]
+        run(
+            [
+                partial(self._groups, inverse, poles, groups, self._work[i], kept[i] if keep else None)
+                for i, groups in enumerate(halves)
+            ],
+            together=True,
+        )
+        x, y, later_x, later_y = np.sum([work.sums for work in self._work[: len(halves)]], axis=0)
+        return _resolved(inverse, x, later_x), _resolved(inverse, y, later_y), [s for part in kept for s in part]
+
+    def _groups(
+        self, inverse: Array, poles: Poles, groups: Sequence[int], work: _Work, kept: list[_Sweep] | None
+    ) -> None:
+        follow, feed, read, through = self._folded
+        work.sums[:] = 0.0
+        x, y, later_x, later_y = work.sums
+        gains, starts, seen = work.gains, work.starts, work.seen
+        adjoints = states = np.empty((self.classes, 0))
+        for group in groups:
+            part = slice(group * WIDTH, (group + 1) * WIDTH)
+            t, w = poles.nodes[part], poles.weights[part]
+            if kept is not None:
+                gains, starts, adjoints, states = (_empty(work.gains.shape) for _ in range(4))
+            kernels.forward(follow, feed, read, through, inverse, t, w, x, y, gains, seen, starts, *work.ends)
+            p, phi, o = _closed(*work.ends, states=feed.shape[2], side=self.states)
+            squares, keep = w / t**2, kept is not None
+            kernels.backward(
+                follow, feed, gains, seen, starts, p, phi, o, squares, w / t, later_x, later_y, adjoints, states, keep
+            )
+            if kept is not None:
+                kept.append(_Sweep(gains, starts, adjoints, states, squares))
+
+
+def _closed(
+    covariance: Array, transition: Array, information: Array, *, states: int, side: int
+) -> tuple[Array, Array, Array]:
+    """Join the end of each epoch to the start of the next: the adjoints of P, Phi and O.
+
+    The states s return as Sh (Phi s + noise), Sh the shift by an epoch, so with N = (I - Sh Phi)
+
+        [[O, N^T], [N, -Sh P Sh^T]]^-1 = [[a, c], [c^T, d]],   P' = -Sh^T d Sh,   Phi' = -2 Sh^T c^T,   O' = a.
+    """
+    p, phi, o = (part.reshape(side, side, WIDTH).transpose(2, 0, 1) for part in (covariance, transition, information))
+    shift = np.eye(side, k=states)
+    across = np.eye(side) - shift @ phi
+    joint = np.empty((WIDTH, 2 * side, 2 * side))
+    joint[:, :side, :side], joint[:, side:, side:] = o, -shift @ p @ shift.T
+    joint[:, side:, :side], joint[:, :side, side:] = across, across.transpose(0, 2, 1)
+    inverse = np.linalg.inv(joint)
+    a, c, d = inverse[:, :side, :side], inverse[:, :side, side:], inverse[:, side:, side:]
+    back = -shift.T @ ((d + d.transpose(0, 2, 1)) / 2) @ shift
+    return _in_lanes(back), _in_lanes(-2 * (c @ shift).transpose(0, 2, 1)), _in_lanes((a + a.transpose(0, 2, 1)) / 2)
+
+
+def _in_lanes(matrices: Array) -> Array:
+    return np.ascontiguousarray(matrices.transpose(1, 2, 0)).ravel()
+
+
+def _of_each(change: Callable[[Array], Array], parts: Coefficients) -> Coefficients:
+    follow, feed, read, through = (np.ascontiguousarray(change(part)) for part in parts)
+    return follow, feed, read, through
+
+
+def _resolved(inverse: Array, filtered: Array, later: Array) -> Array:
+    """``sum (t W)^-1 V Z - (t W)^-1 (U - V) (t W)^-1`` from the sums without W, the second one lower triangles."""
+    later = np.tril(later) + np.tril(later, -1).transpose(0, 2, 1)
+    product = inverse @ filtered - inverse @ later @ inverse
+    return np.asarray((product + product.transpose(0, 2, 1)) / 2)

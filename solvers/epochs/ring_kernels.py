@@ -1,0 +1,317 @@
+"""Kernels of `ring`: filters over the classes of a recursion, eight poles at a time.
+
+Matrices are flat arrays of `Lanes` entries, row by row; S = q k is the number of states of all epochs together. A class
+is described by its coefficients ``follow`` (k, q, q), ``feed`` (k, q), ``read`` (k, q) and ``through`` (k,): the block
+diagonal maps F = diag(follow_e^T), B = diag(feed_e^T), R = diag(read_e) and D = diag(through_e) of the adjoint process
+
+    z = B x + D w,    x <- F x + R w,    w white, from the last class to the first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.epochs.lane_algebra import from_both, from_left, invert, mirror, multiply
+from solvers.kernels import compiled
+from solvers.lanes import WIDTH, load, reciprocal, spread, store, total
+
+Array = NDArray[np.float64]
+
+
+@compiled
+def forward(
+    follow: Array,
+    feed: Array,
+    read: Array,
+    through: Array,
+    inverse: Array,
+    t: Array,
+    w: Array,
+    x: Array,
+    y: Array,
+    gains: Array,
+    seen: Array,
+    starts: Array,
+    covariance: Array,
+    transition: Array,
+    information: Array,
+) -> None:
+    """Filter the classes from the last to the first, given the states at the end of all epochs.
+
+    With x = transition s + noise of the covariance given, s the states at the start, an observation of z with noise of
+    covariance ``inverse / t`` has the innovation V^-1 = B P B^T + D^2 + inverse / t, and
+
+        K = (F P B^T + R D) V,   Y = V B Phi,   Phi <- F Phi - K B Phi,   P <- F P F^T + R R^T - K V^-1 K^T,
+        O <- O + Y^T V^-1 Y.
+
+    Args:
+        follow: coefficients by class and epoch, shape (b, k, q, q).
+        feed: shape (b, k, q).
+        read: shape (b, k, q).
+        through: shape (b, k).
+        inverse: W^-1, shape (b, k, k).
+        t: eight nodes.
+        w: their weights.
+        x: ``sum w / t V Z``, Z the variance of z before it is observed, is added, shape (b, k, k).
+        y: the same of ``w V Z``.
+        gains: out, K by class, shape (b, S k lanes).
+        seen: out, V by class, shape (b, k k lanes).
+        starts: out, Y^T by class, shape (b, S k lanes).
+        covariance: out, P after the first class, shape (S S lanes,).
+        transition: out, Phi, shape (S S lanes,).
+        information: out, O, shape (S S lanes,).
+    """
+    b, k, q = feed.shape
+    side = q * k
+    cross, watched = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
+    column, before, after = np.empty(q * WIDTH), np.empty(k * k * WIDTH), np.empty(k * k * WIDTH)
+    covariance[:] = 0.0
+    transition[:] = 0.0
+    information[:] = 0.0
+    for i in range(side):
+        store(transition, i * side + i, spread(1.0))
+    over = reciprocal(load(t, 0))
+    for c in range(b - 1, -1, -1):
+        gain, noise, start = gains[c], seen[c], starts[c]
+        for i in range(side):  # P B^T and (B Phi)^T
+            for e in range(k):
+                value, watch = spread(0.0), spread(0.0)
+                for r in range(q):
+                    value = value + spread(feed[c, e, r]) * load(covariance, i * side + e * q + r)
+                    watch = watch + spread(feed[c, e, r]) * load(transition, (e * q + r) * side + i)
+                store(cross, i * k + e, value)
+                store(watched, i * k + e, watch)
+        for e in range(k):
+            for d in range(k):
+                value = spread(through[c, e] ** 2 if d == e else 0.0)
+                for r in range(q):
+                    value = value + spread(feed[c, e, r]) * load(cross, (e * q + r) * k + d)
+                store(before, e * k + d, value)
+                store(noise, e * k + d, value + over * spread(inverse[c, e, d]))
+        invert(noise, k)
+        multiply(noise, k, 1, before, k, 1, after, k, k, k, 1.0, True, False)
+        for e in range(k):
+            for d in range(k):
+                value = load(w, 0) * load(after, e * k + d)
+                x[c, e, d] += total(over * value)
+                y[c, e, d] += total(value)
+        from_left(follow[c], True, cross, k, k, column)
+        for e in range(k):
+            for r in range(q):
+                at = (e * q + r) * k + e
+                store(cross, at, load(cross, at) + spread(read[c, e, r] * through[c, e]))
+        multiply(cross, k, 1, noise, k, 1, gain, side, k, k, 1.0, True, False)
+        multiply(watched, k, 1, noise, k, 1, start, side, k, k, 1.0, True, False)
+        multiply(start, k, 1, watched, k, 1, information, side, side, k, 1.0, False, True)
+        from_left(follow[c], True, transition, side, side, column)
+        multiply(gain, k, 1, watched, k, 1, transition, side, side, k, -1.0, False, False)
+        from_both(follow[c], True, covariance, column)
+        multiply(gain, k, 1, cross, k, 1, covariance, side, side, k, -1.0, False, True)
+        for e in range(k):
+            for r in range(q):
+                for s in range(r + 1):
+                    at = (e * q + r) * side + e * q + s
+                    store(covariance, at, load(covariance, at) + spread(read[c, e, r] * read[c, e, s]))
+        mirror(covariance, side)
+    mirror(information, side)
+
+
+@compiled
+def backward(
+    follow: Array,
+    feed: Array,
+    gains: Array,
+    seen: Array,
+    starts: Array,
+    information: Array,
+    across: Array,
+    boundary: Array,
+    squares: Array,
+    halves: Array,
+    x: Array,
+    y: Array,
+    adjoints: Array,
+    states: Array,
+    keep: bool,
+) -> None:
+    """Smooth from the first class to the last: U = (M + W^-1 / t)^-1 within the classes.
+
+    With the adjoints of P, Phi and O (the last one constant),
+
+        T = P' K,   G = Phi' Y^T,   H = T + G / 2,   U = V + sym(K^T (T + G)) - Y O' Y^T,
+        P' <- F^T P' F - F^T H B - B^T H^T F + B^T U B,   Phi' <- F^T Phi' - B^T (K^T Phi' - 2 Y O').
+
+    Args:
+        follow: coefficients by class and epoch, shape (b, k, q, q).
+        feed: shape (b, k, q).
+        gains: from `forward`.
+        seen: from `forward`.
+        starts: from `forward`.
+        information: P' behind the first class, overwritten, shape (S S lanes,).
+        across: Phi' there, overwritten, shape (S S lanes,).
+        boundary: O', shape (S S lanes,).
+        squares: w / t^2 of eight poles.
+        halves: w / t of eight poles.
+        x: the sum of w / t^2 (U - V) is added below and on the diagonals, shape (b, k, k).
+        y: that of w / t (U - V), shape (b, k, k).
+        adjoints: out if kept, F^T H - B^T U by class, shape (b, S k lanes).
+        states: out if kept, Y O' - K^T Phi' / 2, how the states at the ends respond, shape (b, S k lanes).
+        keep: whether `adjoints` and `states` are written.
+    """
+    b, k, q = feed.shape
+    side = q * k
+    left, joint, both = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
+    begun, moved = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
+    inner, column = np.empty(k * k * WIDTH), np.empty(q * WIDTH)
+    for c in range(b):
+        gain, start = gains[c], starts[c]
+        multiply(information, side, 1, gain, 1, k, left, side, k, side, 1.0, True, False)
+        multiply(across, side, 1, start, 1, k, joint, side, k, side, 1.0, True, False)
+        multiply(start, 1, k, boundary, side, 1, begun, k, side, side, 1.0, True, False)
+        multiply(gain, 1, k, across, 1, side, moved, k, side, side, 1.0, True, False)
+        half = spread(0.5)
+        for i in range(side * k):
+            store(both, i, load(left, i) + load(joint, i))
+            store(left, i, load(left, i) + half * load(joint, i))
+        multiply(gain, 1, k, both, 1, k, inner, k, k, side, 1.0, True, False)
+        for e in range(k):
+            for d in range(e + 1):
+                store(inner, e * k + d, half * (load(inner, e * k + d) + load(inner, d * k + e)))
+        multiply(begun, side, 1, start, 1, k, inner, k, k, side, -1.0, False, True)
+        for e in range(k):
+            for d in range(e + 1):
+                value = load(inner, e * k + d)
+                x[c, e, d] += total(load(squares, 0) * value)
+                y[c, e, d] += total(load(halves, 0) * value)
+                store(inner, e * k + d, value + load(seen[c], e * k + d))
+        mirror(inner, k)
+        from_left(follow[c], False, left, k, k, column)
+        if keep:
+            _keep(feed[c], left, inner, begun, moved, adjoints[c], states[c])
+        _pull_back(follow[c], feed[c], left, inner, information, column)
+        from_left(follow[c], False, across, side, side, column)
+        two = spread(2.0)
+        for e in range(k):
+            for j in range(side):
+                value = load(moved, e * side + j) - two * load(begun, e * side + j)
+                for r in range(q):
+                    at = (e * q + r) * side + j
+                    store(across, at, load(across, at) - spread(feed[c, e, r]) * value)
+
+
+@compiled
+def _keep(feed: Array, left: Array, inner: Array, begun: Array, moved: Array, adjoint: Array, state: Array) -> None:
+    k, q = feed.shape
+    half = spread(0.5)
+    for e in range(k):
+        for r in range(q):
+            for d in range(k):
+                at = (e * q + r) * k + d
+                store(adjoint, at, load(left, at) - spread(feed[e, r]) * load(inner, e * k + d))
+    for i in range(q * k * k):
+        store(state, i, load(begun, i) - half * load(moved, i))
+
+
+@compiled
+def _pull_back(follow: Array, feed: Array, left: Array, inner: Array, information: Array, column: Array) -> None:
+    """``P' <- F^T P' F - L B - B^T L^T + B^T U B`` with L = F^T H in `left`."""
+    k, q = feed.shape
+    side = q * k
+    from_both(follow, False, information, column)
+    for e in range(k):
+        for r in range(q):
+            i = e * q + r
+            for d in range(e + 1):
+                value = spread(feed[e, r]) * load(inner, e * k + d)
+                first = load(left, i * k + d)
+                for s in range(q):
+                    at = i * side + d * q + s
+                    second = load(left, (d * q + s) * k + e)
+                    change = spread(feed[d, s]) * (value - first) - spread(feed[e, r]) * second
+                    store(information, at, load(information, at) + change)
+    mirror(information, side)
+
+
+@compiled
+def spread_out(
+    follow: Array,
+    feed: Array,
+    gains: Array,
+    starts: Array,
+    adjoints: Array,
+    states: Array,
+    squares: Array,
+    classes: NDArray[np.int64],
+    gram: Array,
+) -> None:
+    """Add ``sum w / t^2 U`` between different classes: rows of later classes, columns of the classes given.
+
+    From class x onwards u = K^T l - Y s_x is the block of U in a later class, and l <- F^T l - B^T u.
+
+    Args:
+        follow: coefficients by class and epoch, shape (b, k, q, q).
+        feed: shape (b, k, q).
+        gains: from `forward`.
+        starts: from `forward`.
+        adjoints: from `backward`: the l with which class x begins; overwritten.
+        states: from `backward`: s_x^T.
+        squares: w / t^2 of eight poles.
+        classes: the columns to fill, ascending.
+        gram: in the order of the classes, shape (n, n).
+    """
+    b, k, q = feed.shape
+    side = q * k
+    block, column = np.empty(k * k * WIDTH), np.empty(q * WIDTH)
+    weight = load(squares, 0)
+    for c in range(classes[0] + 1, b):
+        for index in range(classes.size):
+            x = classes[index]
+            if x >= c:
+                break
+            multiply(gains[c], 1, k, adjoints[x], 1, k, block, k, k, side, 1.0, True, False)
+            multiply(starts[c], 1, k, states[x], side, 1, block, k, k, side, -1.0, False, False)
+            for e in range(k):
+                for d in range(k):
+                    gram[c * k + e, x * k + d] += total(weight * load(block, e * k + d))
+            from_left(follow[c], False, adjoints[x], k, k, column)
+            for e in range(k):
+                for r in range(q):
+                    for d in range(k):
+                        at = (e * q + r) * k + d
+                        value = load(adjoints[x], at) - spread(feed[c, e, r]) * load(block, e * k + d)
+                        store(adjoints[x], at, value)
+
+
+@compiled
+def apply(follow: Array, feed: Array, read: Array, through: Array, x: Array, y: Array) -> None:
+    """``y = A x``; coefficients by step."""
+    n, q = feed.shape
+    state, new = np.zeros(q), np.zeros(q)
+    for i in range(n):
+        value = through[i] * x[i]
+        for r in range(q):
+            value += read[i, r] * state[r]
+            new[r] = feed[i, r] * x[i]
+            for s in range(q):
+                new[r] += follow[i, r, s] * state[s]
+        state[:] = new
+        y[i] = value
+
+
+@compiled
+def solve(follow: Array, feed: Array, read: Array, through: Array, y: Array, x: Array) -> None:
+    """``x = A^-1 y``; coefficients by step, none of ``through`` zero."""
+    n, q = feed.shape
+    state, new = np.zeros(q), np.zeros(q)
+    for i in range(n):
+        value = y[i]
+        for r in range(q):
+            value -= read[i, r] * state[r]
+        value /= through[i]
+        for r in range(q):
+            new[r] = feed[i, r] * value
+            for s in range(q):
+                new[r] += follow[i, r, s] * state[s]
+        state[:] = new
+        x[i] = value

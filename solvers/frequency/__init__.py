@@ -1,0 +1,1 @@
+"""Noise filters designed in the frequency domain."""

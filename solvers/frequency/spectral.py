@@ -1,0 +1,200 @@
+"""Strategies designed in the frequency domain, for training without a fixed end (C24).
+
+For given Hessian eigenvalues the best filter is |B|^2 = 1 / sqrt(h) (factorize/asymptotic.py); for one eigenvalue l it
+is nu-Toeplitz noise with nu = eta l. For a class of strongly convex losses it comes from a cone program
+(strongly_convex.py). C is the causal series of minimum phase with |C|^2 = 1 / |B|^2, cut to n coefficients,
+and is certified with its finite-n losses like any other strategy; what it was designed for, the loss in the long run,
+is reported beside them under `solver.asymptotic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.asymptotic import quadratic_power, stationary_losses
+from factorize.errors import ConditionNotMet
+from factorize.matrix import ToeplitzMatrix
+from factorize.mechanisms import Spectral
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from solvers.budget import Estimate, estimate_of
+from solvers.closed_form import needs_decoder, strategy_coefficients
+from solvers.evidence import LARGEST_SINGLE, evidence
+from solvers.frequency.cone import Plant
+from solvers.frequency.minimum_phase import minimum_phase
+from solvers.problem import Problem, Reporter
+
+Array = NDArray[np.float64]
+
+_PHASE_TOLERANCE = 1e-12
+_NOISE = 1e-13  # of the first coefficient: what the factorisation's FFTs leave in the others
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A designed filter.
+
+    Attributes:
+        coefficients: of C, shape (n,).
+        asymptotic: what it is worth in the long run, for the manifest.
+        outcome: how the design stopped.
+        steps: rounds of the design.
+        class_gap: relative gain of its last round, if it had rounds.
+    """
+
+    coefficients: Array
+    asymptotic: dict[str, Any]
+    outcome: Outcome
+    steps: int
+    class_gap: float | None = None
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None; any workload, participation and objective is certified."""
+    mechanism = spec.mechanism
+    assert isinstance(mechanism, Spectral)
+    bounds = (mechanism.strong_convexity, mechanism.smoothness)
+    if mechanism.eigenvalues is not None and bounds == (None, None):
+        return _refusal(lambda: quadratic_power(mechanism.eigenvalues or [], mechanism.learning_rate))
+    if mechanism.eigenvalues is None and None not in bounds:
+        return _refusal(_plant(mechanism).check)
+    return "spectral takes either eigenvalues, or strong_convexity and smoothness; give one of the two forms"
+
+
+def _refusal(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except ConditionNotMet as refused:
+        return str(refused)
+    return None
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: the design, one factorisation by FFT, and the certificate."""
+    n, m = float(spec.workload.n), float(max(spec.workload.m, spec.workload.n))
+    evidence_work = 800 * n**3 if n <= LARGEST_SINGLE else 0.0
+    if needs_decoder(spec):
+        return estimate_of(entries=8 * n * m, multiplications=2 * n * n * m + evidence_work + 3e10)
+    return estimate_of(entries=80 * n + 1e7, multiplications=3e3 * n + evidence_work + 3e10)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the strategy of a learning rate with eigenvalues, or with strong convexity and smoothness.
+
+    Raises:
+        SolveFailed: the spectrum is too narrow to be factored, or the bound cannot be verified.
+    """
+    report = Reporter(progress)
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, Spectral)
+    designer = for_eigenvalues if mechanism.eigenvalues is not None else for_strong_convexity
+    found = designer(mechanism, problem.n, problem.tolerance, report)
+    return Solution(
+        strategy=ToeplitzMatrix(tidied(found.coefficients), problem.n),
+        outcome=found.outcome,
+        iterations=found.steps,
+        dual=evidence(problem.spec, report),
+        class_gap=found.class_gap,
+        provenance={"asymptotic": found.asymptotic},
+    )
+
+
+def for_eigenvalues(mechanism: Spectral, n: int, tolerance: float, report: Reporter) -> Filter:
+    """Return the filter |C|^2 = sqrt(h) of a Hessian spectrum; a closed form for a single eigenvalue below 1 / eta."""
+    eigenvalues, eta = mechanism.eigenvalues or [], mechanism.learning_rate
+    power = quadratic_power(eigenvalues, eta)
+    losses = stationary_losses(eigenvalues, eta)
+    report(1, None)
+    asymptotic = {
+        "objective": losses["optimum"],
+        "kind": "exact",
+        "rule": "stationary loss of a quadratic",
+        "unit": "G^2 / (2 rho)",
+        "dp_sgd": losses["dp_sgd"],
+        "nu_toeplitz": losses.get("nu_toeplitz"),
+    }
+    if len(set(eigenvalues)) == 1 and eta * eigenvalues[0] < 1:
+        coefficients = strategy_coefficients(n, eta * eigenvalues[0])
+    else:
+        coefficients = minimum_phase(lambda w: 0.5 * np.log(power(w)), n, tolerance=_PHASE_TOLERANCE).coefficients
+    return Filter(coefficients, asymptotic, Outcome.CLOSED_FORM, 1)
+
+
+def for_strong_convexity(mechanism: Spectral, n: int, tolerance: float, report: Reporter) -> Filter:
+    """Return the filter that lowers the proven bound for strongly convex and smooth losses."""
+    from solvers.frequency.strongly_convex import design, nu_bound, white_bound
+
+    plant = _plant(mechanism)
+    if plant.strong_convexity == plant.smoothness:
+        # one curvature: the class holds quadratics with a single eigenvalue only
+        single = mechanism.model_copy(update={"eigenvalues": [plant.smoothness]})
+        exact = for_eigenvalues(single, n, tolerance, report)
+        return Filter(exact.coefficients, {**exact.asymptotic, "unit": "d G^2 / (2 rho)"}, exact.outcome, exact.steps)
+    found = design(plant, tolerance=tolerance, report=lambda step, gain: report(step, None, gain))
+    asymptotic = {
+        "objective": found.bound.upper,
+        "kind": "upper_bound",
+        "rule": "cone program, verified between grid points",
+        "unit": "d G^2 / (2 rho)",
+        "dp_sgd": white_bound(plant).upper,
+        "nu_toeplitz": nu_bound(plant, plant.width).upper if plant.width < 1 else None,
+    }
+    phase = minimum_phase(lambda w: 0.5 * np.log(found.multiplier.gain(plant, w)), n, tolerance=_PHASE_TOLERANCE)
+    return Filter(phase.coefficients, asymptotic, found.outcome, found.rounds, found.gain)
+
+
+def _plant(mechanism: Spectral) -> Plant:
+    return Plant(mechanism.learning_rate, mechanism.strong_convexity or 0.0, mechanism.smoothness or 0.0)
+
+
+def tidied(coefficients: Array) -> Array:
+    """Return the column with first coefficient 1 and, if it falls up to rounding, exactly non-increasing.
+
+    Rounding of the FFTs would else turn an exact sensitivity under several participations into an upper bound.
+    """
+    from scipy.optimize import isotonic_regression
+
+    column = coefficients / coefficients[0]
+    falling = np.maximum(isotonic_regression(column, increasing=False).x, 0.0)
+    falling[falling < 1e-300] = 0.0
+    close = falling[0] > 0 and float(np.abs(falling - column).max()) <= _NOISE
+    return falling / falling[0] if close else column
+
+
+def reference_value(
+    plant: Plant, frequencies: Array, weights: Array, power: Array, *, lags: int, solver: str = "CLARABEL"
+) -> float:
+    """Return the cone program's value by CVXPY: what cone.py is checked against.
+
+    Args:
+        plant: eta, mu, L.
+        frequencies: shape (k,).
+        weights: of the mean over the circle, shape (k,).
+        power: S at the frequencies, shape (k,).
+        lags: largest lag of the multiplier.
+        solver: a conic solver that CVXPY knows.
+    """
+    cp: Any = import_module("cvxpy")
+
+    eta, mu, smooth = plant.learning_rate, plant.strong_convexity, plant.smoothness
+    centre, plus, minus = cp.Variable(), cp.Variable(lags, nonneg=True), cp.Variable(lags, nonneg=True)
+    psi = cp.Variable(len(frequencies))
+    angles = np.outer(frequencies, np.arange(1, lags + 1))
+    real, imaginary = centre - np.cos(angles) @ (plus + minus), np.sin(angles) @ (plus - minus)
+    a = (1 - np.exp(1j * frequencies)) / eta
+    # M <= diag(-1, psi) for the 2 x 2 matrix M of each frequency, as a rotated second-order cone
+    p = 2 * cp.multiply(np.abs(a) ** 2 - (mu + smooth) * a.real + mu * smooth, real)
+    p = p - 2 * cp.multiply((smooth - mu) * a.imag, imaginary) - 1
+    q = psi + 2 * real
+    off_real = cp.multiply(2 * a.real - mu - smooth, real)
+    off_imaginary = (smooth - mu) * imaginary - 2 * cp.multiply(a.imag, real)
+    cone = cp.SOC(p + q, cp.vstack([2 * off_real, 2 * off_imaginary, p - q]), axis=0)
+    problem = cp.Problem(cp.Minimize((weights * power) @ psi), [cone, cp.sum(plus + minus) <= centre, p >= 0, q >= 0])
+    problem.solve(solver=solver)
+    return float(problem.value)

@@ -1,0 +1,165 @@
+"""Single participation for workloads whose inverse is lower bidiagonal.
+
+``G = A^-1`` with ``G[i, i] = p[i] > 0`` and ``G[i, i-1] = -q[i] <= 0``: prefix sums (p = q = 1), learning rates
+(p = q = 1 / eta), decoupled weight decay, ``Lambda_tau`` times a prefix sum (where q is zero at block starts).
+With ``K = G G^T + t diag(v)``, the diagonal of ``K^-1`` and the squares of its entries come out of one recurrence
+from each end that adds, multiplies and divides positive numbers only:
+
+    e[0] = t v[0],           e[i] = t v[i] + q[i]^2 e[i-1] / (p[i-1]^2 + e[i-1])
+    f[n-1] = p[n-1]^2,       f[i] = p[i]^2 h[i+1] / (q[i+1]^2 + h[i+1]),      h[i] = t v[i] + f[i]
+    (K^-1)[i, i] = 1 / (e[i] + f[i])
+    (K^-1)[i, k] = (K^-1)[k, k] rho[k+1] ... rho[i]  (i > k),   rho[i] = q[i] p[i-1] / (q[i]^2 + h[i]) < 1
+
+so nothing is lost to the condition number, whatever the schedule.  Cost: O(n) per pole; memory O(n) for the diagonal.
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.buffered.streaming import Generators
+from solvers.poles import UNIT, Poles
+from solvers.single import two_sweep
+from solvers.single.newton import Optimum, Progress, maximise, require_range
+from solvers.threads import run
+
+Array = NDArray[np.float64]
+
+_CHUNK_BYTES = 1 << 17  # one chunk of e for all poles of a block stays in the second-level cache
+_PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
+
+
+def solve(
+    p: Array, q: Array, *, tolerance: float, callback: Progress | None = None, start: Array | None = None
+) -> Optimum:
+    """Minimise ``tr(A^T A X^-1)`` over ``diag(X) <= 1`` for ``A^-1`` lower bidiagonal.
+
+    Args:
+        p: diagonal of ``A^-1``, positive, shape (n,).
+        q: negated subdiagonal of ``A^-1``, non-negative, shape (n,); ``q[0]`` is ignored.
+        tolerance: relative gap between the bounds at which to stop.
+        callback: called with (iteration, relative gap); an exception raised in it ends the solve.
+        start: dual weights to start from, positive, shape (n,); their scale does not matter.
+
+    Returns:
+        Dual weights with a lower and an upper bound of the minimum; the gap may exceed ``tolerance``.
+
+    Raises:
+        ValueError: if the arrays do not fit together or leave the stated ranges.
+    """
+    return maximise(Bidiagonal(p, q), tolerance=tolerance, callback=callback, start=start)
+
+
+class Bidiagonal:
+    """A workload known by its bidiagonal inverse, as `newton` wants it.
+
+    Args:
+        p: diagonal of ``A^-1``, positive, shape (n,).
+        q: negated subdiagonal of ``A^-1``, non-negative, shape (n,); ``q[0]`` is ignored.
+    """
+
+    def __init__(self, p: Array, q: Array) -> None:
+        self.p, self.q = (np.array(a, dtype=np.float64) for a in (p, q))
+        if self.p.ndim != 1 or self.p.shape != self.q.shape or not self.p.size:
+            raise ValueError(f"p and q must be vectors of one length, got shapes {self.p.shape} and {self.q.shape}")
+        self.q[0] = 0.0
+        require_range("p", self.p, 1e-60, 1e60)
+        require_range("q", self.q[self.q != 0.0], 1e-60, 1e60)
+        self._p2, self._q2 = self.p**2, self.q**2
+        self.size = self.p.size
+        self._back = np.arange(self.size, dtype=np.int64)[::-1].copy()
+        self._work: Array | None = None
+
+    def start(self) -> Array:
+        """``v[i] = sqrt((A^T A)[i, i])``."""
+        return two_sweep.start(self._p2, self._q2)
+
+    def interval(self, v: Array) -> tuple[float, float]:
+        """An interval that contains the spectrum of ``V^-1/2 G G^T V^-1/2``.
+
+        The right end is Gershgorin's; the left end the Collatz-Wielandt bound for the non-negative matrix
+        ``V^1/2 A^T A V^1/2`` after one power step.  Both are moved outwards by far more than they can be rounded.
+        """
+        inverse_lower, upper = two_sweep.interval(self.p, self.q, v)
+        slack = 1e-6 + 32.0 * self.size * UNIT
+        return (1.0 - slack) / inverse_lower, upper * (1.0 + slack)
+
+    def diagonal(self, v: Array, poles: Poles) -> Array:
+        """``X[i, i]`` for ``X = sum_j w_j (G G^T + t_j V)^-1``, shape (n,)."""
+        return self._sweep(v, poles, track=False)[0]
+
+    def certified_diagonal(self, v: Array, poles: Poles) -> tuple[Array, Array]:
+        """``X[i, i]`` and a bound on the relative error of each, both of shape (n,)."""
+        x, error = self._sweep(v, poles, track=True)
+        # first-order count, in units of u; the factor covers the products of errors as long as they are small
+        bound = (error / x + poles.nodes.size + 4.0) * UNIT * 1.01
+        if not np.all(bound < 1e-3):
+            raise FloatingPointError(f"rounding may reach {bound.max():.1e} of the diagonal; rescale the workload")
+        return x, bound
+
+    def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
+        """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
+
+        The next call overwrites the arrays behind the product: mapping them afresh would cost more than filling them.
+        """
+        if self._work is None or self._work.shape[2] != poles.nodes.size:
+            self._work = np.empty((2, self.size, poles.nodes.size))
+        ratio, scale = self._work
+        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, ratio, scale)
+        pays = self._pays(poles)
+
+        def product(x: Array) -> Array:
+            below, above = np.empty_like(x), np.empty_like(x)
+            run(
+                [
+                    partial(two_sweep.product_below, ratio, scale, x, below),
+                    partial(two_sweep.product_above, ratio, scale, self._back, x, above),
+                ],
+                together=pays,
+            )
+            return np.add(below, above, out=below)
+
+        return product
+
+    def generators(self, v: Array, poles: Poles) -> Generators:
+        """One buffer per pole: decay rho, input w (K^-1)[k, k], output 1."""
+        decay, inputs = (np.empty((self.size, poles.nodes.size, 1)) for _ in range(2))
+        two_sweep.factor(self._p2, self._q2, v, poles.nodes, poles.weights, self._back, decay[..., 0], inputs[..., 0])
+        np.sqrt(decay, out=decay)
+        inputs *= (poles.weights / poles.nodes)[:, None]
+        np.sqrt(inputs, out=inputs)
+        return Generators(decay[..., None], inputs, np.ones_like(inputs))
+
+    def _sweep(self, v: Array, poles: Poles, *, track: bool) -> tuple[Array, Array]:
+        count, pays = poles.nodes.size, self._pays(poles)
+        cuts = [0, -(-count // 16) * 8, count] if pays and count > 8 else [0, count]
+        parts = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+        x = np.zeros((len(parts), self.size))
+        error = np.zeros((len(parts), self.size if track else 1))
+        chunk = max(32, _CHUNK_BYTES // (8 * count))
+        calls = [
+            partial(
+                two_sweep.diagonal,
+                self._p2,
+                self._q2,
+                v,
+                poles.nodes[s],
+                poles.weights[s],
+                chunk,
+                track,
+                self._back,
+                x[k],
+                error[k],
+            )
+            for k, s in enumerate(parts)
+        ]
+        run(calls, together=pays)
+        return x.sum(axis=0), error.sum(axis=0)
+
+    def _pays(self, poles: Poles) -> bool:
+        return self.size * poles.nodes.size >= _PARALLEL_WORK

@@ -1,0 +1,149 @@
+"""What the workloads with two and three states share: sweeps over blocks of poles, in two threads where that pays.
+
+A workload takes part by its kernels, which all have the same arguments: see `two_filter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.buffered.streaming import Generators
+from solvers.poles import UNIT, Poles
+from solvers.threads import run
+
+Array = NDArray[np.float64]
+
+_LANES = 16  # poles per sweep: two vectors; the stored filter of more would leave the cache
+_PARALLEL_WORK = 1 << 17  # steps times poles from which a second thread pays for its start
+
+
+class Filtered:
+    """A workload A as `newton` and `solvers.buffered.streaming` want it, by filters from both ends.
+
+    Args:
+        steps: coefficients as the kernels want them, one row each, shape (coefficients, n).
+        filters: the module with `interval`, `predict`, `combine`, their tracked forms and `close`.
+        products: the module with `product_above` and `product_below`.
+        states: s, so that the closed loop holds s^2 + s numbers.
+        numbers: m that the filter from the end stores for each step; tracked ones take m^2 more.
+        tracked_lanes: poles per tracked sweep.
+    """
+
+    def __init__(
+        self,
+        steps: Array,
+        *,
+        filters: ModuleType,
+        products: ModuleType,
+        states: int,
+        numbers: int,
+        tracked_lanes: int,
+    ) -> None:
+        self.size = steps.shape[1]
+        self._steps = steps
+        self._filters, self._products = filters, products
+        self._states, self._numbers, self._tracked_lanes = states, numbers, tracked_lanes
+        self._back = np.arange(self.size, dtype=np.int64)[::-1].copy()
+        self._work: Array = np.empty((self.size, states * (states + 1), 0))
+
+    def start(self) -> Array:
+        """``v[i] = sqrt((A^T A)[i, i])``, the filter without observations."""
+        stored = np.empty((self.size, self._numbers, 1))
+        self._filters.predict(self._steps, np.zeros(self.size), np.ones(1), self._back, stored)
+        return np.sqrt(stored[:, 0, 0])
+
+    def interval(self, v: Array) -> tuple[float, float]:
+        """An interval that contains the spectrum of ``T = V^-1/2 L V^-1/2``.
+
+        Right: ``||T|| <= ||H||_1 ||H||_inf``, ``H = V^-1/2 A^-1``.  Left: the Collatz-Wielandt bound for the
+        non-negative ``T^-1`` after one power step.  Both are moved outwards by far more than they can be rounded.
+        """
+        inverse_lower, upper = self._filters.interval(self._steps, v)
+        slack = 1e-6 + 64.0 * self.size * UNIT
+        return (1.0 - slack) / inverse_lower, upper * (1.0 + slack)
+
+    def diagonal(self, v: Array, poles: Poles) -> Array:
+        """``X[i, i]`` for ``X = sum_j w_j (L + t_j V)^-1``, shape (n,)."""
+        return self._in_halves(self._add, v, poles, _LANES)[0]
+
+    def certified_diagonal(self, v: Array, poles: Poles) -> tuple[Array, Array]:
+        """``X[i, i]`` and a bound on the relative error of each, both of shape (n,)."""
+        x, error = self._in_halves(self._add_tracked, v, poles, self._tracked_lanes)
+        bound = (error / x + poles.nodes.size + 4.0) * UNIT * 1.01
+        if not np.all(bound < 1e-3):
+            raise FloatingPointError(f"rounding may reach {bound.max():.1e} of the diagonal; rescale the workload")
+        return x, bound
+
+    def _in_halves(
+        self, add: Callable[[Array, Poles, list[slice], Array, Array], None], v: Array, poles: Poles, lanes: int
+    ) -> tuple[Array, Array]:
+        parts = _blocks(poles.nodes.size, lanes)
+        halves = [parts[: len(parts) // 2], parts[len(parts) // 2 :]] if self._pays(poles) else [parts]
+        x, error = np.zeros((len(halves), self.size)), np.zeros((len(halves), self.size))
+        run([partial(add, v, poles, half, x[k], error[k]) for k, half in enumerate(halves)], together=True)
+        return x.sum(axis=0), error.sum(axis=0)
+
+    def _add(self, v: Array, poles: Poles, parts: list[slice], x: Array, error: Array) -> None:
+        filtered = np.empty((self.size, self._numbers, 0))
+        for part in parts:
+            filtered = _resized(filtered, part.stop - part.start)
+            self._filters.predict(self._steps, v, poles.nodes[part], self._back, filtered)
+            self._filters.combine(self._steps, v, poles.nodes[part], poles.weights[part], filtered, x)
+
+    def _add_tracked(self, v: Array, poles: Poles, parts: list[slice], x: Array, error: Array) -> None:
+        filtered = np.empty((self.size, self._numbers * (self._numbers + 1), 0))
+        for part in parts:
+            nodes, weights = poles.nodes[part], poles.weights[part]
+            filtered = _resized(filtered, nodes.size)
+            self._filters.predict_tracked(self._steps, v, nodes, self._back, filtered)
+            self._filters.combine_tracked(self._steps, v, nodes, weights, filtered, x, error)
+
+    def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
+        """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
+
+        The next call overwrites the array behind the product.
+        """
+        loops = self._work = _resized(self._work, poles.nodes.size)
+        self._filters.close(self._steps, v, poles.nodes, poles.weights * poles.nodes, self._back, loops)
+        pays = self._pays(poles)
+
+        def product(x: Array) -> Array:
+            above, below = np.empty_like(x), np.empty_like(x)
+            run(
+                [
+                    partial(self._products.product_above, loops, self._back, x, above),
+                    partial(self._products.product_below, loops, x, below),
+                ],
+                together=pays,
+            )
+            return np.add(above, below, out=above)
+
+        return product
+
+    def generators(self, v: Array, poles: Poles) -> Generators:
+        """As many states per pole as the workload has: transition ``Phi[i-1]^T``, input e1, output ``w sigma``."""
+        n, count, s = self.size, poles.nodes.size, self._states
+        loops = np.empty((n, s * (s + 1), count))
+        self._filters.close(self._steps, v, poles.nodes, poles.weights**2, self._back, loops)
+        transition = np.zeros((n, count, s, s))
+        transition[1:] = loops[:-1, : s * s].reshape(n - 1, s, s, count).transpose(0, 3, 2, 1)
+        inputs = np.zeros((n, count, s))
+        inputs[:, :, 0] = 1.0
+        return Generators(transition, inputs, np.ascontiguousarray(np.moveaxis(loops[:, s * s :], 1, -1)))
+
+    def _pays(self, poles: Poles) -> bool:
+        return self.size * poles.nodes.size >= _PARALLEL_WORK
+
+
+def _blocks(count: int, lanes: int) -> list[slice]:
+    return [slice(a, min(a + lanes, count)) for a in range(0, count, lanes)]
+
+
+def _resized(array: Array, count: int) -> Array:
+    """The array itself if it has ``count`` entries in its last dimension: fresh pages cost more than the sweep."""
+    return array if array.shape[2] == count else np.empty((*array.shape[:2], count))

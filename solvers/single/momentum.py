@@ -1,0 +1,94 @@
+"""Single participation for momentum with learning rates and weight decay.
+
+``A = S_lam diag(eta) M_beta``, where ``M_beta`` accumulates momentum (factor ``beta[i]`` from step i to i+1) and
+``S_lam`` the iterate (factor ``lam[i]`` from step i to i+1, 1 without weight decay).  ``A^-1`` has three diagonals;
+forming ``L + t V`` from them would lose the small eigenvalues, so ``(L + t V)^-1`` is read as a posterior
+covariance: of ``z = A^T w``, w white, where z[i] is observed with precision ``tau[i] = t v[i]``.  Backwards in i
+
+    c[i] = lam[i] c[i+1] + w[i],    m[i] = beta[i] m[i+1] + eta[i] c[i],    z[i] = m[i],
+
+a state of two numbers with ``F = [beta e1 | lam g]``, ``g = (eta, 1)``.  A filter from the end carries the predicted
+covariance as ``a (1, r)(1, r)^T + c e2 e2^T``, one from the start the information ``e e1 e1^T + d (rho, 1)(rho, 1)^T``.
+In these variables every operation of both filters and of the posterior variance s1 adds, multiplies or divides
+positive numbers; the covariance s2 with the second state subtracts once:
+
+    a+ = a / (1 + tau[i+1] a),  u = beta + eta lam r,  c1 = 1 + lam^2 c
+    a <- a+ u^2 + eta^2 c1,     r <- (lam r a+ u + eta c1) / a,     c <- beta^2 a+ c1 / a          (a, u new first)
+
+    e' = e + tau[i],  k = 1 + rho eta,  gam = e' eta + d rho k,  del = e' eta^2 + d k^2,  h = 1 / (1 + del)
+    s1 = a (1 + c d) / den,  s2 = a (r - c d rho) / den,  den = (1 + a e')(1 + c d) + a d (rho + r)^2
+    d <- lam^2 del h,   rho <- beta gam / (lam del),   e <- beta^2 e' d / del                       (d old on the right)
+
+    (K^-1)[i, k] = e1 . Phi[i] ... Phi[k-1] (s1, s2)[k]  (i <= k)
+    Phi = [[beta h (1 + d k), eta lam h], [-beta h gam, lam h]]
+
+Cost: O(n) per pole.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.single import two_filter
+from solvers.single.filtered import Filtered
+from solvers.single.newton import Optimum, Progress, maximise, require_range
+
+Array = NDArray[np.float64]
+
+
+def solve(
+    beta: Array,
+    eta: Array,
+    lam: Array,
+    *,
+    tolerance: float,
+    callback: Progress | None = None,
+    start: Array | None = None,
+) -> Optimum:
+    """Minimise ``tr(A^T A X^-1)`` over ``diag(X) <= 1`` for ``A = S_lam diag(eta) M_beta``.
+
+    Args:
+        beta: momentum factor from each step to the next, in [0, 1], shape (n,); the last is ignored.
+        eta: learning rates, positive, shape (n,).
+        lam: decay of the iterate from each step to the next, positive, at most 1, shape (n,); the last is ignored.
+        tolerance: relative gap between the bounds at which to stop.
+        callback: called with (iteration, relative gap); an exception raised in it ends the solve.
+        start: dual weights to start from, positive, shape (n,); their scale does not matter.
+
+    Returns:
+        Dual weights with a lower and an upper bound of the minimum; the gap may exceed ``tolerance``.
+
+    Raises:
+        ValueError: if the arrays do not fit together or leave the stated ranges.
+    """
+    return maximise(Momentum(beta, eta, lam), tolerance=tolerance, callback=callback, start=start)
+
+
+class Momentum(Filtered):
+    """``A = S_lam diag(eta) M_beta`` as `newton` and `solvers.buffered.streaming` want it.
+
+    Args:
+        beta: momentum factor from each step to the next, in [0, 1], shape (n,); the last is ignored.
+        eta: learning rates, positive, shape (n,).
+        lam: decay of the iterate from each step to the next, positive, at most 1, shape (n,); the last is ignored.
+    """
+
+    def __init__(self, beta: Array, eta: Array, lam: Array) -> None:
+        self.beta, self.eta, self.lam = (np.array(a, dtype=np.float64) for a in (beta, eta, lam))
+        if self.eta.ndim != 1 or not self.eta.size or not self.beta.shape == self.eta.shape == self.lam.shape:
+            raise ValueError(
+                "beta, eta and lam must be vectors of one length, got shapes "
+                f"{self.beta.shape}, {self.eta.shape} and {self.lam.shape}"
+            )
+        require_range("eta", self.eta, 1e-60, 1e60)
+        require_range("beta", self.beta, 0.0, 1.0)
+        require_range("lam", self.lam, 1e-60, 1.0)
+        super().__init__(
+            np.stack([self.beta, self.eta, self.lam]),
+            filters=two_filter,
+            products=two_filter,
+            states=2,
+            numbers=3,
+            tracked_lanes=8,
+        )

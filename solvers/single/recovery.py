@@ -1,0 +1,84 @@
+"""From dual weights to a strategy: a lower-triangular C whose Gram matrix is the optimal X, or near it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from factorize.errors import SolveFailed
+
+if TYPE_CHECKING:
+    from solvers.single.dense import Iterate
+
+_RIDGES = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
+
+
+def recover(at: Iterate, tolerance: float) -> tuple[np.ndarray, float]:
+    """Return lower-triangular C with unit columns and C^T C near X, shape (n, n), and its loss.
+
+    First X with its diagonal scaled to 1. Where T is singular, or nearly, X is too; then its diagonal is only lowered
+    to 1, either everywhere by one factor or entry by entry, filled up to 1 where it is below, and given a ridge of
+    growing size: whatever is added to X lowers the loss, so the ridge costs no more than its size. The first within
+    half the tolerance is taken, else the one with the smallest loss.
+
+    Raises:
+        SolveFailed: no candidate could be inverted.
+    """
+    root = np.sqrt(at.s)[:, None] * at.q.T / np.sqrt(at.v)
+    best, lowest = None, np.inf
+    for candidate in _candidates(root):
+        strategy = ql_factor(candidate)
+        loss = loss_of(at.target, strategy)
+        if loss < lowest:
+            best, lowest = strategy, loss
+        if lowest <= at.lower * (1 + 0.5 * tolerance):
+            break
+    if best is None:
+        raise SolveFailed(
+            "no invertible strategy was found in double precision; rescale the workload so that its entries lie near 1"
+        )
+    return best, lowest
+
+
+def _candidates(root: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield matrices whose Gram matrix is X, or X with more on its diagonal."""
+    yield root
+    x = np.einsum("ai,ai->i", root, root)
+    for ridge in _RIDGES:
+        for top in (x.max(), np.maximum(x, 1.0)):
+            yield np.vstack([root / np.sqrt(top), np.diag(np.sqrt(np.maximum(1 - x / top, 0.0) + ridge))])
+
+
+def ql_factor(root: np.ndarray) -> np.ndarray:
+    """Return lower-triangular C with unit columns: the QL factor of a matrix, each column divided by its norm.
+
+    Args:
+        root: shape (r, n); rows are added as zeros where r < n.
+    """
+    r, n = root.shape
+    if r < n:
+        root = np.vstack([root, np.zeros((n - r, n))])
+    lower = np.tril(triangle(root[:, ::-1])[::-1, ::-1])
+    lower *= np.where(np.diagonal(lower) < 0, -1.0, 1.0)[:, None]
+    norms = np.sqrt(np.einsum("ij,ij->j", lower, lower))
+    return np.ascontiguousarray(lower / np.where(norms > 0, norms, 1.0)) + 0.0  # no -0.0 above the diagonal
+
+
+def triangle(matrix: np.ndarray) -> np.ndarray:
+    """Return the upper-triangular R of a QR decomposition."""
+    upper: np.ndarray = np.linalg.qr(matrix, mode="r")  # type: ignore[assignment]  # numpy's stub ignores the mode
+    return upper
+
+
+def loss_of(target: np.ndarray, strategy: np.ndarray) -> float:
+    """Return ||T C^-1||_F^2, or infinity where C cannot be inverted in double precision."""
+    from scipy.linalg import solve_triangular
+
+    if (np.diagonal(strategy) <= 0).any():
+        return float("inf")
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        decoder = solve_triangular(strategy, target.T, trans="T", lower=True, check_finite=False)
+        loss = float(np.vdot(decoder, decoder))
+    return loss if np.isfinite(loss) else float("inf")

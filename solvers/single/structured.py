@@ -1,0 +1,184 @@
+"""Single participation for workloads with few states: the optimum in O(n) per pole, dense C on demand.
+
+The dual needs only the diagonal of a rational function of (A^T A)^-1 (bidiagonal.py, momentum.py,
+cascade.py, nesterov.py, newton.py); C follows from a recurrence (solvers/buffered/streaming.py). This is
+`dense` for prefix sums, schedules, weight decay, momentum, SRG, and restarts of them: thousands of times faster than
+decompositions, to the same certificate.
+Steps of rate zero and outputs of weight zero are merged with others first (merging.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from factorize.errors import SolveFailed
+from factorize.matrix import MAX_DENSE
+from factorize.objective import Mean
+from factorize.participation import Single
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.workloads import Workload
+from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from solvers.problem import Problem, Reporter
+
+if TYPE_CHECKING:
+    from solvers.single.bidiagonal import Bidiagonal
+    from solvers.single.filtered import Filtered
+    from solvers.single.merging import Merged
+    from solvers.single.newton import Optimum
+
+SMALLEST = 128
+"""Below this the decompositions of dense.py are as fast, and compiled code need not be loaded."""
+
+_SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
+
+
+_LEAST_NESTEROV = 1e-3  # below, the recurrences of nesterov.py lose digits
+_RIDGE = 0.2  # of the tolerance, where weights of zero leave columns equal: C needs something that tells them apart
+
+
+def merged_of(workload: Workload, spec: Spec) -> Merged | None:
+    """Return the weighted workload with its steps merged, or None where that is not needed or does not help."""
+    inverse, steps = workload.bidiagonal_inverse(), workload.first_order()
+    weights = spec.objective.row_weights(workload.m)
+    if steps is None or weights is None:
+        return None
+    if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
+        return None
+    from solvers.single.merging import merge
+
+    return merge(steps, weights)
+
+
+def is_filtered(workload: Workload) -> bool:
+    """Return whether A has a form with filters from both ends."""
+    nesterov = workload.nesterov_form()
+    if nesterov is None:
+        return workload.momentum_form() is not None or workload.cascade_form() is not None
+    rise = nesterov.eta[1:] / (nesterov.eta[:-1] * nesterov.lam[:-1])
+    return nesterov.mu >= _LEAST_NESTEROV and bool((rise <= (1 + 1 / nesterov.mu) * (1 - 1e-12)).all())
+
+
+def filtered_of(workload: Workload) -> Filtered | None:
+    """Return A in a form with filters from both ends, or None if it has none."""
+    from solvers.single.cascade import Cascade
+    from solvers.single.momentum import Momentum
+    from solvers.single.nesterov import Nesterov
+
+    if not is_filtered(workload):
+        return None
+    momentum, cascade, nesterov = workload.momentum_form(), workload.cascade_form(), workload.nesterov_form()
+    if momentum is not None:
+        return Momentum(*momentum)
+    if cascade is not None:
+        return Cascade(*cascade)
+    return None if nesterov is None else Nesterov(*nesterov)
+
+
+def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Filtered | None:
+    """Return the weighted workload W A in a form with an O(n) solver, or None if it has none."""
+    inverse = workload.bidiagonal_inverse()
+    weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
+    if weighted is not None:
+        from solvers.single.bidiagonal import Bidiagonal
+
+        return Bidiagonal(*weighted)
+    filtered = filtered_of(workload) if isinstance(spec.objective, Mean) else None
+    if filtered is not None:
+        return filtered
+    merged = merged_of(workload, spec)
+    if merged is not None:
+        from solvers.single.bidiagonal import Bidiagonal
+
+        return Bidiagonal(merged.p, merged.q)
+    return None
+
+
+def dual_weights(workload: Workload, spec: Spec, v: np.ndarray) -> np.ndarray:
+    """Return the dual weights of all steps, summing to 1, from those of the structure of a weighted workload."""
+    merged = merged_of(workload, spec)
+    weights = v if merged is None else merged.spread(v)
+    return weights / weights.sum()
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    workload = spec.optimize_for or spec.workload
+    if not isinstance(spec.participation, Single):
+        return "only single participation has an O(n) solver"
+    if not SMALLEST <= workload.n <= MAX_DENSE:
+        return f"n={workload.n} is outside {SMALLEST} to {MAX_DENSE}: below, decompositions do; above, C is too large"
+    inverse = workload.bidiagonal_inverse()
+    if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
+        return None
+    if isinstance(spec.objective, Mean) and is_filtered(workload):
+        return None
+    if workload.first_order() is not None and spec.objective.row_weights(workload.m) is not None:
+        return None
+    return "the weighted workload has no banded inverse"
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: C, B and their product in the certificate outweigh the solve."""
+    n = spec.workload.n
+    return refuse_beyond_dense(estimate_of(entries=6.0 * n * n, multiplications=1.5 * n**3), n, n)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the optimum of a spec with single participation, C whole.
+
+    Raises:
+        SolveFailed: the workload is singular to double precision, or its numbers leave its range.
+    """
+    from factorize.matrix import DenseMatrix
+    from solvers.buffered.streaming import streaming_factor
+
+    structure = structure_of(problem.workload, problem.spec)
+    if structure is None:
+        raise SolveFailed("the weighted workload has no banded inverse")
+    optimum = ascend(structure, problem, progress)
+    try:
+        factor = streaming_factor(structure, optimum.v, optimum.poles)
+    except FloatingPointError as error:
+        raise SolveFailed(f"{error}; use a milder schedule") from None
+    merged = merged_of(problem.workload, problem.spec)
+    if merged is None:
+        strategy = DenseMatrix(factor.dense())
+    else:
+        strategy = problem.with_unit_sensitivity(merged.embed(factor.dense(), _RIDGE * problem.tolerance))
+    return Solution(
+        strategy=strategy,
+        outcome=outcome_of(optimum, problem.tolerance),
+        iterations=optimum.iterations,
+        dual={"weights": dual_weights(problem.workload, problem.spec, optimum.v)},
+    )
+
+
+def ascend(structure: Bidiagonal | Filtered, problem: Problem, progress: ProgressCallback) -> Optimum:
+    """Return dual weights whose gap is safely below the tolerance, or as good as rounding allows.
+
+    Raises:
+        SolveFailed: the workload's numbers leave the range of double precision.
+    """
+    from solvers.single.newton import maximise
+
+    report = Reporter(progress)
+    try:
+        return maximise(
+            structure, tolerance=_SAFETY * problem.tolerance, callback=report, start=_start(structure, problem)
+        )
+    except (ValueError, FloatingPointError) as error:
+        raise SolveFailed(f"{error}; rescale the workload so that its entries lie near 1") from None
+
+
+def _start(structure: Bidiagonal | Filtered, problem: Problem) -> np.ndarray | None:
+    """Return weights to start from, unless steps are merged and no longer those of the neighbour."""
+    known = problem.start is not None and problem.start.shape == (structure.size, 1, 1)
+    return problem.start[:, 0, 0] if problem.start is not None and known else None
+
+
+def outcome_of(optimum: Optimum, tolerance: float) -> Outcome:
+    """Return how the ascent ended, by the solver's own gap."""
+    return Outcome.CONVERGED if optimum.relative_gap <= tolerance else Outcome.ROUNDING_LIMIT

@@ -1,0 +1,1 @@
+"""The best Toeplitz strategy, whole or banded, by FFT gradients."""
