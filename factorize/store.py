@@ -111,7 +111,9 @@ class Store:
         return self.manifest(digest)
 
     def revoke(self, digest: str, reason: str) -> list[Revocation]:
-        """Take a result back, and those that store further matrices beside the same C; nothing is deleted.
+        """Take a result back, those that store further matrices beside the same C, and what was rounded from them.
+
+        Nothing is deleted.
 
         From now on every address of them answers with the reason, and their spec counts as unanswered.
 
@@ -126,9 +128,11 @@ class Store:
         """
         reason = check_reason(reason)
         shared = same_claim(json.loads(self.index.manifest(digest).text))
+        manifests = list(self._manifests())
+        wrong = {manifest["digest"] for manifest in manifests if same_claim(manifest) == shared}
         found = []
-        for manifest in self._manifests():
-            if same_claim(manifest) == shared:
+        for manifest in manifests:
+            if manifest["digest"] in wrong or manifest["solver"].get("cast_from") in wrong:
                 revocation = self._revocation(manifest, reason)
                 self.record(revocation)
                 found.append(revocation)

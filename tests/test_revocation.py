@@ -12,6 +12,7 @@ from servers import LiveService, serving
 from store_cases import factorization, failing, flip, overwrite, path_of, recording, spec, toeplitz
 
 from api.settings import Settings
+from factorize.casts import cast
 from factorize.client import Service as RemoteService
 from factorize.client import fetch
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
@@ -56,6 +57,18 @@ def test_every_name_of_it_answers_with_the_reason(store):
 def test_a_tighter_answer_that_was_revoked_answers_nothing(store):
     store.revoke(store.put(factorization(tolerance=1e-9))["digest"], REASON)
     assert store.find(spec(tolerance=1e-3)) is None
+
+
+def test_what_was_rounded_from_it_is_revoked_with_it(store):
+    base = factorization(4)
+    digest = store.put(base)["digest"]
+    rounded = store.put(cast(base, "float32"))["digest"]
+    assert {each.digest for each in store.revoke(digest, REASON)} == {digest, rounded}
+    again = factorization(5)
+    other = store.put(again)["digest"]
+    alone = store.put(cast(again, "float32"))["digest"]
+    assert {each.digest for each in store.revoke(alone, REASON)} == {alone}
+    assert store.manifest(other)["digest"] == other
 
 
 def test_files_with_further_matrices_are_revoked_with_it(store):
