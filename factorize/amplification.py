@@ -23,7 +23,7 @@ from factorize.participation import MinSep, Sensitivity
 from factorize.privacy import Adjacency, Calibration
 from factorize.scalars import finite_real
 
-_GRID = 1e-3  # discretisation of the privacy loss; dp_accounting rounds it towards less privacy
+_GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy
 _LARGEST = 1e6
 _TOLERANCE = 1e-4
 
@@ -78,7 +78,8 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
         message = f"probability={probability} and compositions={compositions} must be in (0, 1] and >= 1"
         raise InvalidParameter(message, field="probability")
     low, high = 1e-2, 1.0
-    while _epsilon(high, delta, probability, compositions) > target:
+    grid = _GRID * min(1.0, target)
+    while _epsilon(high, delta, probability, compositions, grid) > target:
         low, high = high, 2 * high
         if high > _LARGEST:
             raise InvalidParameter(
@@ -87,7 +88,7 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
             )
     while high > low * (1 + _TOLERANCE):
         middle = math.sqrt(low * high)
-        if _epsilon(middle, delta, probability, compositions) <= target:
+        if _epsilon(middle, delta, probability, compositions, grid) <= target:
             high = middle
         else:
             low = middle
@@ -97,7 +98,9 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
 def amplified_epsilon(multiplier: float, delta: float, *, probability: float, compositions: int) -> float:
     """Return an epsilon that a Poisson-sampled Gaussian mechanism has at delta; see `amplified_multiplier`."""
     noise = finite_real("multiplier", multiplier, remedy="give a noise multiplier above 0")
-    return _epsilon(noise, check_delta(delta), probability, compositions)
+    check_delta(delta)
+    coarse = _epsilon(noise, delta, probability, compositions, _GRID)
+    return min(coarse, _epsilon(noise, delta, probability, compositions, _GRID * min(1.0, max(coarse, 1e-3))))
 
 
 def calibrate_amplified(
@@ -206,7 +209,7 @@ def _largest_column(strategy: Matrix) -> float:
     return single.value
 
 
-def _epsilon(multiplier: float, delta: float, probability: float, compositions: int) -> float:
+def _epsilon(multiplier: float, delta: float, probability: float, compositions: int, grid: float) -> float:
     try:
         import dp_accounting
         from dp_accounting import pld
@@ -219,6 +222,6 @@ def _epsilon(multiplier: float, delta: float, probability: float, compositions: 
     if probability < 1:
         event = dp_accounting.PoissonSampledDpEvent(probability, event)
     relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-    accountant = pld.PLDAccountant(relation, value_discretization_interval=_GRID)
+    accountant = pld.PLDAccountant(relation, value_discretization_interval=grid)
     accountant.compose(dp_accounting.SelfComposedDpEvent(event, compositions))
     return float(accountant.get_epsilon(delta))
