@@ -206,8 +206,8 @@ def _exclusive(part: Path, *, wait: bool) -> Iterator[BinaryIO]:
         with open(part, "a+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                mine = part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat())
-            except BlockingIOError:
+                mine = os.path.samestat(os.fstat(file.fileno()), part.stat())
+            except (BlockingIOError, FileNotFoundError):
                 mine = False
             if mine:
                 yield file
