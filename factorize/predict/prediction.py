@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -100,6 +101,7 @@ class Question(Frozen):
 
     about_factorization: ClassVar[bool] = False
 
+    @abstractmethod
     def answer(self, inverse: Inverse | None = None) -> Prediction:
         """Return the prediction.
 
@@ -110,7 +112,6 @@ class Question(Frozen):
             ConditionNotMet: a hypothesis of the statement fails; the message names it.
             InvalidParameter: a value is outside its range.
         """
-        raise NotImplementedError  # every question of `QUESTIONS` has its own; tests/test_predict.py sees to it
 
 
 def require(holds: bool, condition: str, remedy: str, *, field: str) -> None:
