@@ -34,6 +34,7 @@ from solvers.noise_cost import noise_cost
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 3.0, 5000, 200.0
+_FIRST_SECONDS = 60.0  # more for the first, which compiles code and finds the evidence that all share
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
 
@@ -176,7 +177,7 @@ class _Run:
         if mechanism["kind"] == "nu_toeplitz" and mechanism.get("normalization") == "columns" and self.nu is not None:
             mechanism = {**mechanism, "nu": self.nu}  # tuning again for scaled columns forms a decoder for each nu
 
-        began, last = time.monotonic(), _LATE * self.most_seconds
+        began, last = time.monotonic(), _LATE * self.most_seconds + (0.0 if self.rows else _FIRST_SECONDS)
 
         def tell(_progress: Progress | None = None) -> None:
             now = time.monotonic()
