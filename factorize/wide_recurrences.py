@@ -91,7 +91,13 @@ def fill(diagonal, transition, inputs, outputs, high, low, error):
     `sizes` carries the same products without signs. Each step loses at most (32 + 8 states) u^2 of them in its products
     and sums, and the sum over the buffers (32 + 8 buffers) u^2, u = 2^-53; what is below the normal range is less than
     the 1e-150 that is added.
+
+    Where transitions rotate, products without signs grow while those with signs do not. So a second bound is kept, and
+    the smaller one counts: what step k loses, a vector d_k of known size, reaches the entry as d_k . g_k, with
+    g_k = transition[k] ... transition[j+1] input[j]. By Cauchy and Schwarz the sum is at most the root of sum |d_k|^2,
+    which the sweep adds up, times the root of sum |g_k|^2 = input . Q input (`_reach`).
     """
+    reach = _reach(transition, inputs)
     n, groups, states = inputs.shape
     carried, stepped = np.zeros((groups, states, 2)), np.zeros((states, 2))
     sizes, after = np.zeros((groups, states)), np.zeros(states)
@@ -100,25 +106,60 @@ def fill(diagonal, transition, inputs, outputs, high, low, error):
         carried[:, :, 0] = outputs[i]
         carried[:, :, 1] = 0.0
         sizes[:, :] = np.abs(outputs[i])
+        lost = 0.0
         for j in range(i - 1, -1, -1):
-            h, rest, size = 0.0, 0.0, 0.0
+            h, rest, size, last = 0.0, 0.0, 0.0, 0.0
             for g in range(groups):
                 for b in range(states):
-                    sh, sl, after[b] = 0.0, 0.0, 0.0
+                    sh, sl, after[b], local = 0.0, 0.0, 0.0, 1e-150
                     for a in range(states):
                         th, tl = multiply(carried[g, a, 0], carried[g, a, 1], transition[j + 1, g, a, b], 0.0)
                         sh, sl = add(sh, sl, th, tl)
                         after[b] += sizes[g, a] * abs(transition[j + 1, g, a, b])
+                        local += abs(carried[g, a, 0]) * abs(transition[j + 1, g, a, b])
                     stepped[b, 0], stepped[b, 1] = sh, sl
+                    lost += ((32 + 8 * states) * 2.0**-106 * (1 + 1e-6) * local) ** 2
                 for b in range(states):
                     carried[g, b] = stepped[b]
                     sizes[g, b] = after[b] + 1e-150 if sizes[g].any() else 0.0
                     th, tl = multiply(stepped[b, 0], stepped[b, 1], inputs[j, g, b], 0.0)
                     h, rest = add(h, rest, th, tl)
                     size += sizes[g, b] * abs(inputs[j, g, b])
+                    last += abs(stepped[b, 0] * inputs[j, g, b]) + 1e-150
             high[i, j], low[i, j] = h, rest
-            roundings = (i - j) * (32 + 8 * states) + 32 + 8 * groups * states
-            error[i, j] = roundings * 2.0**-106 * (1 + 1e-6) * size
+            end = 32 + 8 * groups * states
+            unsigned = ((i - j) * (32 + 8 * states) + end) * 2.0**-106 * (1 + 1e-6) * size
+            signed = np.sqrt(lost) * (1 + 1e-6) * reach[j] + end * 2.0**-106 * (1 + 1e-6) * last
+            error[i, j] = signed if signed < unsigned or np.isnan(unsigned) else unsigned
+
+
+@numba.njit(cache=True, nogil=True)
+def _reach(transition, inputs):
+    """Return roots of sum_k |transition[k] ... transition[j+1] input[j]|^2 for every j, from above.
+
+    Q <- I + T^T Q T backwards, in double precision. Its roundings are below I / 2 in every step, which is checked, so
+    twice Q is above what it stands for, in the order of positive semidefinite matrices; infinity where they are not.
+    """
+    n, groups, states = inputs.shape
+    found = np.empty(n)
+    gram = np.zeros((groups, states, states))
+    for g in range(groups):
+        gram[g] = np.eye(states)
+    for j in range(n - 1, -1, -1):
+        total = 0.0
+        for g in range(groups):
+            feed = inputs[j, g].copy()
+            total += 2.0 * (1 + 1e-6) * (feed @ (gram[g] @ feed)) + 2.0**-40 * (feed @ feed) * np.abs(gram[g]).sum()
+        found[j] = np.sqrt(total) * (1 + 1e-6)
+        for g in range(groups):
+            block = transition[j, g].copy()
+            spread, widest = np.abs(block).sum(), np.abs(gram[g]).sum()
+            if not (states + 4) * 2.0**-50 * spread**2 * widest < 0.5:
+                found[:j] = np.inf
+                return found
+            moved = block.T.copy() @ (gram[g] @ block)
+            gram[g] = 0.5 * (moved + moved.T) + np.eye(states)
+    return found
 
 
 @numba.njit(cache=True, nogil=True)

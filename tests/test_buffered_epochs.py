@@ -205,3 +205,12 @@ def test_the_descent_crosses_a_curved_valley_and_a_wall() -> None:
     short = descend(function, np.array([-1.2, 1.0]), tolerance=1e-12, enough=0.0, most=3, report=lambda *_: None)
     assert not short.finished
     assert short.steps == 3
+
+
+def test_a_thousand_steps_keep_their_certificate() -> None:
+    """The enclosure of the entries must not grow with the steps, though the transitions rotate."""
+    spec = {"workload": {"kind": "prefix", "n": 1024}, "participation": {"kind": "fixed_epochs", "epochs": 4}}
+    found = solvers.solve(
+        parse_spec({**spec, "mechanism": {"kind": "buffered_linear", "buffers": 4}, "tolerance": 1e-2})
+    )
+    assert found.certificate.relative_gap < 0.15

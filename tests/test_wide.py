@@ -276,3 +276,21 @@ def test_entries_that_cancel_are_enclosed_and_their_selections_bounded(scaled: b
         epochs = FixedEpochs(kind="fixed_epochs", epochs=n).sensitivity(matrix)
         together = sum((sum(row, Fraction(0)) ** 2 for row in whole), Fraction(0))
         assert root_above(together) <= epochs.value <= root_above(together) * (1 + 1e-15)
+
+
+def test_entries_of_rotating_buffers_stay_enclosed_over_many_steps() -> None:
+    """Products without signs grow like 1.4^n here; the entries do not, and neither may their enclosure."""
+    n, angle = 200, np.pi / 4
+    turn = 0.999 * np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    matrix = BufferedMatrix(
+        np.ones(n), np.tile(turn, (n, 1, 1)), np.tile([0.3, 0.1], (n, 1)), np.tile([0.2, -0.4], (n, 1))
+    )
+    found = entries(matrix)
+    assert found.error.max() < 1e-28
+    exact = [[Fraction(x) for x in row] for row in turn.tolist()]
+    carried = [Fraction(0.2), Fraction(-0.4)]
+    for j in range(n - 2, -1, -1):
+        carried = [carried[0] * exact[0][b] + carried[1] * exact[1][b] for b in range(2)]
+        truth = carried[0] * Fraction(0.3) + carried[1] * Fraction(0.1)
+        distance = abs(truth - Fraction(found.high[n - 1, j]) - Fraction(found.low[n - 1, j]))
+        assert distance <= Fraction(found.error[n - 1, j]), j
