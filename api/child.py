@@ -46,10 +46,10 @@ def solve(document: dict[str, Any], url: str, out: IO[str]) -> str:
     """
     import solvers
     from api.proof import prove
-    from factorize.neighbours import nearest
     from factorize.solution import Progress
     from factorize.spec import parse_spec
-    from factorize.store import open_store
+    from factorize.storage.neighbours import nearest
+    from factorize.storage.store import open_store
 
     def report(progress: Progress) -> None:
         _say(out, {"event": "progress", **vars(progress)})

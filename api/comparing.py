@@ -18,7 +18,7 @@ from typing import Any
 from factorize.compare_request import CompareRequest, read_request
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError
-from factorize.store import Store
+from factorize.storage.store import Store
 
 Report = Callable[[int, int, str, float], None]
 """Told mechanisms done, their total, the one that runs, and seconds since the beginning."""
@@ -61,7 +61,7 @@ def comparison(request: CompareRequest, store: Store | None, report: Report) -> 
 
 def main() -> int:
     """Compare what stdin asks for; the exit status is 0 where the table was written."""
-    from factorize.store import open_store
+    from factorize.storage.store import open_store
 
     asked = json.loads(sys.stdin.readline())
     out = os.fdopen(os.dup(1), "w", encoding="ascii")

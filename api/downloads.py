@@ -1,4 +1,4 @@
-"""Files by sha256, whole or in part. Every byte comes from a buffer that was hashed (factorize/blobs.py)."""
+"""Files by sha256, whole or in part. Every byte comes from a buffer that was hashed (storage/blobs.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from starlette.responses import Response
 from api.answers import FOREVER, RunningService, digest_in, matches, not_known, stream
 from api.errors import Problem
 from api.schema import answers
-from factorize.blobs import Blob
 from factorize.errors import NotFound
+from factorize.storage.blobs import Blob
 
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)
 

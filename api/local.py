@@ -15,10 +15,10 @@ from typing import Any
 import solvers
 from api.proof import prove
 from factorize.errors import InvalidWorkload
-from factorize.neighbours import nearest
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
-from factorize.store import Store
+from factorize.storage.neighbours import nearest
+from factorize.storage.store import Store
 from factorize.workloads import UserMatrix
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.matrix import ToeplitzMatrix
 from factorize.objective import Mean, Weighted
+from factorize.structures.matrix import ToeplitzMatrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

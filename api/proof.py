@@ -123,12 +123,12 @@ def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
 
 def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
     """Return the numbers of the users' matrices that a spec names, from the store."""
-    from factorize.records import user_matrices
+    from factorize.storage.records import user_matrices
 
     needed = user_matrices(spec)
     if not needed:
         return {}
-    from factorize.store import open_store
+    from factorize.storage.store import open_store
 
     results = open_store(store, create=False)
     return {sha256: results.matrix(sha256, shape) for sha256, shape in needed}

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from api.proof import prove
-from factorize.blobs import Cache, blob_key
 from factorize.casts import cast
 from factorize.encoding import read_json
-from factorize.endless import LARGEST_ROW
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
-from factorize.layouts import DTYPES
-from factorize.records import MAX_RECORD_BYTES
 from factorize.spec import Spec
-from factorize.store import Store
+from factorize.storage.blobs import Cache, blob_key
+from factorize.storage.records import MAX_RECORD_BYTES
+from factorize.storage.store import Store
+from factorize.structures.endless import LARGEST_ROW
+from factorize.structures.layouts import DTYPES
 
 BLOCK_BYTES = 1 << 22
 _DOCUMENT_BYTES = 1 << 26

@@ -26,7 +26,7 @@ from api.settings import Settings
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidSpec, InvalidWorkload, NotFound, Revoked, Violation
 from factorize.spec import Spec, parse_spec
-from factorize.store import Store, open_store
+from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
 
 LEDGER_FILE = "jobs.sqlite"

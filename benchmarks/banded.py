@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.report import Report, at_most, duration
-from factorize.class_bounds import class_lower_bound
+from factorize.lower_bounds.class_bounds import class_lower_bound
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.state_space import StateSpace
 from solvers.banded.descent import Descent, Landscape

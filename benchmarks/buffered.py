@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 import solvers
-from factorize.buffered import BufferedMatrix
-from factorize.matrix import ColumnScaled, ToeplitzMatrix
 from factorize.spec import parse_spec
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.matrix import ColumnScaled, ToeplitzMatrix
 from solvers.buffered.optimum import optimise
 from solvers.buffered.streaming import streaming_factor
 from solvers.closed_form import strategy_coefficients

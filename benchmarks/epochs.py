@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.report import Goal, Machine, Report, at_most, duration
-from factorize.block_resolvents import nuclear_norm_below
 from factorize.certificate import certify
-from factorize.neighbours import nearest
+from factorize.lower_bounds.block_resolvents import nuclear_norm_below
 from factorize.solution import Solution
 from factorize.spec import Spec, parse_spec
-from factorize.store import open_store
+from factorize.storage.neighbours import nearest
+from factorize.storage.store import open_store
 from factorize.workloads.base import BidiagonalInverse
 from solvers import choose, solve
 from solvers.epochs import optimum as epoch_optimum

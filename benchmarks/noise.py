@@ -25,14 +25,14 @@ import numpy as np
 from benchmarks.peer import PeerMissing, python
 from benchmarks.report import Report, at_most
 from benchmarks.timing import claimed
-from factorize.banded import BandedMatrix
-from factorize.blt import BltMatrix
 from factorize.client.noise import NoiseGenerator
 from factorize.client.structures import noise_source
-from factorize.matrix import Matrix
 from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.spec import parse_spec
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.blt import BltMatrix
+from factorize.structures.matrix import Matrix
 from solvers import choose
 
 STEPS = 128

@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from factorize.fsck import fsck
-from factorize.store import Store, open_store
+from factorize.storage.fsck import fsck
+from factorize.storage.store import Store, open_store
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("power", "flips", "kills", "strace")
@@ -44,7 +44,7 @@ import os, sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]!r}
 from store_cases import factorization
 from factorize.errors import StoreError
-from factorize.store import open_store
+from factorize.storage.store import open_store
 put = factorization(4)
 open_store(sys.argv[2]).put(put)  # whatever is imported late is imported now
 try:
@@ -220,7 +220,7 @@ class Soak:
 
 
 def _dense(n: int) -> Any:
-    from factorize.matrix import DenseMatrix
+    from factorize.structures.matrix import DenseMatrix
 
     return DenseMatrix(np.tril(np.full((n, n), 0.5)) + 0.5 * np.eye(n))
 

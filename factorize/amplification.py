@@ -18,10 +18,10 @@ import numpy as np
 
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem
 from factorize.gaussian import check_delta, mu_of, rho_of
-from factorize.matrix import Matrix
+from factorize.numbers.scalars import finite_real
 from factorize.participation import MinSep, Sensitivity
 from factorize.privacy import Adjacency, Calibration
-from factorize.scalars import finite_real
+from factorize.structures.matrix import Matrix
 
 _GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy
 _LARGEST = 1e6

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from factorize.bounds import LowerBound, lower_bound
-from factorize.class_bounds import class_lower_bound
-from factorize.endless import EndlessMatrix
 from factorize.errors import CertificateError
-from factorize.matrix import Matrix, check_dense
+from factorize.lower_bounds.bounds import LowerBound, lower_bound
+from factorize.lower_bounds.class_bounds import class_lower_bound
+from factorize.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.mechanisms import Banded
 from factorize.participation import Sensitivity
-from factorize.separated_bounds import separated_lower_bound
 from factorize.solution import Outcome
 from factorize.spec import Spec
+from factorize.structures.endless import EndlessMatrix
+from factorize.structures.matrix import Matrix, check_dense
 
 RESIDUAL_LIMIT = 2.0**-40
 _BLOCK_BYTES = 2**26
@@ -128,7 +128,7 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
     Args:
         spec: canonical spec with a named mechanism.
         strategy: C, of side n.
-        dual: evidence for the lower bound (factorize/bounds.py), possibly empty.
+        dual: evidence for the lower bound (lower_bounds/bounds.py), possibly empty.
         outcome: how the solver says it stopped; decides `converged` only where no gap is judged.
 
     Raises:

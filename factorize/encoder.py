@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from factorize.matrix import Matrix
 from factorize.participation import AnyParticipation, FixedEpochs, Single
+from factorize.structures.matrix import Matrix
 from factorize.workloads import Workload
 
 LARGEST = 2048

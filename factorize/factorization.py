@@ -16,7 +16,6 @@ import numpy as np
 
 from factorize.certificate import Certificate, certify
 from factorize.encoding import canonical_json, read_json, tensor_digest
-from factorize.endless import LARGEST_ROW, EndlessMatrix
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -25,11 +24,12 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
-from factorize.layouts import DTYPES, build_matrix, describe, side
 from factorize.manifest import SCHEMA, check_manifest, manifest_digest
-from factorize.matrix import MAX_DENSE, Matrix
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
+from factorize.structures.endless import LARGEST_ROW, EndlessMatrix
+from factorize.structures.layouts import DTYPES, build_matrix, describe, side
+from factorize.structures.matrix import MAX_DENSE, Matrix
 from factorize.workloads import UserMatrix
 from factorize.workloads.base import toeplitz_rows
 

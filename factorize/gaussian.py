@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from factorize.errors import InvalidParameter
-from factorize.scalars import double_above, finite_real, root_above
+from factorize.numbers.scalars import double_above, finite_real, root_above
 
 MAX_NOISE_MULTIPLIER = 1e8
 """Above it (mu < 1e-8) a request is taken for a mistake in units."""

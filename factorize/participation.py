@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from factorize.computed_toeplitz import ComputedToeplitz
-from factorize.endless import EndlessMatrix
 from factorize.errors import CertificateError, InvalidParticipation
-from factorize.matrix import Bound, Matrix
 from factorize.model import Count, Frozen
-from factorize.rounding import UNIT, square_root_up
-from factorize.wide import Wide, of_doubles, root_above
-from factorize.wide_norms import (
+from factorize.numbers.rounding import UNIT, square_root_up
+from factorize.numbers.wide import Wide, of_doubles, root_above
+from factorize.structures.computed_toeplitz import ComputedToeplitz
+from factorize.structures.endless import EndlessMatrix
+from factorize.structures.matrix import Bound, Matrix
+from factorize.structures.wide_norms import (
     around_products,
     attained_selection,
     best_periodic,
@@ -224,7 +224,7 @@ def best_selection(values: np.ndarray, separation: int, most: int) -> float:
 
 
 def _limit(matrix: EndlessMatrix, separation: int, most: int, participation: dict[str, Any]) -> Sensitivity:
-    """Of falling coefficients, without end: the leading pattern in the limit (factorize/endless_limits.py)."""
+    """Of falling coefficients, without end: the leading pattern in the limit (structures/endless_limits.py)."""
     squared, once = matrix.squared_limit(separation, most)
     rule = "limit of column norms" if most == 1 else "monotone Toeplitz: limit of the leading pattern"
     return Sensitivity(root_above(squared), "exact" if once else "upper_bound", rule, participation)

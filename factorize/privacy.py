@@ -26,7 +26,7 @@ from factorize.gaussian import (
     noise_multiplier_for_rho,
     rho_of,
 )
-from factorize.scalars import double_above, finite_real
+from factorize.numbers.scalars import double_above, finite_real
 
 
 class Adjacency(StrEnum):

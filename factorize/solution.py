@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from factorize.matrix import Matrix
+from factorize.structures.matrix import Matrix
 
 
 class Outcome(Enum):
@@ -29,7 +29,7 @@ class Solution:
 
     Attributes:
         strategy: C, scaled as its structure defines it (dense: sensitivity 1; Toeplitz: first coefficient 1).
-        dual: evidence for the lower bound, by name without the prefix `dual.`; see factorize/bounds.py.
+        dual: evidence for the lower bound, by name without the prefix `dual.`; see lower_bounds/bounds.py.
         outcome: how the solver stopped.
         iterations: steps of its outer loop.
         class_gap: relative gap within the mechanism's own class as the solver sees it, if it has one.

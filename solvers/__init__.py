@@ -15,13 +15,13 @@ import numpy as np
 import factorize
 from factorize.errors import SolveFailed, UnsupportedProblem
 from factorize.factorization import Factorization
-from factorize.matrix import MAX_DENSE
 from factorize.mechanisms import Auto, Banded, BufferedLinear, Dense
-from factorize.neighbours import Neighbour
 from factorize.objective import MaxError
 from factorize.participation import MinSep, Single
 from factorize.solution import Outcome, Progress, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.storage.neighbours import Neighbour
+from factorize.structures.matrix import MAX_DENSE
 from factorize.workloads import UserMatrix, Workload
 from solvers import blt, closed_form, endless, fft, semidefinite, tree
 from solvers.banded import optimum as banded

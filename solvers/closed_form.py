@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from factorize.blt import BltMatrix
 from factorize.certificate import certify
-from factorize.computed_toeplitz import SMALLEST_SCALE, InverseBandedToeplitz, fading
-from factorize.matrix import MAX_DENSE, MOST_RECURSIVE, ColumnScaled, Matrix, ToeplitzMatrix
 from factorize.mechanisms import (
     AntiPgd,
     BandedInverseSquareRoot,
@@ -19,13 +16,16 @@ from factorize.mechanisms import (
     IdentityMechanism,
     NuToeplitz,
 )
-from factorize.nu_toeplitz import flushed
-from factorize.nu_toeplitz import noising_coefficients as noising_coefficients
-from factorize.nu_toeplitz import strategy_coefficients as strategy_coefficients
+from factorize.numbers.series import series_product, series_quotient
 from factorize.objective import LambdaTau
-from factorize.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.structures.blt import BltMatrix
+from factorize.structures.computed_toeplitz import SMALLEST_SCALE, InverseBandedToeplitz, fading
+from factorize.structures.matrix import MAX_DENSE, MOST_RECURSIVE, ColumnScaled, Matrix, ToeplitzMatrix
+from factorize.structures.nu_toeplitz import flushed
+from factorize.structures.nu_toeplitz import noising_coefficients as noising_coefficients
+from factorize.structures.nu_toeplitz import strategy_coefficients as strategy_coefficients
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.evidence import evidence
 from solvers.evidence import work as evidence_cost

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from factorize.amplification import calibrate_amplified
-from factorize.bounds import LowerBound
 from factorize.errors import (
     Cancelled,
     ConditionNotMet,
@@ -22,10 +21,11 @@ from factorize.errors import (
     UnsupportedProblem,
 )
 from factorize.factorization import Factorization
-from factorize.matrix import ToeplitzMatrix
+from factorize.lower_bounds.bounds import LowerBound
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solution import Progress
 from factorize.spec import Spec, parse_spec
+from factorize.structures.matrix import ToeplitzMatrix
 from solvers.candidates import left_out, mechanisms
 from solvers.comparison import Comparison, Refused, Row, ranked, recommend
 from solvers.evidence import sharing_evidence

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from factorize.bounds import LowerBound
 from factorize.certificate import Loss
+from factorize.lower_bounds.bounds import LowerBound
 from factorize.privacy import Calibration, CertifiedSensitivity
 
 _LEVEL = 1e-3  # losses closer than this are told apart by their memory

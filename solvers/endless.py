@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from factorize.blt import BltMatrix
-from factorize.endless import LARGEST_PATTERN, EndlessBlt, EndlessNuToeplitz
 from factorize.errors import SolveFailed
 from factorize.mechanisms import Blt, NuToeplitz
 from factorize.model import MAX_STEPS
 from factorize.participation import MinSep
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.structures.blt import BltMatrix
+from factorize.structures.endless import LARGEST_PATTERN, EndlessBlt, EndlessNuToeplitz
 from factorize.workloads import Prefix
 from solvers import blt
 from solvers.budget import Estimate

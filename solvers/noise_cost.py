@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.matrix import Matrix
+from factorize.structures.matrix import Matrix
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -9,11 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.matrix import DenseMatrix
 from factorize.objective import Objective
 from factorize.participation import AnyParticipation
 from factorize.solution import Progress, ProgressCallback
 from factorize.spec import Spec
+from factorize.structures.matrix import DenseMatrix
 from factorize.workloads import Workload
 
 _ULP = 2.0**-52

@@ -3,7 +3,7 @@
 Every node of the trees holds the sum of its leaves' gradients plus a Gaussian of variance 1, and a decoder adds up
 nodes so that each prefix sum comes out. The noise of the released sums has a covariance K; with its Cholesky factor
 B = chol(K) the same release is B (C g + z), C = B^-1 S, with one Gaussian for each step. For all three decoders C has
-no negative entry and is constant on the blocks of the tree, which is what factorize/tree.py stores. v_h denotes the
+no negative entry and is constant on the blocks of the tree, which is what structures/tree.py stores. v_h denotes the
 variance of the best estimate of a node of height h from the complete subtree below it: v_0 = 1,
 1 / v_h = 1 + 1 / (2 v_{h-1}).
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from factorize.mechanisms import Tree
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
-from factorize.tree import TreeMatrix, level_count
+from factorize.structures.tree import TreeMatrix, level_count
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.closed_form import WHOLE_CHECK
 from solvers.evidence import evidence
@@ -67,7 +67,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 
 def node_weights(n: int, restart: int, decoder: str) -> Array:
-    """Return the rows of C by node: diagonal, then one number for each block behind a step (factorize/tree.py).
+    """Return the rows of C by node: diagonal, then one number for each block behind a step (structures/tree.py).
 
     Args:
         n: number of steps.

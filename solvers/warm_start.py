@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.factorization import Factorization
-from factorize.neighbours import Neighbour
 from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, Single
 from factorize.spec import Spec
+from factorize.storage.neighbours import Neighbour
 
 _LAYER = 4  # a quarter of the classes at either end goes over into the neighbour's
 _LEAST = 1e-14  # of the largest weight

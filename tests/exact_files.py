@@ -12,12 +12,12 @@ from brute_force import fixed_epoch_patterns, min_sep_patterns, single_patterns
 from safetensors.numpy import save
 
 from factorize import parse_spec
-from factorize.banded import BandedMatrix
 from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.factorization import Factorization
 from factorize.manifest import manifest_digest
-from factorize.matrix import DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.solution import Outcome, Solution
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
 
 SOLVER = {"mechanism": "square_root", "version": "0", "seconds": 0.0, "environment": {}}
 

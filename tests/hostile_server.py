@@ -18,9 +18,9 @@ import numpy as np
 
 from factorize.encoding import sha256
 from factorize.factorization import Factorization
-from factorize.matrix import DenseMatrix, ToeplitzMatrix
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
+from factorize.structures.matrix import DenseMatrix, ToeplitzMatrix
 
 Fault = Callable[["Handler", int, dict[str, str], bytes], None]
 

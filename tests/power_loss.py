@@ -12,8 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from factorize.files import Files
-from factorize.objects import STAGING
+from factorize.storage.files import Files
+from factorize.storage.objects import STAGING
 
 Tree = dict[Path, bytes | None]
 """Path to content; None for a folder."""

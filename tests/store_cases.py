@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from factorize.factorization import Factorization
-from factorize.files import Files
-from factorize.matrix import DenseMatrix, Matrix, ToeplitzMatrix
-from factorize.objects import Directory
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
+from factorize.storage.files import Files
+from factorize.storage.objects import Directory
+from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
 
 OPERATIONS = [name for name in vars(Files) if not name.startswith("_")]
 

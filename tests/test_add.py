@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from api.commands.app import run
-from factorize.matrix import ToeplitzMatrix
-from factorize.store import open_store
+from factorize.storage.store import open_store
+from factorize.structures.matrix import ToeplitzMatrix
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -9,13 +9,13 @@ import pytest
 from brute_force import min_sep_patterns, sign_sensitivity
 
 from factorize import certificate as certificates
-from factorize.banded import BandedMatrix
 from factorize.certificate import certify
 from factorize.errors import InvalidStrategy
-from factorize.layouts import build_matrix
-from factorize.matrix import DenseMatrix
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.layouts import build_matrix
+from factorize.structures.matrix import DenseMatrix
 
 
 def example(n: int, bands: int, seed: int = 0) -> BandedMatrix:

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solvers
-from factorize import class_bounds, separated_bounds
-from factorize.banded import BandedMatrix
-from factorize.banded_recurrences import band_cholesky, band_product, inverse_band
 from factorize.certificate import Certificate, certify
 from factorize.errors import Cancelled, CertificateError, InvalidSpec, TooLarge, UnsupportedProblem
+from factorize.lower_bounds import class_bounds, separated_bounds
+from factorize.lower_bounds.separated_bounds import disjoint_patterns, separated_lower_bound
 from factorize.mechanisms import Banded
 from factorize.participation import MinSep
-from factorize.separated_bounds import disjoint_patterns, separated_lower_bound
 from factorize.solution import Outcome, Progress, Solution
 from factorize.spec import Spec, parse_spec
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.banded_recurrences import band_cholesky, band_product, inverse_band
 from factorize.workloads.matrix import from_array
 from solvers.banded import optimum as banded
 from solvers.banded.descent import Landscape

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_cases import failing, flip, overwrite
 
-from factorize import blobs as blobs_module
-from factorize.blobs import CHUNK_BYTES, Blobs, Cache, blob_key
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
-from factorize.objects import Directory, FileReader
+from factorize.storage import blobs as blobs_module
+from factorize.storage.blobs import CHUNK_BYTES, Blobs, Cache, blob_key
+from factorize.storage.objects import Directory, FileReader
 
 SMALL = 64
 

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factorize import block_resolvents, bounds, parse_spec
-from factorize.block_resolvents import nuclear_norm_below
-from factorize.bounds import BLOCK_RESOLVENT_RULE, DENSE_RULE, lower_bound
+from factorize import parse_spec
 from factorize.errors import CertificateError
+from factorize.lower_bounds import block_resolvents, bounds
+from factorize.lower_bounds.block_resolvents import nuclear_norm_below
+from factorize.lower_bounds.bounds import BLOCK_RESOLVENT_RULE, DENSE_RULE, lower_bound
 from factorize.workloads.base import BidiagonalInverse
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import solvers
 from factorize import load, parse_spec
-from factorize.blt import BltMatrix
 from factorize.certificate import certify
 from factorize.errors import Cancelled, InvalidStrategy, UnsupportedProblem
-from factorize.layouts import build_matrix
-from factorize.matrix import ColumnScaled
 from factorize.solution import Outcome
+from factorize.structures.blt import BltMatrix
+from factorize.structures.layouts import build_matrix
+from factorize.structures.matrix import ColumnScaled
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions
 from solvers.blt.parameters import Alternating

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize import certificate as certificates
-from factorize import resolvents
-from factorize.buffered import BufferedMatrix
 from factorize.certificate import certify
 from factorize.errors import InvalidStrategy
-from factorize.layouts import build_matrix
-from factorize.matrix import DenseMatrix
+from factorize.lower_bounds import resolvents
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.layouts import build_matrix
+from factorize.structures.matrix import DenseMatrix
 from factorize.workloads.base import BidiagonalInverse
 
 LAYOUTS = [("buffered", (3,), 3), ("state_space", (3, 3), 3), ("state_space", (2, 2, 2), 4)]
@@ -145,7 +145,7 @@ def test_the_resolvent_bound_in_exact_arithmetic() -> None:
     """One trace against rational elimination, its error within the bound that it states."""
     from fractions import Fraction
 
-    from factorize.recurrences import resolvent_trace
+    from factorize.structures.recurrences import resolvent_trace
 
     p, q, v, shift = np.array([1.5, 0.7, 2.0]), np.array([0.0, 1.1, 0.3]), np.array([0.2, 1.7, 0.9]), 0.37
     g = [
@@ -185,7 +185,7 @@ def test_large_problems_are_certified_without_an_array() -> None:
     certificate = certify(spec, matrix, {"weights": np.ones(n)}, outcome=Outcome.CONVERGED)
     column = np.concatenate([[1.0], 0.1 * 0.99 ** np.arange(1, n)])
     # C is Toeplitz here: the same losses from the Toeplitz route.
-    from factorize.matrix import ToeplitzMatrix
+    from factorize.structures.matrix import ToeplitzMatrix
 
     toeplitz = certify(spec, ToeplitzMatrix(column, n), {}, outcome=Outcome.CONVERGED)
     assert certificate.loss.objective == pytest.approx(toeplitz.loss.objective, rel=1e-9)

@@ -19,10 +19,10 @@ from factorize.client import load as load_factors
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.exact import check_factor_file
 from factorize.factorization import Factorization
-from factorize.fsck import fsck
-from factorize.matrix import DenseMatrix
 from factorize.solution import Outcome, Solution
-from factorize.store import open_store
+from factorize.storage.fsck import fsck
+from factorize.storage.store import open_store
+from factorize.structures.matrix import DenseMatrix
 
 SPECS: list[dict[str, Any]] = [
     {"workload": {"kind": "prefix", "n": 24}},

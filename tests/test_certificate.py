@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solvers
-from factorize.bounds import lower_bound
 from factorize.certificate import Certificate, certify
 from factorize.errors import CertificateError, TooLarge
-from factorize.matrix import ColumnScaled, DenseMatrix, ToeplitzMatrix
+from factorize.lower_bounds.bounds import lower_bound
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
+from factorize.structures.matrix import ColumnScaled, DenseMatrix, ToeplitzMatrix
 
 
 def spec(workload: dict[str, Any], **parts: Any) -> Spec:

@@ -10,16 +10,16 @@ from numpy.testing import assert_allclose
 
 import solvers
 from factorize.client.structures import Streamable, noise_source
-from factorize.computed_toeplitz import InverseBandedToeplitz
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import check_factor_file
 from factorize.exact.renewal import read
 from factorize.exact.sensitivity import squared_sensitivity
 from factorize.exact.strategy import Strategy
-from factorize.matrix import ToeplitzMatrix
-from factorize.nu_toeplitz import noising_coefficients
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import parse_spec
+from factorize.structures.computed_toeplitz import InverseBandedToeplitz
+from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.nu_toeplitz import noising_coefficients
 
 PARTICIPATIONS = [
     Single(),

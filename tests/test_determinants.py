@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from factorize import determinants
-from factorize.composition import composed
-from factorize.double_double import add, multiply, reciprocal, root
-from factorize.filter_recurrences import log_determinant, reach
+from factorize.lower_bounds import determinants
+from factorize.lower_bounds.composition import composed
+from factorize.lower_bounds.filter_recurrences import log_determinant, reach
+from factorize.numbers.double_double import add, multiply, reciprocal, root
 from factorize.objective import MaxError
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.state_space import StateSpace
@@ -157,7 +157,7 @@ def test_reach_is_above_the_norms_that_it_stands_for() -> None:
 
 
 def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
-    from factorize.bounds import DETERMINANT_RULE, MAX_DETERMINANT_RULE, lower_bound
+    from factorize.lower_bounds.bounds import DETERMINANT_RULE, MAX_DETERMINANT_RULE, lower_bound
     from solvers.single.momentum import solve
 
     n = 9000

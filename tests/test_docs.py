@@ -10,7 +10,7 @@ import pytest
 
 import factorize
 from factorize import errors, mechanisms, objective, participation
-from factorize.layouts import _BUILDERS
+from factorize.structures.layouts import _BUILDERS
 from factorize.workloads import KINDS
 from factorize.workloads.schedules import Named
 

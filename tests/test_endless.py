@@ -14,8 +14,6 @@ from api.commands.text import describe_certificate
 from api.results import Results
 from factorize import load
 from factorize.client import load as client_load
-from factorize.endless import LARGEST_ROW, EndlessBlt, EndlessNuToeplitz
-from factorize.endless_limits import elliptic_column, geometric_pattern
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -29,11 +27,13 @@ from factorize.errors import (
 from factorize.exact import Report, check_factor_file
 from factorize.exact.endless import limit
 from factorize.factorization import Factorization, compare
-from factorize.layouts import build_matrix
 from factorize.manifest import ENDLESS, manifest_digest
 from factorize.participation import MinSep, Single
 from factorize.spec import Spec, parse_spec
-from factorize.store import open_store
+from factorize.storage.store import open_store
+from factorize.structures.endless import LARGEST_ROW, EndlessBlt, EndlessNuToeplitz
+from factorize.structures.endless_limits import elliptic_column, geometric_pattern
+from factorize.structures.layouts import build_matrix
 from solvers import choose, estimate, solve
 from solvers import compare as compare_mechanisms
 

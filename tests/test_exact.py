@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 import solvers
 from factorize import parse_spec
-from factorize.banded import BandedMatrix
-from factorize.buffered import BufferedMatrix
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -42,8 +40,10 @@ from factorize.exact.sensitivity import square_root_down, square_root_up, square
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import toeplitz_column, workload_numbers
 from factorize.factorization import Factorization
-from factorize.matrix import Matrix, ToeplitzMatrix
 from factorize.solution import Outcome, Solution
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.matrix import Matrix, ToeplitzMatrix
 from factorize.workloads import UserMatrix
 
 N = 12

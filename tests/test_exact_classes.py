@@ -11,14 +11,14 @@ from exact_files import SOLVER, parts, sealed
 
 import solvers
 from factorize import parse_spec
-from factorize.banded import BandedMatrix
 from factorize.exact import Report, check_factor_file, classes
 from factorize.exact.intervals import NotEnclosed
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import toeplitz_column, workload_numbers
 from factorize.factorization import Factorization
-from factorize.matrix import Matrix, ToeplitzMatrix
 from factorize.solution import Outcome, Solution
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.matrix import Matrix, ToeplitzMatrix
 
 N = 12
 WORKLOADS: dict[str, dict[str, Any]] = {

@@ -17,9 +17,9 @@ from factorize import load
 from factorize.encoding import json_digest, sha256
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, TooLarge
 from factorize.factorization import Factorization, from_tensors, manifest_digest
-from factorize.matrix import DenseMatrix, ToeplitzMatrix
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
+from factorize.structures.matrix import DenseMatrix, ToeplitzMatrix
 
 SOLVER = {"mechanism": "dense", "version": "0", "seconds": 0.5, "environment": {"cpus": 2}}
 

@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from store_cases import OPERATIONS, ShortWrites, failing, recording
 
-from factorize import files as files_module
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.files import Files
-from factorize.objects import Directory, make_root
+from factorize.storage import files as files_module
+from factorize.storage.files import Files
+from factorize.storage.objects import Directory, make_root
 
 FILES = Files()
 
@@ -103,8 +103,8 @@ def test_a_library_that_meets_a_full_disk_says_so(tmp_path):
         "from pathlib import Path\n"
         "import numpy as np\n"
         "from safetensors.numpy import save_file\n"
-        "from factorize.files import Files\n"
-        "from factorize.objects import Directory\n"
+        "from factorize.storage.files import Files\n"
+        "from factorize.storage.objects import Directory\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
         "directory = Directory(Path(sys.argv[1]))\n"

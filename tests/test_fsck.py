@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from store_cases import factorization, flip, overwrite, path_of, spec, toeplitz
 
-from factorize.blobs import CHUNK_BYTES, blob_key
 from factorize.errors import StoreUnavailable
-from factorize.files import Files
-from factorize.fsck import ERRORS, KINDS, fsck
 from factorize.manifest import StoredFile
-from factorize.records import SpecEntry, family_key, manifest_key, seal, spec_key
-from factorize.store import Store, open_store
+from factorize.storage.blobs import CHUNK_BYTES, blob_key
+from factorize.storage.files import Files
+from factorize.storage.fsck import ERRORS, KINDS, fsck
+from factorize.storage.records import SpecEntry, family_key, manifest_key, seal, spec_key
+from factorize.storage.store import Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
 PUT = factorization(of=spec(workload={"kind": "matrix", "rows": LOWER}))

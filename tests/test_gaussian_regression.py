@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize.asymptotic import limiting_sensitivity_squared
 from factorize.predict import ask
+from factorize.predict.asymptotic import limiting_sensitivity_squared
 
 VALUES, CHANCES = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)
 """Gauss and Hermite: moments 0 to 5 of a standard normal variable."""

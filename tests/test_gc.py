@@ -14,15 +14,15 @@ import pytest
 from command_line import CommandLine
 from store_cases import factorization, failing, flip, path_of, recording, spec, toeplitz
 
-from factorize.blobs import blob_key
 from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
-from factorize.files import Files
-from factorize.fsck import fsck
-from factorize.gc import GRACE_SECONDS, Removed, gc
 from factorize.manifest import StoredFile
-from factorize.objects import STAGING
-from factorize.records import manifest_key, seal
-from factorize.store import Store, open_store
+from factorize.storage.blobs import blob_key
+from factorize.storage.files import Files
+from factorize.storage.fsck import fsck
+from factorize.storage.gc import GRACE_SECONDS, Removed, gc
+from factorize.storage.objects import STAGING
+from factorize.storage.records import manifest_key, seal
+from factorize.storage.store import Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
 DAY = 86_400.0

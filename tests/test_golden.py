@@ -16,7 +16,7 @@ from factorize import load
 from factorize.encoding import json_digest
 from factorize.exact import check_factor_file
 from factorize.manifest import manifest_digest
-from factorize.store import open_store
+from factorize.storage.store import open_store
 
 FILES = sorted(HERE.glob("*/*.safetensors"))
 LARGEST = 300_000

@@ -19,7 +19,7 @@ from factorize.client.cache import default_folder
 from factorize.client.engines import RowSums, Streaming
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, ServiceUnreachable, StoreUnavailable
 from factorize.privacy import PrivacyTarget
-from factorize.store import open_store
+from factorize.storage.store import open_store
 
 N = 40
 SPEC = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "square_root"}}

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.errors import InvalidStrategy, TooLarge
-from factorize.layouts import build_matrix
-from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix, check_dense
-from factorize.series import _fft_quotient, series_product, series_product_rows, series_quotient
+from factorize.numbers.series import _fft_quotient, series_product, series_product_rows, series_quotient
+from factorize.structures.layouts import build_matrix
+from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix, check_dense
 
 N = 9
 

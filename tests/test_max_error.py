@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import solvers
-from factorize.bounds import MAX_RESOLVENT_RULE, MAX_RULE, lower_bound
 from factorize.errors import Cancelled, CertificateError, UnsupportedProblem
 from factorize.factorization import Factorization
+from factorize.lower_bounds.bounds import MAX_RESOLVENT_RULE, MAX_RULE, lower_bound
 from factorize.spec import Spec, parse_spec
 from solvers.problem import Problem, Reporter
 from solvers.single import max_error

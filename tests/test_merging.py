@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import solvers
-from factorize.bounds import RESOLVENT_RULE
-from factorize.resolvents import nuclear_norm_of_recursion_below
+from factorize.lower_bounds.bounds import RESOLVENT_RULE
+from factorize.lower_bounds.resolvents import nuclear_norm_of_recursion_below
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.base import FirstOrder
 from solvers.problem import Problem

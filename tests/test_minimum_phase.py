@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize.asymptotic import distance_squared, quadratic_power
 from factorize.errors import SolveFailed
+from factorize.predict.asymptotic import distance_squared, quadratic_power
 from solvers.closed_form import noising_coefficients, strategy_coefficients
 from solvers.frequency.minimum_phase import minimum_phase
 

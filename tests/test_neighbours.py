@@ -12,14 +12,14 @@ import pytest
 
 import solvers
 from api import child, local
-from factorize import neighbours
-from factorize.blobs import blob_key
 from factorize.errors import SolveFailed, StoreUnavailable
 from factorize.factorization import Factorization
-from factorize.neighbours import Neighbour, nearest, stored_dual
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
-from factorize.store import Store, open_store
+from factorize.storage import neighbours
+from factorize.storage.blobs import blob_key
+from factorize.storage.neighbours import Neighbour, nearest, stored_dual
+from factorize.storage.store import Store, open_store
 
 MOMENTUM = {"kind": "momentum", "momentum": 0.9}
 

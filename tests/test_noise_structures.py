@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 from test_noise import statistic
 
-from factorize.banded import BandedMatrix
-from factorize.blt import BltMatrix
-from factorize.buffered import BufferedMatrix
 from factorize.client import NoiseGenerator, even_shard
 from factorize.client.engines import Streaming
 from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, canary, pieces
 from factorize.client.recurrences import Recurrence, Scaled
 from factorize.client.structures import ComputedRows, Streamable, noise_source
-from factorize.computed_toeplitz import InverseBandedToeplitz
 from factorize.errors import CorruptObject, InvalidParameter
-from factorize.layouts import _BUILDERS
-from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.tree import TreeMatrix, level_count
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.blt import BltMatrix
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.computed_toeplitz import InverseBandedToeplitz
+from factorize.structures.layouts import _BUILDERS
+from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.tree import TreeMatrix, level_count
 
 N, D = 20, 40_000
 SIGMA = 1.7

@@ -6,7 +6,7 @@ import pytest
 import solvers
 from factorize import parse_spec
 from factorize.errors import TooLarge
-from factorize.matrix import ColumnScaled, ToeplitzMatrix
+from factorize.structures.matrix import ColumnScaled, ToeplitzMatrix
 
 MECHANISMS = [
     {"kind": "square_root"},

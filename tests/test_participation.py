@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from factorize.errors import InvalidParticipation
-from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.participation import FixedEpochs, MinSep, Single, best_selection
+from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 
 CLOSE = 1 + 1e-11
 entries = st.floats(-2, 2, allow_subnormal=False)

@@ -12,9 +12,9 @@ import pytest
 from api.plot import bound_per_query, draw, error_curve, image_of, save_picture, summary, title
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
-from factorize.matrix import DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
+from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -20,9 +20,9 @@ from api import child
 from api.proof import inspect, prove
 from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
 from factorize.manifest import manifest_digest
-from factorize.objects import STAGING
 from factorize.spec import parse_spec
-from factorize.store import Store, open_store
+from factorize.storage.objects import STAGING
+from factorize.storage.store import Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
 

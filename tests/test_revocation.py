@@ -16,11 +16,11 @@ from factorize.casts import cast
 from factorize.client import Service as RemoteService
 from factorize.client import fetch
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
-from factorize.fsck import fsck
 from factorize.manifest import StoredFile
-from factorize.records import seal
-from factorize.revocation import REVOKED, revocation_key
-from factorize.store import Store, open_store
+from factorize.storage.fsck import fsck
+from factorize.storage.records import seal
+from factorize.storage.revocation import REVOKED, revocation_key
+from factorize.storage.store import Store, open_store
 
 REASON = "sensitivity understated for more than 8 epochs"
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize.rounding import square_root_up, sum_of_squares_up
+from factorize.numbers.rounding import square_root_up, sum_of_squares_up
 
 moderate = st.floats(-1e100, 1e100, allow_nan=False)
 

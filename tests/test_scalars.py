@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.errors import InvalidParameter
-from factorize.scalars import double_above, finite_real, root_above
+from factorize.numbers.scalars import double_above, finite_real, root_above
 
 EXACT = st.fractions(min_value=Fraction(1, 10**30), max_value=10**30)
 

@@ -19,7 +19,6 @@ from api.job import Job
 from api.results import Result, read_names
 from api.service import Service
 from api.settings import Settings
-from factorize.blobs import blob_key
 from factorize.errors import (
     InvalidParameter,
     InvalidSpec,
@@ -29,7 +28,8 @@ from factorize.errors import (
     UnsupportedProblem,
 )
 from factorize.spec import parse_spec
-from factorize.store import open_store
+from factorize.storage.blobs import blob_key
+from factorize.storage.store import open_store
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 7}, "mechanism": {"kind": "square_root"}}
 

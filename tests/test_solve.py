@@ -21,8 +21,8 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
-from factorize.matrix import DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.solution import Outcome, Solution
+from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
 from solvers import budget
 
 

@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import solve_discrete_lyapunov
 
-from factorize.asymptotic import (
+from factorize.errors import ConditionNotMet, SolveFailed
+from factorize.factorization import Factorization
+from factorize.numbers.series import series_product
+from factorize.predict.asymptotic import (
     circle_integral,
     circle_mean,
     distance_squared,
@@ -20,9 +23,6 @@ from factorize.asymptotic import (
     stationary_losses,
     warped_grid,
 )
-from factorize.errors import ConditionNotMet, SolveFailed
-from factorize.factorization import Factorization
-from factorize.series import series_product
 from factorize.solution import Outcome, Progress
 from factorize.spec import Spec, parse_spec
 from solvers.closed_form import strategy_coefficients

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from store_cases import factorization, flip, overwrite, path_of, spec, toeplitz
 
-from factorize import store as store_module
-from factorize.blobs import Blobs, blob_key
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, NotFound, StoreUnavailable
-from factorize.fsck import fsck
-from factorize.index import Index
 from factorize.manifest import StoredFile, manifest_digest
-from factorize.records import SpecEntry, manifest_key, seal, spec_key
 from factorize.spec import parse_spec
-from factorize.store import MARKER, QUARANTINE, Store, open_store
+from factorize.storage import store as store_module
+from factorize.storage.blobs import Blobs, blob_key
+from factorize.storage.fsck import fsck
+from factorize.storage.index import Index
+from factorize.storage.records import SpecEntry, manifest_key, seal, spec_key
+from factorize.storage.store import MARKER, QUARANTINE, Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
 
@@ -97,7 +97,9 @@ def test_a_store_of_another_format_is_left_alone(tmp_path):
 
 def test_importing_the_store_loads_nothing_heavy():
     heavy = ["scipy", "numba", "cvxpy", "safetensors", "fastapi", "distributed", "sqlalchemy", "matplotlib"]
-    code = f"import sys, factorize.store, factorize.fsck; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        f"import sys, factorize.storage.store, factorize.storage.fsck; print([m for m in {heavy} if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -379,7 +381,7 @@ def test_processes_that_race_agree(tmp_path):
     code = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
         "from store_cases import factorization, toeplitz\n"
-        "from factorize.store import open_store\n"
+        "from factorize.storage.store import open_store\n"
         "import os\n"
         "puts = [factorization(n, strategy=toeplitz(n, decay=d)) for n in (3, 4) for d in (0.1, 0.2, 0.3, 0.4)]\n"
         "print('ready', flush=True); sys.stdin.readline()\n"

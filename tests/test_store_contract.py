@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from store_cases import factorization, spec, toeplitz
 
-from factorize.blobs import CHUNK_BYTES
 from factorize.encoding import json_digest, raw_bytes
 from factorize.errors import InvalidParameter, InvalidWorkload, NotFound
 from factorize.factorization import load
-from factorize.fsck import fsck
 from factorize.manifest import manifest_digest
-from factorize.store import Store, open_store
+from factorize.storage.blobs import CHUNK_BYTES
+from factorize.storage.fsck import fsck
+from factorize.storage.store import Store, open_store
 
 Opener = Callable[[], Store]
 LOWER = [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [0.5, 0.0, 1.0]]

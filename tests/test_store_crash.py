@@ -19,11 +19,11 @@ from power_loss import MemoryFiles, Moment, PowerModel, Tree, survivors, togethe
 from store_cases import factorization, failing, recording, spec, toeplitz
 
 from factorize.errors import NotFound, Revoked, StoreUnavailable
-from factorize.files import Files
-from factorize.fsck import fsck
-from factorize.gc import gc
-from factorize.objects import STAGING
-from factorize.store import MARKER, Store, open_store
+from factorize.storage.files import Files
+from factorize.storage.fsck import fsck
+from factorize.storage.gc import gc
+from factorize.storage.objects import STAGING
+from factorize.storage.store import MARKER, Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
 
@@ -131,7 +131,7 @@ sys.path[:0] = sys.argv[3:]
 from pathlib import Path
 from store_cases import killing
 from test_store_crash import ACTIONS
-from factorize.store import open_store
+from factorize.storage.store import open_store
 import safetensors.numpy
 os.fsync = lambda descriptor: None
 home = Path(sys.argv[1])

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, feasible, quiet, solved, spec
 
-from factorize import toeplitz_bounds
 from factorize.certificate import certify
-from factorize.class_bounds import class_lower_bound
 from factorize.errors import CertificateError
-from factorize.matrix import ToeplitzMatrix
+from factorize.lower_bounds import toeplitz_bounds
+from factorize.lower_bounds.class_bounds import class_lower_bound
 from factorize.solution import Outcome
 from factorize.spec import Spec
+from factorize.structures.matrix import ToeplitzMatrix
 from factorize.workloads.base import toeplitz_rows
 from solvers.problem import Problem, Reporter
 from solvers.toeplitz import optimum as toeplitz

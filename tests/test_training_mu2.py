@@ -10,10 +10,10 @@ import pytest
 from training_cases import nothing, unit_door
 
 from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
-from factorize.matrix import ToeplitzMatrix
+from factorize.numbers.series import series_quotient
 from factorize.privacy import PrivacyTarget
-from factorize.series import series_quotient
 from factorize.spec import parse_spec
+from factorize.structures.matrix import ToeplitzMatrix
 from factorize.training import (
     DIFFERENCED,
     Ball,

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import solvers
-from factorize import load, parse_spec, tree_participation
+from factorize import load, parse_spec
 from factorize.errors import CorruptObject, InvalidStrategy, UnsupportedProblem
 from factorize.exact import check_factor_file
-from factorize.layouts import build_matrix
 from factorize.participation import FixedEpochs, MinSep, Single
-from factorize.tree import LARGEST_WHOLE, TreeMatrix
+from factorize.structures import tree_participation
+from factorize.structures.layouts import build_matrix
+from factorize.structures.tree import LARGEST_WHOLE, TreeMatrix
 from solvers.tree import node_weights
 
 DECODERS = ("online", "honaker_online", "honaker_full")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.linalg import solve_triangular
 
-from factorize.triangular import lower_inverse, right_solve
+from factorize.structures.triangular import lower_inverse, right_solve
 
 SIZES = [1, 5, 64, 65, 255, 256, 257, 600]
 

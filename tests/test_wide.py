@@ -11,13 +11,13 @@ from exact_files import gram_in_fractions, strategy_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize.buffered import BufferedMatrix
 from factorize.errors import CertificateError
-from factorize.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.numbers.wide import Wide, largest, of_doubles, product, root_above, running_sums, squares, sum_above
 from factorize.participation import FixedEpochs, MinSep, Single
-from factorize.tree import TreeMatrix
-from factorize.wide import Wide, largest, of_doubles, product, root_above, running_sums, squares, sum_above
-from factorize.wide_norms import (
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.tree import TreeMatrix
+from factorize.structures.wide_norms import (
     attained_selection,
     best_periodic,
     best_separated,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from factorize.factorization import Factorization
-    from factorize.matrix import Matrix
     from factorize.spec import Spec
+    from factorize.structures.matrix import Matrix
 
 StrategyArgument = Annotated[
     Path, typer.Argument(metavar="C.npy", help="The matrix: .npy or .safetensors.", show_default=False)
@@ -64,7 +64,7 @@ def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
     from factorize.factorization import Factorization
     from factorize.mechanisms import Added
     from factorize.solution import Outcome, Solution
-    from factorize.store import Store
+    from factorize.storage.store import Store
 
     assert isinstance(results, Store)
     if array.shape != (asked.workload.n, asked.workload.n):
@@ -77,7 +77,7 @@ def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
 
 def _structured(array: np.ndarray) -> Matrix:
     """Keep a Toeplitz matrix as its column, whose sensitivity has sharper rules."""
-    from factorize.matrix import DenseMatrix, ToeplitzMatrix, check_strategy
+    from factorize.structures.matrix import DenseMatrix, ToeplitzMatrix, check_strategy
 
     checked = check_strategy(array)
     if len(checked) > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():

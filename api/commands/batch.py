@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from api.batch import Entry
     from api.local import Plan
     from api.terminal import Display
-    from factorize.store import Store
+    from factorize.storage.store import Store
 
 List = Annotated[
     Path, typer.Argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.", show_default=False)

@@ -13,7 +13,7 @@ from api.exits import ExitCode
 from api.terminal import OutputForm, display, emit
 
 if TYPE_CHECKING:
-    from factorize.fsck import Report
+    from factorize.storage.fsck import Report
 
 Repair = Annotated[
     bool, typer.Option("--repair", help="Move damaged objects to quarantine and write missing entries anew.")
@@ -26,7 +26,7 @@ def fsck(repair: Repair = False, store: StoreUrl = None, output: Output = Output
 
     Exits with 4 where something is damaged and was not repaired.
     """
-    from factorize.fsck import fsck as check
+    from factorize.storage.fsck import fsck as check
 
     results = open_results(store, create=False)
     with display() as shown:

@@ -12,7 +12,7 @@ from api.commands.sources import open_results
 from api.terminal import OutputForm, emit
 
 if TYPE_CHECKING:
-    from factorize.gc import Removed
+    from factorize.storage.gc import Removed
 
 Grace = Annotated[
     float | None,
@@ -46,8 +46,8 @@ def gc(
 
     Nothing else that a result needs is ever removed. Others may go on using the store meanwhile.
     """
-    from factorize.gc import GRACE_SECONDS
-    from factorize.gc import gc as collect
+    from factorize.storage.gc import GRACE_SECONDS
+    from factorize.storage.gc import gc as collect
 
     before = None if retention is None else datetime.now(UTC) - timedelta(days=retention)
     results = open_results(store, create=False)

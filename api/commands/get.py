@@ -17,7 +17,7 @@ from factorize.errors import NotFound
 if TYPE_CHECKING:
     from api.terminal import Display
     from factorize.client.events import Event
-    from factorize.store import Store
+    from factorize.storage.store import Store
 
 Source = Annotated[
     str,

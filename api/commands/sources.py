@@ -15,7 +15,7 @@ from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 if TYPE_CHECKING:
     from factorize.factorization import Factorization, MatrixName
     from factorize.spec import Spec
-    from factorize.store import Store
+    from factorize.storage.store import Store
 
 MAX_SPEC_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +33,7 @@ def open_results(url: str | None, *, create: bool) -> Store:
         InvalidParameter: it cannot be opened.
     """
     from api.settings import load_settings
-    from factorize.store import open_store
+    from factorize.storage.store import open_store
 
     place = load_settings(store=url).store
     try:
@@ -116,7 +116,7 @@ def open_target(target: str, store: str | None) -> Factorization:
 
 def _load_file(path: Path, store: str | None) -> Factorization:
     from factorize.factorization import load
-    from factorize.records import user_matrices
+    from factorize.storage.records import user_matrices
 
     loaded = load(path)
     needed = list(user_matrices(loaded.manifest["spec"]))

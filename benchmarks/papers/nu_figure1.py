@@ -8,8 +8,8 @@ import numpy as np
 
 from api.views import last_step, spectrum
 from benchmarks.papers.comparison import Comparison
-from factorize.asymptotic import distance_squared, limiting_sensitivity_squared, mean_estimation
 from factorize.factorization import Factorization
+from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, mean_estimation
 from factorize.predict.quadratic import Quadratic
 from factorize.spec import parse_spec
 from solvers import solve

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers.comparison import Comparison, mean_and_error
-from factorize.asymptotic import limiting_sensitivity_squared
 from factorize.predict import ask
+from factorize.predict.asymptotic import limiting_sensitivity_squared
 
 TITLE = "Choquette-Choo et al. 2024, Figure 2: linear regression, d = 128, eigenvalues 1/k, learning rate 0.02"
 

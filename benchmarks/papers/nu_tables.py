@@ -16,8 +16,8 @@ from scipy.optimize import minimize_scalar
 
 from api.views import state_vectors
 from benchmarks.papers.comparison import Comparison
-from factorize.asymptotic import circle_integral, limiting_sensitivity_squared
 from factorize.factorization import Factorization
+from factorize.predict.asymptotic import circle_integral, limiting_sensitivity_squared
 from factorize.predict.quadratic import Quadratic
 from factorize.spec import parse_spec
 from solvers import solve

@@ -14,9 +14,9 @@ from scipy.linalg import solve_triangular, toeplitz
 
 from benchmarks.papers.comparison import Comparison
 from factorize.factorization import Factorization
-from factorize.matrix import DenseMatrix, ToeplitzMatrix
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import parse_spec
+from factorize.structures.matrix import DenseMatrix, ToeplitzMatrix
 from solvers import solve
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions

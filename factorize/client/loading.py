@@ -134,7 +134,7 @@ def _from_store(
 ) -> tuple[Path, dict[str, Any]] | None:
     """Copy the file out of a store, which hashes what it gives."""
     from factorize.spec import parse_spec
-    from factorize.store import open_store
+    from factorize.storage.store import open_store
 
     opened = open_store(store, create=False)
     if is_digest(source):

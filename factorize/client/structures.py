@@ -20,8 +20,8 @@ from factorize.client.recurrences import (
     Tree,
 )
 from factorize.errors import CorruptObject, UnsupportedProblem
-from factorize.series import series_quotient
-from factorize.triangular import lower_inverse
+from factorize.numbers.series import series_quotient
+from factorize.structures.triangular import lower_inverse
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -1,7 +1,7 @@
 """The lower bound over all strategy matrices, from the stored evidence, rounded down throughout.
 
-For F from the evidence and any matrix Q, objective >= scale * (tr(Q^T W A F) / |Q|_2)^2 / cost(F) (see
-factorize/bounds.py for cost and scale). Q is the polar factor that an SVD finds in floating point, cut to a grid; its
+For F from the evidence and any matrix Q, objective >= scale * (tr(Q^T W A F) / |Q|_2)^2 / cost(F) (cost and scale:
+lower_bounds/bounds.py). Q is the polar factor that an SVD finds in floating point, cut to a grid; its
 trace and Q^T Q - I are then computed without rounding: a wrong SVD gives a weaker bound and never a false one.
 """
 

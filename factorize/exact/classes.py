@@ -5,7 +5,7 @@ M = T^T T and any Q. Y is zero outside the band and at most 1 inside, so tr(F F^
 its absolute entries in the band. F is near the root of W = X^-1 M X^-1 without its entries in the band, which the
 optimum makes zero. Sums and products are computed without rounding; F and Q may be wrong and only weaken the bound.
 
-Toeplitz. sum_t l_t a_t = b^T H c <= s sqrt(E S) with H_ij = l_{i+j} (factorize/toeplitz_bounds.py has the notation).
+Toeplitz. sum_t l_t a_t = b^T H c <= s sqrt(E S) with H_ij = l_{i+j} (lower_bounds/toeplitz_bounds.py has the notation).
 For l >= 0 and any x > 0, s^2 <= max_j (M^-1 H^T W^-1 H x)_j / x_j (Collatz and Wielandt), by exact products of series.
 For other l, a guess t of s^2 and a triangle R: t M - H^T W^-1 H = R^T R + D >= -|D|_F, so s^2 <= t + |D|_F / min_j m_j.
 """

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from factorize import asymptotic
 from factorize.model import Frozen, NonNegative, Positive
+from factorize.predict import asymptotic
 from factorize.predict.prediction import Question
 
 OpenUnit = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from factorize import asymptotic
 from factorize.model import Count, NonNegative, Positive
+from factorize.predict import asymptotic
 from factorize.predict.filters import (
     NOT_PRIVATE,
     STATIONARY,

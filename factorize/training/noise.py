@@ -107,8 +107,8 @@ def filtered_sensitivity(
         steps: n.
         participation: in the contract's JSON form.
     """
-    from factorize.matrix import ToeplitzMatrix
     from factorize.spec import parse_spec
+    from factorize.structures.matrix import ToeplitzMatrix
 
     asked = parse_spec({"workload": {"kind": "identity", "n": steps}, "participation": dict(participation)})
     return asked.participation.sensitivity(ToeplitzMatrix(_strategy_column(inverse, steps), steps))

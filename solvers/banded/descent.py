@@ -5,7 +5,7 @@ Limited-memory BFGS (limited_memory.py) with an approximate inverse of the secon
 workload that is a recursion with few states. A step that leaves the positive definite matrices is shortened: the
 factorization finds out, the loss alone would not.
 
-What ends the search is the bound that the certificate will compute too (factorize/class_bounds.py).
+What ends the search is the bound that the certificate will compute too (lower_bounds/class_bounds.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.banded import BandedMatrix
-from factorize.class_bounds import band_gap
+from factorize.lower_bounds.class_bounds import band_gap
 from factorize.solution import Outcome
+from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace
 from solvers.banded.kernels import backward, factor, forward, split
 from solvers.banded.limited_memory import Memory, dot

@@ -1,4 +1,4 @@
-"""Dual evidence for a bound over all matrices under `min_sep` (factorize/separated_bounds.py), for a banded optimum.
+"""Dual evidence for a bound over all matrices under `min_sep` (lower_bounds/separated_bounds.py), for a banded optimum.
 
 The patterns {j, j + b, j + 2b, ...} are those of fixed epochs of b steps. Workloads with a bidiagonal inverse take the
 dual of `solvers.epochs.blocks`, in O(n k^2) for k epochs; if b does not divide n, steps before the first fill up the
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
+from factorize.lower_bounds.separated_bounds import LARGEST_RING, disjoint_patterns, padded_inverse, ring_places
 from factorize.participation import FixedEpochs, MinSep, Single
-from factorize.separated_bounds import LARGEST_RING, disjoint_patterns, padded_inverse, ring_places
 from factorize.spec import Spec
 from factorize.workloads.base import BidiagonalInverse
 from solvers.evidence import evidence

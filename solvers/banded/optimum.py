@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.class_bounds import squared_sensitivity
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
+from factorize.lower_bounds.class_bounds import squared_sensitivity
 from factorize.mechanisms import Banded
 from factorize.objective import Mean, Weighted
 from factorize.participation import Single

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.blt import BltMatrix
-from factorize.matrix import ColumnScaled
 from factorize.objective import MaxError
 from factorize.participation import Single
+from factorize.structures.blt import BltMatrix
+from factorize.structures.matrix import ColumnScaled
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions
 from solvers.blt.parameters import Point

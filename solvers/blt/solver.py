@@ -8,14 +8,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.blt import BltMatrix
 from factorize.certificate import certify
-from factorize.matrix import MAX_DENSE, Matrix
 from factorize.mechanisms import Blt
 from factorize.objective import MaxError, Mean
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.structures.blt import BltMatrix
+from factorize.structures.matrix import MAX_DENSE, Matrix
 from factorize.workloads import Prefix
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.buffered import BufferedMatrix
+from factorize.structures.buffered import BufferedMatrix
 from solvers.buffered import epoch_adjoints as adjoints
 from solvers.buffered import epoch_kernels as kernels
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.matrix import MAX_DENSE
 from factorize.mechanisms import BufferedLinear
 from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.structures.matrix import MAX_DENSE
 from solvers.budget import Estimate, estimate_of
 from solvers.epochs import optimum as epoch_optimum
 from solvers.evidence import evidence

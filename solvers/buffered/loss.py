@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.buffered import BufferedMatrix
+from factorize.structures.buffered import BufferedMatrix
 from solvers.buffered import adjoints, kernels
 from solvers.poles import Poles
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.buffered import BufferedMatrix
+from factorize.structures.buffered import BufferedMatrix
 from factorize.workloads.state_space import StateSpace
 from solvers.buffered.loss import unit_columns
 from solvers.buffered.streaming import Streamable, streaming_factor

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.matrix import MAX_DENSE
 from factorize.participation import FixedEpochs, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.structures.matrix import MAX_DENSE
 from factorize.workloads.state_space import StateSpace
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.epochs import decompositions as epochs

@@ -1,6 +1,6 @@
 """Strategies designed in the frequency domain, for training without a fixed end (C24).
 
-For given Hessian eigenvalues the best filter is |B|^2 = 1 / sqrt(h) (factorize/asymptotic.py); for one eigenvalue l it
+For given Hessian eigenvalues the best filter is |B|^2 = 1 / sqrt(h) (predict/asymptotic.py); for one eigenvalue l it
 is nu-Toeplitz noise with nu = eta l. For a class of strongly convex losses it comes from a cone program
 (strongly_convex.py). C is the causal series of minimum phase with |C|^2 = 1 / |B|^2, cut to n coefficients,
 and is certified with its finite-n losses like any other strategy; what it was designed for, the loss in the long run,
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.asymptotic import quadratic_power, stationary_losses
 from factorize.errors import ConditionNotMet
-from factorize.matrix import ToeplitzMatrix
 from factorize.mechanisms import Spectral
+from factorize.predict.asymptotic import quadratic_power, stationary_losses
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.structures.matrix import ToeplitzMatrix
 from solvers.budget import Estimate, estimate_of
 from solvers.closed_form import needs_decoder, strategy_coefficients
 from solvers.evidence import LARGEST_SINGLE, evidence

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.asymptotic import distance_squared, limiting_sensitivity_squared, warped_grid
+from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, warped_grid
 from factorize.solution import Outcome
 from solvers.frequency.cone import ConeProgram, Multiplier, Plant
 from solvers.frequency.enclosure import Cells, Enclosure, Jet, mean_enclosure

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.matrix import MAX_DENSE
 from factorize.objective import Mean
 from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.structures.matrix import MAX_DENSE
 from factorize.workloads import Workload
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.problem import Problem, Reporter
@@ -132,7 +132,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
-    from factorize.matrix import DenseMatrix
+    from factorize.structures.matrix import DenseMatrix
     from solvers.buffered.streaming import streaming_factor
 
     structure = structure_of(problem.workload, problem.spec)

@@ -1,4 +1,4 @@
-"""Evidence for the bound over Toeplitz matrices whose columns overlap (factorize/toeplitz_bounds.py).
+"""Evidence for the bound over Toeplitz matrices whose columns overlap (lower_bounds/toeplitz_bounds.py).
 
 For contributions correlated like R, the sensitivity of a Toeplitz column c is a quadratic form, and the best c for it
 is found like any other (solvers/single/projected_gradient.py); its loss is a lower bound, which the certificate proves
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.lower_bounds.toeplitz_bounds import LARGEST_DENSE, pattern_of
 from factorize.participation import Single
-from factorize.toeplitz_bounds import LARGEST_DENSE, pattern_of
 from solvers.closed_form import strategy_coefficients
 from solvers.problem import Problem, Reporter
 from solvers.single.projected_gradient import Minimum, descend

@@ -2,7 +2,7 @@
 
 The loss log(E S) is not convex in the coefficients, so what is found is a stationary point, and the outcome says so.
 Where columns cannot overlap, the certificate then proves it the global optimum of the class, and elsewhere it bounds
-what is left to gain (factorize/toeplitz_bounds.py). The gap to the optimum over *all* matrices is another bound.
+what is left to gain (lower_bounds/toeplitz_bounds.py). The gap to the optimum over *all* matrices is another bound.
 Started at the square root of the workload's series (C C = A, which is optimal for the max objective) the descent takes
 about ten steps at every n.
 
@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
-from factorize.matrix import ToeplitzMatrix
 from factorize.objective import LambdaTau, MaxError
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
+from factorize.structures.matrix import ToeplitzMatrix
 from solvers.budget import Estimate, estimate_of
 from solvers.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
 from solvers.evidence import evidence

@@ -16,10 +16,10 @@ from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
-from factorize.buffered import BufferedMatrix
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation
-from factorize.matrix import ToeplitzMatrix
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.matrix import ToeplitzMatrix
 from solvers import solve
 
 # Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.

@@ -13,13 +13,13 @@ from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch import NoiseGenerator
 from factorize.adapters.torch_engine import DeviceStreaming
 from factorize.adapters.torch_normals import CpuNormals, device_normals
-from factorize.buffered import BufferedMatrix
 from factorize.client import even_shard
 from factorize.client import noise as core
 from factorize.client.structures import Streamable, noise_source
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.structures.buffered import BufferedMatrix
 
 N, D = 20, 40_000
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

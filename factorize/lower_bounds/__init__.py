@@ -1,0 +1,1 @@
+"""Lower bounds, evaluated from a solver's dual evidence by mathematics that the solvers do not use."""

@@ -1,0 +1,120 @@
+"""The file operations that everything durable goes through, each one system call or the shortest run of them.
+
+They are methods of one object so that a test can hand the store another one that records, fails or kills the process at
+the k-th call. Nothing here decides anything: what makes a publication atomic is in `factorize.storage.objects`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+"""macOS only: there, fsync leaves the data in the drive's cache."""
+
+_OS_ERROR = re.compile(r"os error (\d+)")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not block the one who opens it
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Files:
+    """The real file system. Every method raises OSError and nothing else."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory if there is none."""
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+
+    def restrict(self, path: Path) -> None:
+        """Close a directory to everybody but its owner."""
+        os.chmod(path, 0o700)
+
+    def create(self, path: Path) -> int:
+        """Create a file that must not exist, for its owner only, and return its descriptor."""
+        return os.open(path, _CREATE, 0o600)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Write some of the data and return how many bytes."""
+        return os.write(descriptor, data)
+
+    def produce(self, path: Path, write: Callable[[Path], None]) -> None:
+        """Let safetensors write a file by its path; its error, which has the number in its text, becomes an OSError."""
+        from safetensors import SafetensorError
+
+        try:
+            write(path)
+        except SafetensorError as error:
+            number = _OS_ERROR.search(str(error))
+            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from None
+
+    def seal(self, descriptor: int) -> None:
+        """Make a file read-only for everybody; who may reach it is decided by the store's root directory."""
+        os.fchmod(descriptor, 0o444)
+
+    def sync(self, descriptor: int) -> None:
+        """Put a file's data on the medium."""
+        if FULL_SYNC is None:
+            os.fsync(descriptor)
+        else:
+            fcntl.fcntl(descriptor, FULL_SYNC)
+
+    def sync_directory(self, path: Path) -> None:
+        """Put a directory's entries on the medium."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name; FileExistsError if that name is taken. This is the atomic put-if-absent."""
+        os.link(source, target)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move a file within the file system."""
+        os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def lock(self, path: Path, exclusive: bool) -> int:
+        """Open a file and wait for a lock on it, which ends with the descriptor or the process."""
+        descriptor = os.open(path, _READ)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def refresh(self, path: Path) -> None:
+        """Set a file's time to now."""
+        os.utime(path, follow_symlinks=False)
+
+    def open(self, path: Path) -> int:
+        """Open for reading; a symbolic link is refused (ELOOP)."""
+        return os.open(path, _READ)
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        """Read at most `size` bytes at an offset."""
+        return os.pread(descriptor, size, offset)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+    def status(self, path: Path | int) -> os.stat_result:
+        """Return the status of a path, links not followed, or of a descriptor."""
+        return os.fstat(path) if isinstance(path, int) else os.lstat(path)
+
+    def list(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+        return sorted(os.listdir(path))

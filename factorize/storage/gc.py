@@ -1,0 +1,214 @@
+"""Removal: what nothing names, once it is old enough, and what the operator wants to be rid of.
+
+Nothing that a manifest names is removed unless that manifest goes too. The sweep holds the store's lock alone, so no
+put is between its blob and its manifest meanwhile; a blob that waits for its manifest longer than one put takes (a
+user's matrix, uploaded before its spec is solved) is kept by the grace, which every use of it starts anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from factorize.encoding import check_digest
+from factorize.errors import CorruptObject, NotFound, StoreUnavailable
+from factorize.manifest import StoredFile
+from factorize.storage.blobs import blob_key
+from factorize.storage.objects import STAGING, Entry
+from factorize.storage.records import MANIFESTS, SpecEntry, manifest_key, read_entry, read_manifest, user_matrices
+from factorize.storage.store import MARKER, Store
+
+GRACE_SECONDS = 7 * 86_400.0
+"""Longer than a job may wait and be solved, whose user's matrix no manifest names yet."""
+TEMPORARY_SECONDS = 86_400.0
+"""Least age of a temporary file that goes, whatever the grace: no put that still runs can own it."""
+
+KINDS = {
+    "temporary": "a file that a put left behind",
+    "unnamed-blob": "no manifest names this blob",
+    "entry": "it named a result that is deleted",
+    "manifest": "a result that is deleted",
+    "blob": "the file of a result that is deleted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """One object that goes.
+
+    Attributes:
+        kind: one of `KINDS`.
+        key: where it was.
+        bytes: its size.
+    """
+
+    kind: str
+    key: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a run removed, or would remove.
+
+    Attributes:
+        removals: in the order of removal.
+        deleted: digests of the results among them.
+        damaged: manifests that cannot be read; while there are any, no unnamed blob goes, since they may name it.
+        dry_run: whether nothing was removed.
+    """
+
+    removals: tuple[Removal, ...]
+    deleted: tuple[str, ...]
+    damaged: tuple[str, ...]
+    dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of everything that goes."""
+        return sum(removal.bytes for removal in self.removals)
+
+    def document(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        removals = [asdict(removal) for removal in self.removals]
+        named = {"deleted": list(self.deleted), "damaged": list(self.damaged)}
+        return {"dry_run": self.dry_run, "bytes": self.bytes, **named, "removals": removals}
+
+
+def gc(
+    store: Store,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    delete: Collection[str] = (),
+    created_before: datetime | None = None,
+    dry_run: bool = False,
+) -> Removed:
+    """Remove what nothing names; other processes may go on using the store.
+
+    Args:
+        store: the store.
+        grace_seconds: age from which temporary files (a day at least) and blobs that no manifest names are removed.
+        delete: digests of results to delete, with their files and entries. A revocation of them stays.
+        created_before: also delete the results that were stored before this moment (with a time zone).
+        dry_run: remove nothing and say what would be.
+
+    Raises:
+        NotFound: a digest to delete is not in the store; nothing was removed.
+        StoreUnavailable: the medium refused; what is left is sound, do it again.
+    """
+    sweep = _Sweep(store, dry_run, time.time() - grace_seconds)
+    sweep.read_manifests()  # most of the work, while others go on
+    with store.objects.lock(MARKER, exclusive=True):
+        sweep.read_manifests()
+        sweep.delete(sweep.doomed(delete, created_before))
+        sweep.remove_unnamed()
+    sweep.remove_temporary()
+    return Removed(tuple(sweep.removals), tuple(sweep.deleted), tuple(sorted(sweep.damaged)), dry_run)
+
+
+@dataclass
+class _Sweep:
+    """One run."""
+
+    store: Store
+    dry_run: bool
+    oldest: float
+    manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    removals: list[Removal] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+
+    def read_manifests(self) -> None:
+        """Read those that are new since the last look, and forget those that are gone."""
+        keys = [entry.key for entry in self.store.objects.list(MANIFESTS)]
+        self.damaged = set()
+        self.manifests = {key: self.manifests[key] for key in keys if key in self.manifests}
+        for key in set(keys) - set(self.manifests):
+            digest = key.rsplit("/", 1)[-1].removesuffix(".json")
+            try:
+                self.manifests[key] = read_manifest(self.store.index.read(key), digest)
+            except NotFound:
+                continue
+            except (CorruptObject, StoreUnavailable):
+                self.damaged.add(key)
+
+    def doomed(self, delete: Collection[str], created_before: datetime | None) -> list[str]:
+        """Return the keys of the manifests to delete."""
+        wanted = [manifest_key(check_digest(digest)) for digest in dict.fromkeys(delete)]
+        missing = [key for key in wanted if key not in self.manifests]
+        if missing:
+            raise NotFound(f"there is no result at {missing[0]}, or it is damaged; nothing was removed")
+        if created_before is None:
+            return wanted
+        old = [key for key, manifest in self.manifests.items() if _created(manifest) < created_before]
+        return list(dict.fromkeys(wanted + sorted(old)))
+
+    def delete(self, keys: list[str]) -> None:
+        """Delete results: entries, then manifest, then file, so that nothing ever names what is gone."""
+        doomed = {key: self.manifests[key] for key in keys}
+        for manifest in doomed.values():
+            for key in SpecEntry.of(manifest).keys:
+                self._remove_entry(key, manifest["digest"])
+        for key, manifest in doomed.items():
+            self._remove("manifest", key)
+            del self.manifests[key]
+            self.deleted.append(manifest["digest"])
+        named = self._named()
+        for manifest in doomed.values():
+            key = blob_key(StoredFile.of(manifest).sha256)
+            if key not in named:
+                self._remove("blob", key)
+        self._answer_again({manifest["spec_digest"] for manifest in doomed.values()})
+
+    def remove_unnamed(self) -> None:
+        """Remove old blobs that no manifest names, unless a manifest is damaged and may name them."""
+        if self.damaged:
+            return
+        gone = {removal.key for removal in self.removals}
+        named = self._named() | gone
+        for entry in self.store.objects.list("blobs"):
+            if entry.key not in named and entry.kind == "file" and entry.modified < self.oldest:
+                self._remove("unnamed-blob", entry.key, entry)
+
+    def remove_temporary(self) -> None:
+        """Remove old temporary files; a put that runs has young ones."""
+        oldest = min(self.oldest, time.time() - TEMPORARY_SECONDS)
+        for entry in self.store.objects.list(STAGING):
+            if entry.modified < oldest:
+                self._remove("temporary", entry.key, entry)
+
+    def _named(self) -> set[str]:
+        named = set()
+        for manifest in self.manifests.values():
+            named.add(blob_key(StoredFile.of(manifest).sha256))
+            named |= {blob_key(sha256) for sha256, _ in user_matrices(manifest["spec"])}
+        return named
+
+    def _remove_entry(self, key: str, digest: str) -> None:
+        with suppress(NotFound, CorruptObject):
+            if read_entry(self.store.index.read(key), key).digest == digest:
+                self._remove("entry", key)
+
+    def _answer_again(self, spec_digests: set[str]) -> None:
+        """Give specs that lost their answer the earliest of those that are left."""
+        left = sorted(self.manifests.values(), key=lambda manifest: (str(manifest.get("created")), manifest["digest"]))
+        for manifest in left:
+            if manifest["spec_digest"] in spec_digests and self.store.revocations.find(manifest["digest"]) is None:
+                spec_digests.remove(manifest["spec_digest"])
+                if not self.dry_run:
+                    self.store.enter(SpecEntry.of(manifest))
+
+    def _remove(self, kind: str, key: str, entry: Entry | None = None) -> None:
+        with suppress(NotFound):
+            found = entry or self.store.objects.status(key)
+            if not self.dry_run:
+                self.store.objects.delete(key)
+            self.removals.append(Removal(kind, key, found.size))
+
+
+def _created(manifest: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(manifest["created"])

@@ -1,0 +1,115 @@
+"""From specs to digests: the store's manifests and spec entries, read with verification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from factorize.encoding import canonical_json
+from factorize.errors import CorruptObject, NotFound
+from factorize.manifest import StoredFile
+from factorize.spec import Spec
+from factorize.storage.blobs import Blobs, Cache, blob_key
+from factorize.storage.objects import Objects
+from factorize.storage.records import (
+    SpecEntry,
+    family_digest,
+    family_folder,
+    manifest_key,
+    read_entry,
+    read_manifest,
+    spec_key,
+)
+from factorize.storage.revocation import Revocations
+
+_CACHE_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest:
+    """A verified manifest.
+
+    Attributes:
+        text: its canonical JSON.
+        entry: the spec entry that it makes.
+        file: its file.
+    """
+
+    text: bytes
+    entry: SpecEntry
+    file: StoredFile
+
+
+class Index:
+    """What a store knows of its factorizations; safe for threads.
+
+    Args:
+        objects: the medium.
+        blobs: the blobs on it, which know which of them were found damaged.
+    """
+
+    def __init__(self, objects: Objects, blobs: Blobs) -> None:
+        self._objects = objects
+        self._blobs = blobs
+        self._revocations = Revocations(objects)
+        self._manifests: Cache[StoredManifest] = Cache(_CACHE_BYTES, lambda manifest: len(manifest.text))
+
+    def manifest(self, digest: str) -> StoredManifest:
+        """Return a manifest, from memory if its file has not been touched since it was verified.
+
+        Raises:
+            NotFound: no manifest of that digest.
+            CorruptObject: it is damaged.
+        """
+        key = manifest_key(digest)
+        version = self._objects.status(key).version
+        known = self._manifests.get((digest, version))
+        if known is None:
+            manifest = read_manifest(self.read(key), digest)
+            known = StoredManifest(canonical_json(manifest), SpecEntry.of(manifest), StoredFile.of(manifest))
+            self._manifests.put((digest, version), known)
+        return known
+
+    def entry(self, key: str) -> SpecEntry | None:
+        """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""
+        try:
+            entry = read_entry(self.read(key), key)
+            if self._revocations.find(entry.digest) is not None:
+                return None
+            manifest = self.manifest(entry.digest)
+            size = self._objects.status(blob_key(manifest.file.sha256)).size
+        except (NotFound, CorruptObject):
+            return None
+        sound = size == manifest.file.bytes and not self._blobs.damaged(manifest.file.sha256)
+        return entry if sound and key in entry.keys and entry == manifest.entry else None
+
+    def sound(self, key: str) -> bool:
+        """Whether there is a sound spec entry at a key."""
+        return self.entry(key) is not None
+
+    def digest_of(self, spec_digest: str) -> str | None:
+        """Return the digest that answers exactly this spec, or None."""
+        entry = self.entry(spec_key(spec_digest))
+        return None if entry is None else entry.digest
+
+    def revoked_answer(self, spec_digest: str) -> str | None:
+        """Return the digest that a spec's entry names if that was revoked, or None."""
+        try:
+            entry = read_entry(self.read(spec_key(spec_digest)), spec_digest)
+        except (NotFound, CorruptObject):
+            return None
+        return None if self._revocations.find(entry.digest) is None else entry.digest
+
+    def find(self, spec: Spec) -> str | None:
+        """Return the digest that answers this spec or a tighter one; see `Store.find`."""
+        exact = self.digest_of(spec.digest)
+        if exact is not None:
+            return exact
+        folder = family_folder(family_digest(spec.canonical().document()))
+        entries = (self.entry(found.key) for found in self._objects.list(folder))
+        tighter = [entry for entry in entries if entry and entry.converged and entry.tolerance < spec.tolerance]
+        return max(tighter, key=lambda entry: entry.tolerance).digest if tighter else None
+
+    def read(self, key: str) -> bytes:
+        """Return the bytes of a small object."""
+        with self._objects.open(key) as reader:
+            return reader.read(reader.entry.size, 0)

@@ -1,0 +1,143 @@
+"""Revocation: a result that is taken back answers with the reason, at every address of it, and stays where it is.
+
+A claim can turn out to be wrong after it was published. Its digest must then never be given out again, neither by name
+nor as the answer to its spec, and whoever asks has to learn why. Each revocation is a sealed record under two keys, the
+digest of the manifest and the sha256 of the file, so that every address is looked up by its own name alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from factorize.encoding import check_digest
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
+from factorize.storage.objects import Objects
+from factorize.storage.records import seal, unseal
+
+REVOKED = "revoked"
+MAX_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """One result that was taken back.
+
+    Attributes:
+        digest: of its manifest.
+        file: sha256 of its file.
+        spec_digest: of the spec that it answered.
+        reason: why, in the operator's words.
+        revoked: when, ISO 8601.
+    """
+
+    digest: str
+    file: str
+    spec_digest: str
+    reason: str
+    revoked: str
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Where it stands: below the digest and below the file's sha256."""
+        return revocation_key(self.digest), revocation_key(self.file)
+
+    def sealed(self) -> bytes:
+        """Return its bytes."""
+        return seal(asdict(self))
+
+    def error(self) -> Revoked:
+        """Return what whoever asks for the result is told."""
+        message = f"the result {self.digest} was revoked on {self.revoked}: {self.reason}; post its spec again"
+        return Revoked(message, digest=self.digest, reason=self.reason)
+
+
+class Revocations:
+    """What was taken back in one store.
+
+    Args:
+        objects: the medium.
+    """
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def find(self, name: str) -> Revocation | None:
+        """Return the revocation of a digest, or of the file of that sha256, or None.
+
+        A record that is damaged still revokes: which way it fails must not depend on a flipped bit.
+        """
+        try:
+            self._objects.status(revocation_key(name))  # in nearly every case there is nothing
+            return self.read(revocation_key(name))
+        except NotFound:
+            return None
+        except CorruptObject:
+            return Revocation(
+                name, name, "", "its record is damaged, so the reason is lost; run fsck", "an unknown day"
+            )
+
+    def read(self, key: str) -> Revocation:
+        """Return the revocation at a key.
+
+        Raises:
+            NotFound: there is none.
+            CorruptObject: it is damaged.
+        """
+        with self._objects.open(key) as reader:
+            return read_revocation(reader.read(reader.entry.size, 0), key)
+
+    def sound(self, key: str) -> bool:
+        """Whether there is an undamaged revocation at a key."""
+        with suppress(NotFound, CorruptObject):
+            self.read(key)
+            return True
+        return False
+
+    def check(self, name: str) -> None:
+        """Raise Revoked where a digest, or the file of that sha256, was taken back."""
+        found = self.find(name)
+        if found is not None:
+            raise found.error()
+
+
+def revocation_key(name: str) -> str:
+    """Return the key of a revocation."""
+    return f"{REVOKED}/{check_digest(name)[:2]}/{name}.json"
+
+
+def read_revocation(text: bytes, key: str) -> Revocation:
+    """Return a revocation from its stored bytes.
+
+    Raises:
+        CorruptObject: damaged, or not the one of its place.
+    """
+    record = unseal(text, key)
+    try:
+        found = Revocation(**record)
+        placed = key in found.keys
+    except (TypeError, InvalidParameter) as error:
+        raise CorruptObject(f"{key} is not a revocation: {error}") from None
+    if not placed:
+        raise CorruptObject(f"{key} is the revocation of another result, {found.digest}")
+    return found
+
+
+def check_reason(reason: str) -> str:
+    """Return a reason without surrounding blanks.
+
+    Raises:
+        InvalidParameter: it is empty, too long, or has control characters.
+    """
+    text = reason.strip()
+    if not 0 < len(text) <= MAX_REASON or not text.isprintable():
+        message = f"a reason is one line of 1 to {MAX_REASON} printable characters; say what is wrong with the result"
+        raise InvalidParameter(message, field="reason")
+    return text
+
+
+def same_claim(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """What a result shares with those that only store further matrices beside the same C: spec and bytes of C."""
+    return manifest["spec_digest"], manifest["matrices"]["C"]["sha256"]

@@ -1,0 +1,177 @@
+"""A buffered linear Toeplitz strategy: the structure `blt`, two numbers per buffer whatever n is.
+
+c_0 = 1 and c_t = sum_r omega_r theta_r^(t-1). With decays in [0, 1] and scales that are not negative the coefficients
+from c_1 on are positive and fall, in exact arithmetic and not only as computed; with sum omega <= 1 all of them do,
+which is what makes the sensitivity under several participations exact (KL24, Theorem 2).
+
+Reference: McMahan, Xiao, Zhang, A Hassle-free Algorithm for Private Learning (2024), algorithms 2 and 3, for the
+recursions of C and C^-1.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from factorize.errors import InvalidStrategy
+from factorize.numbers.wide import Wide
+from factorize.structures.computed_toeplitz import ComputedToeplitz
+from factorize.workloads.base import toeplitz_rows
+from factorize.workloads.state_space import StateSpace
+
+SMALLEST_GAP = 2.0**-43
+"""Between two decays: closer ones are one buffer in double precision."""
+
+
+class BltMatrix(ComputedToeplitz):
+    """The lower-triangular Toeplitz matrix with that column.
+
+    Args:
+        theta: decays, shape (buffers,), in [0, 1], no two within 2^-43.
+        omega: scales, shape (buffers,), not negative.
+        n: side.
+
+    Raises:
+        InvalidStrategy: otherwise.
+    """
+
+    structure = "blt"
+
+    def __init__(self, theta: np.ndarray, omega: np.ndarray, n: int) -> None:
+        decays, scales = np.array(theta, dtype=np.float64), np.array(omega, dtype=np.float64)
+        if decays.ndim != 1 or not len(decays) or scales.shape != decays.shape:
+            raise InvalidStrategy(
+                f"theta and omega hold one number per buffer, at least one; got shapes {decays.shape}, {scales.shape}"
+            )
+        if not (np.isfinite(decays).all() and np.isfinite(scales).all()):
+            raise InvalidStrategy("a buffered Toeplitz matrix holds NaN or infinity; every entry must be finite")
+        if (decays < 0).any() or (decays > 1).any() or (scales < 0).any():
+            raise InvalidStrategy(
+                f"decays span [{decays.min()!r}, {decays.max()!r}] and scales start at {scales.min()!r}; decays must "
+                "lie in [0, 1] and scales must not be negative, or no sensitivity by closed form holds; add the "
+                "matrix as a dense one"
+            )
+        _refuse_coinciding(decays)
+        if n < 1:
+            raise InvalidStrategy(f"n={n} is below 1")
+        for part in (decays, scales):
+            part.setflags(write=False)
+        self.theta, self.omega, self.n = decays, scales, n
+
+    @cached_property
+    def _column(self) -> np.ndarray:
+        column = self.wide_column().high
+        column.setflags(write=False)
+        return column
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Slide over the column."""
+        return toeplitz_rows(self._column, start, stop)
+
+    def column(self) -> np.ndarray:
+        """Return the first column, each entry rounded once, shape (n,)."""
+        return self._column
+
+    @property
+    def falls(self) -> bool:
+        """Whether c_1 <= 1, decided exactly; the other coefficients fall by construction."""
+        return sum(map(Fraction, self.omega.tolist())) <= 1
+
+    def leading_pattern(self, separation: int, most: int) -> Fraction:
+        """Return the squared norm of the sum of columns 0, b, 2b, ..., from above: b steps apart, at most `most`.
+
+        It is the squared sensitivity where the coefficients fall (KL24, Theorem 2); with c_1 > 1 that of the column
+        (c_1, c_1, c_2, ...), which majorises the first one.
+        """
+        from factorize.structures.wide_norms import leading_pattern
+
+        column = self.wide_column()
+        if not self.falls and self.n > 1:
+            for part in column:
+                part[0] = part[1]
+        return leading_pattern(column, separation, most)
+
+    def wide_column(self) -> Wide:
+        """Return the first column to about thirty digits, with a bound on what is lost."""
+        from factorize.structures.blt_recurrences import wide_column
+
+        column = Wide(np.empty(self.n), np.empty(self.n), np.empty(self.n))
+        wide_column(self.theta, self.omega, *column)
+        return column
+
+    def divide(self, series: np.ndarray) -> np.ndarray:
+        """Return the series over that of C: one recursion with `buffers` states."""
+        from factorize.structures.blt_recurrences import divide_rows
+
+        out = np.empty((1, self.n))
+        divide_rows(self.theta, self.omega, np.ascontiguousarray(series, dtype=np.float64)[None], out)
+        return out[0]
+
+    def times(self, series: np.ndarray) -> np.ndarray:
+        """Return the product with the series of C: one recursion with `buffers` states."""
+        from factorize.structures.blt_recurrences import multiply_rows
+
+        out = np.empty((1, self.n))
+        multiply_rows(self.theta, self.omega, np.ascontiguousarray(series, dtype=np.float64)[None], out)
+        return out[0]
+
+    def right_solve(self, block: np.ndarray) -> np.ndarray:
+        """The recursion of C^-1 along each row, from its end; O(n buffers) per row."""
+        from factorize.structures.blt_recurrences import divide_rows
+
+        out = np.empty(block.shape)
+        divide_rows(self.theta, self.omega, np.ascontiguousarray(block[:, ::-1], dtype=np.float64), out)
+        return out[:, ::-1]
+
+    def left_multiply(self, block: np.ndarray) -> np.ndarray:
+        """The recursion of C along each row, from its end; O(n buffers) per row."""
+        from factorize.structures.blt_recurrences import multiply_rows
+
+        out = np.empty(block.shape)
+        multiply_rows(self.theta, self.omega, np.ascontiguousarray(block[:, ::-1], dtype=np.float64), out)
+        return out[:, ::-1]
+
+    @cached_property
+    def _inverse_column(self) -> np.ndarray:
+        return self.divide(np.eye(1, self.n)[0])
+
+    def inverse_rows(self, start: int, stop: int) -> np.ndarray:
+        """Slide over the inverse's column."""
+        return toeplitz_rows(self._inverse_column, start, stop)
+
+    def column_norms_squared(self) -> np.ndarray:
+        """Column j holds the first n - j coefficients."""
+        return np.cumsum(self._column**2)[::-1]
+
+    def bandwidth(self) -> int:
+        """Known from the parameters: one or two diagonals where nothing is carried on, else n."""
+        if not self.omega.any():
+            return 1
+        carried = (self.omega > 0) & (self.theta > 0)
+        return self.n if carried.any() else min(2, self.n)
+
+    def decoder_errors(self, workload: StateSpace) -> np.ndarray:
+        """One forward recurrence over the covariance of both states, O(n (buffers + states)^2)."""
+        from factorize.structures.blt_recurrences import output_variances
+
+        variances = np.empty(self.n)
+        follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
+        output_variances(self.theta, self.omega, follow, feed, read, through, variances)
+        return variances
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Decays and scales."""
+        return {"theta": self.theta, "omega": self.omega}
+
+
+def _refuse_coinciding(theta: np.ndarray) -> None:
+    ordered = np.sort(theta)
+    gaps = np.diff(ordered)
+    if len(gaps) and gaps.min() < SMALLEST_GAP:
+        at = int(np.argmin(gaps))
+        raise InvalidStrategy(
+            f"decays {float(ordered[at])!r} and {float(ordered[at + 1])!r} are closer than {SMALLEST_GAP:.2g}, so they "
+            "are one buffer in double precision; add their scales and drop one"
+        )

@@ -1,0 +1,210 @@
+"""Strategies whose rows have no end, known by a few parameters: Toeplitz, with coefficients that fall towards zero.
+
+The first n rows and columns of such a matrix are the finite matrix of the same parameters, and those of its inverse are
+that one's inverse; every row can be had, and no column ends. What grows with n, it does not have, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from fractions import Fraction
+from typing import NoReturn
+
+import numpy as np
+
+from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge, UnsupportedProblem
+from factorize.numbers.wide import of_doubles
+from factorize.structures.blt import BltMatrix
+from factorize.structures.endless_limits import elliptic_column, geometric_pattern
+from factorize.structures.matrix import Matrix, ToeplitzMatrix
+from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
+from factorize.structures.wide_norms import leading_pattern
+from factorize.workloads.base import toeplitz_rows
+
+LARGEST_ROW = 1_000_000
+"""Rows are served up to here: row i has i + 1 entries."""
+LARGEST_PATTERN = 100_000
+"""Participations that are added up."""
+_LARGEST_SERIES = 1 << 23
+_NEGLIGIBLE = 40.0  # nu times a number of steps after which a coefficient is below e^-40 of the first
+
+
+class EndlessMatrix(Matrix):
+    """A lower-triangular Toeplitz matrix without a last row.
+
+    Everything that asks for the side `n` is refused; `until` has the leading part.
+    """
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse `n`, which is the one attribute that a strategy has and this one lacks."""
+        if name == "n":
+            raise UnsupportedProblem(
+                "this strategy has rows without end, and what was asked for needs their number; give n in the "
+                "workload, or read rows up to the one you need",
+                field="/workload/n",
+            )
+        raise AttributeError(name)
+
+    @abstractmethod
+    def until(self, stop: int) -> Matrix:
+        """Return the leading stop x stop part."""
+
+    @abstractmethod
+    def squared_limit(self, separation: int, most: int) -> tuple[Fraction, bool]:
+        """Return the limit of the squared sensitivity from above, and whether it is that limit rounded once.
+
+        Args:
+            separation: steps between two participations, at least.
+            most: number of participations; with 1 it is the squared norm of every column.
+        """
+
+    @property
+    @abstractmethod
+    def gain(self) -> float:
+        """Sum of the inverse's column: what the prefix sum's decoder coefficients tend to, so that errors grow."""
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows start..stop-1 up to column stop - 1, shape (stop - start, stop)."""
+        return self.until(_checked(stop)).rows(start, stop)
+
+    def inverse_rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows start..stop-1 of the inverse up to column stop - 1, shape (stop - start, stop)."""
+        return self.until(_checked(stop)).inverse_rows(start, stop)
+
+    def right_solve(self, block: np.ndarray) -> np.ndarray:
+        """Of the leading part that is as wide as the block."""
+        return self.until(_checked(block.shape[1])).right_solve(block)
+
+    def left_multiply(self, block: np.ndarray) -> np.ndarray:
+        """Of the leading part that is as wide as the block."""
+        return self.until(_checked(block.shape[1])).left_multiply(block)
+
+    def column_norms_squared(self) -> np.ndarray:
+        """Refused: there is one for each step; `squared_limit` has the one that they all share."""
+        return np.empty(self.n)
+
+
+class EndlessBlt(EndlessMatrix):
+    """The structure `blt` without end.
+
+    Args:
+        theta: decays, shape (buffers,), in [0, 1), no two within 2^-43.
+        omega: scales, shape (buffers,), not negative.
+
+    Raises:
+        InvalidStrategy: otherwise.
+    """
+
+    structure = "blt"
+
+    def __init__(self, theta: np.ndarray, omega: np.ndarray) -> None:
+        first = BltMatrix(theta, omega, 1)
+        if (first.theta >= 1).any():
+            raise InvalidStrategy(
+                f"a decay of {float(first.theta.max())!r} keeps every step for ever, so that the columns of a strategy "
+                "without end have no finite norm; use decays below 1, or give n"
+            )
+        self.theta, self.omega = first.theta, first.omega
+        if sum(Fraction(w) / (1 + Fraction(t)) for t, w in zip(*self._numbers(), strict=True)) >= 1:
+            raise InvalidStrategy(
+                "the inverse of this strategy alternates and does not fade: C(-1) = 1 - sum omega / (1 + theta) is not "
+                "positive, so noise without end would grow; use smaller scales"
+            )
+
+    def _numbers(self) -> tuple[list[float], list[float]]:
+        return self.theta.tolist(), self.omega.tolist()
+
+    def until(self, stop: int) -> BltMatrix:
+        """The same parameters."""
+        return BltMatrix(self.theta, self.omega, stop)
+
+    def squared_limit(self, separation: int, most: int) -> tuple[Fraction, bool]:
+        """Geometric sums; an upper bound only where the coefficients do not fall from the first one on."""
+        if most > LARGEST_PATTERN:
+            raise InvalidParticipation(
+                f"max_participations={most} is above the {LARGEST_PATTERN} that are added up without end; give fewer",
+                field="/participation/max_participations",
+            )
+        squared = geometric_pattern(*self._numbers(), separation, most)
+        return squared, most == 1 or sum(map(Fraction, self.omega.tolist())) <= 1
+
+    @property
+    def gain(self) -> float:
+        """1 / C(1)."""
+        return 1.0 / (1.0 + math.fsum((self.omega / (1.0 - self.theta)).tolist()))
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Decays and scales."""
+        return {"theta": self.theta, "omega": self.omega}
+
+
+class EndlessNuToeplitz(EndlessMatrix):
+    """The structure `nu_toeplitz`: coefficients of (1 - (1 - nu) x)^(-1/2), which no finite list holds.
+
+    Args:
+        nu: shape (1,), in (0, 1).
+
+    Raises:
+        InvalidStrategy: otherwise.
+    """
+
+    structure = "nu_toeplitz"
+
+    def __init__(self, nu: np.ndarray) -> None:
+        given = np.array(nu, dtype=np.float64)
+        if given.shape != (1,) or not 0 < given[0] < 1:
+            raise InvalidStrategy(
+                f"nu={given.tolist()!r} is not one number in (0, 1), where columns have a finite norm"
+            )
+        given.setflags(write=False)
+        self._parameter, self.nu = given, float(given[0])
+
+    def until(self, stop: int) -> ToeplitzMatrix:
+        """The first coefficients, rounded to doubles."""
+        return ToeplitzMatrix(strategy_coefficients(stop, self.nu), stop)
+
+    def inverse_rows(self, start: int, stop: int) -> np.ndarray:
+        """Slide over the inverse's own formula."""
+        return toeplitz_rows(noising_coefficients(_checked(stop), self.nu), start, stop)
+
+    def squared_limit(self, separation: int, most: int) -> tuple[Fraction, bool]:
+        """One column by the arithmetic-geometric mean; patterns by their first terms and a bound on the others.
+
+        Doubles stand for the coefficients up to relative t (1 + 2 |log(1 - nu)|) roundings each, and with S = steps -
+        (K - 1) b the terms from `steps` on are at most K^2 sum_{t >= S} c_t^2 <= K^2 c_S^2 / (1 - (1 - nu)^2).
+        """
+        if most == 1:
+            return elliptic_column(self.nu), True
+        kept = math.ceil(_NEGLIGIBLE / self.nu)
+        steps = kept + (most - 1) * separation
+        if steps > _LARGEST_SERIES:
+            raise TooLarge(
+                f"{most} participations {separation} apart with nu={self.nu!r} take {steps} coefficients, above "
+                f"{_LARGEST_SERIES}; use blt, whose limit is a closed form, or a larger nu",
+                field="/mechanism/nu",
+            )
+        column = strategy_coefficients(steps, self.nu)
+        found = leading_pattern(of_doubles(column), separation, most)
+        roundings = Fraction(math.ceil(steps * (1 - 2 * math.log1p(-self.nu))) + 64, 1 << 52)
+        exact = Fraction(self.nu)
+        last = Fraction(max(float(column[kept - 1]), 1e-290)) ** 2
+        return (found + most**2 * last / (exact * (2 - exact))) * (1 + roundings) ** 2, False
+
+    @property
+    def gain(self) -> float:
+        """(1 - (1 - nu))^(1/2)."""
+        return math.sqrt(self.nu)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The parameter."""
+        return {"nu": self._parameter}
+
+
+def _checked(stop: int) -> int:
+    if not 1 <= stop <= LARGEST_ROW:
+        raise TooLarge(
+            f"rows up to {stop} were asked for; a strategy without end serves rows 0:{LARGEST_ROW}, in ranges",
+            field="rows",
+        )
+    return stop

@@ -1,0 +1,99 @@
+"""Matrices as named tensors, and back: the structures of the file format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.encoding import tensor_digest
+from factorize.errors import CorruptObject
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.blt import BltMatrix
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.computed_toeplitz import InverseBandedToeplitz
+from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
+from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.tree import read_tree
+
+DTYPES = ("float64", "float32")
+"""Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
+
+_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
+    "dense": lambda parts, n: DenseMatrix(parts[""]),
+    "toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
+    "banded_toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
+    "banded": lambda parts, n: BandedMatrix(parts["bands"]),
+    "buffered": lambda parts, n: _buffered(parts, "decay"),
+    "state_space": lambda parts, n: _buffered(parts, "transition"),
+    "tree": lambda parts, n: read_tree(parts["tree.nodes"], parts["tree.restart"], parts.get("")),
+    "blt": lambda parts, n: BltMatrix(parts["theta"], parts["omega"], n),
+    "inverse_banded_toeplitz": lambda parts, n: InverseBandedToeplitz(parts["inverse_coefficients"], n),
+    "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
+}
+
+
+_ENDLESS: dict[str, Callable[[Mapping[str, np.ndarray]], Matrix]] = {
+    "blt": lambda parts: EndlessBlt(parts["theta"], parts["omega"]),
+    "nu_toeplitz": lambda parts: EndlessNuToeplitz(parts["nu"]),
+}
+
+
+_INNER = {"": "dense", "theta": "blt", "inverse_coefficients": "inverse_banded_toeplitz"}
+
+
+def _inner(parts: Mapping[str, np.ndarray], n: int) -> Matrix:
+    structure = next((name for suffix, name in _INNER.items() if suffix in parts), "toeplitz")
+    return build_matrix(structure, parts, n)
+
+
+def _buffered(parts: Mapping[str, np.ndarray], middle: str) -> Matrix:
+    return BufferedMatrix(parts["diagonal"], parts[middle], parts["input"], parts["output"])
+
+
+def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None) -> Matrix:
+    """Return the matrix that tensors of a structure describe.
+
+    Args:
+        structure: the contract's name.
+        parts: tensors by suffix ('' for a dense matrix).
+        n: side, or None for rows without end.
+
+    Raises:
+        CorruptObject: unknown structure, or a tensor is missing.
+        InvalidStrategy: the numbers do not make an invertible lower-triangular matrix.
+    """
+    known = _ENDLESS if n is None else _BUILDERS
+    if structure not in known:
+        raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(known))}; update factorize")
+    try:
+        return _ENDLESS[structure](parts) if n is None else _BUILDERS[structure](parts, n)
+    except KeyError as missing:
+        raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
+
+
+def side(strategy: Matrix) -> int | None:
+    """Return n, or None for a strategy without end."""
+    return None if isinstance(strategy, EndlessMatrix) else strategy.n
+
+
+def tensor_names(matrix_name: str, suffixes: list[str]) -> list[str]:
+    """Return the tensors' names: `C` for a dense matrix, `C.coefficients` for a Toeplitz one; `tree.` stands alone."""
+    prefixes = {suffix: "" if suffix.startswith("tree.") else f"{matrix_name}." for suffix in suffixes}
+    return [prefix + suffix if suffix else matrix_name for suffix, prefix in prefixes.items()]
+
+
+def describe(
+    matrix_name: str, structure: str, tensors: Mapping[str, np.ndarray], shape: tuple[int | None, int | None]
+) -> dict[str, Any]:
+    """Return the manifest's entry of one matrix; the digest is over the tensors' raw bytes in the order listed."""
+    arrays = list(tensors.values())
+    return {
+        "structure": structure,
+        "shape": list(shape),
+        "dtype": arrays[0].dtype.name,
+        "tensors": tensor_names(matrix_name, list(tensors)),
+        "sha256": tensor_digest(arrays),
+        "bytes": int(sum(array.nbytes for array in arrays)),
+    }
