@@ -10,7 +10,7 @@ import pytest
 
 import factorize
 from factorize import errors, mechanisms, objective, participation
-from factorize.structures.layouts import _BUILDERS
+from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 from factorize.workloads import KINDS
 from factorize.workloads.schedules import Named
 
@@ -45,7 +45,7 @@ def test_every_kind_is_documented_with_its_fields(union: object) -> None:
 
 
 def test_every_structure_is_documented() -> None:
-    for structure in _BUILDERS:
+    for structure in {*BUILDERS, *ENDLESS_BUILDERS}:
         assert f"| `{structure}` |" in page("docs/file-format.md")
 
 

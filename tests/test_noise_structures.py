@@ -25,7 +25,7 @@ from factorize.structures.banded import BandedMatrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.computed_toeplitz import InverseBandedToeplitz
-from factorize.structures.layouts import _BUILDERS
+from factorize.structures.layouts import BUILDERS
 from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.structures.tree import TreeMatrix, level_count
 
@@ -112,7 +112,7 @@ def z(seed: int, n: int, size: int) -> np.ndarray:
 
 
 def test_every_structure_is_here():
-    assert set(_BUILDERS) <= set(NAMES)
+    assert set(BUILDERS) <= set(NAMES)
     assert {"banded", "banded_toeplitz", "blt", "buffered", "state_space", "tree"} <= set(STREAMS)
 
 

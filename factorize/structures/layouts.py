@@ -20,7 +20,7 @@ from factorize.structures.tree import read_tree
 DTYPES = ("float64", "float32")
 """Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
 
-_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
+BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "dense": lambda parts, n: DenseMatrix(parts[""]),
     "toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
     "banded_toeplitz": lambda parts, n: ToeplitzMatrix(parts["coefficients"], n),
@@ -32,13 +32,13 @@ _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "inverse_banded_toeplitz": lambda parts, n: InverseBandedToeplitz(parts["inverse_coefficients"], n),
     "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
 }
+"""Structures of n x n matrices, by the contract's name."""
 
-
-_ENDLESS: dict[str, Callable[[Mapping[str, np.ndarray]], Matrix]] = {
+ENDLESS_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray]], Matrix]] = {
     "blt": lambda parts: EndlessBlt(parts["theta"], parts["omega"]),
     "nu_toeplitz": lambda parts: EndlessNuToeplitz(parts["nu"]),
 }
-
+"""Structures without a last row."""
 
 _INNER = {"": "dense", "theta": "blt", "inverse_coefficients": "inverse_banded_toeplitz"}
 
@@ -64,11 +64,11 @@ def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None)
         CorruptObject: unknown structure, or a tensor is missing.
         InvalidStrategy: the numbers do not make an invertible lower-triangular matrix.
     """
-    known = _ENDLESS if n is None else _BUILDERS
+    known = ENDLESS_BUILDERS if n is None else BUILDERS
     if structure not in known:
         raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(known))}; update factorize")
     try:
-        return _ENDLESS[structure](parts) if n is None else _BUILDERS[structure](parts, n)
+        return ENDLESS_BUILDERS[structure](parts) if n is None else BUILDERS[structure](parts, n)
     except KeyError as missing:
         raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
 
