@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 EXPECTED = "expected.json"
 STREAMED = 48
 """Rows of a matrix without end that are streamed."""
-SAME_DECIMALS = 12
+SAME_DECIMALS = 8
 """Of coefficients that go through `exp`, whose last bit depends on the processor."""
 
 _MIN_SEP = {"kind": "min_sep", "min_sep": 8, "max_participations": 3}
