@@ -3,9 +3,8 @@
 from factorize.client.cache import FactorCache
 from factorize.client.download import fetch
 from factorize.client.events import Event
-from factorize.client.factors import Factors
+from factorize.client.factors import Factors, load
 from factorize.client.file_rows import FileRows
-from factorize.client.loading import load
 from factorize.client.noise import ArrayRows, NoiseGenerator, even_shard
 from factorize.client.rows import RowStream
 from factorize.client.service import Service

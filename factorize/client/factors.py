@@ -12,6 +12,7 @@ from factorize.client.engines import RowSource
 from factorize.client.events import ProgressCallback, ignore
 from factorize.client.factor_file import matrix_parts
 from factorize.client.file_rows import BLOCK_BYTES, FileRows
+from factorize.client.loading import Source, obtain
 from factorize.client.noise import ArrayRows, NoiseGenerator, NoiseOptions
 from factorize.client.rows import RowStream
 from factorize.client.service import Service, SpecSource
@@ -106,11 +107,9 @@ class Factors:
             See `fetch`.
         """
         if self._path is None:
-            from factorize.client.loading import load
-
             assert self._service is not None
             service = self._service
-            self._path = load(self.digest, url=service.url, cache=self._cache, timeout=service.timeout).path()
+            self._path, _ = obtain(self.digest, url=service.url, cache=self._cache, timeout=service.timeout)
         return self._path
 
     def calibrate(
@@ -194,3 +193,38 @@ class Factors:
                 field="calibration",
             )
         return NoiseGenerator(self.noise_source(), calibration, shape, seed=seed, **options)
+
+
+def load(
+    source: Source,
+    *,
+    url: str | None = None,
+    store: str | Path | None = None,
+    cache: str | Path | None = None,
+    progress: ProgressCallback = ignore,
+    timeout: float = TIMEOUT,
+) -> Factors:
+    """Return the factors of a file, spec or digest: rows, sensitivity, calibration and noise.
+
+    A digest is looked for in the cache, then in the store, then asked of the service; a spec likewise, where only the
+    service can name the mechanism for `auto` and solve what nobody has. What is found has been verified byte for byte,
+    and its spec compared with the one asked for.
+
+    Args:
+        source: a path; a spec (JSON text, plain data, `factorize.Spec`); a digest or spec digest; or a URL
+            `http://host/v1/factorizations/<digest>`. Pin the digest in training jobs: it names the bytes for ever.
+        url: of a service.
+        store: URL or folder of a store.
+        cache: folder for downloaded files; by default $FACTORIZE_CACHE or the platform's folder for caches.
+        progress: called with the events of a running solve and of the download.
+        timeout: seconds without a byte after which a connection counts as stalled.
+
+    Raises:
+        InvalidParameter: neither `url` nor `store` is given, and the cache has no answer.
+        NotFound: the store does not have it.
+        CorruptObject: wrong bytes, or the answer to another question.
+        SolveFailed, Cancelled, ServiceError, ServiceUnreachable: see `fetch`.
+        FileNotFoundError: there is no such file.
+    """
+    path, manifest = obtain(source, url=url, store=store, cache=cache, progress=progress, timeout=timeout)
+    return Factors(manifest, path=path)

@@ -10,48 +10,12 @@ from factorize.client.connection import TIMEOUT
 from factorize.client.download import download
 from factorize.client.events import ProgressCallback, ignore
 from factorize.client.factor_file import check_file
-from factorize.client.factors import Factors
 from factorize.client.service import PATH, Service, SpecSource, check_answers, is_digest, spec_bytes
 from factorize.encoding import json_digest
 from factorize.errors import InvalidParameter, NotFound
 
 Source = SpecSource | Path
 """A file (`Path`, or text that is neither JSON, digest nor URL), a spec, a digest, or the URL of a factorization."""
-
-
-def load(
-    source: Source,
-    *,
-    url: str | None = None,
-    store: str | Path | None = None,
-    cache: str | Path | None = None,
-    progress: ProgressCallback = ignore,
-    timeout: float = TIMEOUT,
-) -> Factors:
-    """Return the factors of a file, spec or digest: rows, sensitivity, calibration and noise.
-
-    A digest is looked for in the cache, then in the store, then asked of the service; a spec likewise, where only the
-    service can name the mechanism for `auto` and solve what nobody has. What is found has been verified byte for byte,
-    and its spec compared with the one asked for.
-
-    Args:
-        source: a path; a spec (JSON text, plain data, `factorize.Spec`); a digest or spec digest; or a URL
-            `http://host/v1/factorizations/<digest>`. Pin the digest in training jobs: it names the bytes for ever.
-        url: of a service.
-        store: URL or folder of a store.
-        cache: folder for downloaded files; by default $FACTORIZE_CACHE or the platform's folder for caches.
-        progress: called with the events of a running solve and of the download.
-        timeout: seconds without a byte after which a connection counts as stalled.
-
-    Raises:
-        InvalidParameter: neither `url` nor `store` is given, and the cache has no answer.
-        NotFound: the store does not have it.
-        CorruptObject: wrong bytes, or the answer to another question.
-        SolveFailed, Cancelled, ServiceError, ServiceUnreachable: see `fetch`.
-        FileNotFoundError: there is no such file.
-    """
-    path, manifest = obtain(source, url=url, store=store, cache=cache, progress=progress, timeout=timeout)
-    return Factors(manifest, path=path)
 
 
 def obtain(
@@ -63,7 +27,7 @@ def obtain(
     progress: ProgressCallback = ignore,
     timeout: float = TIMEOUT,
 ) -> tuple[Path, dict[str, Any]]:
-    """Return a verified file and its manifest; see `load`."""
+    """Return a verified file and its manifest; see `factorize.client.load`."""
     if isinstance(source, str) and source.startswith(("http://", "https://")):
         url, source = split_url(source)
     if is_path(source):
