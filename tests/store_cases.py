@@ -13,8 +13,8 @@ import numpy as np
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
+from factorize.storage.directory import Directory
 from factorize.storage.files import Files
-from factorize.storage.objects import Directory
 from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
 
 OPERATIONS = [name for name in vars(Files) if not name.startswith("_")]

@@ -20,7 +20,8 @@ from store_cases import failing, flip, overwrite
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.storage import blobs as blobs_module
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, Cache, blob_key
-from factorize.storage.objects import Directory, FileReader
+from factorize.storage.directory import Directory
+from factorize.storage.local_files import FileReader
 
 SMALL = 64
 

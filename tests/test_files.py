@@ -17,8 +17,8 @@ from store_cases import OPERATIONS, ShortWrites, failing, recording
 
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.storage import files as files_module
+from factorize.storage.directory import Directory, make_root
 from factorize.storage.files import Files
-from factorize.storage.objects import Directory, make_root
 
 FILES = Files()
 
@@ -104,7 +104,7 @@ def test_a_library_that_meets_a_full_disk_says_so(tmp_path):
         "import numpy as np\n"
         "from safetensors.numpy import save_file\n"
         "from factorize.storage.files import Files\n"
-        "from factorize.storage.objects import Directory\n"
+        "from factorize.storage.directory import Directory\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
         "directory = Directory(Path(sys.argv[1]))\n"

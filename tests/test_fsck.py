@@ -17,7 +17,8 @@ from factorize.errors import StoreUnavailable
 from factorize.manifest import StoredFile
 from factorize.storage.blobs import CHUNK_BYTES, blob_key
 from factorize.storage.files import Files
-from factorize.storage.fsck import ERRORS, KINDS, fsck
+from factorize.storage.findings import ERRORS, KINDS
+from factorize.storage.fsck import fsck
 from factorize.storage.records import SpecEntry, family_key, manifest_key, seal, spec_key
 from factorize.storage.store import Store, open_store
 

@@ -18,12 +18,14 @@ from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, NotFound, StoreUnavailable
 from factorize.manifest import StoredFile, manifest_digest
 from factorize.spec import parse_spec
-from factorize.storage import store as store_module
+from factorize.storage import incoming as incoming_module
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.fsck import fsck
+from factorize.storage.incoming import incoming
 from factorize.storage.index import Index
+from factorize.storage.publication import QUARANTINE, Publisher
 from factorize.storage.records import SpecEntry, manifest_key, seal, spec_key
-from factorize.storage.store import MARKER, QUARANTINE, Store, open_store
+from factorize.storage.store import MARKER, Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
 
@@ -192,7 +194,7 @@ def test_a_put_mends_what_is_damaged(store, part, damage):
 def test_a_put_that_cannot_replace_a_damaged_object_says_so(store, monkeypatch):
     put = factorization()
     flip(path_of(store, file_key(store.put(put))), 5)
-    monkeypatch.setattr(store, "quarantine", lambda key: None)
+    monkeypatch.setattr(Publisher, "quarantine", lambda self, key: None)
     with pytest.raises(CorruptObject, match="another damaged object took its place"):
         store.put(put)
 
@@ -201,7 +203,7 @@ def test_a_file_that_cannot_be_read_back_is_named(store, monkeypatch):
     def refuse(path, matrices):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
 
-    monkeypatch.setattr(store_module, "load", refuse)
+    monkeypatch.setattr(incoming_module, "load", refuse)
     with pytest.raises(StoreUnavailable, match="cannot be read back"):
         store.put(factorization())
     assert not list(store.objects.list("tmp"))
@@ -283,7 +285,7 @@ def test_a_manifest_that_makes_no_entry_is_refused(store, missing):
     (manifest["spec"] if missing == "tolerance" else manifest).pop(missing)
     manifest["spec_digest"] = json_digest(manifest["spec"])
     manifest["digest"] = manifest_digest(manifest)
-    store._publish(manifest_key(manifest["digest"]), seal(manifest), lambda: True)
+    Publisher(store.objects).publish(manifest_key(manifest["digest"]), seal(manifest), lambda: True)
     with pytest.raises(CorruptObject, match="not one of this format: KeyError"):
         store.manifest(manifest["digest"])
 
@@ -315,7 +317,7 @@ def test_a_sound_blob_that_is_not_the_manifests_file_is_not_loaded(store):
     with pytest.raises(CorruptObject, match="do not hash to"):
         store.load(one.digest)
     text = b"not a tensor file"
-    store._publish(blob_key(sha256(text)), text, lambda: True)
+    Publisher(store.objects).publish(blob_key(sha256(text)), text, lambda: True)
     replace(store, manifest_key(one.digest), {**manifest, "files": [{"sha256": sha256(text), "bytes": len(text)}]})
     with pytest.raises(CorruptObject, match="not a safetensors file"):
         store.load(one.digest)
@@ -343,7 +345,7 @@ def test_of_two_different_files_with_one_digest_the_first_stays(store, tmp_path)
     other = open_store(store.url)
     put, twin = factorization(seconds=1.0), factorization(seconds=2.0)
     assert put.digest == twin.digest
-    with other._written(twin, None) as (staged, file):
+    with incoming(other.objects, twin, None) as (staged, file):
         first = store.put(put)
         other.objects.put(blob_key(file["sha256"]), staged)
     assert file["sha256"] != StoredFile.of(first).sha256

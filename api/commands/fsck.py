@@ -13,7 +13,7 @@ from api.exits import ExitCode
 from api.terminal import OutputForm, display, emit
 
 if TYPE_CHECKING:
-    from factorize.storage.fsck import Report
+    from factorize.storage.findings import Report
 
 Repair = Annotated[
     bool, typer.Option("--repair", help="Move damaged objects to quarantine and write missing entries anew.")

@@ -12,11 +12,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from factorize.encoding import check_digest
-from factorize.errors import CorruptObject, InvalidParameter
+from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.storage.objects import Objects, Reader
 
 if TYPE_CHECKING:
@@ -163,6 +164,13 @@ class Blobs:
     def verify(self, sha256: str) -> int:
         """Read a blob anew, hash it against its name and return its size; raises as `open` does."""
         return self._pass(sha256).size
+
+    def sound(self, sha256: str) -> bool:
+        """Whether a blob is there and hashes to its name, read anew."""
+        with suppress(NotFound, CorruptObject):
+            self.verify(sha256)
+            return True
+        return False
 
     def damaged(self, sha256: str) -> bool:
         """Whether the last look at this blob found that it does not hash to its name."""

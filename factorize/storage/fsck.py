@@ -11,54 +11,34 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
+from factorize.storage.findings import Finding, Report, blob_kind
+from factorize.storage.location import MARKER
 from factorize.storage.objects import STAGING, Entry
+from factorize.storage.publication import QUARANTINE
 from factorize.storage.records import (
     FAMILIES,
     MANIFESTS,
     SPECS,
     SpecEntry,
     manifest_key,
+    name_in,
     read_entry,
     read_manifest,
     spec_key,
     user_matrices,
 )
 from factorize.storage.revocation import REVOKED, Revocation, revocation_key
-from factorize.storage.store import MARKER, QUARANTINE, Store
+from factorize.storage.store import Store
 
 GRACE_SECONDS = 86_400.0
 """Age from which a temporary file is not of a writer that still runs."""
-
-KINDS = {
-    "damaged-blob": "a blob does not hash to its name",
-    "truncated-blob": "a blob is shorter than its manifest says",
-    "extended-blob": "a blob is longer than its manifest says",
-    "damaged-manifest": "a manifest does not hash to its name, or is not one",
-    "missing-blob": "a manifest names a file that is missing or damaged",
-    "missing-matrix": "a manifest's spec names a user's matrix that is missing or damaged",
-    "damaged-entry": "a spec entry does not hash to its own sha256, or is not one",
-    "dangling-entry": "a spec entry names a manifest that is missing or damaged",
-    "wrong-entry": "a spec entry disagrees with its place or with the manifest that it names",
-    "damaged-revocation": "a revocation does not hash to its own sha256, or is not one; it goes on revoking",
-    "missing-revocation": "a revocation stands under one of its two names only",
-    "not-a-file": "a symbolic link or something else stands where an object should be",
-    "unreadable": "an object cannot be read: permissions, or the disk",
-    "revoked": "a result that the operator has taken back",
-    "orphan-blob": "no manifest names this blob: a matrix that no spec uses yet, or what a crash left",
-    "orphan-manifest": "no spec entry names this manifest: a later answer to a spec, found by its own digest",
-    "unindexed": "a spec entry is missing that a manifest calls for",
-    "temporary": "a file on its way in, or what a crash left of one",
-    "writable": "an object has write permission",
-    "foreign": "a file that is none of the store's",
-}
-ERRORS = frozenset(list(KINDS)[:13])
 
 _BLOBS = "blobs"
 _SHARDED = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
@@ -69,56 +49,6 @@ _PLACES = {
     _BLOBS: re.compile(rf"{_BLOBS}/sha256/{_SHARDED}"),
     REVOKED: re.compile(rf"{REVOKED}/{_SHARDED}\.json"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is not as it should be.
-
-    Attributes:
-        kind: one of `KINDS`.
-        key: where.
-        message: what is wrong and what to do.
-        action: what repair did: `quarantined`, `removed`, `rebuilt`, `protected`, or None.
-    """
-
-    kind: str
-    key: str
-    message: str
-    action: str | None = None
-
-    @property
-    def error(self) -> bool:
-        """Whether it harms: something cannot be served, or is not what it says."""
-        return self.kind in ERRORS
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a check found.
-
-    Attributes:
-        findings: everything, by key.
-        objects: how many blobs, manifests and entries were read.
-        bytes: how many bytes of them.
-        seconds: how long it took.
-    """
-
-    findings: tuple[Finding, ...]
-    objects: int
-    bytes: int
-    seconds: float
-
-    @property
-    def clean(self) -> bool:
-        """Whether no finding is an error that is still there."""
-        return not any(finding.error and finding.action is None for finding in self.findings)
-
-    def document(self) -> dict[str, Any]:
-        """Return plain JSON data."""
-        findings = [{**asdict(finding), "error": finding.error} for finding in self.findings]
-        figures = {"objects": self.objects, "bytes": self.bytes, "seconds": self.seconds}
-        return {"clean": self.clean, **figures, "findings": findings}
 
 
 def fsck(
@@ -196,7 +126,7 @@ class _Check:
 
     def _read_manifest(self, entry: Entry) -> None:
         with self._reading(entry, "damaged-manifest"):
-            self.manifests[entry.key] = read_manifest(self.store.index.read(entry.key), _name(entry.key))
+            self.manifests[entry.key] = read_manifest(self.store.index.read(entry.key), name_in(entry.key))
 
     def _check_blobs(self, blobs: list[Entry]) -> None:
         """Hash every blob, two at a time."""
@@ -204,9 +134,9 @@ class _Check:
         sizes = {blob_key(file.sha256): file.bytes for file in files}
         fresh = Blobs(self.store.objects, cache_bytes=0)
         with ThreadPoolExecutor(2) as pool:
-            hashed = [(entry, pool.submit(fresh.verify, _name(entry.key))) for entry in blobs]
+            hashed = [(entry, pool.submit(fresh.verify, name_in(entry.key))) for entry in blobs]
             for entry, future in hashed:
-                with self._reading(entry, _blob_kind(entry.size, sizes.get(entry.key))):
+                with self._reading(entry, blob_kind(entry.size, sizes.get(entry.key))):
                     future.result()
 
     def _check_manifests(self, blobs: set[str]) -> None:
@@ -345,23 +275,12 @@ class _Check:
         return "rebuilt"
 
     def _record(self, revocation: Revocation, _key: str) -> str:
-        self.store.record(revocation)
+        self.store.revocations.record(revocation)
         return "rebuilt"
 
     def _remove(self, key: str) -> str:
         self.store.objects.delete(key)
         return "removed"
-
-
-def _name(key: str) -> str:
-    return key.rsplit("/", 1)[-1].removesuffix(".json")
-
-
-def _blob_kind(size: int, stated: int | None) -> str:
-    """What to call a blob that does not hash to its name."""
-    if stated is None or size == stated:
-        return "damaged-blob"
-    return "truncated-blob" if size < stated else "extended-blob"
 
 
 def _age(manifest: dict[str, Any]) -> tuple[bool, str, int, str]:

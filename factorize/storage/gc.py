@@ -18,9 +18,18 @@ from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.manifest import StoredFile
 from factorize.storage.blobs import blob_key
+from factorize.storage.location import MARKER
 from factorize.storage.objects import STAGING, Entry
-from factorize.storage.records import MANIFESTS, SpecEntry, manifest_key, read_entry, read_manifest, user_matrices
-from factorize.storage.store import MARKER, Store
+from factorize.storage.records import (
+    MANIFESTS,
+    SpecEntry,
+    manifest_key,
+    name_in,
+    read_entry,
+    read_manifest,
+    user_matrices,
+)
+from factorize.storage.store import Store
 
 GRACE_SECONDS = 7 * 86_400.0
 """Longer than a job may wait and be solved, whose user's matrix no manifest names yet."""
@@ -128,9 +137,8 @@ class _Sweep:
         self.damaged = set()
         self.manifests = {key: self.manifests[key] for key in keys if key in self.manifests}
         for key in set(keys) - set(self.manifests):
-            digest = key.rsplit("/", 1)[-1].removesuffix(".json")
             try:
-                self.manifests[key] = read_manifest(self.store.index.read(key), digest)
+                self.manifests[key] = read_manifest(self.store.index.read(key), name_in(key))
             except NotFound:
                 continue
             except (CorruptObject, StoreUnavailable):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from factorize.encoding import canonical_json
-from factorize.errors import CorruptObject, NotFound
+from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.manifest import StoredFile
 from factorize.spec import Spec
 from factorize.storage.blobs import Blobs, Cache, blob_key
-from factorize.storage.objects import Objects
+from factorize.storage.objects import Objects, read_object
 from factorize.storage.records import (
+    MANIFESTS,
     SpecEntry,
     family_digest,
     family_folder,
     manifest_key,
+    name_in,
     read_entry,
     read_manifest,
     spec_key,
@@ -69,6 +75,18 @@ class Index:
             self._manifests.put((digest, version), known)
         return known
 
+    def manifests(self, after: str | None = None) -> Iterator[dict[str, Any]]:
+        """Iterate over the sound manifests, by digest, revoked ones too.
+
+        Args:
+            after: only those whose digest sorts after this one.
+        """
+        for entry in self._objects.list(MANIFESTS):
+            digest = name_in(entry.key)
+            if after is None or digest > after:
+                with suppress(NotFound, CorruptObject, InvalidParameter):
+                    yield json.loads(self.manifest(digest).text)
+
     def entry(self, key: str) -> SpecEntry | None:
         """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""
         try:
@@ -111,5 +129,4 @@ class Index:
 
     def read(self, key: str) -> bytes:
         """Return the bytes of a small object."""
-        with self._objects.open(key) as reader:
-            return reader.read(reader.entry.size, 0)
+        return read_object(self._objects, key)

@@ -80,6 +80,11 @@ def manifest_key(digest: str) -> str:
     return f"{MANIFESTS}/{check_digest(digest)[:2]}/{digest}.json"
 
 
+def name_in(key: str) -> str:
+    """Return the digest at the end of a key."""
+    return key.rsplit("/", 1)[-1].removesuffix(".json")
+
+
 def seal(record: Mapping[str, Any]) -> bytes:
     """Return the bytes of a record with their own sha256."""
     return canonical_json({"record": record, "sha256": json_digest(record)})

@@ -7,14 +7,18 @@ digest of the manifest and the sha256 of the file, so that every address is look
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
-from factorize.storage.objects import Objects
+from factorize.manifest import StoredFile
+from factorize.storage.objects import Objects, read_object
+from factorize.storage.publication import Publisher
 from factorize.storage.records import seal, unseal
 
 REVOKED = "revoked"
@@ -63,6 +67,23 @@ class Revocations:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
+        self._publisher = Publisher(objects)
+
+    def add(self, manifest: Mapping[str, Any], reason: str) -> Revocation:
+        """Revoke a result and return the revocation: the one that stands already, or a new one."""
+        try:
+            revocation = self.read(revocation_key(manifest["digest"]))
+        except (NotFound, CorruptObject):
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            file = StoredFile.of(manifest).sha256
+            revocation = Revocation(manifest["digest"], file, manifest["spec_digest"], reason, now)
+        self.record(revocation)
+        return revocation
+
+    def record(self, revocation: Revocation) -> None:
+        """Publish a revocation at its two places, unless sound ones are there."""
+        for key in revocation.keys:
+            self._publisher.publish(key, revocation.sealed(), partial(self.sound, key))
 
     def find(self, name: str) -> Revocation | None:
         """Return the revocation of a digest, or of the file of that sha256, or None.
@@ -86,8 +107,7 @@ class Revocations:
             NotFound: there is none.
             CorruptObject: it is damaged.
         """
-        with self._objects.open(key) as reader:
-            return read_revocation(reader.read(reader.entry.size, 0), key)
+        return read_revocation(read_object(self._objects, key), key)
 
     def sound(self, key: str) -> bool:
         """Whether there is an undamaged revocation at a key."""
@@ -138,6 +158,16 @@ def check_reason(reason: str) -> str:
     return text
 
 
-def same_claim(manifest: Mapping[str, Any]) -> tuple[str, str]:
-    """What a result shares with those that only store further matrices beside the same C: spec and bytes of C."""
+def taken_back_with(manifest: Mapping[str, Any], manifests: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return those of some results whose claim falls with that of one of them.
+
+    They are the result itself, those that store further matrices beside the same C for the same spec, and what was
+    rounded from any of them.
+    """
+    results = list(manifests)
+    wrong = {result["digest"] for result in results if _claim(result) == _claim(manifest)}
+    return [result for result in results if wrong & {result["digest"], result["solver"].get("cast_from")}]
+
+
+def _claim(manifest: Mapping[str, Any]) -> tuple[str, str]:
     return manifest["spec_digest"], manifest["matrices"]["C"]["sha256"]

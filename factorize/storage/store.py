@@ -17,50 +17,31 @@ holds it alone.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from copy import copy
+from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from factorize.encoding import canonical_json, raw_bytes
-from factorize.encoding import sha256 as digest_bytes
-from factorize.errors import CorruptObject, InvalidParameter, InvalidWorkload, NotFound, StoreUnavailable
-from factorize.factorization import Factorization, from_tensors, load
+from factorize.errors import CorruptObject, NotFound, StoreUnavailable
+from factorize.factorization import Factorization, from_tensors
 from factorize.manifest import StoredFile
 from factorize.spec import Spec
-from factorize.storage.blobs import CACHE_BYTES, CHUNK_BYTES, Blob, Blobs, blob_key, read_chunks
+from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key
+from factorize.storage.directory import Directory, make_root
 from factorize.storage.files import Files
+from factorize.storage.incoming import Check, incoming, lasting
 from factorize.storage.index import Index
-from factorize.storage.objects import Directory, Objects, Reader, Staged, make_root
-from factorize.storage.records import (
-    MANIFESTS,
-    SpecEntry,
-    manifest_key,
-    read_manifest,
-    seal,
-    user_matrices,
-)
-from factorize.storage.revocation import Revocation, Revocations, check_reason, revocation_key, same_claim
-from factorize.workloads import UserMatrix
-from factorize.workloads.matrix import from_array
-
-FORMAT = {"format": "factorize-store", "version": 1}
-MARKER = "store.json"
-QUARANTINE = "quarantine"
-
-Check = Callable[[Path], Mapping[str, Any]]
-"""Looks at a written file from outside (api/proof.py) and returns `digest` and `sha256` of what it has read, with what
-it has checked; raises where a claim does not hold."""
+from factorize.storage.location import MARKER, check_format, directory_of
+from factorize.storage.matrices import Matrices
+from factorize.storage.objects import Objects
+from factorize.storage.publication import Publisher
+from factorize.storage.records import SpecEntry, manifest_key, read_manifest, seal, user_matrices
+from factorize.storage.revocation import Revocation, Revocations, check_reason, taken_back_with
 
 
 class Store:
@@ -77,7 +58,9 @@ class Store:
         self.url = url
         self.blobs = Blobs(objects, cache_bytes=cache_bytes)
         self.revocations = Revocations(objects)
+        self.matrices = Matrices(objects, self.blobs, self.revocations)
         self.index = Index(objects, self.blobs)
+        self._publisher = Publisher(objects)
 
     def put(self, factorization: Factorization, *, check: Check | None = None) -> dict[str, Any]:
         """Store a factorization and return its manifest, with `files`.
@@ -99,14 +82,15 @@ class Store:
         """
         digest = factorization.digest
         self.revocations.check(digest)
-        with self._written(factorization, check) as written, self.objects.lock(MARKER, exclusive=False):
-            self._put_matrices(factorization)
-            if written is not None:
-                staged, file = written
-                key = blob_key(file["sha256"])
-                self._settle(key, lambda: self.objects.put(key, staged), lambda: self._sound(file["sha256"]))
-                manifest = {**_lasting(factorization.manifest), "files": [file], "created": _now()}
-                self._publish(manifest_key(digest), seal(manifest), lambda: self._intact(digest))
+        known = self._intact(digest)
+        written = nullcontext() if known else incoming(self.objects, factorization, check)
+        with written as new, self.objects.lock(MARKER, exclusive=False):
+            self.matrices.put_those_of(factorization)
+            if new is not None:
+                staged, file = new
+                self._publisher.settle(blob_key(file["sha256"]), staged, lambda: self.blobs.sound(file["sha256"]))
+                manifest = {**lasting(factorization.manifest), "files": [file], "created": _now()}
+                self._publisher.publish(manifest_key(digest), seal(manifest), lambda: self._intact(digest))
             self.enter(self._entry_of(digest))
         return self.manifest(digest)
 
@@ -127,27 +111,8 @@ class Store:
             StoreUnavailable: the medium refused; do it again.
         """
         reason = check_reason(reason)
-        shared = same_claim(json.loads(self.index.manifest(digest).text))
-        manifests = list(self._manifests())
-        wrong = {manifest["digest"] for manifest in manifests if same_claim(manifest) == shared}
-        found = []
-        for manifest in manifests:
-            if manifest["digest"] in wrong or manifest["solver"].get("cast_from") in wrong:
-                revocation = self._revocation(manifest, reason)
-                self.record(revocation)
-                found.append(revocation)
-        return found
-
-    def _revocation(self, manifest: Mapping[str, Any], reason: str) -> Revocation:
-        """Return the revocation that stands already, or a new one."""
-        with suppress(NotFound, CorruptObject):
-            return self.revocations.read(revocation_key(manifest["digest"]))
-        return Revocation(manifest["digest"], StoredFile.of(manifest).sha256, manifest["spec_digest"], reason, _now())
-
-    def record(self, revocation: Revocation) -> None:
-        """Publish a revocation at its two places, unless sound ones are there."""
-        for key in revocation.keys:
-            self._publish(key, revocation.sealed(), partial(self.revocations.sound, key))
+        given = json.loads(self.index.manifest(digest).text)
+        return [self.revocations.add(result, reason) for result in taken_back_with(given, self.index.manifests())]
 
     def find(self, spec: Spec) -> str | None:
         """Return the digest that answers a spec with a named mechanism, or None.
@@ -200,8 +165,8 @@ class Store:
             tensors = read_tensors(data)
         except SafetensorError as error:
             raise CorruptObject(f"the file of {manifest['digest']} is not a safetensors file: {error}") from None
-        matrices = {sha256: self.matrix(sha256, shape) for sha256, shape in user_matrices(manifest["spec"])}
-        return from_tensors(_lasting(manifest), tensors, matrices=matrices)
+        matrices = {sha256: self.matrices.read(sha256, shape) for sha256, shape in user_matrices(manifest["spec"])}
+        return from_tensors(lasting(manifest), tensors, matrices=matrices)
 
     def blob(self, sha256: str) -> Blob:
         """Return a blob for verified reading; see `Blobs.open`. Raises Revoked for the file of a revoked result."""
@@ -218,18 +183,11 @@ class Store:
             InvalidWorkload: the numbers cannot be a workload.
             StoreUnavailable: the medium refused.
         """
-        named = from_array(array)
-        sha256 = str(named.sha256)
-        if self._sound(sha256):
-            self.keep(sha256)
-        else:
-            self._publish(blob_key(sha256), raw_bytes(named.array), lambda: self._sound(sha256))
-        return sha256
+        return self.matrices.put(array)
 
     def keep(self, sha256: str) -> None:
         """Let the grace of a blob that nothing names yet start anew (`factorize.storage.gc`)."""
-        with suppress(NotFound):
-            self.objects.refresh(blob_key(sha256))
+        self.matrices.keep(sha256)
 
     def matrix(self, sha256: str, shape: tuple[int, int] | list[int]) -> np.ndarray:
         """Return a user's matrix, verified and read-only.
@@ -243,21 +201,11 @@ class Store:
             InvalidParameter: the blob does not have that many numbers.
             CorruptObject: damaged.
         """
-        rows, columns = shape
-        blob = self.blob(sha256)
-        if blob.size != 8 * rows * columns:
-            needed = f"shape {rows} x {columns} takes {8 * rows * columns}"
-            raise InvalidParameter(f"the matrix {sha256} has {blob.size} bytes; {needed}", field="shape")
-        return np.frombuffer(b"".join(blob.read()), dtype="<f8").reshape(rows, columns)
+        return self.matrices.read(sha256, shape)
 
     def bind(self, spec: Spec) -> Spec:
         """Return a spec with the numbers of its user-supplied matrices, read from the store; see `matrix`."""
-        bound: dict[str, Any] = {}
-        for name in ("workload", "optimize_for"):
-            part = getattr(spec, name)
-            if isinstance(part, UserMatrix) and part.sha256 is not None and part.shape is not None:
-                bound[name] = part.bind(self.matrix(part.sha256, part.shape))
-        return spec.model_copy(update=bound)
+        return self.matrices.bind(spec)
 
     def items(
         self, *, workload: str | None = None, n: int | None = None, after: str | None = None
@@ -269,7 +217,7 @@ class Store:
             n: only those with this many steps.
             after: only those whose digest sorts after this one (where a page ended).
         """
-        for manifest in self._manifests(after):
+        for manifest in self.index.manifests(after):
             given = manifest["spec"]["workload"]
             fits = workload in (None, given["kind"]) and n in (None, given.get("n", given.get("shape", [0])[-1]))
             if fits and self.revocations.find(manifest["digest"]) is None:
@@ -277,8 +225,7 @@ class Store:
 
     def quarantine(self, key: str) -> None:
         """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""
-        with suppress(NotFound):  # somebody else moved it
-            self.objects.move(key, f"{QUARANTINE}/{key}.{secrets.token_hex(8)}")
+        self._publisher.quarantine(key)
 
     def check_format(self, *, create: bool) -> None:
         """Compare the marker with this release's format; write it if there is none and `create` is true.
@@ -287,30 +234,12 @@ class Store:
             NotFound: no marker.
             StoreUnavailable: another format.
         """
-        try:
-            text = self.index.read(MARKER)
-        except NotFound:
-            if not create:
-                raise NotFound(f"there is no store at {self.url}; check the path") from None
-            self._publish(MARKER, canonical_json(FORMAT), lambda: True)
-            text = self.index.read(MARKER)
-        if text != canonical_json(FORMAT):
-            raise StoreUnavailable(
-                f"{self.url}/{MARKER} is not that of store format {FORMAT['version']}; use the release that wrote it, "
-                "or remove that file if it is damaged"
-            )
+        check_format(self.objects, self.url, create=create)
 
     def enter(self, entry: SpecEntry) -> None:
         """Publish a spec entry at its two places, unless sound ones are there."""
         for key in entry.keys:
-            self._publish(key, entry.sealed(), partial(self.index.sound, key))
-
-    def _manifests(self, after: str | None = None) -> Iterator[dict[str, Any]]:
-        for entry in self.objects.list(MANIFESTS):
-            digest = entry.key.rsplit("/", 1)[-1].removesuffix(".json")
-            if after is None or digest > after:
-                with suppress(NotFound, CorruptObject, InvalidParameter):
-                    yield json.loads(self.index.manifest(digest).text)
+            self._publisher.publish(key, entry.sealed(), partial(self.index.sound, key))
 
     def _entry_of(self, digest: str) -> SpecEntry:
         try:
@@ -324,63 +253,10 @@ class Store:
             file = StoredFile.of(read_manifest(self.index.read(manifest_key(digest)), digest))
         except (NotFound, CorruptObject):
             return False
-        sound = self._sound(file.sha256)
+        sound = self.blobs.sound(file.sha256)
         if not sound:
             self.quarantine(blob_key(file.sha256))
         return sound
-
-    def _sound(self, sha256: str) -> bool:
-        with suppress(NotFound, CorruptObject):
-            self.blobs.verify(sha256)
-            return True
-        return False
-
-    def _put_matrices(self, factorization: Factorization) -> None:
-        """Store the user's matrices of a spec, or see that they are there."""
-        bound = _bound_matrices(factorization.spec)
-        for sha256, shape in user_matrices(factorization.manifest["spec"]):
-            if sha256 in bound:
-                self.put_matrix(bound[sha256])
-            else:
-                self.matrix(sha256, shape)
-
-    @contextmanager
-    def _written(
-        self, factorization: Factorization, check: Check | None
-    ) -> Iterator[tuple[Staged, dict[str, Any]] | None]:
-        """Write the safetensors file, read it back and have it checked; None if the store has it already.
-
-        With the file comes its entry of the manifest.
-        """
-        if self._intact(factorization.digest):
-            yield None
-            return
-        plain = copy(factorization)
-        plain.manifest = _lasting(factorization.manifest)
-        with self.objects.stage() as staged:
-            staged.produce(plain.save)
-            staged.sync()
-            proof = dict(check(staged.path)) if check else {}
-            digest = proof.pop("digest") if check else _read_back(staged.path, plain.spec)
-            with staged.open() as reader:
-                file = _describe(reader)
-            if digest != factorization.digest or proof.pop("sha256", file["sha256"]) != file["sha256"]:
-                message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
-                raise CorruptObject(message)
-            yield staged, file | ({"proof": proof} if proof else {})
-
-    def _publish(self, key: str, data: bytes | memoryview, intact: Callable[[], bool]) -> None:
-        with self.objects.stage() as staged:
-            staged.write(data)
-            self._settle(key, lambda: self.objects.put(key, staged), intact)
-
-    def _settle(self, key: str, put: Callable[[], bool], intact: Callable[[], bool]) -> None:
-        """Put an object unless a sound one is there; one that is damaged goes to quarantine first."""
-        if put() or intact():
-            return
-        self.quarantine(key)
-        if not put() and not intact():
-            raise CorruptObject(f"{key} is damaged and another damaged object took its place; run fsck --repair")
 
 
 def open_store(
@@ -400,65 +276,12 @@ def open_store(
         StoreUnavailable: the directory cannot be used, or another release wrote it.
     """
     files = Files() if files is None else files
-    root = _root(os.fspath(url))
+    root = directory_of(os.fspath(url))
     if create:
         make_root(files, root)
     store = Store(Directory(root, files), root.as_uri(), cache_bytes=cache_bytes)
     store.check_format(create=create)
     return store
-
-
-def _root(url: str) -> Path:
-    """Return the absolute directory that a path or file:// URL names."""
-    scheme, separator, _ = url.partition("://")
-    if separator and scheme != "file":
-        raise InvalidParameter(
-            f"{scheme[:20]}:// is no directory, and object stores are not in this release; give a path or file:// URL",
-            field="store",
-        )
-    path = url
-    if separator:
-        parts = urlsplit(url)
-        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            raise InvalidParameter(
-                "a store's file:// URL has no host and an absolute path: file:///path", field="store"
-            )
-        path = unquote(parts.path)
-    if not path or "\0" in path:
-        raise InvalidParameter(f"{path[:40]!r} is not a directory's path; give one, or a file:// URL", field="store")
-    return (Path(path) if separator else Path(path).expanduser()).absolute()
-
-
-def _bound_matrices(spec: Spec) -> dict[str, np.ndarray]:
-    """Return the numbers of the user's matrices that a spec carries with it, by sha256."""
-    found = {}
-    for part in (spec.workload, spec.optimize_for):
-        if isinstance(part, UserMatrix):
-            with suppress(InvalidWorkload):  # known by its digest only
-                found[str(part.canonical().sha256)] = part.array
-    return found
-
-
-def _read_back(path: Path, spec: Spec) -> str:
-    """Return the digest of a written file, compared with its bytes."""
-    try:
-        return load(path, matrices=_bound_matrices(spec)).digest
-    except OSError as error:
-        raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
-
-
-def _lasting(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest as it stands in the file: without what only the store knows."""
-    return {name: value for name, value in manifest.items() if name not in ("files", "created")}
-
-
-def _describe(reader: Reader) -> dict[str, Any]:
-    """Return the manifest's entry of an open file: digests of the whole and of each chunk."""
-    whole, chunks = hashlib.sha256(), []
-    for chunk in read_chunks(reader):
-        whole.update(chunk)
-        chunks.append(digest_bytes(chunk))
-    return {"sha256": whole.hexdigest(), "bytes": reader.entry.size, "chunk_bytes": CHUNK_BYTES, "chunks": chunks}
 
 
 def _now() -> str:

@@ -1,0 +1,94 @@
+"""Users' workload matrices: raw numbers under the sha256 by which a spec names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from factorize.encoding import raw_bytes
+from factorize.errors import InvalidParameter, InvalidWorkload, NotFound
+from factorize.factorization import Factorization
+from factorize.spec import Spec
+from factorize.storage.blobs import Blobs, blob_key
+from factorize.storage.objects import Objects
+from factorize.storage.publication import Publisher
+from factorize.storage.records import user_matrices
+from factorize.storage.revocation import Revocations
+from factorize.workloads import UserMatrix
+from factorize.workloads.matrix import from_array
+
+
+class Matrices:
+    """The users' matrices of a store.
+
+    Args:
+        objects: the medium.
+        blobs: the blobs on it.
+        revocations: what was taken back; a file of a result is no matrix, but its numbers could be read as one.
+    """
+
+    def __init__(self, objects: Objects, blobs: Blobs, revocations: Revocations) -> None:
+        self._objects = objects
+        self._blobs = blobs
+        self._revocations = revocations
+        self._publisher = Publisher(objects)
+
+    def put(self, array: np.ndarray) -> str:
+        """Store a matrix and return its sha256; see `Store.put_matrix`."""
+        named = from_array(array)
+        sha256 = str(named.sha256)
+        if self._blobs.sound(sha256):
+            self.keep(sha256)
+        else:
+            self._publisher.publish(blob_key(sha256), raw_bytes(named.array), lambda: self._blobs.sound(sha256))
+        return sha256
+
+    def put_those_of(self, factorization: Factorization) -> None:
+        """Store the matrices that a factorization's spec names, or see that they are there.
+
+        Raises:
+            NotFound: one of them has no numbers here, and none in the store.
+        """
+        bound = bound_matrices(factorization.spec)
+        for sha256, shape in user_matrices(factorization.manifest["spec"]):
+            if sha256 in bound:
+                self.put(bound[sha256])
+            else:
+                self.read(sha256, shape)
+
+    def keep(self, sha256: str) -> None:
+        """Let the grace of a blob that nothing names yet start anew (`factorize.storage.gc`)."""
+        with suppress(NotFound):
+            self._objects.refresh(blob_key(sha256))
+
+    def read(self, sha256: str, shape: Sequence[int]) -> np.ndarray:
+        """Return a matrix, verified and read-only; see `Store.matrix`."""
+        rows, columns = shape
+        self._revocations.check(sha256)
+        blob = self._blobs.open(sha256)
+        if blob.size != 8 * rows * columns:
+            needed = f"shape {rows} x {columns} takes {8 * rows * columns}"
+            raise InvalidParameter(f"the matrix {sha256} has {blob.size} bytes; {needed}", field="shape")
+        return np.frombuffer(b"".join(blob.read()), dtype="<f8").reshape(rows, columns)
+
+    def bind(self, spec: Spec) -> Spec:
+        """Return a spec with the numbers of its matrices; see `Store.bind`."""
+        bound: dict[str, Any] = {}
+        for name in ("workload", "optimize_for"):
+            part = getattr(spec, name)
+            if isinstance(part, UserMatrix) and part.sha256 is not None and part.shape is not None:
+                bound[name] = part.bind(self.read(part.sha256, part.shape))
+        return spec.model_copy(update=bound)
+
+
+def bound_matrices(spec: Spec) -> dict[str, np.ndarray]:
+    """Return the numbers of the users' matrices that a spec carries with it, by sha256."""
+    found = {}
+    for part in (spec.workload, spec.optimize_for):
+        if isinstance(part, UserMatrix):
+            with suppress(InvalidWorkload):  # known by its digest only
+                found[str(part.canonical().sha256)] = part.array
+    return found
