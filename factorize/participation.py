@@ -22,15 +22,13 @@ from factorize.numbers.wide import Wide, of_doubles, root_above
 from factorize.structures.computed_toeplitz import ComputedToeplitz
 from factorize.structures.endless import EndlessMatrix
 from factorize.structures.matrix import Bound, Matrix
-from factorize.structures.wide_norms import (
+from factorize.structures.wide_norms import column_norms, entries, largest_column
+from factorize.structures.wide_patterns import (
     around_products,
     attained_selection,
     best_periodic,
     best_separated,
-    column_norms,
-    entries,
     gram_sums,
-    largest_column,
     leading_pattern,
 )
 

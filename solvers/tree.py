@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from factorize.mechanisms import Tree
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
-from factorize.structures.tree import TreeMatrix, level_count
+from factorize.structures.forest import level_count
+from factorize.structures.tree import TreeMatrix
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.closed_form import WHOLE_CHECK
 from solvers.evidence import evidence

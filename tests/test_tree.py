@@ -185,12 +185,12 @@ def _products(matrix, patterns):
 @pytest.mark.parametrize(("n", "restart"), [(37, 37), (64, 64), (50, 12), (48, 16)])
 def test_coarser_units_only_raise_the_bound(n, restart, decoder):
     matrix = matrix_of(n, decoder, restart)
-    weights, _ = tree_participation.node_weights(matrix)
+    weights, _ = tree_participation.node_weights(matrix.forest)
     for separation, most in ((4, 3), (8, 2), (8, 6), (11, 9)):
-        fine = tree_participation._best_selection(matrix, weights, separation, most, 0)
+        fine = tree_participation._best_selection(matrix.forest, weights, separation, most, 0)
         for unit in (1, 2, 3):
             if 1 << unit <= separation and unit < len(matrix.nodes):
-                coarse = tree_participation._best_selection(matrix, weights, separation >> unit, most, unit)
+                coarse = tree_participation._best_selection(matrix.forest, weights, separation >> unit, most, unit)
                 assert coarse >= fine * (1 - 1e-13)
                 if not any(number % (1 << unit) for number in (n, restart, separation)):
                     assert coarse == pytest.approx(fine, rel=1e-12)

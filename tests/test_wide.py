@@ -17,12 +17,11 @@ from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
 from factorize.structures.tree import TreeMatrix
-from factorize.structures.wide_norms import (
+from factorize.structures.wide_norms import column_norms, entries
+from factorize.structures.wide_patterns import (
     attained_selection,
     best_periodic,
     best_separated,
-    column_norms,
-    entries,
     gram_sums,
     leading_pattern,
 )

@@ -64,6 +64,11 @@ def of_doubles(values: np.ndarray) -> Wide:
     return Wide(values, np.zeros_like(values), np.zeros_like(values))
 
 
+def of_constants(values: np.ndarray) -> Wide:
+    """Return doubles as they are, with zeros that take no memory and cannot be written."""
+    return Wide(values, *np.broadcast_to(0.0, (2, *values.shape)))
+
+
 @np.errstate(over="ignore", invalid="ignore")
 def product(a: np.ndarray, b: np.ndarray) -> Wide:
     """Return products of doubles without error (Veltkamp and Dekker), but for those near the underflow."""

@@ -18,6 +18,7 @@ import numpy as np
 from factorize.errors import InvalidStrategy
 from factorize.numbers.wide import Wide
 from factorize.structures.computed_toeplitz import ComputedToeplitz
+from factorize.structures.wide_patterns import leading_pattern
 from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.state_space import StateSpace
 
@@ -85,8 +86,6 @@ class BltMatrix(ComputedToeplitz):
         It is the squared sensitivity where the coefficients fall (KL24, Theorem 2); with c_1 > 1 that of the column
         (c_1, c_1, c_2, ...), which majorises the first one.
         """
-        from factorize.structures.wide_norms import leading_pattern
-
         column = self.wide_column()
         if not self.falls and self.n > 1:
             for part in column:

@@ -15,6 +15,7 @@ import numpy as np
 from factorize.errors import InvalidStrategy
 from factorize.numbers.wide import Wide
 from factorize.structures.matrix import Matrix
+from factorize.structures.wide_patterns import leading_pattern
 from factorize.workloads.base import toeplitz_rows
 
 SMALLEST_SCALE = 1e-100
@@ -98,8 +99,6 @@ class InverseBandedToeplitz(ComputedToeplitz):
 
     def leading_pattern(self, separation: int, most: int) -> Fraction:
         """Of the coefficients while they fall, then of the largest that is still to come (KL24, Theorem 2)."""
-        from factorize.structures.wide_norms import leading_pattern
-
         column = self.wide_column()
         kept = self._kept(column) if self.falls else 0
         above = np.nextafter((column.high + np.abs(column.low) + column.error) * (1 + 2.0**-50), np.inf)

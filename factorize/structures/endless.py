@@ -19,7 +19,7 @@ from factorize.structures.blt import BltMatrix
 from factorize.structures.endless_limits import elliptic_column, geometric_pattern
 from factorize.structures.matrix import Matrix, ToeplitzMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
-from factorize.structures.wide_norms import leading_pattern
+from factorize.structures.wide_patterns import leading_pattern
 from factorize.workloads.base import toeplitz_rows
 
 LARGEST_ROW = 1_000_000

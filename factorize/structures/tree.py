@@ -12,12 +12,12 @@ carry of a binary counter does.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.structures.forest import Forest
 from factorize.structures.matrix import Bound, Matrix
+from factorize.structures.tree_participation import fixed_order_bound, separated_bound
 from factorize.workloads.state_space import StateSpace
 
 LARGEST_WHOLE = 1024
@@ -28,39 +28,18 @@ class TreeMatrix(Matrix):
     """A lower-triangular matrix whose rows are constant on the blocks of a binary tree.
 
     Args:
-        nodes: shape (levels + 1, n), 2^levels >= min(restart, n) > 2^(levels - 1); first row positive, exact zeros
-            where bit j of (step mod restart) is 0.
-        restart: steps of each tree, at least 1; n or more for a single tree.
+        nodes: see `Forest`.
+        restart: see `Forest`.
 
     Raises:
-        InvalidStrategy: otherwise.
+        InvalidStrategy: they are not those of a forest.
     """
 
     structure = "tree"
 
     def __init__(self, nodes: np.ndarray, restart: int) -> None:
-        array = np.array(nodes, dtype=np.float64, order="C")
-        if array.ndim != 2 or not array.shape[1] or restart < 1:
-            raise InvalidStrategy(f"nodes has shape (levels + 1, n), restart >= 1; got {array.shape} and {restart}")
-        self.n = array.shape[1]
-        self.restart = min(restart, self.n)
-        wanted = level_count(self.restart) + 1
-        if len(array) != wanted:
-            raise InvalidStrategy(f"trees of {self.restart} steps need {wanted} rows of nodes; got {len(array)}")
-        if not np.isfinite(array).all() or (array[0] <= 0).any():
-            raise InvalidStrategy("a tree matrix must be finite with a positive diagonal, its first row of nodes")
-        if array[1:][~self.in_use()].any():
-            raise InvalidStrategy("nodes[j + 1, i] must be exactly 0 where bit j of i mod restart is 0")
-        array.setflags(write=False)
-        self.nodes = array
-
-    def leaves(self) -> np.ndarray:
-        """Return each step's number within its tree, shape (n,)."""
-        return np.arange(self.n) % self.restart
-
-    def in_use(self) -> np.ndarray:
-        """Return which levels have a block behind which step, shape (levels, n)."""
-        return (self.leaves() >> np.arange(level_count(self.restart))[:, None]) & 1 == 1
+        self.forest = Forest(nodes, restart)
+        self.nodes, self.restart, self.n = self.forest.nodes, self.forest.restart, self.forest.n
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Write each row block by block."""
@@ -107,48 +86,25 @@ class TreeMatrix(Matrix):
         """Squares of the diagonal, and for each level those of the right sibling's rows."""
         norms = self.nodes[0] ** 2
         for j in range(len(self.nodes) - 1):
-            left, totals = self.siblings(j, self.nodes[j + 1] ** 2)
+            left, totals = self.forest.siblings(j, self.nodes[j + 1] ** 2)
             norms[left] += totals
         return norms
-
-    def siblings(self, level: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the steps that are in a left sibling at a level, and the sums of values over the right sibling."""
-        leaves = self.leaves()
-        pair = np.arange(self.n) // self.restart * (1 + (self.restart >> level + 1)) + (leaves >> level + 1)
-        right = leaves >> level & 1 == 1
-        totals = np.bincount(pair[right], weights=values[right], minlength=int(pair[-1]) + 1)
-        left = np.flatnonzero(~right)
-        return left, totals[pair[left]]
 
     def bandwidth(self) -> int:
         """The longest reach of a row."""
         reach = np.ones(self.n, dtype=np.int64)
         for j, weights in enumerate(self.nodes[1:]):
-            far = (self.leaves() & ((2 << j) - 1)) + 1
+            far = (self.forest.leaves() & ((2 << j) - 1)) + 1
             reach = np.where(weights != 0, np.maximum(reach, far), reach)
         return int(reach.max())
 
-    @cached_property
-    def non_negative(self) -> bool:
-        """Whether no entry is negative, so that worst-case contributions all point the same way."""
-        return not (self.nodes < 0).any()
-
     def fixed_order_bound(self, epochs: int) -> Bound | None:
         """Sums over the patterns {c, c + b, ...}; exact, O(n log n log b)."""
-        from factorize.structures.tree_participation import fixed_order_bound
-
-        return fixed_order_bound(self, epochs) if self.non_negative else None
+        return fixed_order_bound(self.forest, epochs) if self.forest.non_negative else None
 
     def separated_bound(self, min_sep: int, most: int) -> Bound | None:
         """Dynamic programme over the tree; exact where the Gram matrix is a sum over tree nodes."""
-        from factorize.structures.tree_participation import separated_bound
-
-        return separated_bound(self, min_sep, most) if self.non_negative else None
-
-
-def level_count(restart: int) -> int:
-    """Return the number of levels below the root of the smallest tree with that many leaves."""
-    return (restart - 1).bit_length()
+        return separated_bound(self.forest, min_sep, most) if self.forest.non_negative else None
 
 
 def read_tree(nodes: np.ndarray, restart: np.ndarray, whole: np.ndarray | None) -> TreeMatrix:

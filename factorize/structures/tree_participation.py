@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorize.numbers.rounding import UNIT
+from factorize.structures.forest import Forest
 from factorize.structures.matrix import Bound
-
-if TYPE_CHECKING:
-    from factorize.structures.tree import TreeMatrix
 
 Array = NDArray[np.float64]
 LARGEST_WORK = 1 << 34
@@ -52,40 +49,40 @@ class Stretch:
     best: Array
 
 
-def fixed_order_bound(matrix: TreeMatrix, epochs: int) -> Bound:
+def fixed_order_bound(forest: Forest, epochs: int) -> Bound:
     """Return max over c of ||C u_c||^2 for the patterns u_c = {c, c + b, ...}, b = n / epochs; exact for C >= 0."""
-    terms = 2 * len(matrix.nodes) + matrix.n + 64
-    return Bound(_periodic_total(matrix, matrix.n // epochs) * (1 + terms * UNIT), True, CLASS_RULE)
+    terms = 2 * len(forest.nodes) + forest.n + 64
+    return Bound(_periodic_total(forest, forest.n // epochs) * (1 + terms * UNIT), True, CLASS_RULE)
 
 
-def _periodic_total(matrix: TreeMatrix, separation: int) -> float:
+def _periodic_total(forest: Forest, separation: int) -> float:
     """Return the largest ||C u||^2 over the patterns u = {c, c + b, ...} of all steps, b = separation."""
     from factorize.structures.tree_recurrences import class_totals
 
     cells = np.zeros(2 * separation)
-    class_totals(matrix.nodes, matrix.restart, separation, cells)
+    class_totals(forest.nodes, forest.restart, separation, cells)
     for parent in range(1, separation):
         cells[2 * parent] += cells[parent]
         cells[2 * parent + 1] += cells[parent]
     return float(cells[separation:].max())
 
 
-def separated_bound(matrix: TreeMatrix, min_sep: int, most: int) -> Bound:
+def separated_bound(forest: Forest, min_sep: int, most: int) -> Bound:
     """Return a bound on max over patterns ||C u||^2, u at most `most` steps at least `min_sep` apart; C >= 0."""
-    weights, exact = node_weights(matrix)
-    coarse = _unit(matrix, min_sep, most)
+    weights, exact = node_weights(forest)
+    coarse = _unit(forest, min_sep, most)
     if coarse is None:
-        return Bound(_by_levels(weights, min_sep, most) * (1 + (2 * matrix.n + 64) * UNIT), False, LEVEL_RULE)
-    total = _best_selection(matrix, weights, min_sep >> coarse, most, coarse)
-    allowance = 1 + (2 * matrix.n + 64 + most) * UNIT
+        return Bound(_by_levels(weights, min_sep, most) * (1 + (2 * forest.n + 64) * UNIT), False, LEVEL_RULE)
+    total = _best_selection(forest, weights, min_sep >> coarse, most, coarse)
+    allowance = 1 + (2 * forest.n + 64 + most) * UNIT
     # Units of equal size have their best step at the same place, so units far enough apart have steps that are.
-    exact &= not any(number % (1 << coarse) for number in (matrix.n, matrix.restart, min_sep))
-    if not exact and most * min_sep >= matrix.n:  # then the patterns {c, c + b, ...} are allowed, and may attain it
-        exact = total <= _periodic_total(matrix, min_sep) * (1 + _ATTAINED)
+    exact &= not any(number % (1 << coarse) for number in (forest.n, forest.restart, min_sep))
+    if not exact and most * min_sep >= forest.n:  # then the patterns {c, c + b, ...} are allowed, and may attain it
+        exact = total <= _periodic_total(forest, min_sep) * (1 + _ATTAINED)
     return Bound(total * allowance, exact, EXACT_RULE if exact else UPPER_RULE)
 
 
-def node_weights(matrix: TreeMatrix) -> tuple[Array, bool]:
+def node_weights(forest: Forest) -> tuple[Array, bool]:
     """Return mu for each kind of node, and whether the sums over nodes are the Gram matrix to relative 1e-12.
 
     Returns:
@@ -93,15 +90,15 @@ def node_weights(matrix: TreeMatrix) -> tuple[Array, bool]:
             children (and the root), right children, and nodes cut off by the end of the tree.
         exact: whether the majorant is attained everywhere.
     """
-    highest, lowest = _gram_by_level(matrix)
+    highest, lowest = _gram_by_level(forest)
     mu = np.zeros((2, len(highest), 3))
-    kinds = [_kinds(matrix, level) for level in range(len(highest))]
-    above = np.zeros(matrix.n)
+    kinds = [_kinds(forest, level) for level in range(len(highest))]
+    above = np.zeros(forest.n)
     for level in reversed(range(len(highest))):
         highest[level] = np.maximum(highest[level], above)  # a node that holds no pair of its own adds nothing
         np.maximum.at(mu[:, level], kinds[level], highest[level] - above)
         above = highest[level]
-    sums = np.zeros(matrix.n)
+    sums = np.zeros(forest.n)
     short, exact = 1.0, True
     for level in reversed(range(len(highest))):
         sums = sums + mu[:, level][kinds[level]]
@@ -110,16 +107,16 @@ def node_weights(matrix: TreeMatrix) -> tuple[Array, bool]:
     return mu * short, exact
 
 
-def _kinds(matrix: TreeMatrix, level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _kinds(forest: Forest, level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return, for each step, whether its tree is a shorter last one, and the kind of its node at a level."""
-    leaves, n, restart = matrix.leaves(), matrix.n, matrix.restart
+    leaves, n, restart = forest.leaves(), forest.n, forest.restart
     short = np.arange(n) >= n - n % restart
     size = np.where(short, n % restart, restart)
     node = leaves >> level
-    return short.astype(np.int64), np.where((node + 1) << level > size, 2, node & (level < len(matrix.nodes) - 1))
+    return short.astype(np.int64), np.where((node + 1) << level > size, 2, node & (level < len(forest.nodes) - 1))
 
 
-def _gram_by_level(matrix: TreeMatrix) -> tuple[list[Array], list[Array]]:
+def _gram_by_level(forest: Forest) -> tuple[list[Array], list[Array]]:
     """Return, by level and step, the largest and smallest X_st over pairs that the step's node is the first to hold.
 
     Such a pair has s in the left and t in the right child. Rows of the right child contribute nodes[level, u] C_ut,
@@ -127,39 +124,39 @@ def _gram_by_level(matrix: TreeMatrix) -> tuple[list[Array], list[Array]]:
     """
     from factorize.structures.tree_recurrences import inner_products
 
-    levels, n = len(matrix.nodes) - 1, matrix.n
+    levels, n = len(forest.nodes) - 1, forest.n
     highest: list[Array] = [np.empty(0)] * (levels + 1)
     lowest: list[Array] = [np.empty(0)] * (levels + 1)
     later, within = np.zeros(n), np.empty(n)
     for level in reversed(range(levels)):
-        inner_products(matrix.nodes, matrix.restart, level, within)
-        right = matrix.leaves() >> level & 1 == 1
-        highest[level + 1] = _by_node(matrix, level + 1, np.where(right, within, -np.inf), np.maximum) + later
-        lowest[level + 1] = _by_node(matrix, level + 1, np.where(right, within, np.inf), np.minimum) + later
-        left, totals = matrix.siblings(level, matrix.nodes[level + 1] ** 2)
+        inner_products(forest.nodes, forest.restart, level, within)
+        right = forest.leaves() >> level & 1 == 1
+        highest[level + 1] = _by_node(forest, level + 1, np.where(right, within, -np.inf), np.maximum) + later
+        lowest[level + 1] = _by_node(forest, level + 1, np.where(right, within, np.inf), np.minimum) + later
+        left, totals = forest.siblings(level, forest.nodes[level + 1] ** 2)
         later[left] += totals
-    highest[0] = lowest[0] = matrix.nodes[0] ** 2 + later
+    highest[0] = lowest[0] = forest.nodes[0] ** 2 + later
     return highest, lowest
 
 
-def _by_node(matrix: TreeMatrix, level: int, values: Array, ufunc: np.ufunc) -> Array:
+def _by_node(forest: Forest, level: int, values: Array, ufunc: np.ufunc) -> Array:
     """Return, for each step, the largest (smallest) value over its node at a level."""
-    node = np.arange(matrix.n) // matrix.restart * matrix.n + (matrix.leaves() >> level)
+    node = np.arange(forest.n) // forest.restart * forest.n + (forest.leaves() >> level)
     starts = np.flatnonzero(np.diff(node, prepend=-1))
-    return np.repeat(ufunc.reduceat(values, starts), np.diff(starts, append=matrix.n))
+    return np.repeat(ufunc.reduceat(values, starts), np.diff(starts, append=forest.n))
 
 
-def _unit(matrix: TreeMatrix, min_sep: int, most: int) -> int | None:
+def _unit(forest: Forest, min_sep: int, most: int) -> int | None:
     """Return the level of the units that the dynamic programme goes by, or None where every choice takes too long.
 
     Units are blocks of 2^level steps, of which at most one is chosen: 2^level <= min_sep. Two chosen units are
     min_sep >> level or more apart, and each is charged its best step, so coarser units give a larger bound.
     """
-    sizes = [1 << level for level in range(1, len(matrix.nodes))]
-    trees = matrix.n // matrix.restart
-    sizes += [matrix.restart << doubling for doubling in range(1, trees.bit_length())]
+    sizes = [1 << level for level in range(1, len(forest.nodes))]
+    trees = forest.n // forest.restart
+    sizes += [forest.restart << doubling for doubling in range(1, trees.bit_length())]
     counts = [min(most, math.ceil(size / 2 / min_sep)) for size in sizes]
-    for level in range(min(min_sep.bit_length(), len(matrix.nodes))):
+    for level in range(min(min_sep.bit_length(), len(forest.nodes))):
         apart = min_sep >> level
         work = sum(count**2 for count in counts) * apart**2 * min(apart, _PLATEAUS)
         if work <= LARGEST_WORK and sum(2 * count for count in counts) * apart**2 <= LARGEST_TABLE:
@@ -173,11 +170,11 @@ def _by_levels(weights: Array, min_sep: int, most: int) -> float:
     return float(sum(mu * most * min(most, math.ceil((1 << level) / min_sep)) for level, mu in enumerate(levels)))
 
 
-def _best_selection(matrix: TreeMatrix, weights: Array, apart: int, most: int, unit: int) -> float:
+def _best_selection(forest: Forest, weights: Array, apart: int, most: int, unit: int) -> float:
     """Return the largest sum over nodes of mu count^2, for units of 2^unit steps that are `apart` or more apart."""
-    trees, rest = divmod(matrix.n, matrix.restart)
+    trees, rest = divmod(forest.n, forest.restart)
     pieces = []
-    doubled = _tree(matrix.restart, weights[0], apart, most, unit)
+    doubled = _tree(forest.restart, weights[0], apart, most, unit)
     while trees:
         if trees & 1:
             pieces.append(doubled)
