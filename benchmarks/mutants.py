@@ -1,270 +1,282 @@
-"""Small changes of code that only computes, and whether the tests notice, in forked processes.
+"""`python -m benchmarks.mutants [MODULE ...] [--each K | --sample N] [--seed S]`: do tests notice when code is wrong?
 
-`python -m benchmarks.mutants factorize/exact --tests tests/test_exact*.py`
+Changes one thing of a function at a time (an operator, a constant, a condition, a statement left out, what it returns),
+runs the tests in a forked process until one fails, and counts the changes that no test notices, each with its line.
+Every test runs once beforehand, with a trace of the lines it comes by; a change meets only the tests that come by its
+statement, quickest first, each under a limit of several times its own time. Nothing is written to the source tree.
+What cannot change any answer stands in equivalent_mutants.toml with its reason, and is counted apart.
 
-The tests are collected once. For each change a child process takes over the changed function's code and runs them,
-quickest first, until one fails; one that runs far longer than all of them counts as noticed. Compiled functions, what
-modules run when they are imported, and the text of messages are left alone. Nothing is written to the source tree.
+MODULE is a package or module of `factorize`: exact, exact.sensitivity, encoding, storage.store (default: all of TESTS).
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
+import gc
 import importlib
 import json
+import mmap
 import os
+import pkgutil
 import random
+import resource
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import cached_property
+import tomllib
+from collections import defaultdict
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
-OPERATORS: dict[type, type] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-    ast.BitOr: ast.BitAnd,
-    ast.BitAnd: ast.BitOr,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
+from benchmarks.code_changes import Mutant, mutants
+
+TESTS = {
+    "exact": ("test_exact*.py", "test_endless.py", "test_golden.py"),
+    "encoding": ("test_encoding.py", "test_spec.py", "test_golden.py"),
+    "manifest": ("test_factorization.py", "test_store.py", "test_files.py"),
+    "storage": (
+        *("test_blobs.py", "test_files.py", "test_fsck.py", "test_gc.py", "test_neighbours.py"),
+        *("test_revocation.py", "test_store.py", "test_store_contract.py", "test_store_crash.py"),
+    ),
 }
-CALLS = {"max": "min", "min": "max", "all": "any", "any": "all", "abs": "float", "hypot": "fsum"}
+"""Where a module's tests are; a key stands for the package or the module of that name and all that is in it."""
+FOLDER = Path(__file__).parent
+TESTS_FOLDER = FOLDER.parent / "tests"
+EQUIVALENT = FOLDER / "equivalent_mutants.toml"
+SPARE = 5  # times the processor seconds of the unchanged test, and SLACK more
+SLACK = 2.0
+MEMORY = 4 << 30  # bytes that a changed program may take beyond what it starts with
+STUCK, PASSED = "the time limit", ""
 
 
-class Mutant(NamedTuple):
-    """One change of one function."""
+class Timed(NamedTuple):
+    """A test, its processor seconds, and the lines that it comes by, by file."""
 
-    module: str
-    function: str
-    line: int
-    what: str
-    code: CodeType
+    item: Any
+    seconds: float
+    lines: dict[str, set[int]]
 
-
-def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Ways to change one node in place, each with its words."""
-    if isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)) and type(node.op) in OPERATORS:
-        new = OPERATORS[type(node.op)]
-        yield f"{type(node.op).__name__} to {new.__name__}", lambda: setattr(node, "op", new())
-    if isinstance(node, ast.Compare):
-        for place, old in enumerate(node.ops):
-            other = OPERATORS[type(old)]
-
-            def replace(place: int = place, other: type = other) -> None:
-                node.ops[place] = other()
-
-            yield f"{type(old).__name__} to {other.__name__}", replace
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield f"{node.value} to {not node.value}", lambda: setattr(node, "value", not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-        number = node.value
-        yield f"{number} to {number + 1}", lambda: setattr(node, "value", number + 1)
-    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
-        yield "condition negated", lambda: setattr(node, "test", ast.UnaryOp(ast.Not(), node.test))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
-        yield f"{type(node.op).__name__} left out", lambda: setattr(node, "op", _Keep())
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
-        name = node.func
-        yield f"{name.id} to {CALLS[name.id]}", lambda: setattr(name, "id", CALLS[name.id])
-    alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    if alone or isinstance(node, (ast.Raise, ast.AugAssign)):
-        yield f"{type(node).__name__} left out", lambda: _drop(node)
+    def comes_by(self, mutant: Mutant) -> bool:
+        """Whether a line of the changed statement is run."""
+        return not self.lines.get(mutant.target.__code__.co_filename, set()).isdisjoint(mutant.lines)
 
 
-class _Keep(ast.UAdd):
-    """Stands for an operator that was taken away."""
+class Trace:
+    """Marks lines of some files in memory that forked processes share."""
 
+    def __init__(self, files: list[str]) -> None:
+        self.starts: dict[str, int] = {}
+        size = 0
+        for file in files:
+            self.starts[file] = size
+            size += Path(file).read_text().count("\n") + 2
+        self.marks = mmap.mmap(-1, size)
 
-def _drop(node: ast.AST) -> None:
-    node.__class__ = ast.Pass
-    for name in list(vars(node)):
-        if name not in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
-            delattr(node, name)
+    def __call__(self, frame: Any, event: str, argument: Any) -> Any:
+        """Mark a line, as `sys.settrace` asks."""
+        start = self.starts.get(frame.f_code.co_filename)
+        if start is None:
+            return None
+        self.marks[start + frame.f_lineno] = 1
+        return self
 
-
-def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of a function whose change could matter, in a fixed order: no messages or annotations."""
-    for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list") or isinstance(node, ast.JoinedStr):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not isinstance(child, (ast.FunctionDef, ast.JoinedStr)):
-                yield child
-                if not isinstance(child, ast.Raise):
-                    yield from _nodes(child)
-
-
-def functions(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
-    """Functions and methods that a module defines in Python, with their qualified names."""
-    for owner in [module, *(v for v in vars(module).values() if isinstance(v, type))]:
-        if owner is not module and owner.__module__ != module.__name__:
-            continue
-        for value in vars(owner).values():
-            inner = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
-            inner = value.func if isinstance(value, cached_property) else inner
-            if isinstance(inner, FunctionType) and inner.__module__ == module.__name__:
-                while hasattr(inner, "__wrapped__"):
-                    inner = inner.__wrapped__
-                yield inner.__qualname__, inner
-
-
-def mutants(module: ModuleType) -> Iterator[Mutant]:
-    """All changes of a module's functions."""
-    assert module.__file__
-    tree = ast.parse(Path(module.__file__).read_text())
-    known = dict(functions(module))
-    for path, function in _definitions(tree):
-        if path not in known:
-            continue
-        for index, node in enumerate(_nodes(function)):
-            for which, (what, _) in enumerate(changes(node)):
-                code = _changed(function, module.__file__, path, index, which)
-                if code is not None and code.co_freevars == known[path].__code__.co_freevars:
-                    yield Mutant(module.__name__, path, getattr(node, "lineno", function.lineno), what, code)
-
-
-def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    for item in tree.body:
-        if isinstance(item, ast.FunctionDef):
-            yield item.name, item
-        elif isinstance(item, ast.ClassDef):
-            yield from ((f"{item.name}.{m.name}", m) for m in item.body if isinstance(m, ast.FunctionDef))
-
-
-def _changed(original: ast.FunctionDef, file: str, path: str, index: int, which: int) -> CodeType | None:
-    """The code of one function after one change."""
-    function = copy.deepcopy(original)
-    node = list(_nodes(function))[index]
-    list(changes(node))[which][1]()
-    for part in ast.walk(function):
-        if isinstance(part, ast.UnaryOp) and isinstance(part.op, _Keep):
-            part.op = ast.Not() if isinstance(part.operand, ast.Compare) else ast.UAdd()
-            if isinstance(part.op, ast.Not):
-                part.operand = ast.UnaryOp(ast.Not(), part.operand)
-    body: list[ast.stmt] = [function]
-    if "." in path:
-        body = [ast.ClassDef(path.split(".")[0], [], [], [function], [])]
-    function.decorator_list = []
-    whole = ast.fix_missing_locations(ast.Module(body, []))
-    future = importlib.import_module("__future__").annotations.compiler_flag
-    try:
-        return _find(compile(whole, file, "exec", flags=future), path.split("."))
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _find(code: CodeType, names: list[str]) -> CodeType:
-    for name in names:
-        code = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
-    return code
+    def taken(self) -> dict[str, set[int]]:
+        """Return the lines marked since the last time, by file."""
+        marked = self.marks[:]
+        self.marks[:] = bytes(len(marked))
+        ends = [*list(self.starts.values())[1:], len(marked)]
+        parts = zip(self.starts.items(), ends, strict=True)
+        return {file: {at for at, mark in enumerate(marked[start:end]) if mark} for (file, start), end in parts}
 
 
 class Runner:
-    """Collects the tests once, and runs them once for every mutant, in a child each."""
+    """Runs the tests once with a trace, and what matters of them for every mutant, in a child each."""
 
-    def __init__(self, chosen: list[Mutant], spare: float) -> None:
-        self.chosen, self.spare = chosen, spare
-        self.found: list[tuple[Mutant, bool]] = []
+    def __init__(self, chosen: list[Mutant]) -> None:
+        self.chosen = chosen
+        self.found: list[tuple[Mutant, str]] = []
+        self.caches: list[Any] = []
+        self.trusted: set[str] = set()
+        self.killers: dict[str, set[str]] = defaultdict(set)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """A failure is enough: hypothesis need not look for a shorter one."""
+        from hypothesis import Phase, settings
+
+        given = settings.get_profile("repeatable")
+        settings.register_profile("mutants", parent=given, phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("mutants")
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Take over from pytest."""
-        timed = []
-        for item in session.items:
-            began = time.monotonic()
-            if not _passes(item):
-                raise SystemExit(f"{item.nodeid} fails without any change")
-            timed.append((time.monotonic() - began, item))
-        items = [item for _, item in sorted(timed, key=lambda pair: pair[0])]
-        limit = self.spare * sum(seconds for seconds, _ in timed) + 10
-        again = self._child(None, items, limit)
-        if again is not None:
-            raise SystemExit(f"{items[again % len(items)].nodeid} fails when it is run again, without any change")
+        own = (str(TESTS_FOLDER), str(FOLDER.parent / "factorize"))
+        modules = [m for m in list(sys.modules.values()) if str(getattr(m, "__file__", None)).startswith(own)]
+        self.caches = [v for m in modules for v in vars(m).values() if callable(getattr(v, "cache_clear", None))]
+        trace = Trace(sorted({m.target.__code__.co_filename for m in self.chosen}))
+        timed = sorted((self._first(item, trace) for item in session.items), key=lambda test: test.seconds)
+        gc.freeze()
         for number, mutant in enumerate(self.chosen, 1):
-            failing = self._child(mutant, items, limit)
-            self.found.append((mutant, failing is not None))
-            if failing is not None and failing < len(items):  # the next one is probably found by the same test
-                items.insert(0, items.pop(failing))
-            words = "SURVIVED" if failing is None else f"killed by {items[0].name}"
-            place = f"{mutant.module}:{mutant.line} {mutant.function}"
-            sys.stderr.write(f"{number}/{len(self.chosen)} {words} {place}: {mutant.what}\n")
-            sys.stderr.flush()
+            name = self._killer(mutant, timed)
+            self.found.append((mutant, name))
+            words = f"killed by {name}" if name else "SURVIVED"
+            print(f"{number}/{len(self.chosen)} {words} {mutant}", file=sys.stderr, flush=True)
         return True
 
-    def _child(self, mutant: Mutant | None, items: list[Any], limit: float) -> int | None:
-        """Which test failed, their number if none came to an end, None if all passed."""
+    def _first(self, item: Any, trace: Trace) -> Timed:
+        began = time.process_time()
+        sys.settrace(trace)
+        threading.settrace(trace)
+        passed = self._passes(item)
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]  # None takes a trace away
+        if not passed:
+            raise SystemExit(f"{item.nodeid} fails without any change")
+        return Timed(item, time.process_time() - began, trace.taken())
+
+    def _killer(self, mutant: Mutant, timed: list[Timed]) -> str:
+        """What notices a change, quickest tests first and those before all that noticed another one of the function."""
+        before = self.killers[mutant.module + mutant.function]
+        tests = [test for test in timed if test.comes_by(mutant)]
+        tests.sort(key=lambda test: test.seconds / (10 if test.item.nodeid in before else 1))
+        name = self._child(mutant, tests)
+        if name in (PASSED, STUCK):
+            return name
+        killer = next(test for test in tests if test.item.nodeid == name)
+        if name not in self.trusted and self._child(None, [killer]):
+            raise SystemExit(f"{name} fails when it is run again, without any change")
+        self.trusted.add(name)
+        before.add(name)
+        return name
+
+    def _child(self, mutant: Mutant | None, tests: list[Timed]) -> str:
+        """The name of the test that failed, `STUCK` or `PASSED`."""
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
-            signal.setitimer(signal.ITIMER_REAL, limit)
-            quiet = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(quiet, 1)
-            os.dup2(quiet, 2)
-            if mutant is not None:
-                dict(functions(sys.modules[mutant.module]))[mutant.function].__code__ = mutant.code
-            failing = next((place for place, item in enumerate(items) if not _passes(item)), -1)
-            os.write(writing, str(failing).encode())
-            os._exit(0)
+            try:
+                os.setpgid(0, 0)
+                os.write(writing, (self._outcome(mutant, tests) or "passed").encode())
+            finally:
+                os._exit(0)
         os.close(writing)
-        answer = os.read(reading, 20)
-        os.close(reading)
+        with os.fdopen(reading, "rb") as answer:
+            name = answer.read(1000).decode()
         os.waitpid(child, 0)
-        return len(items) if not answer else None if answer == b"-1" else int(answer)
+        try:
+            os.killpg(child, signal.SIGKILL)  # what it has started
+        except ProcessLookupError:
+            pass
+        return PASSED if name == "passed" else name or STUCK
+
+    def _outcome(self, mutant: Mutant | None, tests: list[Timed]) -> str:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+        if mutant is not None:
+            mutant.target.__code__ = mutant.code
+        for test in tests:
+            limit = SPARE * test.seconds + SLACK
+            signal.setitimer(signal.ITIMER_PROF, limit)
+            signal.setitimer(signal.ITIMER_REAL, 10 * limit + 60)
+            if not self._passes(test.item):
+                return str(test.item.nodeid)
+        return PASSED
+
+    def _passes(self, item: Any) -> bool:
+        from _pytest.runner import runtestprotocol
+
+        for cache in self.caches:
+            cache.cache_clear()
+        return all(report.passed for report in runtestprotocol(item, log=False, nextitem=None))
 
 
-def _passes(item: Any) -> bool:
-    from _pytest.runner import runtestprotocol
+def modules_of(names: list[str]) -> list[ModuleType]:
+    """Import the modules that are asked for, those in packages included."""
+    found: dict[str, ModuleType] = {}
+    for name in names:
+        module = importlib.import_module(f"factorize.{name}")
+        found[module.__name__] = module
+        for inner in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            found |= {m.__name__: m for m in modules_of([f"{name}.{inner.name}"])}
+    return list(found.values())
 
-    item.funcargs = {}
-    return all(report.passed for report in runtestprotocol(item, log=False, nextitem=None))
+
+def tests_of(names: list[str]) -> list[str]:
+    """Return the test files of the modules that are asked for."""
+    keys = [key for key in TESTS if any(name == key or name.startswith(f"{key}.") for name in names)]
+    return sorted({str(path) for key in keys for pattern in TESTS[key] for path in TESTS_FOLDER.glob(pattern)})
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Reasons why some changes change no answer, by module, function and the changed statement."""
+    entries = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
+    return {(f"factorize.{e['module']}", e["function"], text): e["reason"] for e in entries for text in e["changes"]}
+
+
+def drawn(modules: list[ModuleType], each: int | None, sample: int | None, seed: int) -> tuple[list[Mutant], int]:
+    """Draw the mutants to try, in the order of modules and lines; also count what is left out as equivalent."""
+    known, unmet = equivalents(), set()
+    chosen: list[Mutant] = []
+    left_out, generator = 0, random.Random(seed)
+    for module in modules:
+        unmet |= {key for key in known if key[0] == module.__name__}
+        every = list(mutants(module))
+        unmet -= {(m.module, m.function, m.text) for m in every}
+        real = [m for m in every if (m.module, m.function, m.text) not in known]
+        left_out += len(every) - len(real)
+        chosen += real if each is None else generator.sample(real, min(each, len(real)))
+    if unmet:
+        raise SystemExit(f"{EQUIVALENT.name} names changes that are none: {sorted(unmet)}")
+    if sample is not None:
+        chosen = generator.sample(chosen, min(sample, len(chosen)))
+    order = [module.__name__ for module in modules]
+    return sorted(chosen, key=lambda m: (order.index(m.module), m.line)), left_out
+
+
+def summary(found: list[tuple[Mutant, str]], left_out: int) -> str:
+    """The shares that were noticed, by module and in all, and what was not."""
+    counts: dict[str, list[bool]] = defaultdict(list)
+    for mutant, name in found:
+        counts[mutant.module].append(bool(name))
+    counts["all"] = [bool(name) for _, name in found]
+    lines = [f"  survived: {mutant}" for mutant, name in found if not name]
+    for module, killed in counts.items():
+        share = 100 * sum(killed) / max(len(killed), 1)
+        lines.append(f"{module}: {sum(killed)} of {len(killed)} changes are noticed, {share:.1f} %")
+    return "\n".join([*lines, f"{left_out} that change no answer are listed in {EQUIVALENT.name} and were left out"])
 
 
 def main() -> None:
-    """Draw mutants, run the tests over them, and print the share that was noticed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
-    parser.add_argument("folder", type=Path, help="of a package, or one module")
-    parser.add_argument("--tests", nargs="+", required=True)
-    parser.add_argument("--count", type=int, default=300, help="mutants that are drawn, 0 for all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
+    """Draw changes, run the tests over them, and print the shares that were noticed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__.splitlines()[2])
+    parser.add_argument("modules", nargs="*", default=list(TESTS), metavar="MODULE", help=", ".join(TESTS))
+    parser.add_argument("--each", type=int, help="changes per module, drawn (all)")
+    parser.add_argument("--sample", type=int, help="changes in all, drawn (all)")
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--tests", nargs="+", help="instead of those of TESTS: whatever pytest takes")
+    parser.add_argument("--json", type=Path, help="write survivors; if the file is there, try only those in it")
     asked = parser.parse_args()
-    files = [asked.folder] if asked.folder.is_file() else sorted(asked.folder.glob("*.py"))
-    modules = [importlib.import_module(".".join(f.with_suffix("").parts).removesuffix(".__init__")) for f in files]
-    everything = [mutant for module in modules for mutant in mutants(module)]
-    count = min(asked.count or len(everything), len(everything))
-    drawn = random.Random(asked.seed).sample(everything, count)
-    runner = Runner(sorted(drawn, key=lambda mutant: mutant[:4]), spare=3)
-    pytest.main(["-q", "-x", "-p", "no:cacheprovider", *asked.tests], plugins=[runner])
-    if len(runner.found) < count:
+    names = [name.removeprefix("factorize.") for name in asked.modules]
+    chosen, left_out = drawn(modules_of(names), asked.each, asked.sample, asked.seed)
+    if asked.json and asked.json.exists():
+        again = {tuple(entry) for entry in json.loads(asked.json.read_text())}
+        chosen = [m for m in chosen if (m.module, m.function, m.text) in again]
+    runner = Runner(chosen)
+    tests = asked.tests or tests_of(names)
+    pytest.main(["-q", "-p", "no:cacheprovider", "-o", "timeout=0", *tests], plugins=[runner])
+    if len(runner.found) < len(chosen):
         raise SystemExit("the tests fail without any change, see above")
-    survivors = [f"{m.module}:{m.line} {m.function}: {m.what}" for m, killed in runner.found if not killed]
-    killed = count - len(survivors)
-    print(f"{killed} of {count} mutants killed ({100 * killed / count:.1f} %), drawn from {len(everything)}")
-    print("\n".join(survivors))
+    print(summary(runner.found, left_out))
     if asked.json:
-        asked.json.write_text(json.dumps({"killed": killed, "drawn": count, "survivors": survivors}, indent=1))
+        survivors = [(m.module, m.function, m.text) for m, name in runner.found if not name]
+        asked.json.write_text(json.dumps(survivors, indent=1))
 
 
 if __name__ == "__main__":
