@@ -12,7 +12,7 @@ import numpy as np
 
 from factorize.errors import InvalidParameter
 from factorize.objective import Mean, Weighted
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,8 @@ import numpy as np
 import solvers
 from factorize.spec import parse_spec
 from factorize.structures.buffered import BufferedMatrix
-from factorize.structures.matrix import ColumnScaled, ToeplitzMatrix
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers.buffered.optimum import optimise
 from solvers.buffered.streaming import streaming_factor
 from solvers.closed_form import strategy_coefficients

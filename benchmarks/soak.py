@@ -220,7 +220,7 @@ class Soak:
 
 
 def _dense(n: int) -> Any:
-    from factorize.structures.matrix import DenseMatrix
+    from factorize.structures.dense import DenseMatrix
 
     return DenseMatrix(np.tril(np.full((n, n), 0.5)) + 0.5 * np.eye(n))
 

@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from benchmarks.report import Report, at_most
 from factorize.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
 from factorize.spec import parse_spec
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers.closed_form import noising_coefficients, strategy_coefficients
 from solvers.frequency.cone import ConeProgram, Plant
 from solvers.frequency.spectral import reference_value

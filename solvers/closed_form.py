@@ -22,10 +22,12 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.structures.blt import BltMatrix
 from factorize.structures.computed_toeplitz import SMALLEST_SCALE, InverseBandedToeplitz, fading
-from factorize.structures.matrix import MAX_DENSE, MOST_RECURSIVE, ColumnScaled, Matrix, ToeplitzMatrix
+from factorize.structures.matrix import MAX_DENSE, Matrix
 from factorize.structures.nu_toeplitz import flushed
 from factorize.structures.nu_toeplitz import noising_coefficients as noising_coefficients
 from factorize.structures.nu_toeplitz import strategy_coefficients as strategy_coefficients
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import MOST_RECURSIVE, ToeplitzMatrix
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.evidence import evidence
 from solvers.evidence import work as evidence_cost

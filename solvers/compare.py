@@ -25,7 +25,7 @@ from factorize.lower_bounds.bounds import LowerBound
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solution import Progress
 from factorize.spec import Spec, parse_spec
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers.candidates import left_out, mechanisms
 from solvers.comparison import Comparison, Refused, Row, ranked, recommend
 from solvers.evidence import sharing_evidence

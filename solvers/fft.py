@@ -26,7 +26,7 @@ from factorize.errors import NotPositiveDefinite
 from factorize.mechanisms import Fft
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
-from factorize.structures.matrix import DenseMatrix
+from factorize.structures.dense import DenseMatrix
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.evidence import evidence
 from solvers.evidence import work as evidence_cost

@@ -13,7 +13,7 @@ from factorize.objective import Objective
 from factorize.participation import AnyParticipation
 from factorize.solution import Progress, ProgressCallback
 from factorize.spec import Spec
-from factorize.structures.matrix import DenseMatrix
+from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
 
 _ULP = 2.0**-52

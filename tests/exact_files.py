@@ -17,7 +17,9 @@ from factorize.factorization import Factorization
 from factorize.manifest import manifest_digest
 from factorize.solution import Outcome, Solution
 from factorize.structures.banded import BandedMatrix
-from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 SOLVER = {"mechanism": "square_root", "version": "0", "seconds": 0.0, "environment": {}}
 

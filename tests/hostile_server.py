@@ -20,7 +20,8 @@ from factorize.encoding import sha256
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
-from factorize.structures.matrix import DenseMatrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 Fault = Callable[["Handler", int, dict[str, str], bytes], None]
 

@@ -15,7 +15,9 @@ from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.storage.directory import Directory
 from factorize.storage.files import Files
-from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 OPERATIONS = [name for name in vars(Files) if not name.startswith("_")]
 

@@ -12,7 +12,7 @@ import pytest
 
 from api.commands.app import run
 from factorize.storage.store import open_store
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 Call = Callable[..., tuple[int, str, str]]
 

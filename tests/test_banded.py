@@ -14,8 +14,8 @@ from factorize.errors import InvalidStrategy
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
 from factorize.structures.banded import BandedMatrix
+from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import build_matrix
-from factorize.structures.matrix import DenseMatrix
 
 
 def example(n: int, bands: int, seed: int = 0) -> BandedMatrix:

@@ -16,7 +16,7 @@ from factorize.errors import Cancelled, InvalidStrategy, UnsupportedProblem
 from factorize.solution import Outcome
 from factorize.structures.blt import BltMatrix
 from factorize.structures.layouts import build_matrix
-from factorize.structures.matrix import ColumnScaled
+from factorize.structures.scaled import ColumnScaled
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions
 from solvers.blt.parameters import Alternating

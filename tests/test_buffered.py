@@ -16,8 +16,8 @@ from factorize.lower_bounds import resolvents
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
 from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import build_matrix
-from factorize.structures.matrix import DenseMatrix
 from factorize.workloads.base import BidiagonalInverse
 
 LAYOUTS = [("buffered", (3,), 3), ("state_space", (3, 3), 3), ("state_space", (2, 2, 2), 4)]
@@ -185,7 +185,7 @@ def test_large_problems_are_certified_without_an_array() -> None:
     certificate = certify(spec, matrix, {"weights": np.ones(n)}, outcome=Outcome.CONVERGED)
     column = np.concatenate([[1.0], 0.1 * 0.99 ** np.arange(1, n)])
     # C is Toeplitz here: the same losses from the Toeplitz route.
-    from factorize.structures.matrix import ToeplitzMatrix
+    from factorize.structures.toeplitz import ToeplitzMatrix
 
     toeplitz = certify(spec, ToeplitzMatrix(column, n), {}, outcome=Outcome.CONVERGED)
     assert certificate.loss.objective == pytest.approx(toeplitz.loss.objective, rel=1e-9)

@@ -22,7 +22,7 @@ from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
-from factorize.structures.matrix import DenseMatrix
+from factorize.structures.dense import DenseMatrix
 
 SPECS: list[dict[str, Any]] = [
     {"workload": {"kind": "prefix", "n": 24}},

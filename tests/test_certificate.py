@@ -15,7 +15,9 @@ from factorize.errors import CertificateError, TooLarge
 from factorize.lower_bounds.bounds import lower_bound
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
-from factorize.structures.matrix import ColumnScaled, DenseMatrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 
 def spec(workload: dict[str, Any], **parts: Any) -> Spec:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import solvers
 from factorize import parse_spec
 from factorize.errors import Cancelled, UnsupportedProblem
-from factorize.structures.matrix import ColumnScaled, ToeplitzMatrix
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers.closed_form import noising_coefficients, root_coefficients, strategy_coefficients
 
 

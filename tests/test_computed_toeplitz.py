@@ -18,8 +18,8 @@ from factorize.exact.strategy import Strategy
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import parse_spec
 from factorize.structures.computed_toeplitz import InverseBandedToeplitz
-from factorize.structures.matrix import ToeplitzMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 PARTICIPATIONS = [
     Single(),

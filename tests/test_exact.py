@@ -43,7 +43,8 @@ from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.buffered import BufferedMatrix
-from factorize.structures.matrix import Matrix, ToeplitzMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.workloads import UserMatrix
 
 N = 12

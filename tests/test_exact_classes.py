@@ -18,7 +18,8 @@ from factorize.exact.workload import toeplitz_column, workload_numbers
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.banded import BandedMatrix
-from factorize.structures.matrix import Matrix, ToeplitzMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 N = 12
 WORKLOADS: dict[str, dict[str, Any]] = {

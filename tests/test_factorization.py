@@ -19,7 +19,8 @@ from factorize.errors import CertificateError, CorruptObject, InvalidParameter, 
 from factorize.factorization import Factorization, from_tensors, manifest_digest
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
-from factorize.structures.matrix import DenseMatrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 SOLVER = {"mechanism": "dense", "version": "0", "seconds": 0.5, "environment": {"cpus": 2}}
 

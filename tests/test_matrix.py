@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from factorize.errors import InvalidStrategy, TooLarge
 from factorize.numbers.series import _fft_quotient, series_product, series_product_rows, series_quotient
+from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import build_matrix
-from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix, check_dense
+from factorize.structures.matrix import Matrix, check_dense
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 N = 9
 

@@ -6,7 +6,8 @@ import pytest
 import solvers
 from factorize import parse_spec
 from factorize.errors import TooLarge
-from factorize.structures.matrix import ColumnScaled, ToeplitzMatrix
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 MECHANISMS = [
     {"kind": "square_root"},

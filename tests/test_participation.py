@@ -13,7 +13,10 @@ from hypothesis.extra.numpy import arrays
 
 from factorize.errors import InvalidParticipation
 from factorize.participation import FixedEpochs, MinSep, Single, best_selection
-from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 CLOSE = 1 + 1e-11
 entries = st.floats(-2, 2, allow_subnormal=False)

@@ -14,7 +14,9 @@ from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
-from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -19,7 +19,7 @@ from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.participation import Single
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
-from factorize.structures.matrix import DenseMatrix
+from factorize.structures.dense import DenseMatrix
 
 CONTRACT_KEYS = [
     "noise_multiplier", "sigma", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu",

@@ -22,7 +22,9 @@ from factorize.errors import (
     UnsupportedProblem,
 )
 from factorize.solution import Outcome, Solution
-from factorize.structures.matrix import DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers import budget
 
 

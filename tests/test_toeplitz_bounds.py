@@ -17,7 +17,7 @@ from factorize.lower_bounds import toeplitz_bounds
 from factorize.lower_bounds.class_bounds import class_lower_bound
 from factorize.solution import Outcome
 from factorize.spec import Spec
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.workloads.base import toeplitz_rows
 from solvers.problem import Problem, Reporter
 from solvers.toeplitz import optimum as toeplitz

@@ -13,7 +13,7 @@ from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipat
 from factorize.numbers.series import series_quotient
 from factorize.privacy import PrivacyTarget
 from factorize.spec import parse_spec
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training import (
     DIFFERENCED,
     Ball,

@@ -15,7 +15,10 @@ from factorize.errors import CertificateError
 from factorize.numbers.wide import Wide, largest, of_doubles, product, root_above, running_sums, squares, sum_above
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures.buffered import BufferedMatrix
-from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.structures.tree import TreeMatrix
 from factorize.structures.wide_norms import column_norms, entries
 from factorize.structures.wide_patterns import (

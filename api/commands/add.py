@@ -77,7 +77,8 @@ def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
 
 def _structured(array: np.ndarray) -> Matrix:
     """Keep a Toeplitz matrix as its column, whose sensitivity has sharper rules."""
-    from factorize.structures.matrix import DenseMatrix, ToeplitzMatrix, check_strategy
+    from factorize.structures.dense import DenseMatrix, check_strategy
+    from factorize.structures.toeplitz import ToeplitzMatrix
 
     checked = check_strategy(array)
     if len(checked) > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():

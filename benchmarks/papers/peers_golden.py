@@ -16,7 +16,8 @@ from benchmarks.papers.comparison import Comparison
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import parse_spec
-from factorize.structures.matrix import DenseMatrix, ToeplitzMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers import solve
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions

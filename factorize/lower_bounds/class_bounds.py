@@ -43,7 +43,8 @@ from factorize.numbers.rounding import UNIT
 from factorize.participation import AnyParticipation, FixedEpochs, MinSep
 from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
-from factorize.structures.matrix import Matrix, ToeplitzMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.workloads.base import BidiagonalInverse
 
 BAND_RULE = "second-order dual of the band, over matrices with these bands and equal column norms"

@@ -39,7 +39,7 @@ from factorize.numbers.series import series_quotient
 from factorize.objective import MaxError
 from factorize.participation import AnyParticipation, FixedEpochs, MinSep
 from factorize.spec import Spec
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 TOEPLITZ_RULE = "Hankel dual, over Toeplitz matrices with this many diagonals"
 LARGEST_DENSE = 2048  # columns that are factorized

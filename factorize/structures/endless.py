@@ -17,8 +17,9 @@ from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge, Un
 from factorize.numbers.wide import of_doubles
 from factorize.structures.blt import BltMatrix
 from factorize.structures.endless_limits import elliptic_column, geometric_pattern
-from factorize.structures.matrix import Matrix, ToeplitzMatrix
+from factorize.structures.matrix import Matrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
+from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.structures.wide_patterns import leading_pattern
 from factorize.workloads.base import toeplitz_rows
 

@@ -13,8 +13,11 @@ from factorize.structures.banded import BandedMatrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.computed_toeplitz import InverseBandedToeplitz
+from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
-from factorize.structures.matrix import ColumnScaled, DenseMatrix, Matrix, ToeplitzMatrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.structures.tree import read_tree
 
 DTYPES = ("float64", "float32")

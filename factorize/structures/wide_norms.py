@@ -19,7 +19,8 @@ from factorize.numbers.wide import (
     sum_above,
 )
 from factorize.structures.computed_toeplitz import ComputedToeplitz
-from factorize.structures.matrix import ColumnScaled, Matrix
+from factorize.structures.matrix import Matrix
+from factorize.structures.scaled import ColumnScaled
 from factorize.workloads.base import toeplitz_rows
 
 _FEW = 64  # columns that are summed one by one; more go all together

@@ -108,7 +108,7 @@ def filtered_sensitivity(
         participation: in the contract's JSON form.
     """
     from factorize.spec import parse_spec
-    from factorize.structures.matrix import ToeplitzMatrix
+    from factorize.structures.toeplitz import ToeplitzMatrix
 
     asked = parse_spec({"workload": {"kind": "identity", "n": steps}, "participation": dict(participation)})
     return asked.participation.sensitivity(ToeplitzMatrix(_strategy_column(inverse, steps), steps))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from factorize.objective import MaxError
 from factorize.participation import Single
 from factorize.structures.blt import BltMatrix
-from factorize.structures.matrix import ColumnScaled
+from factorize.structures.scaled import ColumnScaled
 from solvers.blt.closed_loss import ClosedLoss
 from solvers.blt.descent import minimise, progressions
 from solvers.blt.parameters import Point

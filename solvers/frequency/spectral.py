@@ -22,7 +22,7 @@ from factorize.mechanisms import Spectral
 from factorize.predict.asymptotic import quadratic_power, stationary_losses
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers.budget import Estimate, estimate_of
 from solvers.closed_form import needs_decoder, strategy_coefficients
 from solvers.evidence import LARGEST_SINGLE, evidence

@@ -132,7 +132,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
-    from factorize.structures.matrix import DenseMatrix
+    from factorize.structures.dense import DenseMatrix
     from solvers.buffered.streaming import streaming_factor
 
     structure = structure_of(problem.workload, problem.spec)

@@ -27,7 +27,7 @@ from factorize.objective import LambdaTau, MaxError
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers.budget import Estimate, estimate_of
 from solvers.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
 from solvers.evidence import evidence

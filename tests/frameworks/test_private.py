@@ -19,7 +19,7 @@ from factorize.auditor import ParticipationAuditor
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.structures.buffered import BufferedMatrix
-from factorize.structures.matrix import ToeplitzMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers import solve
 
 # Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.

@@ -1,0 +1,76 @@
+"""A lower-triangular matrix without any pattern: the structure `dense`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from factorize.errors import InvalidStrategy
+from factorize.structures.matrix import Matrix
+from factorize.structures.triangular import right_solve
+
+
+class DenseMatrix(Matrix):
+    """Any lower-triangular matrix, stored whole.
+
+    Args:
+        array: shape (n, n); exact zeros above the diagonal, positive diagonal.
+
+    Raises:
+        InvalidStrategy: otherwise.
+    """
+
+    structure = "dense"
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = check_strategy(array)
+        self.n = len(self.array)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return a copy of the rows."""
+        return self.array[start:stop].copy()
+
+    def right_solve(self, block: np.ndarray) -> np.ndarray:
+        """Solve y C = block by substitution; only the columns up to the last non-zero one are touched."""
+        return right_solve(self.array, block)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The array itself."""
+        return {"": self.array}
+
+    def column_norms_squared(self) -> np.ndarray:
+        """Sums of squares down the columns."""
+        return np.einsum("ij,ij->j", self.array, self.array)
+
+    @cached_property
+    def _bands(self) -> int:
+        offsets = [d for d in range(self.n) if np.diagonal(self.array, -d).any()]
+        return offsets[-1] + 1
+
+    def bandwidth(self) -> int:
+        """Counted on exact zeros."""
+        return self._bands
+
+
+def check_strategy(array: np.ndarray) -> np.ndarray:
+    """Return a read-only float64 array that can be a strategy matrix.
+
+    Raises:
+        InvalidStrategy: not square, empty, not finite, non-zero above the diagonal, or a diagonal that is not positive.
+    """
+    checked = np.ascontiguousarray(array, dtype=np.float64)
+    if checked.ndim != 2 or checked.shape[0] != checked.shape[1] or not len(checked):
+        raise InvalidStrategy(f"a strategy matrix is square and not empty; got shape {checked.shape}")
+    if not np.isfinite(checked).all():
+        raise InvalidStrategy("the strategy matrix holds NaN or infinity; every entry must be finite")
+    if np.triu(checked, 1).any():
+        i, j = np.argwhere(np.triu(checked, 1))[0]
+        raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(checked[i, j])!r}; it must be exactly 0")
+    lowest = int(np.argmin(np.diagonal(checked)))
+    if checked[lowest, lowest] <= 0:
+        raise InvalidStrategy(f"diagonal entry {lowest} is {float(checked[lowest, lowest])!r}; it must be positive")
+    if checked is array or checked.base is array:
+        checked = checked.copy()
+    checked.setflags(write=False)
+    return checked

@@ -1,0 +1,57 @@
+"""A strategy whose columns are scaled, to norm 1 say: the structure `scaled`, around any other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from factorize.errors import InvalidStrategy
+from factorize.structures.matrix import Matrix
+from factorize.workloads.state_space import StateSpace, scaling
+
+
+class ColumnScaled(Matrix):
+    """Another matrix with its columns scaled: C diag(scale).
+
+    Args:
+        inner: the matrix.
+        scale: shape (n,), positive.
+    """
+
+    structure = "scaled"
+
+    def __init__(self, inner: Matrix, scale: np.ndarray) -> None:
+        scale = np.array(scale, dtype=np.float64)
+        if scale.shape != (inner.n,) or not np.isfinite(scale).all() or (scale <= 0).any():
+            raise InvalidStrategy(f"column_scale needs {inner.n} positive finite entries; got shape {scale.shape}")
+        scale.setflags(write=False)
+        self.inner = inner
+        self.scale = scale
+        self.n = inner.n
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Scale the inner rows' columns."""
+        return self.inner.rows(start, stop) * self.scale
+
+    def right_solve(self, block: np.ndarray) -> np.ndarray:
+        """Solve y C D = block as y C = block D^-1."""
+        return self.inner.right_solve(block / self.scale)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The inner tensors and the scale."""
+        return {**self.inner.tensors(), "column_scale": self.scale}
+
+    def column_norms_squared(self) -> np.ndarray:
+        """Those of the inner matrix times the squared scale."""
+        return self.inner.column_norms_squared() * self.scale**2
+
+    def bandwidth(self) -> int:
+        """Scaling leaves zeros zero."""
+        return self.inner.bandwidth()
+
+    def left_multiply(self, block: np.ndarray) -> np.ndarray:
+        """Scale the inner product's columns."""
+        return self.inner.left_multiply(block) * self.scale
+
+    def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
+        """(C D)^-1 is the inverse of C and then the inverse factors, which the workload is taken to begin with."""
+        return self.inner.decoder_errors(scaling(1.0 / self.scale).then(workload))
