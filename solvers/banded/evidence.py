@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
 from factorize.lower_bounds.separated_bounds import LARGEST_RING, disjoint_patterns, padded_inverse, ring_places
-from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.participation import MinSep
 from factorize.spec import Spec
 from factorize.workloads.base import BidiagonalInverse
-from solvers.evidence import evidence
 from solvers.problem import Problem, Reporter
 
 Array = NDArray[np.float64]
@@ -33,12 +32,9 @@ def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
     """Return dual evidence for the workload that the spec evaluates on, or nothing where that is too dear.
 
     Args:
-        spec: canonical spec with a banded mechanism.
+        spec: canonical spec with `min_sep`.
         report: asked after each step whether to go on.
     """
-    if not isinstance(spec.participation, MinSep):
-        assert isinstance(spec.participation, (Single, FixedEpochs))
-        return evidence(spec, report)
     own = Problem(spec.model_copy(update={"optimize_for": None}))
     if max(own.n, own.workload.m) <= LARGEST_DENSE:
         return {"factors": _by_decompositions(own, report)}
