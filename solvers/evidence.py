@@ -147,7 +147,8 @@ def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    from solvers.single.dense import maximise, restore_weights, scaled
+    from solvers.single.ascent import maximise, scaled
+    from solvers.single.dense import restore_weights
     from solvers.single.structured import SMALLEST
 
     found = (_structured(own, report) or _by_filters(own, report)) if SMALLEST <= own.n <= LARGEST_STRUCTURED else {}

@@ -20,7 +20,8 @@ from factorize.spec import Spec
 from solvers.budget import Estimate, estimate_of
 from solvers.epochs.feasible import candidates, strategy_of
 from solvers.problem import Problem, Reporter
-from solvers.single.dense import refuse_objective, right_singular, scaled
+from solvers.single.ascent import right_singular, scaled
+from solvers.single.dense import refuse_objective
 from solvers.single.recovery import loss_of, triangle
 
 LARGEST = 64

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import solvers
 from factorize import parse_spec
 from factorize.errors import Cancelled, SolveFailed
-from solvers.single.dense import evaluate, maximise, scaled
+from solvers.single.ascent import evaluate, maximise, scaled
 from solvers.single.recovery import loss_of, ql_factor, recover
 
 DENSE = {"kind": "dense"}

@@ -10,7 +10,7 @@ from solvers.epochs import block_newton
 from solvers.epochs.correlation_blocks import evaluate, normalised, power, start
 from solvers.epochs.feasible import dominating, masked
 from solvers.single.anderson import Anderson
-from solvers.single.dense import scaled
+from solvers.single.ascent import scaled
 
 
 def solve(workload, epochs, *, tolerance=1e-6, progress=None, **more):

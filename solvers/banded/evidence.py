@@ -55,7 +55,7 @@ def _by_decompositions(own: Problem, report: Reporter) -> Array:
     """Fixed epochs over the disjoint patterns; columns of zeros stand in for steps that a shorter pattern lacks."""
     from solvers.epochs.correlation_blocks import start
     from solvers.epochs.decompositions import Search
-    from solvers.single.dense import scaled
+    from solvers.single.ascent import scaled
 
     assert isinstance(own.participation, MinSep)
     patterns = disjoint_patterns(own.n, own.participation.min_sep, own.participation.count(own.n))

@@ -19,7 +19,8 @@ from solvers.epochs.correlation_blocks import Iterate, evaluate, importance, nor
 from solvers.epochs.feasible import candidates, dominating, masked, strategy_of
 from solvers.problem import Problem, Reporter, StepReport
 from solvers.single.anderson import Anderson
-from solvers.single.dense import refuse_objective, scaled
+from solvers.single.ascent import scaled
+from solvers.single.dense import refuse_objective
 from solvers.single.recovery import loss_of
 
 _UNIT = 2.0**-52

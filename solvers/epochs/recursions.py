@@ -2,7 +2,7 @@
 
 For what `solvers.single.structured` and `optimum` have no form for: momentum, Nesterov and SRG over epochs,
 coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum. The dual and X come from
-`ring`, C from `cholesky`; the certificate is that of `solvers.single.dense` and `decompositions`.
+`ring`, C from `cholesky`; the certificate is that of `solvers.single.ascent` and `decompositions`.
 
 A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small
 rates: it gets one that is below the tolerance. For one epoch the weights of such steps vanish and nothing else happens.

@@ -20,7 +20,7 @@ from factorize.spec import Spec
 from factorize.workloads import Workload
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.problem import Problem, Reporter, StepReport
-from solvers.single.dense import scaled
+from solvers.single.ascent import scaled
 from solvers.single.merging import Merged, merge
 from solvers.single.recovery import ql_factor
 from solvers.single.two_sided import Ascent, Pair, maximise

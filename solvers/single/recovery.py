@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from factorize.errors import SolveFailed
-
-if TYPE_CHECKING:
-    from solvers.single.dense import Iterate
+from solvers.single.ascent import Iterate
 
 _RIDGES = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
