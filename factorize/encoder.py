@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from factorize.numbers.series import series_quotient
 from factorize.participation import AnyParticipation, FixedEpochs, Single
 from factorize.structures.matrix import Matrix
 from factorize.workloads import Workload
@@ -23,7 +24,7 @@ _SLACK = 2.0**-40
 def encoder_sensitivity(
     decoder: np.ndarray, strategy: Matrix, workload: Workload, participation: AnyParticipation, sensitivity: float
 ) -> dict[str, Any] | None:
-    """Return the claim in the manifest's form, or None where there is none: B singular, tall, or above n = 2048.
+    """Return the claim in the manifest's form, or None where there is none: B singular or tall, or n above 2048.
 
     Args:
         decoder: B as it is stored, in double precision, shape (m, n).
@@ -42,7 +43,35 @@ def encoder_sensitivity(
     longest = float(np.linalg.norm(moved, axis=0).max())
     if m < n:  # the proof goes through norms there
         longest = float(np.linalg.norm(np.linalg.pinv(decoder)) * np.linalg.norm(rest, axis=0).max())
-    value = sensitivity * (1 + _SLACK) + _ALLOWANCE * _most(participation, n) * longest
+    return _claim(sensitivity, _most(participation, n) * longest)
+
+
+def toeplitz_encoder_sensitivity(
+    column: np.ndarray, strategy: Matrix, workload: Workload, participation: AnyParticipation, sensitivity: float
+) -> dict[str, Any] | None:
+    """Return the claim for Toeplitz matrices of any n by power series: no column of B^-1 R is longer than the first.
+
+    Args:
+        column: the first column of B as it is stored, in double precision, shape (n,).
+        strategy: C, Toeplitz.
+        workload: A, Toeplitz.
+        participation: who takes part when.
+        sensitivity: of C.
+    """
+    n, coefficients = len(column), workload.coefficients
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        product = strategy.times(column)
+        if product is None or coefficients is None or not column[0]:
+            return None
+        inverse = series_quotient(np.eye(1, n)[0], column)
+        noise = np.finfo(float).eps * math.log2(2 * n) * math.sqrt(n) * float(np.linalg.norm(column)) * sensitivity
+        length = float(np.linalg.norm(coefficients - product)) + noise
+        longest = float(np.abs(inverse).sum()) * length
+    return _claim(sensitivity, _most(participation, n) * longest)
+
+
+def _claim(sensitivity: float, gained: float) -> dict[str, Any] | None:
+    value = float(sensitivity * (1 + _SLACK) + _ALLOWANCE * gained)
     return {"value": value, "hex": value.hex(), "kind": "upper_bound"} if math.isfinite(value) else None
 
 

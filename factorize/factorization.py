@@ -217,14 +217,14 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
 
 
 def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    from factorize.encoder import LARGEST, encoder_sensitivity
+    from factorize.encoder import LARGEST, encoder_sensitivity, toeplitz_encoder_sensitivity
 
-    if max(base.shape("B")) > LARGEST:
-        return None
+    given = (base.strategy, base.spec.workload, base.spec.participation, base.certificate.sensitivity.value)
     wide = {suffix: array.astype(np.float64, copy=False) for suffix, array in parts.items()}
-    stored = wide[""] if structure == "dense" else toeplitz_rows(wide["coefficients"], 0, base.strategy.n)
-    sensitivity = base.certificate.sensitivity.value
-    return encoder_sensitivity(stored, base.strategy, base.spec.workload, base.spec.participation, sensitivity)
+    if max(base.shape("B")) <= LARGEST:
+        stored = wide[""] if structure == "dense" else toeplitz_rows(wide["coefficients"], 0, base.strategy.n)
+        return encoder_sensitivity(stored, *given)
+    return None if structure == "dense" else toeplitz_encoder_sensitivity(wide["coefficients"], *given)
 
 
 def _materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:

@@ -637,7 +637,6 @@ def test_what_is_beyond_recursions_is_listed(monkeypatch: pytest.MonkeyPatch) ->
         SPECS[2],
         SPECS[9],
         banded,
-        {**SERIES[0], "objective": {"kind": "lambda_tau", "tau": 4}},
         {"workload": rates, "mechanism": {"kind": "square_root"}},
     ):
         report = check_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -16,21 +15,26 @@ from factorize.errors import (
     InvalidParticipation,
     InvalidStrategy,
 )
-from factorize.exact import residual, resolvents, series, variances
+from factorize.exact import residual
+from factorize.exact.beyond_whole import check_long
 from factorize.exact.bound import lower_bound
-from factorize.exact.classes import class_bound
+from factorize.exact.claims import (
+    TOLERANCE,
+    check_added_noise,
+    check_bound,
+    check_class_bound,
+    check_losses,
+    check_stored_inverse,
+    compare_inverse,
+)
 from factorize.exact.endless import check_endless
 from factorize.exact.file import FactorFile, read_factor_file
-from factorize.exact.forms import added_noise
-from factorize.exact.integers import Numbers
-from factorize.exact.intervals import NotEnclosed
+from factorize.exact.forms import added_noise, stored_inverse
 from factorize.exact.report import Report, check_claim
-from factorize.exact.sensitivity import Bracket, allowed, squared_sensitivity
+from factorize.exact.sensitivity import Bracket, allowed, square_root_up, squared_sensitivity
 from factorize.exact.strategy import Strategy
-from factorize.exact.workload import toeplitz_column, workload_numbers
+from factorize.exact.workload import workload_numbers
 
-TOLERANCE = 1e-9
-"""Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
 _UNRESTRICTED = ("dense", "semidefinite")
 
 
@@ -83,7 +87,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
     _check_convergence(report, spec, claims)
     report.not_checked.append("who solved it, with what and for how long: provenance is recorded, not proved")
     if n > whole:
-        _check_long(report, file, strategy, whole)
+        check_long(report, file, strategy, bracket, whole)
         return
     workload = workload_numbers(spec["workload"], user)
     if workload is None or workload.values.shape != (m, n):
@@ -94,11 +98,13 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
         stored = residual.read_matrix(file.manifest["matrices"]["B"]["structure"], file.matrices["B"], (m, n))
         limit = residual.LIMITS[file.manifest["matrices"]["B"]["dtype"]]
     found = residual.losses(strategy, workload, spec["objective"], stored, limit)
-    _check_added_noise(report, file, stored, found, bracket)
-    _check_inverse(report, file, strategy)
-    _check_losses(report, file, found, m, stored is not None)
-    _check_bound(report, file, lower_bound(spec, file.dual, workload))
-    _check_class_bound(report, file, strategy, workload)
+    most = allowed(spec["participation"], n).most
+    encoder = None if stored is None else added_noise(stored, found.rest, most, bracket.upper)
+    check_added_noise(report, file, encoder)
+    _check_inverse(report, file, strategy, most, bracket)
+    check_losses(report, file, found, m, stored is not None)
+    check_bound(report, file, lower_bound(spec, file.dual, workload))
+    check_class_bound(report, file, strategy, workload)
 
 
 def _check_sensitivity(
@@ -142,159 +148,17 @@ def _brief(participation: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
 
 
-def _check_long(report: Report, file: FactorFile, strategy: Strategy, whole: int) -> None:
-    """Beyond whole matrices: resolvents; power series where C and A are Toeplitz, covariances where they recur."""
-    try:
-        _check_bound(report, file, resolvents.lower_bound(file.manifest["spec"], file.dual))
-    except NotEnclosed as reason:
-        report.not_checked.append(f"the lower bound: {reason}")
-    _check_class_bound(report, file, strategy, None)
-    try:
-        _check_long_losses(report, file, strategy, whole)
-    except NotEnclosed as reason:
-        report.not_checked.append(f"residual and losses: {reason}")
-
-
-def _check_long_losses(report: Report, file: FactorFile, strategy: Strategy, whole: int) -> None:
-    spec = file.manifest["spec"]
-    column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
-    if strategy.toeplitz is None or column is None or spec["objective"]["kind"] == "lambda_tau":
-        ends = variances.losses(strategy, spec["workload"], spec["objective"])
-        report.not_checked.append(_unchecked_residual(ends is not None, "B" in file.matrices, whole))
-        if ends is not None:
-            _check_ends(report, file, ends, spec["workload"]["n"])
-        return
-    stored = file.matrices.get("B", {}).get("coefficients")
-    limit = residual.LIMITS[file.manifest["matrices"].get("B", {"dtype": "float64"})["dtype"]]
-    found = series.losses(strategy.toeplitz, column, spec["objective"], stored, limit)
-    _check_losses(report, file, found, strategy.n, stored is not None)
-    report.not_checked.append(f"adding noise, A G + B Z: up to n={whole}")
-
-
-def _unchecked_residual(losses: bool, stored: bool, whole: int) -> str:
-    if not losses or stored:
-        return f"{'residual' if losses else 'residual and losses'}: up to n={whole}, for C and A of these structures"
-    return (
-        "residual: no B is stored, so what is claimed is of rows that the certificate computed for itself; the losses "
-        "above are of A C^-1 exactly"
-    )
-
-
-def _check_inverse(report: Report, file: FactorFile, strategy: Strategy) -> None:
-    matrices = file.manifest["matrices"]
+def _check_inverse(report: Report, file: FactorFile, strategy: Strategy, most: int, bracket: Bracket) -> None:
+    matrices, n = file.manifest["matrices"], strategy.n
     if "C_inv" not in matrices:
         return
-    inverse = residual.read_matrix(matrices["C_inv"]["structure"], file.matrices["C_inv"], (strategy.n, strategy.n))
+    inverse = residual.read_matrix(matrices["C_inv"]["structure"], file.matrices["C_inv"], (n, n))
     error = residual.inverse_residual(strategy, inverse)
-    most = float(residual.LIMITS[matrices["C_inv"]["dtype"]]) * max(1.0, float(np.abs(inverse).sum(axis=1).max()))
-    report.require(
-        error <= most,
-        f"the stored C_inv times C is I up to {error:.3g} per entry, computed without rounding",
-        f"the stored C_inv times C differs from I by {error:.3g}, above {most:.3g}",
-    )
-
-
-def _check_losses(report: Report, file: FactorFile, found: residual.Losses, m: int, from_file: bool) -> None:
-    origin = "the stored B" if from_file else "a B recomputed here by substitution"
-    report.checked.append(f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}")
-    _check_ends(report, file, found, m)
-
-
-def _check_ends(report: Report, file: FactorFile, found: residual.Losses | variances.Ends, m: int) -> None:
-    claims = file.manifest["certificate"]
-    variance = float.fromhex(claims["sensitivity"]["hex"]) ** 2
-    enclosures = {
-        "total_squared": _times(found.total, variance),
-        "mean_squared": _times(found.total, variance / m),
-        "rmse": _root(_times(found.total, variance / m)),
-        "max_error": _root(_times(found.largest, variance)),
-        "last_iterate": _root(_times(found.last, variance)),
-        "objective": _times(found.objective, variance),
-    }
-    for name, (low, high) in enclosures.items():
-        stated = claims["loss"][name]
-        if not low * (1 - TOLERANCE) <= stated <= high * (1 + TOLERANCE):
-            report.failed.append(f"loss.{name} is claimed as {stated!r}, and lies between {low!r} and {high!r}")
-    width = max((high - low) / high if high else 0.0 for low, high in enclosures.values())
-    report.checked.append(f"every loss enclosed to relative {width:.2g} (claims may differ by {TOLERANCE:g})")
-
-
-def _check_added_noise(
-    report: Report, file: FactorFile, stored: np.ndarray | None, found: residual.Losses, bracket: Bracket
-) -> None:
-    """The other form, A G + B Z, whose privacy rests on B: a claim of its own, beside B in the manifest."""
-    if stored is None:
-        report.not_checked.append(
-            "adding noise, A G + B Z or A (G + C^-1 Z): no B is stored, and the job's own arithmetic decides"
-        )
-        return
-    spec = file.manifest["spec"]
-    encoder = added_noise(stored, found.rest, allowed(spec["participation"], stored.shape[1]).most, bracket.upper)
-    claim = file.manifest["matrices"]["B"].get("encoder_sensitivity")
-    if claim is None or isinstance(encoder, str):
-        why = encoder if isinstance(encoder, str) else f"it is at most {encoder!r}"
-        kept = report.not_checked if claim is None else report.failed
-        kept.append(f"adding noise, A G + B Z, is not certified by this file: {why}")
-        return
-    value = float.fromhex(claim["hex"])
-    report.require(
-        value == claim["value"] and math.isfinite(value) and encoder <= value,
-        f"adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most {encoder!r} (claimed "
-        f"{value!r})",
-        f"the sensitivity of A G + B Z is claimed as {value!r}; proved is at most {encoder!r}",
-    )
-
-
-def _times(ends: tuple[float, float], factor: float) -> tuple[float, float]:
-    return ends[0] * factor * (1 - 2.0**-50), ends[1] * factor * (1 + 2.0**-50)
-
-
-def _root(ends: tuple[float, float]) -> tuple[float, float]:
-    return math.sqrt(ends[0]) * (1 - 2.0**-50), math.sqrt(ends[1]) * (1 + 2.0**-50)
-
-
-def _check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> None:
-    claims = file.manifest["certificate"]
-    claim = claims["lower_bound"]
-    if claim is None:
-        report.not_checked.append("optimality: the file claims no lower bound")
-        return
-    if proved is None:
-        known = bool(file.dual)
-        text = f"the lower bound {claim['objective']!r} ({claim['rule']})"
-        kept = report.not_checked if known else report.failed
-        kept.append(f"{text}: evidence of this kind is not evaluated here" if known else f"{text} has no evidence")
-        return
-    below = math.nextafter(float(proved), 0.0)
-    report.require(
-        claim["objective"] <= below * (1 + TOLERANCE),
-        f"no strategy matrix has an objective below {below!r}, proved from the dual evidence (claimed "
-        f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
-        f"the lower bound {claim['objective']!r} is not supported: the dual evidence proves {below!r}",
-    )
-    gap = claims["loss"]["objective"] / claim["objective"] - 1
-    if abs(gap - claims["relative_gap"]) > TOLERANCE:
-        report.failed.append(f"the relative gap is claimed as {claims['relative_gap']!r}; the losses say {gap!r}")
-
-
-def _check_class_bound(report: Report, file: FactorFile, strategy: Strategy, workload: Numbers | None) -> None:
-    spec, claim = file.manifest["spec"], file.manifest["certificate"].get("class_lower_bound")
-    if claim is None:
-        return
-    try:
-        column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
-        below = math.nextafter(float(class_bound(spec, strategy, workload, column)), 0.0)
-    except NotEnclosed as reason:
-        report.not_checked.append(
-            f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}"
-        )
-        return
-    report.require(
-        claim["objective"] <= below * (1 + TOLERANCE),
-        f"no strategy matrix of the mechanism's class has an objective below {below!r} (claimed "
-        f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
-        f"the class_lower_bound {claim['objective']!r} is not supported: proved is {below!r}",
-    )
+    compare_inverse(report, file, error, float(np.abs(inverse).sum(axis=1).max()))
+    norms = strategy.column_norms
+    whole = norms.fraction(int(norms.values.sum()) + n * norms.radius)
+    norm = Fraction(square_root_up(whole))
+    check_stored_inverse(report, stored_inverse(norm, n * Fraction(error), most, bracket.upper))
 
 
 def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:

@@ -22,6 +22,8 @@ from factorize.exact.residual import LIMITS, Losses, approximation
 from factorize.exact.sensitivity import square_root_up
 
 LARGEST = 1 << 20
+LARGEST_RESTARTS = 1 << 31
+"""n times the steps between restarts, of which every row's difference from its reference takes a sum."""
 _PLACES = 100
 _SLACK = 2.0**-44  # of sums of doubles and a few operations on them
 _EXACT = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
@@ -39,13 +41,13 @@ def losses(
     Args:
         series: of C, shape (n,).
         workload: of A, shape (n,).
-        objective: the spec's; not `lambda_tau`.
+        objective: the spec's.
         stored: the first column of the file's B, or None.
         limit: of the residual.
 
     Raises:
         CertificateError: the residual is above the limit.
-        NotEnclosed: the inverse of C cannot be bounded.
+        NotEnclosed: the inverse of C cannot be bounded, or restarts are too far apart to be followed.
     """
     first, numbers = approximation(series), approximation(workload)
     inverse = approximate_inverse(first)
@@ -57,7 +59,7 @@ def losses(
     )
     if largest > allowed:
         raise CertificateError(f"B C differs from A by {float(largest):.3g}, above the limit {float(allowed):.3g}")
-    error = square_root_up(largest**2) * _sum_of_inverse(inverse, series) * (1 + _SLACK)
+    error = square_root_up(largest**2) * sum_of_inverse(inverse, series) * (1 + _SLACK)
     rows = [_ends(guess, error, side) for side in (-1, 1)]
     total = [math.fsum(np.arange(len(first), 0, -1) * row) for row in rows]
     last = [math.fsum(row) for row in rows]
@@ -67,7 +69,9 @@ def losses(
         total=_outwards(total),
         largest=_outwards(last),
         last=_outwards(last),
-        objective=_objective(objective, rows, _outwards(total), _outwards(last)),
+        objective=_restarted(guess, error, objective["tau"])
+        if objective["kind"] == "lambda_tau"
+        else _objective(objective, rows, _outwards(total), _outwards(last)),
     )
 
 
@@ -107,7 +111,7 @@ def _unpacked(whole: decimal.Decimal, width: int, count: int) -> np.ndarray:
     return np.array([int(digits[end - width : end]) - half for end in ends], dtype=object)
 
 
-def _sum_of_inverse(guess: np.ndarray, series: Numbers) -> float:
+def sum_of_inverse(guess: np.ndarray, series: Numbers) -> float:
     """An upper bound of the sum of |1 / c|."""
     defect = product(integers(guess), series)
     defect.values[0] -= 1 << -defect.exponent
@@ -156,3 +160,21 @@ def _objective(
     relative = n * 2.0**-50  # of the running sums
     low, high = (math.fsum(from_here * row) for row in rows)
     return low * (1 - relative), high * (1 + relative)
+
+
+def _restarted(guess: np.ndarray, error: float, tau: int) -> tuple[float, float]:
+    """The restart objective: row r + d less row r, r a multiple of tau, has b_0 .. b_{d-1} and b_{k+d} - b_k, k < r."""
+    n = len(guess)
+    if n * tau > LARGEST_RESTARTS:
+        raise NotEnclosed(f"restarts tau={tau} steps apart are followed up to n tau = {LARGEST_RESTARTS}; got n={n}")
+    relative, ends = n * 2.0**-50, []  # of the running sums
+    for side in (-1, 1):
+        terms = []
+        for d in range(1, min(tau, n) + 1):
+            fresh = math.fsum(_ends(guess[:d], error, side))
+            moved = _ends(guess[d:] - guess[:-d], 2 * error, side)
+            sums = np.concatenate([[0.0], np.cumsum(moved)])[: n - d + 1 : tau]
+            weight = 1.0 if d == tau else 1.0 / tau
+            terms.append(weight * (len(sums) * fresh + math.fsum(sums)))
+        ends.append(math.fsum(terms) * (1 + side * relative))
+    return _outwards(ends)

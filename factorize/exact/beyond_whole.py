@@ -1,0 +1,114 @@
+"""The claims of a file too long for whole matrices: by resolvents, recursions, power series and covariances."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from factorize.errors import CorruptObject
+from factorize.exact import residual, resolvents, series, toeplitz_forms, variances
+from factorize.exact.claims import (
+    check_added_noise,
+    check_bound,
+    check_class_bound,
+    check_ends,
+    check_losses,
+    check_stored_inverse,
+    compare_inverse,
+)
+from factorize.exact.file import FactorFile
+from factorize.exact.forms import stored_inverse
+from factorize.exact.intervals import NotEnclosed
+from factorize.exact.report import Report
+from factorize.exact.sensitivity import Bracket, allowed
+from factorize.exact.strategy import Strategy
+from factorize.exact.workload import toeplitz_column
+
+
+def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
+    """Check what can be reached without whole matrices, and list what cannot.
+
+    Args:
+        report: receives the findings.
+        file: the file.
+        strategy: C.
+        bracket: of its squared sensitivity.
+        whole: longest n for which whole matrices are multiplied.
+    """
+    try:
+        check_bound(report, file, resolvents.lower_bound(file.manifest["spec"], file.dual))
+    except NotEnclosed as reason:
+        report.not_checked.append(f"the lower bound: {reason}")
+    check_class_bound(report, file, strategy, None)
+    if "C_inv" in file.matrices:
+        _check_inverse(report, file, strategy, bracket, whole)
+    if "B" not in file.matrices:
+        check_added_noise(report, file, None)
+    try:
+        _check_losses(report, file, strategy, bracket, whole)
+    except NotEnclosed as reason:
+        report.not_checked.append(f"residual and losses: {reason}")
+
+
+def _check_losses(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
+    spec, matrices = file.manifest["spec"], file.manifest["matrices"]
+    stored = _column(file, "B", strategy.n)
+    column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
+    if strategy.toeplitz is None or column is None or ("B" in matrices and stored is None):
+        ends = variances.losses(strategy, spec["workload"], spec["objective"])
+        report.not_checked.append(_unchecked_residual(ends is not None, "B" in matrices, whole))
+        if ends is not None:
+            check_ends(report, file, ends, spec["workload"]["n"])
+        return
+    limit = residual.LIMITS[matrices["B"]["dtype"] if "B" in matrices else "float64"]
+    found = series.losses(strategy.toeplitz, column, spec["objective"], stored, limit)
+    check_losses(report, file, found, strategy.n, stored is not None)
+    if stored is not None:
+        check_added_noise(
+            report, file, _encoder(stored, found, allowed(spec["participation"], strategy.n).most, bracket)
+        )
+
+
+def _column(file: FactorFile, name: str, n: int) -> np.ndarray | None:
+    """The first column of a stored Toeplitz matrix, or None."""
+    if name not in file.matrices or file.manifest["matrices"][name]["structure"] != "toeplitz":
+        return None
+    column = file.matrices[name]["coefficients"]
+    if column.shape != (n,) or not np.isfinite(column).all():
+        raise CorruptObject(f"the first column of {name} must be {n} finite numbers; got the shape {column.shape}")
+    return column
+
+
+def _encoder(stored: np.ndarray, found: residual.Losses, most: int, bracket: Bracket) -> float | str:
+    try:
+        return toeplitz_forms.added_noise(stored, found.rest, most, bracket.upper)
+    except NotEnclosed as reason:
+        return str(reason)
+
+
+def _check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
+    """The stored C^-1 of a Toeplitz C by series, and what rests on it: the encoder of A (G + N Z) is N^-1."""
+    stored = _column(file, "C_inv", strategy.n)
+    if strategy.toeplitz is None or stored is None or strategy.n > series.LARGEST:
+        report.not_checked.append(f"the stored C_inv, which is not Toeplitz or too long: up to n={whole}")
+        return
+    error, defect = toeplitz_forms.inverse_defect(strategy.toeplitz, stored)
+    compare_inverse(report, file, error, math.fsum(np.abs(stored)))
+    most = allowed(file.manifest["spec"]["participation"], strategy.n).most
+    encoder = stored_inverse(toeplitz_forms.norm(strategy.toeplitz), defect, most, bracket.upper)
+    check_stored_inverse(report, encoder)
+
+
+def _unchecked_residual(losses: bool, stored: bool, whole: int) -> str:
+    if not losses:
+        return f"residual and losses: up to n={whole}, for C and A of these structures"
+    if stored:
+        return (
+            f"residual, and with it adding noise, A G + B Z: a stored B is multiplied up to n={whole}, and beyond only "
+            "where A, B and C are Toeplitz"
+        )
+    return (
+        "residual: no B is stored, so what is claimed is of rows that the certificate computed for itself; the losses "
+        "above are of A C^-1 exactly"
+    )

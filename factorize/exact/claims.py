@@ -1,0 +1,150 @@
+"""What a file claims of losses, bounds and added noise, beside what was proved; and what is told where nothing was."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from factorize.exact import residual, series, variances
+from factorize.exact.classes import class_bound
+from factorize.exact.file import FactorFile
+from factorize.exact.integers import Numbers
+from factorize.exact.intervals import NotEnclosed
+from factorize.exact.report import Report
+from factorize.exact.strategy import Strategy
+from factorize.exact.workload import toeplitz_column
+
+TOLERANCE = 1e-9
+"""Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
+
+
+def compare_inverse(report: Report, file: FactorFile, error: float, longest: float) -> None:
+    """File the error of a stored C_inv, beside what its type allows for rows of absolute sum `longest`."""
+    most = float(residual.LIMITS[file.manifest["matrices"]["C_inv"]["dtype"]]) * max(1.0, longest)
+    report.require(
+        error <= most,
+        f"the stored C_inv times C is I up to {error:.3g} per entry, computed without rounding",
+        f"the stored C_inv times C differs from I by {error:.3g}, above {most:.3g}",
+    )
+
+
+def check_losses(report: Report, file: FactorFile, found: residual.Losses, m: int, from_file: bool) -> None:
+    """File the residual, and compare the m rows' losses with those claimed."""
+    origin = "the stored B" if from_file else "a B recomputed here by substitution"
+    report.checked.append(f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}")
+    check_ends(report, file, found, m)
+
+
+def check_ends(report: Report, file: FactorFile, found: residual.Losses | variances.Ends, m: int) -> None:
+    """Compare the losses that are claimed with their enclosures."""
+    claims = file.manifest["certificate"]
+    variance = float.fromhex(claims["sensitivity"]["hex"]) ** 2
+    enclosures = {
+        "total_squared": _times(found.total, variance),
+        "mean_squared": _times(found.total, variance / m),
+        "rmse": _root(_times(found.total, variance / m)),
+        "max_error": _root(_times(found.largest, variance)),
+        "last_iterate": _root(_times(found.last, variance)),
+        "objective": _times(found.objective, variance),
+    }
+    for name, (low, high) in enclosures.items():
+        stated = claims["loss"][name]
+        if not low * (1 - TOLERANCE) <= stated <= high * (1 + TOLERANCE):
+            report.failed.append(f"loss.{name} is claimed as {stated!r}, and lies between {low!r} and {high!r}")
+    width = max((high - low) / high if high else 0.0 for low, high in enclosures.values())
+    report.checked.append(f"every loss enclosed to relative {width:.2g} (claims may differ by {TOLERANCE:g})")
+
+
+def check_added_noise(report: Report, file: FactorFile, encoder: float | str | None) -> None:
+    """The other form, A G + B Z, whose privacy rests on B: a claim of its own, beside B in the manifest.
+
+    Args:
+        report: receives the findings.
+        file: the file.
+        encoder: its sensitivity from above, or why there is none; None where no B is stored.
+    """
+    if encoder is None:
+        report.checked.append(
+            "adding noise, A (G + C^-1 Z), is the same as A C^-1 (C G + Z): its encoder is C, and the sensitivity "
+            "above is its own"
+        )
+        report.not_checked.append(
+            "adding noise: the arithmetic with which a job makes C^-1 Z or rows of A C^-1 (no B is stored)"
+        )
+        return
+    claim = file.manifest["matrices"]["B"].get("encoder_sensitivity")
+    if claim is None or isinstance(encoder, str):
+        why = encoder if isinstance(encoder, str) else f"it is at most {encoder!r}"
+        kept = report.not_checked if claim is None else report.failed
+        kept.append(f"adding noise, A G + B Z, is not certified by this file: {why}")
+        return
+    value = float.fromhex(claim["hex"])
+    report.require(
+        value == claim["value"] and math.isfinite(value) and encoder <= value,
+        f"adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most {encoder!r} (claimed "
+        f"{value!r})",
+        f"the sensitivity of A G + B Z is claimed as {value!r}; proved is at most {encoder!r}",
+    )
+
+
+def _times(ends: tuple[float, float], factor: float) -> tuple[float, float]:
+    return ends[0] * factor * (1 - 2.0**-50), ends[1] * factor * (1 + 2.0**-50)
+
+
+def _root(ends: tuple[float, float]) -> tuple[float, float]:
+    return math.sqrt(ends[0]) * (1 - 2.0**-50), math.sqrt(ends[1]) * (1 + 2.0**-50)
+
+
+def check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> None:
+    """Compare the lower bound that is claimed with the one that the evidence proves."""
+    claims = file.manifest["certificate"]
+    claim = claims["lower_bound"]
+    if claim is None:
+        report.not_checked.append("optimality: the file claims no lower bound")
+        return
+    if proved is None:
+        known = bool(file.dual)
+        text = f"the lower bound {claim['objective']!r} ({claim['rule']})"
+        kept = report.not_checked if known else report.failed
+        kept.append(f"{text}: evidence of this kind is not evaluated here" if known else f"{text} has no evidence")
+        return
+    below = math.nextafter(float(proved), 0.0)
+    report.require(
+        claim["objective"] <= below * (1 + TOLERANCE),
+        f"no strategy matrix has an objective below {below!r}, proved from the dual evidence (claimed "
+        f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
+        f"the lower bound {claim['objective']!r} is not supported: the dual evidence proves {below!r}",
+    )
+    gap = claims["loss"]["objective"] / claim["objective"] - 1
+    if abs(gap - claims["relative_gap"]) > TOLERANCE:
+        report.failed.append(f"the relative gap is claimed as {claims['relative_gap']!r}; the losses say {gap!r}")
+
+
+def check_class_bound(report: Report, file: FactorFile, strategy: Strategy, workload: Numbers | None) -> None:
+    """Compare the bound within the mechanism's class with the one that C proves."""
+    spec, claim = file.manifest["spec"], file.manifest["certificate"].get("class_lower_bound")
+    if claim is None:
+        return
+    try:
+        column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
+        below = math.nextafter(float(class_bound(spec, strategy, workload, column)), 0.0)
+    except NotEnclosed as reason:
+        report.not_checked.append(
+            f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}"
+        )
+        return
+    report.require(
+        claim["objective"] <= below * (1 + TOLERANCE),
+        f"no strategy matrix of the mechanism's class has an objective below {below!r} (claimed "
+        f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
+        f"the class_lower_bound {claim['objective']!r} is not supported: proved is {below!r}",
+    )
+
+
+def check_stored_inverse(report: Report, encoder: float | str) -> None:
+    """File the sensitivity of a stored N's inverse, or why it is not known; a file claims nothing of it."""
+    text = "adding noise with the stored C_inv, A (G + N Z): "
+    if isinstance(encoder, str):
+        report.not_checked.append(text + encoder)
+    else:
+        report.checked.append(f"{text}its encoder N^-1 has sensitivity at most {encoder!r}")
