@@ -30,6 +30,7 @@ from solvers.candidates import left_out, mechanisms
 from solvers.comparison import Comparison, Refused, Row, ranked, recommend
 from solvers.evidence import sharing_evidence
 from solvers.noise_cost import noise_cost
+from solvers.solving import estimate, solve
 
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
@@ -197,8 +198,6 @@ class _Run:
             self.refused.append(Refused(*_named(mechanism), str(error)))
 
     def _solve(self, spec: Spec, mechanism: dict[str, Any], tell: Callable[[Progress], None]) -> None:
-        from solvers import estimate, solve
-
         needed = estimate(spec)
         if needed.seconds > self.most_seconds:
             raise TooLarge(

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,32 @@ def test_imports_point_one_way(package: str) -> None:
     for path in modules(package):
         wrong = set(imports(path)) & FORBIDDEN[package]
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path, known: set[str]) -> set[str]:
+    """Modules of ours that a file takes names from: at its top, in functions and for type checkers only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else node.module for name in inner}
+    return found & known
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    files = {module_name(path): path for package in PACKAGES for path in modules(package)}
+    graph = {name: imported_modules(path, set(files)) - {name} for name, path in files.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 def test_only_the_reference_solvers_import_cvxpy() -> None:

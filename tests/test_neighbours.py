@@ -20,6 +20,8 @@ from factorize.storage import neighbours
 from factorize.storage.blobs import blob_key
 from factorize.storage.neighbours import Neighbour, nearest, stored_dual
 from factorize.storage.store import Store, open_store
+from solvers import solving
+from solvers.register import entry_for
 
 MOMENTUM = {"kind": "momentum", "momentum": 0.9}
 
@@ -143,7 +145,7 @@ def test_child_and_command_line_start_from_it_and_say_so(
 
 @pytest.mark.parametrize("failure", ["raises", "stalls"])
 def test_a_start_that_leads_nowhere_is_dropped(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = solvers._entry(spec())
+    entry = entry_for(spec())
     asked: list[bool] = []
 
     def solve(problem: Any, progress: Any) -> Any:
@@ -155,7 +157,7 @@ def test_a_start_that_leads_nowhere_is_dropped(failure: str, monkeypatch: pytest
         cold = entry.solve(problem.__class__(problem.spec), progress)
         return cold.__class__(cold.strategy, Outcome.ROUNDING_LIMIT, cold.iterations, cold.dual)
 
-    monkeypatch.setattr(solvers, "_entry", lambda _spec: solvers.Entry(solve, entry.supports, entry.estimate))
+    monkeypatch.setattr(solving, "entry_for", lambda _spec: solvers.Entry(solve, entry.supports, entry.estimate))
     near = Neighbour(solved(480).digest, solved(480).spec, solved(480).dual)
     found = solvers.solve(spec(), warm_start=near)
     assert asked == [True, False]

@@ -26,6 +26,7 @@ from factorize.structures.dense import DenseMatrix
 from factorize.structures.matrix import Matrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers import budget
+from solvers.problem import Problem
 
 
 def spec_of(n=16, **more):
@@ -229,7 +230,7 @@ class TestLiars:
     @staticmethod
     def claim():
         entry = solvers.SOLVERS["dense"][-1]
-        return entry.solve(solvers.Problem(solvers.choose(spec_of())), lambda _: None)
+        return entry.solve(Problem(solvers.choose(spec_of())), lambda _: None)
 
     @staticmethod
     def lie(monkeypatch, solution):

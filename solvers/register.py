@@ -1,0 +1,146 @@
+"""The one list of solvers, and which of them answers a spec.
+
+Numerical back-ends (scipy, numba, cvxpy) are imported when a solver first needs them, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from factorize.errors import UnsupportedProblem
+from factorize.mechanisms import Auto, Banded, BufferedLinear, Dense
+from factorize.objective import MaxError
+from factorize.participation import MinSep, Single
+from factorize.solution import ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.structures.matrix import MAX_DENSE
+from solvers import blt, closed_form, endless, fft, semidefinite, tree
+from solvers.banded import optimum as banded
+from solvers.budget import Estimate
+from solvers.buffered import optimum as buffered_linear
+from solvers.epochs import decompositions as epochs
+from solvers.epochs import optimum as epoch_optimum
+from solvers.epochs import recursions as recursion_optimum
+from solvers.frequency import spectral
+from solvers.problem import Problem
+from solvers.single import dense, max_error, structured
+from solvers.toeplitz import optimum as toeplitz
+
+LARGEST_AUTOMATIC = 8192
+BUFFERS_AUTOMATIC = 8
+"""Above that n: within 2e-5 of the optimum of prefix sums at n = 131072; even, as momentum needs two for each pole."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One solver.
+
+    Attributes:
+        solve: from a problem and a progress callback to a claim.
+        supports: the reason why a canonical spec is outside this solver, with the way out, or None.
+        estimate: cost of a canonical spec that is supported.
+    """
+
+    solve: Callable[[Problem, ProgressCallback], Solution]
+    supports: Callable[[Spec], str | None]
+    estimate: Callable[[Spec], Estimate]
+
+
+SOLVERS: dict[str, tuple[Entry, ...]] = {
+    "dense": (
+        Entry(structured.solve, structured.supports, structured.estimate),
+        Entry(epoch_optimum.solve, epoch_optimum.supports, epoch_optimum.estimate),
+        Entry(recursion_optimum.solve, recursion_optimum.supports, recursion_optimum.estimate),
+        Entry(epochs.solve, epochs.supports, epochs.estimate),
+        Entry(max_error.solve, max_error.supports, max_error.estimate),
+        Entry(dense.solve, dense.supports, dense.estimate),
+    ),
+    "buffered_linear": (Entry(buffered_linear.solve, buffered_linear.supports, buffered_linear.estimate),),
+    "banded": (Entry(banded.solve, banded.supports, banded.estimate),),
+    "toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
+    "banded_toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
+    "spectral": (Entry(spectral.solve, spectral.supports, spectral.estimate),),
+    "nu_toeplitz": (Entry(closed_form.solve_nu_toeplitz, closed_form.supports, closed_form.estimate),),
+    "square_root": (Entry(closed_form.solve_square_root, closed_form.supports, closed_form.estimate),),
+    "banded_square_root": (Entry(closed_form.solve_banded_square_root, closed_form.supports, closed_form.estimate),),
+    "banded_inverse_square_root": (
+        Entry(closed_form.solve_banded_inverse_square_root, closed_form.supports, closed_form.estimate),
+    ),
+    "blt": (Entry(blt.solve, blt.supports, blt.estimate),),
+    "anti_pgd": (Entry(closed_form.solve_anti_pgd, closed_form.supports, closed_form.estimate),),
+    "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
+    "tree": (Entry(tree.solve, tree.supports, tree.estimate),),
+    "fft": (Entry(fft.solve, fft.supports, fft.estimate),),
+    "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
+}
+"""The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
+
+_ENDLESS = Entry(endless.solve, endless.supports, endless.estimate)
+
+
+def choose(spec: Spec) -> Spec:
+    """Return the canonical spec with a named mechanism that has a solver.
+
+    `auto` is `dense` for single participation up to n = 8192 and for fixed epochs, `buffered_linear` with 8 buffers for
+    single participation above, and `banded` with `min_sep` bands for min_sep.
+
+    Raises:
+        InvalidSpec: the parts of the spec do not fit each other.
+        UnsupportedProblem: no solver of this release has an answer; the message says what to use.
+    """
+    spec = spec.canonical()
+    if isinstance(spec.mechanism, Auto):
+        spec = spec.model_copy(update={"mechanism": _automatic(spec)})
+    entry_for(spec)
+    return spec
+
+
+def entry_for(spec: Spec) -> Entry:
+    """Return the solver of a canonical spec with a named mechanism.
+
+    Raises:
+        UnsupportedProblem: see `choose`.
+    """
+    kind = spec.mechanism.kind
+    if kind not in SOLVERS:
+        raise UnsupportedProblem(
+            f"mechanism {kind!r} is a strategy of your own, certified by `factorize add` and never solved; to solve, "
+            f"use one of {', '.join(sorted(SOLVERS))}",
+            field="/mechanism/kind",
+        )
+    entries = (_ENDLESS,) if spec.workload.endless else SOLVERS[kind]
+    reasons = [entry.supports(spec) for entry in entries]
+    for entry, reason in zip(entries, reasons, strict=True):
+        if reason is None:
+            return entry
+    raise UnsupportedProblem(reasons[-1] or "", field="/mechanism/kind")
+
+
+def _automatic(spec: Spec) -> Dense | Banded | BufferedLinear:
+    if spec.workload.endless:
+        raise UnsupportedProblem(
+            "'auto' is an optimum, and none exists without end; ask for blt, or nu_toeplitz with nu > 0, or give n",
+            field="/mechanism/kind",
+        )
+    if isinstance(spec.objective, MaxError) and not isinstance(spec.participation, Single):
+        raise UnsupportedProblem(
+            "'auto' has a certified optimum of objective 'max' for single participation only; ask for nu_toeplitz or "
+            "square_root by name"
+        )
+    if isinstance(spec.participation, MinSep):
+        return Banded(kind="banded", bands=spec.participation.min_sep)
+    if spec.workload.n > LARGEST_AUTOMATIC and isinstance(spec.participation, Single):
+        return _streaming(spec)
+    return Dense(kind="dense")
+
+
+def _streaming(spec: Spec) -> BufferedLinear:
+    named = BufferedLinear(kind="buffered_linear", buffers=BUFFERS_AUTOMATIC)
+    reason = buffered_linear.supports(spec.model_copy(update={"mechanism": named}))
+    if reason is not None:
+        raise UnsupportedProblem(
+            f"'auto' means 'buffered_linear' above n={LARGEST_AUTOMATIC} (got n={spec.workload.n}): {reason}; or ask "
+            f"for dense by name, up to n={MAX_DENSE}"
+        )
+    return named

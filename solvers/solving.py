@@ -1,0 +1,120 @@
+"""The one path from a spec to a certified result."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+import factorize
+from factorize.errors import SolveFailed
+from factorize.factorization import Factorization
+from factorize.solution import Outcome, Progress, ProgressCallback, Solution
+from factorize.spec import Spec
+from factorize.storage.neighbours import Neighbour
+from factorize.workloads import UserMatrix, Workload
+from solvers.budget import Estimate, refuse_beyond_memory
+from solvers.problem import Problem
+from solvers.register import Entry, choose, entry_for
+from solvers.warm_start import resampled as warm_start_of
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return what solving a spec will cost; no array is made.
+
+    Raises:
+        InvalidSpec: see `choose`.
+        UnsupportedProblem: see `choose`.
+        TooLarge: more than this machine's memory, or above the limit of dense arrays; the message holds the estimate.
+    """
+    return _admitted(choose(spec))[1]
+
+
+def solve(
+    spec: Spec,
+    *,
+    progress: ProgressCallback | None = None,
+    matrices: Mapping[str, np.ndarray] | None = None,
+    warm_start: Factorization | Neighbour | None = None,
+) -> Factorization:
+    """Solve a spec and certify the result.
+
+    Args:
+        spec: what is asked for.
+        progress: called between steps; what it raises (`Cancelled`, say) ends the solve.
+        matrices: numbers of user-supplied matrices by sha256, for specs that name them so.
+        warm_start: a result for another n or a similar workload, with the same participation (and epochs); it may save
+            half the steps, never changes what is certified beyond the tolerance (the bytes may differ), and is ignored
+            where it does not fit. Where it leads to no convergence, the solve begins anew without it.
+
+    Returns:
+        The certified factorization; its certificate says whether the tolerance was met.
+
+    Raises:
+        InvalidSpec: see `choose`.
+        UnsupportedProblem: see `choose`.
+        TooLarge: see `estimate`.
+        InvalidWorkload: a matrix is known by its digest only, or its numbers have another digest.
+        SolveFailed: the solver found no answer that can be certified.
+        CertificateError: the recomputed numbers contradict the solver's claim.
+    """
+    spec = _bound(choose(spec), matrices or {})
+    entry, _ = _admitted(spec)
+    began = time.monotonic()
+    found = None if warm_start is None else _solved_from(warm_start, spec, entry, progress or _ignore)
+    solution = entry.solve(Problem(spec), progress or _ignore) if found is None else found
+    provenance = _provenance(spec, time.monotonic() - began)
+    if warm_start is not None and found is not None:
+        provenance["warm_start"] = warm_start.digest
+    return Factorization.from_solution(spec, solution, solver=provenance)
+
+
+def _solved_from(
+    near: Factorization | Neighbour, spec: Spec, entry: Entry, progress: ProgressCallback
+) -> Solution | None:
+    """Return the claim of a solve that began at a neighbour, or None if it does not fit or leads nowhere."""
+    start = warm_start_of(near, spec)
+    if start is None:
+        return None
+    try:
+        solution = entry.solve(Problem(spec, start), progress)
+    except SolveFailed:
+        return None
+    return solution if solution.outcome is Outcome.CONVERGED else None
+
+
+def _ignore(_progress: Progress) -> None:
+    """Take a step's report and do nothing with it."""
+
+
+def _admitted(spec: Spec) -> tuple[Entry, Estimate]:
+    entry = entry_for(spec)
+    needed = entry.estimate(spec)
+    steps = "'unbounded'" if spec.workload.endless else spec.workload.n
+    refuse_beyond_memory(needed, f"{spec.mechanism.kind} with n={steps}")
+    return entry, needed
+
+
+def _bound(spec: Spec, matrices: Mapping[str, np.ndarray]) -> Spec:
+    def bind(workload: Workload | None) -> Workload | None:
+        if isinstance(workload, UserMatrix) and workload.sha256 is not None and workload.sha256 in matrices:
+            return workload.bind(matrices[workload.sha256])
+        return workload
+
+    return spec.model_copy(update={"workload": bind(spec.workload), "optimize_for": bind(spec.optimize_for)})
+
+
+def _provenance(spec: Spec, seconds: float) -> dict[str, object]:
+    return {
+        "mechanism": spec.mechanism.kind,
+        "version": factorize.__version__,
+        "seconds": seconds,
+        "environment": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "machine": platform.machine(),
+            "system": platform.system(),
+        },
+    }
