@@ -78,9 +78,9 @@ class PowerModel(Files):
         content = self._files[path.stat().st_ino] = Content()
         return content
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, mode: int = 0o777) -> None:
         there = path.exists()
-        super().make_directory(path)
+        super().make_directory(path, mode)
         if not there:
             self._change(path, None)
 

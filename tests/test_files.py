@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def test_every_step_of_a_put_is_synced_before_the_next(tmp_path):
     folder = ["make_directory", *synced]
     write = ["create", "write", "close"]
     publish = ["open", "seal", "sync", "close", *folder, "link", *synced, "unlink"]
-    assert files.calls == [*folder, *write, *publish]
+    assert files.calls == ["make_directory", *write, *publish], "the temporary folder may go with what is in it"
 
 
 def test_moving_and_deleting(directory):
@@ -208,13 +209,26 @@ def test_what_is_no_file_is_corrupt(directory, tmp_path):
 
 
 def test_a_folder_removed_behind_our_back_is_made_again(directory, tmp_path):
-    put(directory, "a/b", b"1")
-    (tmp_path / "a" / "b").unlink()
-    (tmp_path / "a").rmdir()
-    with pytest.raises(StoreUnavailable, match="does not exist"):
-        put(directory, "a/b", b"2")
-    assert put(directory, "a/b", b"3")
-    assert read(directory, "a/b") == b"3"
+    """An operator empties quarantine/ or tmp/, or removes a folder, while a service has the store open."""
+    put(directory, "a/b/c", b"1")
+    directory.move("a/b/c", "quarantine/a/b/c")
+    for folder in ("a", "quarantine", "tmp"):
+        shutil.rmtree(tmp_path / folder)
+    assert put(directory, "a/b/c", b"2")
+    directory.move("a/b/c", "quarantine/a/b/c")
+    assert read(directory, "quarantine/a/b/c") == b"2"
+    assert [entry.key for entry in directory.list()] == ["quarantine/a/b/c"]
+
+
+def test_a_root_removed_behind_our_back_is_not_made_again(tmp_path):
+    directory = Directory(tmp_path / "root")
+    (tmp_path / "root").mkdir()
+    with directory.stage() as staged:
+        staged.write(b"1")
+        shutil.rmtree(tmp_path / "root")
+        with pytest.raises(StoreUnavailable, match="does not exist"):
+            directory.put("a/b", staged)
+    assert not (tmp_path / "root").exists()
 
 
 def test_a_file_in_the_place_of_a_folder_is_reported(directory, tmp_path):
@@ -243,7 +257,7 @@ def test_each_error_names_path_cause_and_remedy(tmp_path, number, remedy):
         assert part in str(raised.value)
 
 
-@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - {"restrict", "produce"}))
+@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - {"produce"}))
 def test_every_operation_that_fails_is_unavailable(tmp_path, operation):
     """Whatever the directory does, an error of the medium never leaves as an OSError."""
     whole = Directory(tmp_path)
@@ -274,14 +288,24 @@ def test_every_operation_that_fails_is_unavailable(tmp_path, operation):
 
 
 def test_a_new_root_is_for_its_owner_only_and_an_old_one_is_left_alone(tmp_path):
-    make_root(FILES, tmp_path / "x" / "y")
-    assert stat.S_IMODE((tmp_path / "x" / "y").stat().st_mode) == 0o700
-    (tmp_path / "x" / "y").chmod(0o750)
-    make_root(FILES, tmp_path / "x" / "y")
-    assert stat.S_IMODE((tmp_path / "x" / "y").stat().st_mode) == 0o750
+    root = tmp_path / "x" / "y"
+    make_root(FILES, root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert stat.S_IMODE(root.parent.stat().st_mode) == stat.S_IMODE(tmp_path.stat().st_mode | 0o055)
+    root.chmod(0o750)
+    make_root(FILES, root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o750
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailable):
         make_root(FILES, tmp_path / "file" / "z")
+
+
+def test_at_no_moment_can_others_look_into_a_new_root(tmp_path):
+    """Also a process that is killed right after creating it leaves it closed."""
+    files = recording()
+    make_root(files, tmp_path / "x")
+    assert files.calls == ["make_directory", "sync_directory", "sync"], "there is no second step that closes it"
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o700
 
 
 def test_a_lock_that_is_refused_leaves_no_open_file(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 from command_line import CommandLine
 from store_cases import factorization, failing, flip, path_of, recording, spec, toeplitz
 
+from factorize.casts import cast
 from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
 from factorize.manifest import StoredFile
 from factorize.storage.blobs import blob_key
@@ -89,6 +90,34 @@ def test_using_a_matrix_starts_its_grace_anew(store):
     store.keep("0" * 64)
 
 
+def test_a_sweep_does_not_come_between_finding_a_matrix_and_keeping_it(store, monkeypatch):
+    """An upload of a matrix that is there already answers with its name only if it stays."""
+    array = np.array(LOWER)
+    name = store.put_matrix(array)
+    swept = threading.Event()
+
+    def sweep() -> None:
+        gc(open_store(store.url))
+        swept.set()
+
+    for use in (lambda: store.put_matrix(array), lambda: store.keep(name)):
+        age(store, blob_key(name), GRACE_SECONDS + 60)
+        swept.clear()
+        refresh = store.objects.refresh
+        thread = threading.Thread(target=sweep)
+
+        def late(key: str, thread: threading.Thread = thread, refresh=refresh) -> None:
+            thread.start()
+            assert not swept.wait(0.1), "the sweep waits"
+            refresh(key)
+
+        monkeypatch.setattr(store.objects, "refresh", late)
+        use()
+        monkeypatch.undo()
+        thread.join()
+        assert store.blob(name).size == 32
+
+
 def test_a_damaged_manifest_protects_every_blob(store):
     manifest = store.put(factorization(4))
     key = manifest_key(manifest["digest"])
@@ -129,6 +158,17 @@ def test_the_next_answer_takes_the_place_of_a_deleted_one(store):
     gc(store, delete=[answers[2].digest])
     assert store.digest_of(answers[0].spec_digest) is None
     assert fsck(store).clean
+
+
+def test_the_next_answer_is_not_one_that_was_rounded(store):
+    """Both were stored in the same second, and the digest of the rounded one may come first."""
+    for decay in (0.5, 0.25, 0.125, 0.0625):
+        first, second = factorization(4), factorization(4, strategy=toeplitz(4, decay=decay))
+        for each in (first, second, cast(second, "float32")):
+            store.put(each)
+        gc(store, delete=[first.digest])
+        assert store.digest_of(first.spec_digest) == second.digest
+        gc(store, created_before=datetime.now(UTC) + timedelta(hours=1))
 
 
 def test_a_revocation_outlives_what_it_revokes(store):

@@ -18,7 +18,7 @@ from factorize.client import fetch
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
 from factorize.manifest import StoredFile
 from factorize.storage.fsck import fsck
-from factorize.storage.records import seal
+from factorize.storage.records import manifest_key, seal
 from factorize.storage.revocation import REVOKED, revocation_key
 from factorize.storage.store import Store, open_store
 
@@ -78,6 +78,57 @@ def test_files_with_further_matrices_are_revoked_with_it(store):
     sibling = store.put(factorization(4, strategy=toeplitz(4, decay=0.25)))["digest"]
     assert {each.digest for each in store.revoke(larger, REASON)} == {larger, digest}
     assert store.manifest(sibling)["digest"] == sibling
+
+
+def test_its_claim_does_not_come_back_with_further_matrices_or_rounded(store):
+    """What was not stored yet when the result was revoked is refused when it comes."""
+    base = factorization(4, strategy=toeplitz(4))
+    digest = store.put(base)["digest"]
+    store.revoke(digest, REASON)
+    for late in (base.with_matrices(["C_inv"]), cast(base, "float32")):
+        assert late.digest != digest
+        with pytest.raises(Revoked, match=REASON) as caught:
+            store.put(late)
+        assert caught.value.digest == digest
+        with pytest.raises(NotFound):
+            store.manifest(late.digest)
+    for other in (
+        factorization(4, strategy=toeplitz(4, decay=0.25)),
+        factorization(4, strategy=toeplitz(4), tolerance=1e-3),
+    ):
+        assert store.put(other)["digest"] == other.digest
+
+
+def test_a_result_that_is_stored_while_its_like_is_revoked_falls_too(store, monkeypatch):
+    """The one who revokes lists the results before this one is there, and this one looked for revocations before."""
+    base = factorization(4, strategy=toeplitz(4))
+    digest = store.put(base)["digest"]
+    other = open_store(store.url)
+    larger = base.with_matrices(["B"])
+    publish = store.objects.put
+
+    def put(key, staged):
+        if key == manifest_key(larger.digest):
+            assert [each.digest for each in other.revoke(digest, REASON)] == [digest]
+        return publish(key, staged)
+
+    monkeypatch.setattr(store.objects, "put", put)
+    with pytest.raises(Revoked, match=REASON):
+        store.put(larger)
+    monkeypatch.undo()
+    assert store.digest_of(base.spec_digest) is None
+    assert fsck(store).clean and kinds(store).count("revoked") == 2
+
+
+def test_a_revocation_of_a_release_that_did_not_keep_the_strategy_still_stands(store):
+    manifest = store.put(factorization(4))
+    (revocation,) = store.revoke(manifest["digest"], REASON)
+    old = {name: value for name, value in asdict(revocation).items() if name != "strategy"}
+    for key in revocation.keys:
+        overwrite(path_of(store, key), seal(old))
+    with pytest.raises(Revoked, match=REASON):
+        store.put(factorization(4))
+    assert fsck(store).clean
 
 
 def test_the_spec_is_answered_anew_and_by_other_bytes_only(store):

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from factorize.errors import NotFound
 from factorize.storage.files import Files
 from factorize.storage.local_files import NO_LOCKS, FileReader, StagedFile, closing, entry_of, open_file, reported
 from factorize.storage.objects import STAGING, Entry, Staged
+
+Value = TypeVar("Value")
 
 
 class Directory:
@@ -36,7 +40,7 @@ class Directory:
         """Name a file in `tmp/` and remove it at the end, whatever happened."""
         path = self.root / STAGING / f"{os.getpid()}-{secrets.token_hex(8)}"
         with reported(path.parent):
-            self._folder(path.parent)
+            self._files.make_directory(path.parent)  # nothing is lost with it, so it needs no sync
         try:
             yield StagedFile(path, self._files)
         finally:
@@ -48,15 +52,7 @@ class Directory:
         target = self.root / key
         staged.sync()
         with reported(target):
-            self._folder(target.parent)
-            try:
-                self._files.link(staged.path, target)
-                created = True
-            except FileExistsError:
-                created = False
-            except FileNotFoundError:
-                self._durable = {self.root}  # a folder was removed behind our back; the next try makes it anew
-                raise
+            created = self._into(target.parent, partial(self._link, staged.path, target))
             # Also when another process made the name: it may not have come to its own sync yet.
             self._files.sync_directory(target.parent)
         return created
@@ -94,8 +90,7 @@ class Directory:
         """Rename, then sync both folders."""
         source, destination = self.root / key, self.root / target
         with reported(source, NotFound):
-            self._folder(destination.parent)
-            self._files.rename(source, destination)
+            self._into(destination.parent, partial(self._files.rename, source, destination))
             self._files.sync_directory(destination.parent)
             self._files.sync_directory(source.parent)
 
@@ -136,6 +131,24 @@ class Directory:
                 with suppress(OSError):  # it is let go of all the same
                     self._files.close(descriptor)
 
+    def _link(self, source: Path, target: Path) -> bool:
+        """Whether the name was free."""
+        try:
+            self._files.link(source, target)
+        except FileExistsError:
+            return False
+        return True
+
+    def _into(self, folder: Path, name: Callable[[], Value]) -> Value:
+        """Give a file a name in a folder; one that was removed behind our back is made anew."""
+        self._folder(folder)
+        try:
+            return name()
+        except FileNotFoundError:
+            self._durable = {self.root}
+            self._folder(folder)
+            return name()
+
     def _folder(self, path: Path) -> None:
         """Create a folder and its parents so that a crash cannot lose them, once per folder and process."""
         if path not in self._durable:
@@ -146,7 +159,7 @@ class Directory:
 
 
 def make_root(files: Files, root: Path) -> None:
-    """Create a store's root and its missing parents, durably; the root is for its owner only, whatever is in it.
+    """Create a store's root and its missing parents, durably; a new root is for its owner only, whatever is in it.
 
     Raises:
         StoreUnavailable: it cannot be created.
@@ -154,7 +167,5 @@ def make_root(files: Files, root: Path) -> None:
     with reported(root):
         missing = [path for path in (root, *root.parents) if not path.is_dir()]
         for path in reversed(missing):
-            files.make_directory(path)
+            files.make_directory(path, 0o700 if path == root else 0o777)
             files.sync_directory(path.parent)
-        if missing:
-            files.restrict(root)

@@ -24,17 +24,13 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Files:
     """The real file system. Every method raises OSError and nothing else."""
 
-    def make_directory(self, path: Path) -> None:
-        """Create a directory if there is none."""
+    def make_directory(self, path: Path, mode: int = 0o777) -> None:
+        """Create a directory if there is none, with these permissions at most."""
         try:
-            os.mkdir(path)
+            os.mkdir(path, mode)
         except FileExistsError:
             if not path.is_dir():
                 raise
-
-    def restrict(self, path: Path) -> None:
-        """Close a directory to everybody but its owner."""
-        os.chmod(path, 0o700)
 
     def create(self, path: Path) -> int:
         """Create a file that must not exist, for its owner only, and return its descriptor."""

@@ -27,6 +27,7 @@ from factorize.storage.records import (
     MANIFESTS,
     SPECS,
     SpecEntry,
+    answer_order,
     manifest_key,
     name_in,
     read_entry,
@@ -192,12 +193,9 @@ class _Check:
                 self._find("revoked", manifest_key(manifest["digest"]), "kept, and not given out any more")
 
     def _check_index(self) -> None:
-        """See that every spec that a manifest answers has its two entries; the earliest answer gets them.
-
-        What was rounded from another comes after all others: both may have been stored in the same second.
-        """
+        """See that every spec that a manifest answers has its two entries; the first answer gets them."""
         answers: dict[str, SpecEntry] = {}
-        for manifest in sorted(self.manifests.values(), key=_age):
+        for manifest in sorted(self.manifests.values(), key=answer_order):
             if revocation_key(manifest["digest"]) not in self.revoked:
                 answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
         for spec_digest, first in answers.items():
@@ -281,9 +279,3 @@ class _Check:
     def _remove(self, key: str) -> str:
         self.store.objects.delete(key)
         return "removed"
-
-
-def _age(manifest: dict[str, Any]) -> tuple[bool, str, int, str]:
-    """Order of the answers to one spec."""
-    rounded = "cast_from" in manifest["solver"]
-    return rounded, str(manifest.get("created")), len(manifest["matrices"]), manifest["digest"]

@@ -23,6 +23,7 @@ from factorize.storage.objects import STAGING, Entry
 from factorize.storage.records import (
     MANIFESTS,
     SpecEntry,
+    answer_order,
     manifest_key,
     name_in,
     read_entry,
@@ -202,9 +203,8 @@ class _Sweep:
                 self._remove("entry", key)
 
     def _answer_again(self, spec_digests: set[str]) -> None:
-        """Give specs that lost their answer the earliest of those that are left."""
-        left = sorted(self.manifests.values(), key=lambda manifest: (str(manifest.get("created")), manifest["digest"]))
-        for manifest in left:
+        """Give specs that lost their answer the first of those that are left."""
+        for manifest in sorted(self.manifests.values(), key=answer_order):
             if manifest["spec_digest"] in spec_digests and self.store.revocations.find(manifest["digest"]) is None:
                 spec_digests.remove(manifest["spec_digest"])
                 if not self.dry_run:

@@ -149,3 +149,13 @@ def user_matrices(spec: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
     """Return digest and shape of every user's matrix that a canonical spec document names."""
     workloads = [spec["workload"], spec.get("optimize_for") or {}]
     return [(entry["sha256"], entry["shape"]) for entry in workloads if entry.get("kind") == "matrix"]
+
+
+def answer_order(manifest: Mapping[str, Any]) -> tuple[bool, str, int, str]:
+    """Return what the answers to one spec are sorted by; the first is the one to be given.
+
+    That is the earliest, but what was rounded from another comes after all others: both may have been stored in the
+    same second.
+    """
+    rounded = "cast_from" in manifest["solver"]
+    return rounded, str(manifest.get("created")), len(manifest["matrices"]), manifest["digest"]

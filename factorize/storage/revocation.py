@@ -7,7 +7,7 @@ digest of the manifest and the sha256 of the file, so that every address is look
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ class Revocation:
         spec_digest: of the spec that it answered.
         reason: why, in the operator's words.
         revoked: when, ISO 8601.
+        strategy: sha256 of its C's tensors; empty in records of releases that did not keep it.
     """
 
     digest: str
@@ -42,6 +43,7 @@ class Revocation:
     spec_digest: str
     reason: str
     revoked: str
+    strategy: str = ""
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -76,7 +78,7 @@ class Revocations:
         except (NotFound, CorruptObject):
             now = datetime.now(UTC).isoformat(timespec="seconds")
             file = StoredFile.of(manifest).sha256
-            revocation = Revocation(manifest["digest"], file, manifest["spec_digest"], reason, now)
+            revocation = Revocation(manifest["digest"], file, manifest["spec_digest"], reason, now, _strategy(manifest))
         self.record(revocation)
         return revocation
 
@@ -108,6 +110,26 @@ class Revocations:
             CorruptObject: it is damaged.
         """
         return read_revocation(read_object(self._objects, key), key)
+
+    def reaching(self, manifest: Mapping[str, Any]) -> Revocation | None:
+        """Return the revocation that takes a result with it, its own or that of one with the same claim, or None.
+
+        A put asks this of a result that is not stored yet: one that stores C_inv beside a revoked C, say.
+        """
+        own = self.find(manifest["digest"])
+        if own is not None:
+            return own
+        for revocation in self._standing():
+            if (revocation.spec_digest, revocation.strategy) == _claim(manifest):
+                return revocation
+            if revocation.digest == manifest["solver"].get("cast_from"):
+                return revocation
+        return None
+
+    def _standing(self) -> Iterator[Revocation]:
+        for entry in self._objects.list(REVOKED):
+            with suppress(NotFound, CorruptObject):
+                yield self.read(entry.key)
 
     def sound(self, key: str) -> bool:
         """Whether there is an undamaged revocation at a key."""
@@ -170,4 +192,8 @@ def taken_back_with(manifest: Mapping[str, Any], manifests: Iterable[Mapping[str
 
 
 def _claim(manifest: Mapping[str, Any]) -> tuple[str, str]:
-    return manifest["spec_digest"], manifest["matrices"]["C"]["sha256"]
+    return manifest["spec_digest"], _strategy(manifest)
+
+
+def _strategy(manifest: Mapping[str, Any]) -> str:
+    return manifest["matrices"]["C"]["sha256"]

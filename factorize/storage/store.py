@@ -77,11 +77,13 @@ class Store:
         Raises:
             CertificateError: the check refused the file (from `check`).
             CorruptObject: what was read back is not what was written.
-            Revoked: these bytes were taken back.
+            Revoked: these bytes were taken back, or others with the same C for the same spec.
             StoreUnavailable: the medium refused; the store is as before, but for objects that nothing names.
         """
         digest = factorization.digest
-        self.revocations.check(digest)
+        revocation = self.revocations.reaching(factorization.manifest)
+        if revocation is not None:
+            raise revocation.error()
         known = self._intact(digest)
         written = nullcontext() if known else incoming(self.objects, factorization, check)
         with written as new, self.objects.lock(MARKER, exclusive=False):
@@ -91,7 +93,9 @@ class Store:
                 self._publisher.settle(blob_key(file["sha256"]), staged, lambda: self.blobs.sound(file["sha256"]))
                 manifest = {**lasting(factorization.manifest), "files": [file], "created": _now()}
                 self._publisher.publish(manifest_key(digest), seal(manifest), lambda: self._intact(digest))
-            self.enter(self._entry_of(digest))
+            entry = self._entry_of(digest)
+            self._fall_with_others(digest)
+            self.enter(entry)
         return self.manifest(digest)
 
     def revoke(self, digest: str, reason: str) -> list[Revocation]:
@@ -183,11 +187,13 @@ class Store:
             InvalidWorkload: the numbers cannot be a workload.
             StoreUnavailable: the medium refused.
         """
-        return self.matrices.put(array)
+        with self.objects.lock(MARKER, exclusive=False):
+            return self.matrices.put(array)
 
     def keep(self, sha256: str) -> None:
         """Let the grace of a blob that nothing names yet start anew (`factorize.storage.gc`)."""
-        self.matrices.keep(sha256)
+        with self.objects.lock(MARKER, exclusive=False):
+            self.matrices.keep(sha256)
 
     def matrix(self, sha256: str, shape: tuple[int, int] | list[int]) -> np.ndarray:
         """Return a user's matrix, verified and read-only.
@@ -240,6 +246,13 @@ class Store:
         """Publish a spec entry at its two places, unless sound ones are there."""
         for key in entry.keys:
             self._publisher.publish(key, entry.sealed(), partial(self.index.sound, key))
+
+    def _fall_with_others(self, digest: str) -> None:
+        """Revoke what has just been stored if its like was revoked meanwhile, by somebody who could not see it yet."""
+        manifest = json.loads(self.index.manifest(digest).text)
+        revocation = self.revocations.reaching(manifest)
+        if revocation is not None:
+            self.revocations.add(manifest, revocation.reason)
 
     def _entry_of(self, digest: str) -> SpecEntry:
         try:
