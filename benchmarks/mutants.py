@@ -37,7 +37,8 @@ from benchmarks.code_changes import Mutant, mutants
 TESTS = {
     "exact": ("test_exact*.py", "test_endless.py", "test_golden.py"),
     "encoding": ("test_encoding.py", "test_spec.py", "test_golden.py"),
-    "manifest": ("test_factorization.py", "test_store.py", "test_files.py"),
+    "manifest": ("test_factorization.py", "test_manifest.py"),
+    "structures.layouts": ("test_layouts.py",),
     "storage": (
         *("test_blobs.py", "test_files.py", "test_fsck.py", "test_gc.py", "test_neighbours.py"),
         *("test_revocation.py", "test_store.py", "test_store_contract.py", "test_store_crash.py"),

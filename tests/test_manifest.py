@@ -8,7 +8,7 @@ import pytest
 from store_cases import factorization
 
 from factorize.errors import CorruptObject
-from factorize.manifest import StoredFile, check_manifest, manifest_digest
+from factorize.manifest import ENDLESS, StoredFile, check_manifest, manifest_digest, steps_of
 
 DIGEST = "0" * 64
 
@@ -62,3 +62,8 @@ def test_the_length_of_a_file_is_a_positive_integer(length):
     with pytest.raises(CorruptObject, match="the length is an integer > 0"):
         StoredFile.of({"files": [{"sha256": DIGEST, "bytes": length}]})
     assert StoredFile.of({"files": [{"sha256": DIGEST, "bytes": 7}]}) == StoredFile(DIGEST, 7)
+
+
+def test_the_steps_are_the_columns_of_c_or_without_end():
+    assert steps_of({"matrices": {"C": {"shape": [5, 7]}}}) == 7
+    assert steps_of({"matrices": {"C": {"shape": [None, None]}}}) == ENDLESS == 999_999_999_999_999

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import solvers
@@ -68,6 +69,16 @@ def test_what_is_unlike_is_no_neighbour(tmp_path: Path) -> None:
         spec(objective={"kind": "lambda_tau", "tau": 8}),
     ):
         assert nearest(other, store) is None
+
+
+def test_a_users_matrix_has_no_neighbours(tmp_path: Path) -> None:
+    """Nothing tells two of them apart but their digests, and those say nothing about the distance."""
+    document = spec().document() | {"workload": {"kind": "matrix", "rows": np.tril(np.ones((512, 512))).tolist()}}
+    wanted = parse_spec(document)
+    store = at(tmp_path, solved(480))
+    found = {**store.manifest(solved(480).digest), "spec": wanted.canonical().document()}
+    store.items = lambda **_filters: iter([found])  # type: ignore[method-assign]
+    assert nearest(wanted, store) is None
 
 
 def test_schedules_are_compared_by_their_shape(tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""Tensors of a file and the matrices that they describe: every structure by the formula of the contract."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from factorize.encoding import raw_bytes
+from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.structures.endless import EndlessBlt, EndlessNuToeplitz
+from factorize.structures.layouts import build_matrix, describe, side, tensor_names
+
+N = 4
+HALF = 0.5 ** np.arange(N)
+DENSE = np.array([[1.0, 0, 0, 0], [0.5, 2, 0, 0], [-1, 0.25, 3, 0], [0.125, 4, -2, 5]])
+BLT = {"theta": np.array([0.5, 0.25]), "omega": np.array([0.25, 0.125])}
+BLT_COLUMN = [1.0, 0.375, 0.15625, 0.25 * 0.25 + 0.125 * 0.0625]
+BUFFERED = {
+    "diagonal": np.array([1.0, 2.0, 3.0, 4.0]),
+    "decay": np.array([[9.0], [0.5], [0.25], [2.0]]),
+    "input": np.array([[1.0], [2.0], [4.0], [8.0]]),
+    "output": np.array([[1.0], [3.0], [5.0], [7.0]]),
+}
+SCALE = np.array([1.0, 2.0, 4.0, 8.0])
+
+
+def toeplitz(column: list[float] | np.ndarray) -> np.ndarray:
+    return np.array([[column[i - j] if j <= i else 0.0 for j in range(N)] for i in range(N)])
+
+
+def buffered() -> np.ndarray:
+    """X[i, j] = output[i] (prod of decay[j+1..i]) input[j] below the diagonal."""
+    decay, inputs, outputs = (BUFFERED[name][:, 0] for name in ("decay", "input", "output"))
+    below = [[outputs[i] * np.prod(decay[j + 1 : i + 1]) * inputs[j] for j in range(N)] for i in range(N)]
+    return np.tril(below, -1) + np.diag(BUFFERED["diagonal"])
+
+
+TREE = np.array([[1.0, 0, 0, 0], [0.5, 2, 0, 0], [0.125, 0.125, 3, 0], [0.0625, 0.0625, 0.25, 4]])
+NODES = np.array([[1.0, 2.0, 3.0, 4.0], [0.0, 0.5, 0.0, 0.25], [0.0, 0.0, 0.125, 0.0625]])
+CASES = {
+    "dense": ({"": DENSE}, DENSE),
+    "toeplitz": ({"coefficients": HALF}, toeplitz(HALF)),
+    "banded_toeplitz": ({"coefficients": HALF[:2]}, toeplitz([1.0, 0.5, 0.0, 0.0])),
+    "banded": (
+        {"bands": np.array([[1.0, 2, 3, 4], [5, 6, 7, 0]])},
+        np.diag([1.0, 2, 3, 4]) + np.diag([5.0, 6, 7], -1),
+    ),
+    "buffered": (BUFFERED, buffered()),
+    "state_space": (
+        {name if name != "decay" else "transition": part for name, part in BUFFERED.items()}
+        | {"transition": BUFFERED["decay"].reshape(N, 1, 1)},
+        buffered(),
+    ),
+    "tree": ({"tree.nodes": NODES, "tree.restart": np.array([4.0]), "": TREE}, TREE),
+    "blt": (BLT, toeplitz(BLT_COLUMN)),
+    "inverse_banded_toeplitz": ({"inverse_coefficients": np.array([1.0, -0.5])}, toeplitz(HALF)),
+    "scaled dense": ({"": DENSE, "column_scale": SCALE}, DENSE * SCALE),
+    "scaled toeplitz": ({"coefficients": HALF, "column_scale": SCALE}, toeplitz(HALF) * SCALE),
+    "scaled blt": ({**BLT, "column_scale": SCALE}, toeplitz(BLT_COLUMN) * SCALE),
+    "scaled inverse": ({"inverse_coefficients": np.array([1.0, -0.5]), "column_scale": SCALE}, toeplitz(HALF) * SCALE),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tensors_describe_the_matrix_of_the_contract(case):
+    parts, expected = CASES[case]
+    matrix = build_matrix(case.split()[0], parts, N)
+    np.testing.assert_allclose(matrix.rows(0, N), expected, rtol=1e-15, atol=0)
+    assert matrix.structure == case.split()[0] and side(matrix) == N
+    kept = matrix.tensors()
+    assert {name: part.tolist() for name, part in kept.items()} == {name: part.tolist() for name, part in parts.items()}
+    np.testing.assert_array_equal(build_matrix(matrix.structure, kept, N).rows(0, N), matrix.rows(0, N))
+
+
+def test_a_tree_has_its_whole_matrix_too():
+    for whole in ({}, {"": np.eye(N)}):
+        with pytest.raises(InvalidStrategy, match="whole"):
+            build_matrix("tree", {"tree.nodes": NODES, "tree.restart": np.array([4.0]), **whole}, N)
+
+
+@pytest.mark.parametrize(
+    ("structure", "parts", "kind"),
+    [("blt", BLT, EndlessBlt), ("nu_toeplitz", {"nu": np.array([0.25])}, EndlessNuToeplitz)],
+)
+def test_rows_without_end_have_no_side(structure, parts, kind):
+    matrix = build_matrix(structure, parts, None)
+    assert type(matrix) is kind and side(matrix) is None
+    assert {name: part.tolist() for name, part in matrix.tensors().items()} == {k: v.tolist() for k, v in parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("structure", "n", "known"),
+    [
+        ("nu_toeplitz", N, "banded, banded_toeplitz, blt, buffered"),
+        ("dense", None, "is none of blt, nu_toeplitz; update factorize"),
+        ("x" * 100, N, "'" + "x" * 40 + "' is none"),
+    ],
+)
+def test_an_unknown_structure_is_named_with_those_that_are_known(structure, n, known):
+    with pytest.raises(CorruptObject, match=known):
+        build_matrix(structure, {}, n)
+
+
+@pytest.mark.parametrize(
+    ("structure", "missing"),
+    [
+        ("dense", ""),
+        ("toeplitz", "coefficients"),
+        ("banded", "bands"),
+        ("buffered", "decay"),
+        ("state_space", "transition"),
+        ("tree", "tree.nodes"),
+        ("tree", "tree.restart"),
+        ("blt", "omega"),
+        ("scaled toeplitz", "column_scale"),
+    ],
+)
+def test_a_tensor_that_is_missing_is_named(structure, missing):
+    parts = {name: part for name, part in CASES[structure][0].items() if name != missing}
+    structure = structure.split()[0]
+    with pytest.raises(CorruptObject, match=f"a {structure} matrix needs the tensor '{missing}', which the file lacks"):
+        build_matrix(structure, parts, N)
+
+
+def test_without_any_other_a_scaled_matrix_is_a_toeplitz_one():
+    with pytest.raises(CorruptObject, match="a toeplitz matrix needs the tensor 'coefficients'"):
+        build_matrix("scaled", {"column_scale": SCALE}, N)
+
+
+def test_an_endless_matrix_names_the_missing_tensor_too():
+    with pytest.raises(CorruptObject, match="a blt matrix needs the tensor 'omega'"):
+        build_matrix("blt", {"theta": BLT["theta"]}, None)
+
+
+def test_tensors_are_named_after_their_matrix_and_those_of_a_tree_alone():
+    assert tensor_names("C", [""]) == ["C"]
+    assert tensor_names("C_inv", ["theta", "omega"]) == ["C_inv.theta", "C_inv.omega"]
+    assert tensor_names("C", ["tree.nodes", "tree.restart", ""]) == ["tree.nodes", "tree.restart", "C"]
+
+
+def test_the_entry_of_a_manifest_binds_bytes_in_their_order():
+    tensors = {"theta": BLT["theta"], "omega": BLT["omega"]}
+    entry = describe("C", "blt", tensors, (None, N))
+    digest = hashlib.sha256(bytes(raw_bytes(BLT["theta"])) + bytes(raw_bytes(BLT["omega"]))).hexdigest()
+    assert entry == {
+        "structure": "blt", "shape": [None, N], "dtype": "float64", "tensors": ["C.theta", "C.omega"],
+        "sha256": digest, "bytes": 32,
+    }  # fmt: skip
+    other = describe("C", "blt", dict(reversed(tensors.items())), (None, N))
+    assert other["tensors"] == ["C.omega", "C.theta"] and other["sha256"] != digest
+    assert describe("C", "dense", {"": DENSE.astype(np.float32)}, (N, N))["dtype"] == "float32"
