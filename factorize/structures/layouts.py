@@ -16,6 +16,7 @@ from factorize.structures.computed_toeplitz import InverseBandedToeplitz
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
 from factorize.structures.matrix import Matrix
+from factorize.structures.redrawn import read_redrawn
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.structures.tree import read_tree
@@ -33,6 +34,7 @@ BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "tree": lambda parts, n: read_tree(parts["tree.nodes"], parts["tree.restart"], parts.get("")),
     "blt": lambda parts, n: BltMatrix(parts["theta"], parts["omega"], n),
     "inverse_banded_toeplitz": lambda parts, n: InverseBandedToeplitz(parts["inverse_coefficients"], n),
+    "redrawn": lambda parts, n: read_redrawn(*(parts[name] for name in ("decay", "output", "input", "direct", "lag"))),
     "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
 }
 """Structures of n x n matrices, by the contract's name."""

@@ -18,6 +18,7 @@ from factorize.numbers.wide import (
     squares,
     sum_above,
 )
+from factorize.structures import wide_redrawn
 from factorize.structures.computed_toeplitz import ComputedToeplitz
 from factorize.structures.matrix import Matrix
 from factorize.structures.scaled import ColumnScaled
@@ -114,6 +115,10 @@ def _buffered(matrix: Any) -> Wide | None:
     return Wide(high, low, error) if enclosed else None
 
 
+def _redrawn(matrix: Any) -> Wide:
+    return wide_redrawn.column_norms(matrix.parts)
+
+
 def _scaled(matrix: Any) -> Wide | None:
     inner = column_norms(matrix.inner)
     return None if inner is None else inner.times(squares(matrix.scale))
@@ -129,6 +134,7 @@ _NORMS: dict[str, Callable[[Any], Wide | None]] = {
     "blt": _computed,
     "inverse_banded_toeplitz": _computed,
     "tree": _tree,
+    "redrawn": _redrawn,
     "scaled": _scaled,
 }
 
@@ -142,6 +148,8 @@ def entries(matrix: Matrix) -> Wide:
         diagonal, transition, inputs, outputs = cast(Any, matrix).arrays
         fill(diagonal, transition, inputs, outputs, found.high, found.low, found.error)
         return found
+    if matrix.structure == "redrawn":
+        return wide_redrawn.entries(cast(Any, matrix).parts)
     if isinstance(matrix, ComputedToeplitz):
         return Wide(*(toeplitz_rows(part, 0, matrix.n) for part in matrix.wide_column()))
     if isinstance(matrix, ColumnScaled):
