@@ -36,6 +36,7 @@ from factorize.exact.strategy import Strategy
 from factorize.exact.workload import workload_numbers
 
 _UNRESTRICTED = ("dense", "semidefinite")
+_OBJECTIVES = ("mean", "lambda_tau", "max", "weighted")
 
 
 def check_factor_file(
@@ -62,7 +63,7 @@ def check_factor_file(
         _check(report, file, user or {}, min(whole, residual.LARGEST))
     except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
         report.failed.append(str(error))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
         if isinstance(error, FactorizeError):
             raise
         raise CorruptObject(f"the manifest is not one: {type(error).__name__}: {str(error)[:200]}") from None
@@ -76,8 +77,11 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
         return
     workload_shape = spec["workload"].get("shape")
     m, n = workload_shape or (spec["workload"]["n"], spec["workload"]["n"])
-    if entry["shape"] != [n, n]:
-        raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for n={n}")
+    for name, matrix in file.manifest["matrices"].items():
+        if matrix["shape"] != [m if name == "B" else n, n]:
+            raise CertificateError(f"{name} is stated to have shape {matrix['shape']}, and the spec asks for n={n}")
+    if spec["objective"]["kind"] not in _OBJECTIVES:
+        raise CertificateError(f"this checker knows no objective {str(spec['objective']['kind'])[:40]!r}")
     strategy = Strategy(entry["structure"], file.matrices["C"], n)
     report.checked.append(
         f"C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as {entry['dtype']}"
@@ -91,7 +95,9 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
         return
     workload = workload_numbers(spec["workload"], user)
     if workload is None or workload.values.shape != (m, n):
-        report.not_checked.append("residual, losses and lower bound: the workload's numbers are not known here")
+        report.not_checked.append(
+            "residual, losses, lower bound and adding noise: the workload's numbers are not known here"
+        )
         return
     stored, limit = None, residual.LIMITS["float64"]
     if "B" in file.matrices:
@@ -124,16 +130,21 @@ def _check_sensitivity(
 
 
 def _check_convergence(report: Report, spec: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
-    """What `converged` says, where the lower bound decides it; and that no bound is above what it bounds."""
-    gap, within, kind = claims["relative_gap"], claims.get("class_lower_bound"), spec["mechanism"]["kind"]
+    """What `converged` says, where the lower bound decides it; and that bounds and gap fit the objective."""
+    within, kind = claims.get("class_lower_bound"), spec["mechanism"]["kind"]
+    gaps: dict[str, float | None] = {}
     for name in ("lower_bound", "class_lower_bound"):
-        bound = claims.get(name)
-        if bound is not None and not 0 < bound["objective"] <= claims["loss"]["objective"] * (1 + TOLERANCE):
+        bound, attained = claims.get(name), claims["loss"]["objective"]
+        if bound is not None and not 0 < bound["objective"] <= attained * (1 + TOLERANCE):
             report.failed.append(f"the {name} {bound['objective']!r} is above the objective, which attains less")
+        gaps[name] = attained / bound["objective"] - 1 if bound is not None and bound["objective"] > 0 else None
+    gap, stated = gaps["lower_bound"], claims["relative_gap"]
+    if (stated is None) != (gap is None) or (gap is not None and not abs(gap - stated) <= TOLERANCE):
+        report.failed.append(f"the relative gap is claimed as {stated!r}; losses and lower bound say {gap!r}")
     if not claims["converged"]:
         return
     if kind == "banded" and within is not None:
-        gap = claims["loss"]["objective"] / within["objective"] - 1
+        gap = gaps["class_lower_bound"]
     if (kind in _UNRESTRICTED and spec.get("optimize_for") is None) or (kind == "banded" and within is not None):
         report.require(
             gap is not None and gap <= spec["tolerance"],

@@ -83,12 +83,20 @@ def _array(raw: memoryview, dtype: str, shape: list[int], name: str) -> np.ndarr
 
 def _json(text: bytes | str, what: str) -> dict[str, Any]:
     try:
-        found = read_json(text, limit=MOST_HEADER_BYTES) if what != "the header" else json.loads(text)
+        header = what == "the header"  # whose manifest is one long string
+        found = json.loads(text, object_pairs_hook=_once) if header else read_json(text, limit=MOST_HEADER_BYTES)
     except (FactorizeError, ValueError, RecursionError) as error:
         raise CorruptObject(f"{what} is not JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise CorruptObject(f"{what} is not a JSON object")
     return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys are all different: of a name given twice, two readers may take two tensors."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError(f"one of the keys {sorted(key for key, _ in pairs)[:5]} is given twice")
+    return dict(pairs)
 
 
 def digest_of(document: Any) -> str:
@@ -139,6 +147,8 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
 def _entry(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return one matrix's tensors by suffix, after dtype, length and digest."""
     found = {tensor.removeprefix(name).removeprefix("."): tensors[tensor] for tensor in entry["tensors"]}
+    if len(found) < len(entry["tensors"]):
+        raise CorruptObject(f"two tensors of {name} are the same part of it: {sorted(entry['tensors'])[:4]}")
     kind = {"float64": "<f8", "float32": "<f4"}.get(entry["dtype"])
     if kind is None or any(array.dtype != np.dtype(kind) for array in found.values()):
         raise CorruptObject(f"{name} is not stored as {str(entry['dtype'])[:20]!r}, the type that was certified")

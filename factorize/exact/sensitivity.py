@@ -23,6 +23,7 @@ MOST_STEPS = 200_000_000
 """Steps of a selection in Python integers that are tried: about a minute."""
 _LARGEST_PATTERN = 512
 _FLIPS = 4  # of signs, for each step of a pattern
+_GRAM_ENTRIES = 1 << 19  # of C^T C, at one time
 
 
 class Bracket(NamedTuple):
@@ -65,12 +66,14 @@ def allowed(participation: Mapping[str, Any], n: int) -> Allowed:
     kind = participation["kind"]
     if kind == "single":
         return Allowed(n, 1, False)
-    if kind == "fixed_epochs" and n % participation["epochs"] == 0:
+    # A count below 1 would allow no step at all, and C any sensitivity.
+    if kind == "fixed_epochs" and participation["epochs"] >= 1 and n % participation["epochs"] == 0:
         return Allowed(n // participation["epochs"], participation["epochs"], True)
     if kind == "min_sep" and 1 <= participation["min_sep"] <= n:
         fit = math.ceil(n / participation["min_sep"])
         most = participation.get("max_participations")
-        return Allowed(participation["min_sep"], fit if most is None else min(fit, most), False)
+        if most is None or most >= 1:
+            return Allowed(participation["min_sep"], fit if most is None else min(fit, most), False)
     raise InvalidParticipation(f"participation {str(dict(participation))[:80]} does not fit n={n}")
 
 
@@ -82,7 +85,7 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
         TooLarge: no rule that can be evaluated exactly applies at this size.
     """
     form = allowed(participation, strategy.n)
-    if form.most == 1 and not form.periodic:
+    if form.most == 1:
         return _largest_column(strategy)
     if strategy.bandwidth <= form.separation:
         return _without_overlap(strategy, form)
@@ -243,12 +246,12 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     n, b = strategy.n, form.separation
     _affordable(n * n * form.most)
     rows = np.empty(n, dtype=object)
-    step = max(1, (1 << 19) // n)
+    step = max(1, _GRAM_ENTRIES // n)
     radius = exponent = 0
     for start in range(0, n, step):
         stop = min(start + step, n)
         gram = strategy.gram_rows(start, stop)
-        size, radius, exponent = abs(gram.values), gram.radius, gram.exponent
+        size, radius, exponent = abs(gram.values), max(radius, gram.radius), gram.exponent
         best = np.full((stop - start, n + b), 0, dtype=object)
         for _ in range(form.most):
             fresh = np.maximum.accumulate((size + best[:, b:])[:, ::-1], axis=1)[:, ::-1]
