@@ -2,25 +2,30 @@
 
 Toeplitz classes have theirs in `lower_bounds/toeplitz_bounds.py`.
 
-Let X = C^T C with X_ij = 0 for |i - j| >= bands, M = T^T T for the target T, f = tr(M X^-1), W = X^-1 M X^-1, and
-let E be W in the band, without its diagonal. W - E is a dual matrix of the class: for every Y of the class with unit
-diagonal, tr((W - E) Y) = tr W. With Q = (M^1/2 W M^1/2)^1/2, so that tr Q = f, and D = M^1/2 E M^1/2,
+Let X = C^T C with X_ij = 0 for |i - j| >= bands, M = T^T T for the target T, f = tr(M X^-1), W = X^-1 M X^-1, E be W in
+the band, without its diagonal, and P = E - Delta with any diagonal Delta >= 0. V = W - P is a dual matrix of the class:
+for every Y of the class with unit diagonal, tr(V Y) = tr V. With Q = (M^1/2 W M^1/2)^1/2, so that tr Q = f, and
+D = M^1/2 P M^1/2,
 
-    tr(M Y^-1) >= N^2 / sum_i W_ii,     N = tr (Q^2 - D)^1/2                                   (mathematics F.3, banded)
+    tr(M Y^-1) >= N^2 / sum_i V_ii,     N = tr (Q^2 - D)^1/2                                   (mathematics F.3, banded)
 
-To first order N is f - <X, E> / 2 = (f + sum_i W_ii X_ii) / 2. For the second, let eta < 1 be at least the largest
-eigenvalue of E W^-1, so that Q^2 - t D >= (1 - t eta) Q^2. The second derivative of tr sqrt is, by its integral
+To first order N is f - <X, P> / 2 = (f + sum_i V_ii X_ii) / 2. For the second, let eta < 1 be at least the largest
+eigenvalue of P W^-1, so that Q^2 - t D >= (1 - t eta) Q^2. The second derivative of tr sqrt is, by its integral
 representation, a negative multiple of the integral of lambda^-1/2 tr(R D R D), R = (Q^2 - t D + lambda)^-1; that only
 grows if Q^2 - t D is replaced by the smaller (1 - t eta) Q^2, and is homogeneous of degree -3/2; at Q^2 it is
-at most tr(E W^-1 E X) / 4. Hence N >= (f + sum_i W_ii X_ii) / 2 - g / 2 with
+at most tr(P W^-1 P X) / 4. Hence N >= (f + sum_i V_ii X_ii) / 2 - g / 2 with
 
-    g = (1 - eta)^-3/2 |C E X M^-1/2|_F^2 / 4,      W^-1 = X M^-1 X,
+    g = (1 - eta)^-3/2 |C P X M^-1/2|_F^2 / 4,      W^-1 = X M^-1 X,
 
-and since (a + y / 2)^2 / y >= 2 a for every y > 0, with y = sum_i W_ii X_ii >= min_i X_ii sum_i W_ii,
+and since (a + y / 2)^2 / y >= 2 a for every y > 0, with y = sum_i V_ii X_ii >= min_i X_ii sum_i V_ii,
 
     tr(M Y^-1) >= min_i X_ii (f - g)                      for every Y of the class with diagonal at most 1.
 
-The bound is quadratic in E, holds for any X of the band, and needs no unit diagonal. It needs no evidence but C.
+The bound is quadratic in P, holds for any X of the band, and needs no unit diagonal. It needs no evidence but C.
+
+Delta is zero near the optimum. Where row i of |E| |W^-1| s is above `_LARGEST_RATIO` s_i, s the roots of W's diagonal,
+it takes all pairs of E with i: Delta_i = sum_k |E_ik| s_i / s_k over them leaves them negative semidefinite, and eta is
+what the other pairs need. Since Delta costs nothing to first order, a search that was stopped early keeps a bound.
 
 What it allows for. g is evaluated with every entry of W off by `_ENTRY_ERROR` sqrt(W_ii W_jj), or by sixteen times the
 defect of tr(W X) = f if that is larger: an allowance above all errors that we measured, not a proven one. f is lowered
@@ -50,7 +55,8 @@ from factorize.workloads.base import BidiagonalInverse
 BAND_RULE = "second-order dual of the band, over matrices with these bands and equal column norms"
 _ENTRY_ERROR = 1e-11
 _LARGEST_DENSE = 2048
-_LARGEST_ETA = 0.5
+_LARGEST_RATIO = 0.4
+_MARGIN = 1e-12  # above the rounding of sums of positive terms
 _SMALLEST_EIGENVALUE = 2.0**-40
 _SMALLEST_PIVOT = 1e-10
 
@@ -138,100 +144,102 @@ def band_gap(spec: Spec, strategy: BandedMatrix, loss: float) -> BandGap | None:
         loss: f.
     """
     assert isinstance(spec.mechanism, Banded)
-    bands = np.zeros((min(spec.mechanism.bands, strategy.n), strategy.n))
-    bands[: strategy.bandwidth()] = strategy.bands[: strategy.bandwidth()]
+    rows = _rows(strategy, min(spec.mechanism.bands, strategy.n))
     inverse = spec.workload.bidiagonal_inverse()
     inverse = None if inverse is None else spec.objective.weighted_inverse(inverse)
-    rounding = _rounding(bands)
+    if inverse is None and max(spec.workload.m, strategy.n) > _LARGEST_DENSE:
+        return None
+    gram = _gram(rows)
+    rounding = _rounding(rows, gram)
     if rounding is None:
         return None
     if inverse is not None:
-        excess = _excess_by_bands(bands, inverse, loss)
-    elif max(spec.workload.m, strategy.n) <= _LARGEST_DENSE:
-        excess = _excess_dense(strategy.dense(), spec.objective.weigh(spec.workload.dense()), len(bands), loss)
+        excess = _excess_by_bands(rows, gram, inverse, loss)
     else:
-        return None
-    return None if excess is None else BandGap(loss, excess, float((bands**2).sum(axis=0).min()), rounding)
+        excess = _excess_dense(strategy.dense(), spec.objective.weigh(spec.workload.dense()), rows.shape[1], loss)
+    return None if excess is None else BandGap(loss, excess, float(strategy.column_norms_squared().min()), rounding)
 
 
-def _rounding(bands: np.ndarray) -> float | None:
+def _rows(strategy: BandedMatrix, bands: int) -> np.ndarray:
+    """C[i, i - d] at [i, d], shape (n, bands)."""
+    rows = np.zeros((strategy.n, bands))
+    for d in range(strategy.bandwidth()):
+        rows[d:, d] = strategy.bands[d, : strategy.n - d]
+    return rows
+
+
+def _gram(rows: np.ndarray) -> np.ndarray:
+    """X[i, i - d] at [i, d]."""
+    from factorize.lower_bounds.band_recurrences import gram
+
+    out = np.zeros_like(rows)
+    gram(rows, out)
+    return out
+
+
+def _rounding(rows: np.ndarray, gram: np.ndarray) -> float | None:
     """Relative error of f, or None for an X that is numerically singular."""
     from factorize.structures.banded_recurrences import band_cholesky
 
-    gram = _gram_offsets(bands)
+    n, bands = rows.shape
     least = 0.25
     while least > _SMALLEST_EIGENVALUE:
-        shifted = np.ascontiguousarray(gram.T)
-        shifted[:, 0] -= least + 64 * len(bands) * UNIT * gram[0].max()
+        shifted = gram[::-1].copy()  # by columns, of X read backwards, which has the same eigenvalues
+        shifted[:, 0] -= least + 64 * bands * UNIT * gram[:, 0].max()
         if not band_cholesky(shifted):
             least /= 4
             continue
-        magnitude = np.abs(bands)
-        rows = np.zeros(bands.shape[1])
-        for d, band in enumerate(magnitude):
-            rows[d:] += band[: len(rows) - d]
-        norm = float(np.sqrt(rows.max() * magnitude.sum(axis=0).max()))
-        return 2 * (len(bands) + 2) * UNIT * norm / least**0.5
+        down, across = np.zeros(n), np.zeros(n)
+        for d in range(bands):
+            magnitude = np.abs(rows[d:, d])
+            across[d:] += magnitude
+            down[: n - d] += magnitude
+        norm = float(np.sqrt(across.max() * down.max()))
+        return 2 * (bands + 2) * UNIT * norm / least**0.5
     return None
 
 
-def _gram_offsets(bands: np.ndarray) -> np.ndarray:
-    """X[j + d, j] at [d, j], as LAPACK stores a symmetric band."""
-    b, n = bands.shape
-    out = np.zeros((b, n))
-    for d in range(b):
-        for e in range(b - d):
-            out[d, : n - d] += bands[d + e, : n - d] * bands[e, d:]
-    return out
+def _excess_by_bands(rows: np.ndarray, gram: np.ndarray, inverse: BidiagonalInverse, loss: float) -> float | None:
+    """Return g in O(n bands^2)."""
+    from factorize.lower_bounds import band_recurrences
 
-
-def _both_halves(offsets: np.ndarray) -> np.ndarray:
-    """A symmetric band from its lower half: entry (i, k) at [i, k - i + below]."""
-    b, n = offsets.shape
-    out = np.zeros((n, 2 * b - 1))
-    for d, band in enumerate(offsets):
-        out[d:, b - 1 - d] = band[: n - d]
-        out[: n - d, b - 1 + d] = band[: n - d]
-    return out
-
-
-def _excess_by_bands(bands: np.ndarray, inverse: BidiagonalInverse, loss: float) -> float | None:
-    """Return g in O(n bands^2): W from the Cholesky factor of W^-1 = U U^T, U = X G, G = T^-1 bidiagonal."""
-    from factorize.structures.banded_recurrences import band_cholesky, inverse_band
-
-    b, n = bands.shape
-    gram = _gram_offsets(bands)
-    root = _times_bidiagonal(_both_halves(gram), inverse)
-    inner = _product(root, b, _transposed(root, b), b - 1)  # W^-1, with 2b - 1 diagonals on each side
-    width = min(2 * b - 1, n - 1)
-    lower = np.zeros((n, width + 1))
-    for d in range(width + 1):
-        lower[: n - d, d] = inner[d:, 2 * b - 1 - d]
-    if not band_cholesky(lower):
+    p, q = np.ascontiguousarray(inverse.p), np.ascontiguousarray(inverse.q)
+    change = np.zeros_like(rows)
+    band_recurrences.decoder_gram(rows, p, q, change)
+    if not (np.isfinite(change).all() and (change[:, 0] > 0).all()):
         return None
-    weights = np.zeros((n, 2 * width + 1))
-    inverse_band(lower, weights)
-    offsets = np.zeros((b, n))
-    for d in range(b):
-        offsets[d, : n - d] = weights[: n - d, width + d]
-    scale, entry = np.sqrt(offsets[0]), _entry_error(offsets, gram, loss)
-    offsets[0] = 0.0
-    error = _both_halves(offsets)
-    columns = np.zeros((n, b))
-    for d, band in enumerate(bands):
-        columns[d:, b - 1 - d] = band[: n - d]
-    moved = _product(_product(columns, b - 1, error, b - 1), 2 * b - 2, root, b)
-    magnitude = np.abs(root)
-    back = _transposed(magnitude, b)
+    scale, entry = np.sqrt(change[:, 0]), _entry_error(change, gram, loss)
+    change[:, 0] = 0.0  # E
+    within = np.zeros(len(rows))
+    band_recurrences.inner_magnitude(gram, p, q, scale, within)
 
-    def inner_magnitude(x: np.ndarray) -> np.ndarray:
-        return _apply(magnitude, b, _apply(back, b - 1, x))
+    def pairs(x: np.ndarray, marked: np.ndarray) -> np.ndarray:
+        out = np.zeros(len(rows))
+        band_recurrences.dominated(change, entry, scale, x, marked, out)
+        return out
 
-    def error_magnitude(x: np.ndarray) -> np.ndarray:
-        around = _apply(np.ones_like(error), b - 1, scale * x)
-        return _apply(np.abs(error), b - 1, x) + entry * scale * around
+    added, eta = _added(scale, within, pairs)
+    change[:, 0] = -added
+    moved = float(np.sqrt(band_recurrences.moved_square(rows, change, gram, p, q)))
+    return _excess(moved, scale, entry * (2 * rows.shape[1] - 1), loss, within, eta)
 
-    return _excess(float(np.linalg.norm(moved)), scale, entry * (2 * b - 1), loss, inner_magnitude, error_magnitude)
+
+Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From x and marks of steps to sum_k (|E_ik| + its error) x_k over the pairs with a marked step, for each step i."""
+
+
+def _added(scale: np.ndarray, within: np.ndarray, pairs: Pairs) -> tuple[np.ndarray, float]:
+    """Return the diagonal Delta and eta.
+
+    Args:
+        scale: roots s of W's diagonal.
+        within: |W^-1| s.
+        pairs: products with parts of |E|.
+    """
+    ratio = pairs(within, np.ones(len(scale), dtype=bool)) / scale
+    marked = ~(ratio <= _LARGEST_RATIO)
+    added = pairs(1.0 / scale, marked) * scale * (1 + _MARGIN)
+    return added, float(ratio[~marked].max(initial=0.0))
 
 
 def _excess_dense(whole: np.ndarray, target: np.ndarray, b: int, loss: float) -> float | None:
@@ -253,78 +261,38 @@ def _excess_dense(whole: np.ndarray, target: np.ndarray, b: int, loss: float) ->
     near = np.abs(steps[:, None] - steps) < b
     entry = max(_ENTRY_ERROR, 16 * abs(float(np.vdot(weights, gram)) / loss - 1))
     error = np.where(near, weights, 0.0) - np.diag(scale**2)
-    inner = np.abs(root @ root.T)
-    spread = np.abs(error) + entry * np.outer(scale, scale) * near
+    spread = (np.abs(error) + entry * np.outer(scale, scale)) * near * ~np.eye(len(steps), dtype=bool)
+    within = np.abs(root @ root.T) @ scale
+    either = np.logical_or.outer
+    added, eta = _added(scale, within, lambda x, marked: (spread * either(marked, marked)) @ x)
     factor = np.linalg.cholesky(gram)
-    norm = float(np.linalg.norm(factor.T @ error @ root))
-    return _excess(norm, scale, entry * (2 * b - 1), loss, lambda x: inner @ x, lambda x: spread @ x)
+    norm = float(np.linalg.norm(factor.T @ (error - np.diag(added)) @ root))
+    return _excess(norm, scale, entry * (2 * b - 1), loss, within, eta)
 
 
 def _excess(
-    norm: float,
-    scale: np.ndarray,
-    entry_norm: float,
-    loss: float,
-    inner_magnitude: Callable[[np.ndarray], np.ndarray],
-    error_magnitude: Callable[[np.ndarray], np.ndarray],
+    norm: float, scale: np.ndarray, entry_norm: float, loss: float, within: np.ndarray, eta: float
 ) -> float | None:
-    """Return g from its norm, with the errors of W's entries added; None unless eta is well below 1.
+    """Return g from its norm, with the errors of W's entries added; None if it is not finite.
 
     With W's error D^1/2 N D^1/2, D its diagonal: |C D^1/2| is the root of f, |N| at most `entry_norm`, and the norm of
     D^1/2 X M^-1 X D^1/2, like eta, is bounded by the largest ratio of |A| x to x (Collatz and Wielandt).
 
     Args:
-        norm: |C E X M^-1/2|_F.
+        norm: |C P X M^-1/2|_F.
         scale: roots of W's diagonal.
         entry_norm: bound on |N|.
         loss: f.
-        inner_magnitude: product with |W^-1|.
-        error_magnitude: product with |E| and its error.
+        within: |W^-1| times `scale`.
+        eta: as above.
     """
-    spread = float((scale * inner_magnitude(scale)).max())
-    eta = float((error_magnitude(inner_magnitude(scale)) / scale).max())
-    if not eta < _LARGEST_ETA:
-        return None
-    return 0.25 * (1 - eta) ** -1.5 * (norm + entry_norm * (loss * spread) ** 0.5) ** 2
+    spread = float((scale * within).max())
+    excess = 0.25 * (1 - eta) ** -1.5 * (norm + entry_norm * (loss * spread) ** 0.5) ** 2
+    return excess if np.isfinite(excess) else None
 
 
 def _entry_error(weights: np.ndarray, gram: np.ndarray, loss: float) -> float:
-    defect = float(np.vdot(weights[0], gram[0]) + 2 * np.vdot(weights[1:], gram[1:])) / loss - 1
-    return max(_ENTRY_ERROR, 16 * abs(defect))
-
-
-def _times_bidiagonal(gram: np.ndarray, inverse: BidiagonalInverse) -> np.ndarray:
-    """X G: b diagonals below the main one and b - 1 above it."""
-    n, width = gram.shape
-    out = np.zeros((n, width + 1))
-    columns = np.arange(n)[:, None] + np.arange(width) - width // 2
-    inside = (columns >= 0) & (columns < n)
-    columns = np.where(inside, columns, 0)
-    out[:, 1:] += gram * inverse.p[columns]
-    out[:, :-1] -= gram * np.where(columns > 0, inverse.q[columns], 0.0)
-    return out
-
-
-def _transposed(band: np.ndarray, below: int) -> np.ndarray:
-    n, width = band.shape
-    out = np.zeros_like(band)
-    for place in range(width):
-        offset = place - below
-        rows = slice(max(0, -offset), min(n, n - offset))
-        out[max(0, offset) : min(n, n + offset), width - 1 - place] = band[rows, place]
-    return out
-
-
-def _product(a: np.ndarray, below_a: int, b: np.ndarray, below_b: int) -> np.ndarray:
-    from factorize.structures.banded_recurrences import band_product
-
-    out = np.empty((len(a), a.shape[1] + b.shape[1] - 1))
-    band_product(a, below_a, b, below_b, out)
-    return out
-
-
-def _apply(band: np.ndarray, below: int, x: np.ndarray) -> np.ndarray:
-    """Multiply a banded matrix and a vector."""
-    width = band.shape[1]
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, (below, width - 1 - below)), width)
-    return np.einsum("ij,ij->i", band, windows)
+    """Return the allowance for an entry of W; both halves of bands by rows, the diagonal first."""
+    traced = float(np.vdot(weights[:, 0], gram[:, 0]))
+    traced += 2 * sum(float(weights[:, d] @ gram[:, d]) for d in range(1, weights.shape[1]))
+    return max(_ENTRY_ERROR, 16 * abs(traced / loss - 1))

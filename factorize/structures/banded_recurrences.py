@@ -96,23 +96,6 @@ def output_variances(rows, follow, feed, read, through, variances):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
-def band_product(a, below_a, b, below_b, out):
-    """Write the product of two banded matrices; entry (i, k) of each is stored at [i, k - i + below].
-
-    `out` has room for below_a + below_b diagonals below the main one, and for as many above it.
-    """
-    n = a.shape[0]
-    width = b.shape[1]
-    out[:] = 0.0
-    for i in range(n):
-        for k in range(max(0, i - below_a), min(n, i - below_a + a.shape[1])):
-            here = a[i, k - i + below_a]
-            offset = k - i + below_a
-            for c in range(width):
-                out[i, offset + c] += here * b[k, c]
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
 def band_cholesky(columns):
     """Replace the lower half of a symmetric band by its Cholesky factor; False if it is not positive definite.
 
@@ -132,35 +115,3 @@ def band_cholesky(columns):
             for e in range(size - d):
                 target[e] -= here * source[e]
     return True
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
-def inverse_band(columns, out):
-    """Write the band of (L L^T)^-1 for a banded triangle L, from the last column to the first.
-
-    Takahashi's equations: for i > j, the sum over k >= j of L[k, j] W[k, i] is 0, and 1 / L[j, j] at i = j.
-    L[j + d, j] is at columns[j, d]; W[j, k] goes to out[j, k - j + w] for |k - j| <= w, both halves.
-    """
-    n, w = columns.shape[0], columns.shape[1] - 1
-    fresh = np.zeros(w + 1)
-    for j in range(n - 1, -1, -1):
-        size = min(w, n - 1 - j)
-        column = columns[j]
-        fresh[:] = 0.0
-        for d in range(1, size - 2, 4):
-            l0, l1, l2, l3 = column[d], column[d + 1], column[d + 2], column[d + 3]
-            r0, r1 = out[j + d, w - d + 1 :], out[j + d + 1, w - d :]
-            r2, r3 = out[j + d + 2, w - d - 1 :], out[j + d + 3, w - d - 2 :]
-            for e in range(size):
-                fresh[e] += l0 * r0[e] + l1 * r1[e] + l2 * r2[e] + l3 * r3[e]
-        for d in range(size // 4 * 4 + 1, size + 1):
-            row = out[j + d, w - d + 1 :]
-            for e in range(size):
-                fresh[e] += column[d] * row[e]
-        own = 1.0 / column[0]
-        for e in range(size):
-            entry = -fresh[e] / column[0]
-            out[j, w + e + 1] = entry
-            out[j + e + 1, w - e - 1] = entry
-            own -= column[e + 1] * entry
-        out[j, w] = own / column[0]
