@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.numbers.series import series_quotient
+from factorize.numbers.series import series_product, series_quotient
 from factorize.participation import AnyParticipation, FixedEpochs, Single
 from factorize.structures.matrix import Matrix
 from factorize.workloads import Workload
@@ -59,10 +59,11 @@ def toeplitz_encoder_sensitivity(
         sensitivity: of C.
     """
     n, coefficients = len(column), workload.coefficients
+    if coefficients is None or not column[0]:
+        return None
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        product = strategy.times(column)
-        if product is None or coefficients is None or not column[0]:
-            return None
+        # Not by the recursion of C, whose rounding B was computed with and which would therefore seem exact.
+        product = series_product(strategy.rows(n - 1, n)[0][::-1], column)
         inverse = series_quotient(np.eye(1, n)[0], column)
         noise = np.finfo(float).eps * math.log2(2 * n) * math.sqrt(n) * float(np.linalg.norm(column)) * sensitivity
         length = float(np.linalg.norm(coefficients - product)) + noise
