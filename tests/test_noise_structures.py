@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from redrawn_cases import likely
 from test_noise import statistic
 
 from factorize.client import NoiseGenerator, even_shard
@@ -75,6 +76,7 @@ def strategies(n: int = N) -> dict[str, Matrix]:
         "state_space of one group": BufferedMatrix(1 + u(n), u(n, 3, 3) * 0.3, u(n, 3), u(n, 3)),
         "inverse_banded_toeplitz": InverseBandedToeplitz(np.array([1.0, -0.5, -0.125, -0.0625]), n),
         "blt": BltMatrix(np.array([0.9, 0.3]), np.array([0.3, 0.2]), n),
+        "redrawn": likely(n, redraws=2, lag=max(1, n // 3)),
         "tree": tree(n, 32),
         "tree with restarts": tree(n, 6),
         "scaled": ColumnScaled(ToeplitzMatrix(np.r_[1, u(n - 1)], n), 1 + u(n)),
@@ -219,7 +221,7 @@ def test_a_forgotten_diagonal_is_caught(name, calibration, monkeypatch):
     assert statistic(draw(strategy, calibration), Known(strategy), SIGMA) > 1
 
 
-@pytest.mark.parametrize("inner", ["banded", "buffered", "toeplitz", "dense"])
+@pytest.mark.parametrize("inner", ["banded", "buffered", "redrawn", "toeplitz", "dense"])
 def test_rows_and_columns_scaled(inner, calibration):
     """No class has a row scale yet; the file format does."""
     strategy, scale = strategies()[inner], draws()(2, N) + 0.5

@@ -64,16 +64,21 @@ class Workers:
         start: first entry of the shard in the flattened noise.
         stop: one past the last.
         threads: at least 1.
+
+    Attributes:
+        width: entries of the shard.
+        longest: entries that a piece draws, at most.
     """
 
     def __init__(self, start: int, stop: int, threads: int) -> None:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise InvalidParameter(f"threads={threads!r} is not an integer >= 1", field="threads")
         self.width = stop - start
+        self.longest = min(BLOCK, stop)
         self._pieces = pieces(start, stop)
         self._threads = min(threads, max(1, len(self._pieces)))
         self._pool: ThreadPoolExecutor | None = None
-        self._drawn = [np.empty(min(BLOCK, stop)) for _ in range(self._threads)]
+        self._drawn = [np.empty(self.longest) for _ in range(self._threads)]
 
     def run(self, work: Callable[[int, Piece, np.ndarray], None]) -> None:
         """Call work(thread, piece, scratch) for every piece; scratch holds one block of normals."""
@@ -122,20 +127,29 @@ class Streaming:
         width = _CACHED_BYTES // (rows * np.dtype(dtype).itemsize) // 64 * 64
         self._width = max(_NARROWEST, min(_WIDEST, width))
         self._scratch = [np.empty((recurrence.scratch + 1, self._width), dtype) for _ in range(workers.threads)]
+        self._again = [np.empty((recurrence.redraws, workers.longest)) for _ in range(workers.threads)]
 
     def step(self, step: int, out: np.ndarray | None) -> None:
         """Draw, scale, advance, piece by piece."""
-        gain = self._sigma * self._recurrence.gain(step)
+        wanted = [(step, self._recurrence.gain(step)), *self._recurrence.earlier(step)]
 
         def work(thread: int, piece: Piece, drawn: np.ndarray) -> None:
-            z = piece.draw(self._normals, step, drawn)
-            z *= gain
+            places = [drawn, *self._again[thread]]
+            z, *again = (self._draw(piece, *each, at) for each, at in zip(wanted, places, strict=False))
             for low in range(0, len(z), self._width):
                 high = min(low + self._width, len(z))
                 at = slice(piece.at.start + low, piece.at.start + high)
-                self._advance(step, z[low:high], at, self._scratch[thread][:, : high - low], out)
+                scratch = self._scratch[thread][:, : high - low]
+                for place, earlier in zip(scratch, again, strict=False):
+                    place[...] = earlier[low:high]
+                self._advance(step, z[low:high], at, scratch, out)
 
         self._workers.run(work)
+
+    def _draw(self, piece: Piece, step: int, factor: float, place: np.ndarray) -> np.ndarray:
+        z = piece.draw(self._normals, step, place)
+        z *= self._sigma * factor
+        return z
 
     def _advance(self, step: int, z: np.ndarray, at: slice, scratch: np.ndarray, out: np.ndarray | None) -> None:
         assert self.state is not None

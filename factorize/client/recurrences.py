@@ -25,15 +25,21 @@ class Recurrence(ABC):
         steps: n.
         vectors: how many vectors of state, each as long as the noise.
         scratch: how many vectors of scratch space `advance` needs.
+        redraws: how many draws of earlier steps a step takes once more, at most.
     """
 
     steps: int
     vectors: int
     scratch: int
+    redraws: int = 0
 
     @abstractmethod
     def gain(self, step: int) -> float:
         """Return 1 / C[step, step], by which the caller has multiplied the z_step that it hands to `advance`."""
+
+    def earlier(self, step: int) -> list[tuple[int, float]]:
+        """Return the earlier steps whose z this step takes once more, and what the caller multiplies each by."""
+        return []
 
     @abstractmethod
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
@@ -43,7 +49,7 @@ class Recurrence(ABC):
             step: from 0, each one in turn.
             x: shape (width,).
             state: shape (vectors, width), zeros before step 0.
-            scratch: shape (scratch, width).
+            scratch: shape (scratch, width); the first vectors hold the draws that `earlier` asks for, in its order.
         """
 
 
@@ -256,6 +262,68 @@ class Tree(Recurrence):
             state[j] = scratch[0]
 
 
+class Redrawn(Recurrence):
+    """A few states and draws of earlier epochs that are made again (structure `redrawn`).
+
+    x_t = sum_m direct_mt z_{t - m lag} + output_t . s;   s = decay_t s + sum_m input_mt z_{t - m lag}
+
+    A draw is a function of the seed and its step, so z_{t - m lag} costs its drawing and no memory.
+
+    Args:
+        decay: shape (n, buffers).
+        outputs: shape (n, buffers).
+        inputs: shape (redraws + 1, n, buffers).
+        direct: shape (redraws + 1, n).
+        lag: steps between a draw and its next use.
+        dtype: of the state.
+    """
+
+    def __init__(
+        self,
+        decay: np.ndarray,
+        outputs: np.ndarray,
+        inputs: np.ndarray,
+        direct: np.ndarray,
+        lag: int,
+        dtype: Precision,
+    ) -> None:
+        self.steps, self.vectors = decay.shape
+        self.redraws = len(direct) - 1
+        self.scratch = self.redraws + 1 + self.vectors
+        self._gain, self._lag = direct[0], lag
+        self._decay, self._outputs = decay.astype(dtype)[..., None], outputs.astype(dtype)[..., None]
+        self._own = (inputs[0] / direct[0][:, None]).astype(dtype)[..., None]  # what comes in is direct_0 z
+        self._inputs, self._direct = inputs[1:].astype(dtype)[..., None], direct[1:].astype(dtype)
+        self._used = (direct[1:] != 0) | (inputs[1:] != 0).any(axis=2)
+
+    def gain(self, step: int) -> float:
+        """The diagonal of C^-1 is stored."""
+        return float(self._gain[step])
+
+    def _again(self, step: int) -> list[int]:
+        return np.flatnonzero(self._used[:, step]).tolist()
+
+    def earlier(self, step: int) -> list[tuple[int, float]]:
+        """Those whose coefficients are not all zero."""
+        return [(step - (m + 1) * self._lag, 1.0) for m in self._again(step)]
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Read, decay, write this draw and the earlier ones."""
+        again, drawn, part = self._again(step), scratch[self.redraws], scratch[self.redraws + 1 :]
+        drawn[...] = x
+        np.multiply(state, self._outputs[step], out=part)
+        for term in part:
+            x += term
+        np.multiply(state, self._decay[step], out=state)
+        np.multiply(drawn, self._own[step], out=part)
+        np.add(state, part, out=state)
+        for z, m in zip(scratch, again, strict=False):
+            np.multiply(z, self._inputs[m, step], out=part)
+            np.add(state, part, out=state)
+            np.multiply(z, self._direct[m, step], out=z)
+            x += z
+
+
 class Scaled(Recurrence):
     """Another strategy with rows and columns scaled, diag(row_scale) C diag(column_scale) (structure `scaled`).
 
@@ -267,12 +335,20 @@ class Scaled(Recurrence):
 
     def __init__(self, inner: Recurrence, row_scale: np.ndarray | None, column_scale: np.ndarray | None) -> None:
         self.steps, self.vectors, self.scratch = inner.steps, inner.vectors, inner.scratch
+        self.redraws = inner.redraws
         self._inner = inner
         self._rows, self._columns = row_scale, column_scale
 
     def gain(self, step: int) -> float:
         """As the inner one, with z divided by the row's scale, as the inner strategy wants it."""
-        return self._inner.gain(step) / (1.0 if self._rows is None else float(self._rows[step]))
+        return self._inner.gain(step) / self._row(step)
+
+    def earlier(self, step: int) -> list[tuple[int, float]]:
+        """Those of the inner one, each divided by its own row's scale."""
+        return [(before, factor / self._row(before)) for before, factor in self._inner.earlier(step)]
+
+    def _row(self, step: int) -> float:
+        return 1.0 if self._rows is None else float(self._rows[step])
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Divide by the column's scale once the inner state has seen x."""

@@ -15,6 +15,7 @@ from factorize.client.recurrences import (
     Buffered,
     Precision,
     Recurrence,
+    Redrawn,
     Scaled,
     StateSpace,
     Tree,
@@ -109,6 +110,11 @@ def _banded(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
     return partial(Banded, rows, n)
 
 
+def _redrawn(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
+    lag = int(parts["lag"][0])
+    return partial(Redrawn, parts["decay"], parts["output"], parts["input"], parts["direct"], lag)
+
+
 _RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[Precision], Recurrence]]] = {
     "banded": _banded,
     "banded_toeplitz": lambda parts, n: partial(Banded, parts["coefficients"][None], n),
@@ -116,6 +122,7 @@ _RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[Precision], Recurrenc
     "blt": lambda parts, n: partial(Blt, n, parts["theta"], parts["omega"]),
     "buffered": _buffered,
     "state_space": _state_space,
+    "redrawn": _redrawn,
     "tree": lambda parts, n: partial(Tree, parts["tree.nodes"], int(parts["tree.restart"][0])),
 }
 
@@ -147,6 +154,7 @@ _TELLING = {
     "theta": "blt",
     "transition": "state_space",
     "decay": "buffered",
+    "direct": "redrawn",
     "tree.nodes": "tree",
 }
 
