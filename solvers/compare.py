@@ -1,76 +1,45 @@
 """Every mechanism that fits a spec side by side: losses, distance to the certified bound, memory, time, sensitivity.
 
-Each row is a whole solve with its own certificate. The lower bound holds over all matrices, whichever row proved it, so
-all rows are measured against the largest one that was certified. What does not fit is listed with the reason.
+Each row is a whole solve with its own certificate; as many run at a time as there are processors. The lower bound holds
+over all matrices, whichever proved it, so all rows are measured against the largest one that was certified. What does
+not fit is listed with the reason.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
-from factorize.amplification import calibrate_amplified
-from factorize.errors import (
-    Cancelled,
-    ConditionNotMet,
-    FactorizeError,
-    InvalidParameter,
-    TooLarge,
-    UnsupportedProblem,
-)
+from factorize.errors import Cancelled, FactorizeError, InvalidParameter, TooLarge
 from factorize.factorization import Factorization
 from factorize.lower_bounds.bounds import LowerBound
-from factorize.privacy import PrivacyTarget, calibrate
+from factorize.privacy import PrivacyTarget
 from factorize.solution import Progress
 from factorize.spec import Spec, parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
+from solvers.budget import Estimate, machine_memory
 from solvers.candidates import left_out, mechanisms
-from solvers.comparison import Comparison, Refused, Row, ranked, recommend
-from solvers.evidence import sharing_evidence
-from solvers.noise_cost import noise_cost
+from solvers.comparison import CompareProgress, Comparison, Refused, Row, Sampling, ranked, recommend
+from solvers.evidence import bound_of, without_evidence
+from solvers.problem import Reporter
+from solvers.side_by_side import Tell, run_all
 from solvers.solving import estimate, solve
+from solvers.table_rows import STORED_BYTES, Rows, measured, named
+from solvers.threads import CORES
 
-STORED_BYTES = 4
-"""Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
+__all__ = ["CompareCallback", "CompareProgress", "Sampling", "compare"]
+
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 3.0, 5000, 200.0
-_FIRST_SECONDS = 60.0  # more for the first, which compiles code and finds the evidence that all share
+_FIRST_SECONDS = 60.0  # more for the bound and the first mechanisms, which compile code
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
-
-
-@dataclass(frozen=True)
-class CompareProgress:
-    """How far a comparison is.
-
-    Attributes:
-        done: mechanisms solved or refused.
-        total: mechanisms to try.
-        mechanism: kind of the one that runs.
-        seconds: since the comparison began.
-    """
-
-    done: int
-    total: int
-    mechanism: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How a training job would sample, for amplified rows.
-
-    Attributes:
-        dataset_size: number of examples.
-        batch_size: expected number of examples per step.
-    """
-
-    dataset_size: int
-    batch_size: int
-
+_MEMORY_SHARE = 0.5  # of the machine, for what runs at a time
 
 CompareCallback = Callable[[CompareProgress], None]
-"""Called before each mechanism and between the steps of its solver; may raise `Cancelled`."""
+"""Called before each mechanism, between the steps of its solver and after it, in the caller's thread; may raise
+`Cancelled`."""
 
 
 def compare(
@@ -101,12 +70,15 @@ def compare(
         InvalidParameter: a budget is negative.
         Cancelled: raised by `progress`.
     """
+    if sampling is not None and (privacy is None or privacy.epsilon is None or privacy.delta is None):
+        raise InvalidParameter(
+            "dataset_size and batch_size amplify an (epsilon, delta) guarantee; give both", field="epsilon"
+        )
     spec = spec.canonical()
     budget = _budget(buffers, bytes_per_parameter)
     if most_seconds is None:
         most_seconds = min(max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND), _LARGEST_SECONDS)
-    with sharing_evidence():
-        return _Run(spec, budget, privacy, sampling, progress, most_seconds).compare()
+    return _Run(spec, budget, Rows(privacy, sampling), progress, most_seconds).compare()
 
 
 def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | None:
@@ -122,37 +94,71 @@ class _OutOfTime(Cancelled):
     """A mechanism took much longer than its estimate."""
 
 
+class _News(NamedTuple):
+    """What a running mechanism says.
+
+    Attributes:
+        kind: of the mechanism.
+        ended: how many have ended, 0 or 1.
+    """
+
+    kind: str
+    ended: int
+
+
+@dataclass(eq=False)
+class _Plan:
+    """A mechanism to try, and what came of it.
+
+    Attributes:
+        mechanism: as plain data.
+        spec: of the whole solve; None where it is refused.
+        needed: its cost.
+        found: rows, and why there are none.
+        bound: that its certificate holds.
+    """
+
+    mechanism: dict[str, Any]
+    spec: Spec | None = None
+    needed: Estimate = field(default_factory=lambda: Estimate(0.0, 0))
+    found: list[Row | Refused] = field(default_factory=list)
+    bound: LowerBound | None = None
+
+    def refuse(self, reason: str) -> None:
+        self.spec = None
+        self.found.append(Refused(*named(self.mechanism), reason))
+
+
 class _Run:
     """One comparison: what all its solves share."""
 
     def __init__(
-        self,
-        spec: Spec,
-        budget: int | None,
-        privacy: PrivacyTarget | None,
-        sampling: Sampling | None,
-        progress: CompareCallback | None,
-        most_seconds: float,
+        self, spec: Spec, budget: int | None, rows: Rows, progress: CompareCallback | None, most_seconds: float
     ) -> None:
-        if sampling is not None and (privacy is None or privacy.epsilon is None or privacy.delta is None):
-            raise InvalidParameter(
-                "dataset_size and batch_size amplify an (epsilon, delta) guarantee; give both", field="epsilon"
-            )
-        self.spec, self.budget, self.privacy, self.sampling = spec, budget, privacy, sampling
+        self.spec, self.budget, self.rows = spec, budget, rows
         self.progress, self.most_seconds = progress, most_seconds
         self.began = time.monotonic()
-        self.nu: float | None = None
-        self.rows: list[Row] = []
-        self.bounds: list[LowerBound] = []
-        self.refused: list[Refused] = []
+        self.done = self.total = 0
 
     def compare(self) -> Comparison:
-        wanted = list(self._distinct(mechanisms(self.spec, self.budget)))
-        for done, mechanism in enumerate(wanted):
-            self._try(mechanism, done, len(wanted))
-        self.refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec)]
-        bound = max(self.bounds, key=lambda found: found.objective, default=None)
-        rows = ranked([_measured(row, bound) for row in self.rows])
+        plans = [self._plan(mechanism) for mechanism in _distinct(mechanisms(self.spec, self.budget))]
+        common, self.total = _Plan({"kind": "lower_bound"}), len(plans)
+        workers = _workers([plan.needed.bytes for plan in plans])
+        tasks = [partial(self._bound, common)]
+        for place, group in enumerate(_groups(plans)):
+            tasks.append(partial(self._try, group, _FIRST_SECONDS if place < workers else 0.0))
+        with without_evidence():
+            run_all(tasks, self._hear, workers=workers)
+        return self._table([*plans, common])
+
+    def _table(self, plans: list[_Plan]) -> Comparison:
+        """Put together what was found, in the order of the plans, whichever ended first."""
+        bounds = [plan.bound for plan in plans if plan.bound is not None]
+        bound = max(bounds, key=lambda found: found.objective, default=None)
+        found = [entry for plan in plans for entry in plan.found]
+        rows = ranked([measured(entry, bound) for entry in found if isinstance(entry, Row)])
+        refused = [entry for entry in found if isinstance(entry, Refused)]
+        refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec)]
         document = self.spec.document()
         del document["mechanism"]
         return Comparison(
@@ -161,112 +167,110 @@ class _Run:
             lower_bound=bound,
             budget=self.budget,
             rows=tuple(rows),
-            refused=tuple(self.refused),
+            refused=tuple(refused),
             recommendation=recommend(rows, self.budget),
             seconds=time.monotonic() - self.began,
         )
 
-    def _distinct(self, found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        seen = []
-        for mechanism in found:
-            plain = {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
-            if plain not in seen:
-                seen.append(plain)
-                yield mechanism
-
-    def _try(self, mechanism: dict[str, Any], done: int, total: int) -> None:
-        if mechanism["kind"] == "nu_toeplitz" and mechanism.get("normalization") == "columns" and self.nu is not None:
-            mechanism = {**mechanism, "nu": self.nu}  # tuning again for scaled columns forms a decoder for each nu
-
-        began, last = time.monotonic(), _LATE * self.most_seconds + (0.0 if self.rows else _FIRST_SECONDS)
-
-        def tell(_progress: Progress | None = None) -> None:
-            now = time.monotonic()
-            if self.progress is not None:
-                self.progress(CompareProgress(done, total, mechanism["kind"], now - self.began))
-            if now - began > last:
-                raise _OutOfTime(f"was stopped after {now - began:.3g} s; solve this mechanism by its own spec")
-
-        tell()
+    def _plan(self, mechanism: dict[str, Any]) -> _Plan:
+        plan = _Plan(mechanism)
         try:
-            self._solve(parse_spec({**self.spec.document(), "mechanism": mechanism}), mechanism, tell)
+            plan.spec = self._with(mechanism)
+            plan.needed = estimate(plan.spec)
+            if plan.needed.seconds > self.most_seconds:
+                raise TooLarge(
+                    f"would take about {plan.needed.seconds:.3g} s, above most_seconds={self.most_seconds:g}; raise it "
+                    "(--max-seconds), or solve this mechanism by its own spec"
+                )
+        except FactorizeError as error:
+            plan.refuse(str(error))
+            plan.needed = Estimate(0.0, 0)
+        return plan
+
+    def _with(self, mechanism: dict[str, Any]) -> Spec:
+        """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
+        parsed = parse_spec({**self.spec.document(), "mechanism": mechanism})
+        return self.spec.model_copy(update={"mechanism": parsed.mechanism}).canonical()
+
+    def _hear(self, news: _News) -> None:
+        self.done += news.ended
+        if self.progress is not None and self.done < self.total:
+            self.progress(CompareProgress(self.done, self.total, news.kind, time.monotonic() - self.began))
+
+    def _bound(self, plan: _Plan, tell: Tell[_News]) -> None:
+        """Find the bound that rows without evidence of their own are measured against."""
+
+        def find(step: Callable[[Progress], None]) -> None:
+            plan.bound = bound_of(self._with({"kind": "identity"}), Reporter(step))
+
+        self._watched(plan, tell, find, _FIRST_SECONDS)
+
+    def _try(self, group: list[_Plan], more: float, tell: Tell[_News]) -> None:
+        nu: float | None = None
+        for plan in group:
+            tell(_News(plan.mechanism["kind"], 0))
+            if nu is not None:
+                plan.mechanism = {**plan.mechanism, "nu": nu}
+                plan.spec = self._with(plan.mechanism)
+            if plan.spec is not None:
+                found = self._watched(plan, tell, partial(self._solve, plan), more)
+                nu = _nu(found) if found is not None and plan.mechanism.get("nu") == "tune" else nu
+            tell(_News(plan.mechanism["kind"], 1))
+
+    def _watched(
+        self, plan: _Plan, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], more: float
+    ) -> Any:
+        """Return what `run` does, or None where it is refused or out of time."""
+        began, last = time.monotonic(), _LATE * self.most_seconds + more
+
+        def step(_progress: Progress) -> None:
+            tell(_News(plan.mechanism["kind"], 0))
+            passed = time.monotonic() - began
+            if passed > last:
+                raise _OutOfTime(f"was stopped after {passed:.3g} s; solve this mechanism by its own spec")
+
+        try:
+            return run(step)
         except _OutOfTime as error:
-            self.refused.append(Refused(*_named(mechanism), str(error)))
+            plan.refuse(str(error))
         except Cancelled:
             raise
         except FactorizeError as error:
-            self.refused.append(Refused(*_named(mechanism), str(error)))
+            plan.refuse(str(error))
+        return None
 
-    def _solve(self, spec: Spec, mechanism: dict[str, Any], tell: Callable[[Progress], None]) -> None:
-        needed = estimate(spec)
-        if needed.seconds > self.most_seconds:
-            raise TooLarge(
-                f"would take about {needed.seconds:.3g} s, above most_seconds={self.most_seconds:g}; raise it, or "
-                "solve this mechanism by its own spec"
-            )
+    def _solve(self, plan: _Plan, step: Callable[[Progress], None]) -> Factorization:
+        assert plan.spec is not None
         began = time.monotonic()
-        found = solve(spec, progress=tell)
-        seconds = time.monotonic() - began
-        if mechanism == {"kind": "nu_toeplitz", "nu": "tune", "normalization": "none"}:
-            self.nu = _nu(found)
-        if found.certificate.lower_bound is not None:
-            self.bounds.append(found.certificate.lower_bound)
-        self.rows.append(self._row(found, mechanism, seconds))
-        self._amplify(found, self.rows[-1])
-
-    def _row(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
-        certificate = found.certificate
-        cost = noise_cost(found.strategy)
-        noise = None if self.privacy is None else calibrate(certificate.sensitivity, self.privacy)
-        return Row(
-            *_named(mechanism),
-            spec_digest=found.spec_digest,
-            loss=certificate.loss,
-            relative_gap=None,
-            sensitivity=certificate.sensitivity,
-            noise_vectors=cost.vectors,
-            noise_bytes=cost.vectors * STORED_BYTES,
-            flops=cost.flops,
-            seconds=seconds,
-            converged=certificate.converged,
-            warnings=certificate.warnings,
-            calibration=noise,
-            rmse_at_privacy=None if noise is None else noise.noise_multiplier * certificate.loss.rmse,
-            objective_at_privacy=None if noise is None else noise.noise_multiplier**2 * certificate.loss.objective,
-        )
-
-    def _amplify(self, found: Factorization, row: Row) -> None:
-        """Add the row again with the noise that Poisson sampling allows, where it is proved."""
-        if self.sampling is None or self.privacy is None or found.strategy.bandwidth() >= found.strategy.n > 1:
-            return
-        try:
-            noise = calibrate_amplified(
-                found,
-                epsilon=self.privacy.epsilon or 0.0,
-                delta=self.privacy.delta or 0.0,
-                dataset_size=self.sampling.dataset_size,
-                batch_size=self.sampling.batch_size,
-            )
-        except (ConditionNotMet, UnsupportedProblem) as error:
-            self.refused.append(Refused(row.mechanism, row.parameters, row.normalization, f"sampled: {error}"))
-            return
-        multiplier = noise.sigma * self.sampling.batch_size / row.sensitivity.value
-        self.rows.append(
-            replace(
-                row,
-                sensitivity=noise.sensitivity,
-                calibration=noise,
-                rmse_at_privacy=multiplier * row.loss.rmse,
-                objective_at_privacy=multiplier**2 * row.loss.objective,
-                sampling="cyclic_poisson",
-            )
-        )
+        found = solve(plan.spec, progress=step)
+        plan.found += self.rows.of(found, plan.mechanism, time.monotonic() - began)
+        plan.bound = found.certificate.lower_bound
+        return found
 
 
-def _named(mechanism: dict[str, Any]) -> tuple[str, dict[str, Any], str | None]:
-    """Return kind, other parameters and normalization."""
-    parameters = {key: value for key, value in mechanism.items() if key not in ("kind", "normalization")}
-    return mechanism["kind"], parameters, mechanism.get("normalization")
+def _distinct(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    seen = []
+    for mechanism in found:
+        plain = {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
+        if plain not in seen:
+            seen.append(plain)
+            yield mechanism
+
+
+def _groups(plans: list[_Plan]) -> list[list[_Plan]]:
+    """Return what runs one after the other, long ones first; nu is tuned once, for the scaled columns too."""
+    tuned = [plan for plan in plans if plan.mechanism.get("nu") == "tune"]
+    groups = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
+    return sorted(groups, key=lambda group: -sum(plan.needed.seconds for plan in group))
+
+
+def _workers(needed: list[int]) -> int:
+    """Return how many solves may run at a time: what the processors and the memory allow."""
+    largest = sorted(needed, reverse=True)
+    workers = CORES
+    while workers > 1 and sum(largest[:workers]) > _MEMORY_SHARE * machine_memory():
+        workers -= 1
+    return workers
 
 
 def _nu(found: Factorization) -> float | None:
@@ -275,9 +279,3 @@ def _nu(found: Factorization) -> float | None:
     if not isinstance(strategy, ToeplitzMatrix) or len(strategy.column) < 2:
         return None
     return max(0.0, 1.0 - 2.0 * float(strategy.column[1] / strategy.column[0]))
-
-
-def _measured(row: Row, bound: LowerBound | None) -> Row:
-    if bound is None or bound.objective <= 0 or row.sampling:  # sampling stands in for the bound's participation
-        return row
-    return replace(row, relative_gap=row.loss.objective / bound.objective - 1)

@@ -14,6 +14,36 @@ _LEVEL = 1e-3  # losses closer than this are told apart by their memory
 
 
 @dataclass(frozen=True)
+class CompareProgress:
+    """How far a comparison is.
+
+    Attributes:
+        done: mechanisms solved or refused.
+        total: mechanisms to try.
+        mechanism: kind of one that runs, or that has just ended.
+        seconds: since the comparison began.
+    """
+
+    done: int
+    total: int
+    mechanism: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a training job would sample, for amplified rows.
+
+    Attributes:
+        dataset_size: number of examples.
+        batch_size: expected number of examples per step.
+    """
+
+    dataset_size: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
 class Row:
     """One mechanism, solved and certified.
 
@@ -28,7 +58,7 @@ class Row:
         noise_vectors: numbers of state for each parameter.
         noise_bytes: the same in bytes of single precision.
         flops: operations for each parameter and step of noise.
-        seconds: solve and certificate.
+        seconds: solve and certificate, beside whatever else ran at the time.
         converged: whether the tolerance was met within the mechanism's class.
         warnings: of the certificate.
         calibration: noise at the privacy asked for, or None.

@@ -9,7 +9,8 @@ from contextvars import ContextVar
 import numpy as np
 
 from factorize.errors import Cancelled, SolveFailed
-from factorize.mechanisms import IdentityMechanism
+from factorize.lower_bounds.bounds import LowerBound, lower_bound
+from factorize.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import Spec
@@ -23,21 +24,17 @@ LARGEST_RING = 1 << 22  # n x epochs^2
 _ACCURACY = 1e-7
 
 
-_shared: ContextVar[set[str] | None] = ContextVar("shared evidence", default=None)
+_left_out: ContextVar[bool] = ContextVar("evidence is left out", default=False)
 
 
 @contextmanager
-def sharing_evidence() -> Iterator[None]:
-    """Within this block, give evidence once for each workload, participation and objective.
-
-    The bound that it proves holds over all matrices: one certificate with it serves all solves of the block, and the
-    others need not evaluate it again.
-    """
-    token = _shared.set(set())
+def without_evidence() -> Iterator[None]:
+    """Within this block closed forms bring no evidence: the bound that it proves is found once beside them."""
+    token = _left_out.set(True)
     try:
         yield
     finally:
-        _shared.reset(token)
+        _left_out.reset(token)
 
 
 def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
@@ -47,15 +44,19 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         spec: canonical spec.
         report: told nothing of this side calculation, but asked after each step whether to go on.
     """
-    shared = _shared.get()
-    if shared is None:
-        return _found(spec, report)
-    plain = {"mechanism": IdentityMechanism(kind="identity"), "tolerance": 0.5, "optimize_for": None}
-    key = spec.model_copy(update=plain).digest
-    if key in shared:
-        return {}
-    shared.add(key)  # what is cancelled is not tried again
-    return _found(spec, report)
+    return {} if _left_out.get() else _found(spec, report)
+
+
+def bound_of(spec: Spec, report: Reporter) -> LowerBound | None:
+    """Return the bound over all matrices that the evidence proves, or None where there is no evidence.
+
+    Args:
+        spec: canonical; its mechanism does not matter.
+        report: see `evidence`.
+    """
+    dual = _found(spec, report)
+    bound = lower_bound(spec, dual) or separated_lower_bound(spec, dual)
+    return bound if bound is not None and bound.objective > 0 else None
 
 
 def work(spec: Spec) -> float:

@@ -1,6 +1,7 @@
 """The comparison of all mechanisms: its rows are the solver's own results, and its costs are those of the client."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -81,6 +82,26 @@ def test_the_table_is_plain_json(table):
     assert document["lower_bound"]["objective"] == table.lower_bound.objective
 
 
+def test_a_matrix_of_the_user_keeps_its_numbers():
+    lower = np.tril(np.ones((6, 6))).tolist()
+    own = compare(parse_spec({"workload": {"kind": "matrix", "rows": lower}}))
+    prefix = {(row.mechanism, row.normalization): row.loss.objective for row in compare(spec_of(6)).rows}
+    assert {"dense", "identity", "tree", "blt"} <= {row.mechanism for row in own.rows}
+    assert own.lower_bound.objective == pytest.approx(own.rows[0].loss.objective, rel=1e-8)
+    for row in rows_of(own, "square_root") + rows_of(own, "dense") + rows_of(own, "identity"):
+        assert row.loss.objective == pytest.approx(prefix[row.mechanism, row.normalization], rel=1e-8)
+
+
+def test_how_many_run_at_a_time_changes_nothing(monkeypatch):
+    tables = []
+    for cores in (1, 3):
+        monkeypatch.setattr(sys.modules["solvers.compare"], "CORES", cores)
+        document = compare(spec_of(9, participation={"kind": "fixed_epochs", "epochs": 3})).to_dict()
+        del document["seconds"]
+        tables.append([{**row, "seconds": None} for row in document.pop("rows")] + [document])
+    assert tables[0] == tables[1]
+
+
 @pytest.mark.parametrize("participation", [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 6}])
 def test_repeated_participation(participation):
     table = compare(spec_of(participation=participation), buffers=2)
@@ -134,6 +155,7 @@ def test_what_takes_longer_than_its_estimate_is_stopped(monkeypatch):
         while True:
             progress(None)
 
+    monkeypatch.setattr(sys.modules["solvers.compare"], "_FIRST_SECONDS", 0.0)
     entry = solvers.Entry(late, closed_form.supports, closed_form.estimate)
     monkeypatch.setitem(solvers.SOLVERS, "square_root", (entry,))
     table = compare(spec_of(6), most_seconds=0.1)

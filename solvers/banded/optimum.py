@@ -18,12 +18,11 @@ from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, Unsupported
 from factorize.lower_bounds.class_bounds import squared_sensitivity
 from factorize.mechanisms import Banded
 from factorize.objective import Mean, Weighted
-from factorize.participation import MinSep, Single
+from factorize.participation import Single
 from factorize.solution import ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.workloads import Prefix, Workload
 from factorize.workloads.state_space import StateSpace
-from solvers.banded.evidence import banded_evidence
 from solvers.banded.evidence import work as evidence_work
 from solvers.budget import Estimate, estimate_of
 from solvers.evidence import evidence
@@ -87,8 +86,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         UnsupportedProblem: the workload is no recursion with few states, or its target is singular.
         SolveFailed: the numbers leave the range of double precision.
     """
-    find = banded_evidence if isinstance(problem.spec.participation, MinSep) else evidence
-    return replace(search(problem, progress), dual=find(problem.spec, Reporter(progress)))
+    return replace(search(problem, progress), dual=evidence(problem.spec, Reporter(progress)))
 
 
 def search(problem: Problem, progress: ProgressCallback) -> Solution:

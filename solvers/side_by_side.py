@@ -1,0 +1,87 @@
+"""Run tasks on the machine's cores at the same time, and hear of them in the calling thread.
+
+Threads: what the tasks do for long (compiled recurrences, BLAS, LAPACK) releases the interpreter lock. They begin in
+the order given, so that a long one that comes first does not run alone at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from factorize.errors import Cancelled
+
+News = TypeVar("News")
+Tell = Callable[[News], None]
+"""What a task calls with its news; raises `Cancelled` where all are to end."""
+
+
+def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, workers: int) -> None:
+    """Run all tasks, at most `workers` at a time; with one worker in this thread, one after the other.
+
+    Args:
+        tasks: begun in this order, each in a copy of the caller's context.
+        hear: called in this thread with each piece of news; what it raises ends all tasks at their next news.
+        workers: how many run at a time.
+
+    Raises:
+        BaseException: whatever a task or `hear` raises first, once all tasks have ended.
+    """
+    if workers < 2 or len(tasks) < 2:
+        for task in tasks:
+            task(hear)
+        return
+    _Run(tasks, min(workers, len(tasks))).wait(hear)
+
+
+class _Run(Generic[News]):
+    """Some threads and the queue that they report to."""
+
+    def __init__(self, tasks: Sequence[Callable[[Tell[News]], None]], workers: int) -> None:
+        self._waiting = deque(tasks)
+        self._news: SimpleQueue[tuple[bool, News | BaseException | None]] = SimpleQueue()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=copy_context().run, args=(self._work,), name=f"side by side {place}")
+            for place in range(workers)
+        ]
+
+    def wait(self, hear: Tell[News]) -> None:
+        running = len(self._threads)
+        try:
+            for thread in self._threads:
+                thread.start()
+            while running:
+                ended, news = self._news.get()
+                running -= ended
+                if isinstance(news, BaseException):
+                    raise news
+                if not ended:
+                    hear(news)  # type: ignore[arg-type]  # None only where a thread ended
+        finally:
+            self._stop.set()
+            for thread in self._threads:
+                if thread.ident is not None:
+                    thread.join()
+
+    def _tell(self, news: News) -> None:
+        if self._stop.is_set():
+            raise Cancelled("another task, or who waits for it, has ended this one")
+        self._news.put((False, news))
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    task = self._waiting.popleft()
+                except IndexError:
+                    break
+                task(self._tell)
+        except BaseException as error:  # raised again where the caller waits
+            self._news.put((True, error))
+        else:
+            self._news.put((True, None))
