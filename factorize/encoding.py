@@ -156,7 +156,7 @@ def json_digest(value: Any) -> str:
 def raw_bytes(array: np.ndarray) -> memoryview:
     """Return the little-endian C-order bytes of an array, without a copy where it already is that."""
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    return little.reshape(-1).view(np.uint8).data
+    return little.ravel().view(np.uint8).data
 
 
 def tensor_digest(tensors: Iterable[np.ndarray]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 
@@ -28,9 +29,12 @@ from factorize.errors import InvalidParameter, MalformedJson
         ('{"k": "\\ud800"}', "surrogate"),
         ('{"k": ["a", ["\\udfff"]]}', "surrogate"),
         ('["\\udfff"]', "surrogate"),
+        ('["\u00e9 and \\ud800"]', "surrogate"),
         ('{"é": 1}', "ASCII"),
         ('{"k": "' + "x" * 4097 + '"}', "4096"),
         ("[" * 17 + "]" * 17, "16 levels"),
+        ("[" * 17, "16 levels"),
+        ('[[],{"k": ' + "[" * 15, "16 levels"),
         ("[" * 100_000 + "]" * 100_000, "16 levels"),
         ('{"k": 1', "line 1"),
         ("", "not JSON"),
@@ -49,9 +53,35 @@ def test_refuses_other_encodings(raw: bytes) -> None:
         read_json(raw)
 
 
+def test_a_byte_order_mark_is_named() -> None:
+    with pytest.raises(MalformedJson, match="byte-order mark"):
+        read_json(b"\xef\xbb\xbf{}")
+
+
 def test_refuses_a_text_that_is_too_long() -> None:
     with pytest.raises(MalformedJson, match="1048576"):
         read_json(b'{"k": ' + b" " * (1 << 20) + b"1}")
+    assert read_json(b"[1]", limit=3) == [1]
+    with pytest.raises(MalformedJson, match="has 3 bytes, more than 2"):
+        read_json(b"[1]", limit=2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        json.loads("[" * 16 + "]" * 16),
+        [[[]]] * 40,
+        {"k": [{}] * 40},
+        "x" * 4096,
+        10**15 - 1,
+        1 - 10**15,
+        ["caf\u00e9", "\ud7ff\ue000"],
+    ],
+    ids=["depth", "lists", "objects", "string", "integer", "negative", "letters"],
+)
+def test_what_just_keeps_the_rules_is_read(value: object) -> None:
+    assert read_json(json.dumps(value)) == value
+    assert read_json(json.dumps(value, ensure_ascii=False)) == value
 
 
 def test_a_lone_surrogate_in_a_python_string_is_refused() -> None:
@@ -77,6 +107,10 @@ def test_reals_read_back_as_the_same_double(value: float) -> None:
 def test_key_order_does_not_matter(value: dict[str, int]) -> None:
     assert json_digest(value) == json_digest(dict(reversed(value.items())))
     assert canonical_json(value) == json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def test_a_digest_of_plain_data_is_that_of_its_canonical_text() -> None:
+    assert json_digest({"b": 1.0, "a": []}) == hashlib.sha256(b'{"a":[],"b":1.0}').hexdigest()
 
 
 def test_canonical_json_refuses_infinity() -> None:
