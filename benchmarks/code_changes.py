@@ -1,7 +1,7 @@
 """Small changes of a module's functions, one at a time: an operator, a constant, a condition, a statement left out.
 
-Compiled functions, what a module runs when it is imported (defaults of arguments and module constants among it) and the
-text of messages are left alone.
+Compiled functions, what a module runs when it is imported (defaults of arguments and module constants among it), the
+text of messages, assertions and `strict=True` are left alone: the last two state what always holds.
 """
 
 from __future__ import annotations
@@ -114,10 +114,11 @@ def _nodes(node: ast.AST, statement: Any = None) -> Iterator[tuple[ast.AST, Any]
     """Nodes of a function whose change could matter, each with its statement, in a fixed order."""
     for name, value in ast.iter_fields(node):
         outside = name in ("annotation", "returns", "decorator_list")
-        if outside or (name == "args" and isinstance(node, _Definition)):
+        if outside or isinstance(node, ast.Assert) or (name == "args" and isinstance(node, _Definition)):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
+            strict = isinstance(child, ast.keyword) and child.arg == "strict"
+            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr) and not strict:
                 inner = child if isinstance(child, ast.stmt) else statement
                 yield child, inner
                 if not isinstance(child, ast.Raise):

@@ -71,7 +71,7 @@ class Numbers(NamedTuple):
 
     def scaled(self, factors: Numbers) -> Numbers:
         """Multiply entry by entry with exact factors."""
-        largest = max((abs(f) for f in factors.values.flat), default=0)
+        largest = int(abs(factors.values).max())
         return Numbers(self.values * factors.values, self.exponent + factors.exponent, self.radius * largest)
 
     def fraction(self, units: int) -> Fraction:
@@ -118,7 +118,7 @@ def split(numbers: Numbers) -> Limbs:
     """Return integers as limbs, cut to `MOST_BITS` places."""
     values: Any = numbers.values
     exponent, radius = numbers.exponent, numbers.radius
-    bits = max(max((abs(v) for v in values.flat), default=0).bit_length(), 1)
+    bits = max(int(abs(values).max()).bit_length(), 1)
     drop = max(bits - MOST_BITS, 0)
     sign = np.where(values < 0, -1.0, 1.0)
     size: Any = abs(values) >> drop

@@ -81,5 +81,5 @@ class Interval(NamedTuple):
     def numbers(self) -> Numbers:
         """Return midpoints and one radius for all entries."""
         middle = (self.low + self.high) >> 1
-        widest = max((int(w) for w in (self.high - self.low).flat), default=0)
-        return Numbers(middle, -PLACES, widest // 2 + widest % 2)
+        widest = int((self.high - self.low).max())
+        return Numbers(middle, -PLACES, (widest + 1) // 2)
