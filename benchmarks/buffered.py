@@ -25,7 +25,8 @@ from solvers.buffered.streaming import streaming_factor
 from solvers.closed_form import strategy_coefficients
 from solvers.poles import zolotarev_with
 from solvers.problem import Problem, Reporter
-from solvers.single import bidiagonal
+from solvers.single.bidiagonal import Bidiagonal
+from solvers.single.newton import maximise
 from solvers.toeplitz import optimum as toeplitz
 
 SIZES = (256, 1024, 2048)
@@ -40,7 +41,7 @@ QUIET = Reporter(lambda _step: None)
 
 def lower_bound(n: int) -> float:
     """Return the dual's bound on the total squared error."""
-    return bidiagonal.solve(np.ones(n), np.ones(n), tolerance=1e-9).lower_bound
+    return maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-9).lower_bound
 
 
 def toeplitz_loss(n: int) -> float:
@@ -64,8 +65,8 @@ def normalised_root_loss(n: int) -> float:
 
 def truncated_loss(n: int, buffers: int) -> float:
     """Return the smallest total squared error of plain truncations: optimal v, poles of nine intervals."""
-    structure = bidiagonal.Bidiagonal(np.ones(n), np.ones(n))
-    v = bidiagonal.solve(np.ones(n), np.ones(n), tolerance=1e-9).v
+    structure = Bidiagonal(np.ones(n), np.ones(n))
+    v = maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-9).v
     low, high = structure.interval(v)
     workload = parse_spec({"workload": {"kind": "prefix", "n": n}}).workload.state_space()
     assert workload is not None

@@ -23,7 +23,8 @@ from solvers.closed_form import noising_coefficients, strategy_coefficients
 from solvers.frequency.cone import ConeProgram, Plant
 from solvers.frequency.spectral import reference_value
 from solvers.problem import Problem, Reporter
-from solvers.single import bidiagonal
+from solvers.single.bidiagonal import Bidiagonal
+from solvers.single.newton import maximise
 from solvers.single.projected_gradient import Minimum
 from solvers.toeplitz import optimum as toeplitz
 
@@ -94,7 +95,7 @@ def table(sizes: tuple[int, ...]) -> dict[int, float]:
         loss = n * math.exp(found.value)
         ratio = "-"
         if n <= LARGEST_DENSE:
-            ratio = f"{loss / bidiagonal.solve(np.ones(n), np.ones(n), tolerance=1e-8).lower_bound:.5f}"
+            ratio = f"{loss / maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-8).lower_bound:.5f}"
         exponent = f"{math.log(seconds / before[1]) / math.log(n / before[0]):.2f}" if before else "-"
         before = n, seconds
         times[n] = seconds

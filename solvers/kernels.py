@@ -23,7 +23,17 @@ import numba
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
+_FLAGS = {"reassoc", "contract", "nsz"}
+
+
 def compiled(kernel: Kernel) -> Kernel:
     """Compile a kernel on its first call, without the interpreter lock."""
-    flags = {"reassoc", "contract", "nsz"}
-    return cast(Kernel, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=flags)(kernel))
+    return cast(Kernel, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_FLAGS)(kernel))
+
+
+def inlined(formula: Kernel) -> Kernel:
+    """Write a formula out wherever a kernel calls it, before anything is optimised, so that it costs no digit either.
+
+    A compiled function would round on its own, and another kernel's sums would come out otherwise in the last bit.
+    """
+    return cast(Kernel, numba.njit(inline="always", error_model="numpy", fastmath=_FLAGS)(formula))

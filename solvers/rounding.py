@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.kernels import compiled
+from solvers.kernels import compiled, inlined
 
 Array = NDArray[np.float64]
 
@@ -50,6 +50,26 @@ def spread(ellipsoid: Array, derivative: Array, half: Array) -> None:
         for b in range(count):
             ellipsoid[a, b] *= 1.0 + ratio
         ellipsoid[a, a] += (1.0 + 1.0 / ratio) * own
+
+
+@inlined
+def reach(count: int, slope: Array, filtered: Array, i: int, j: int, ellipsoid: Array) -> float:
+    """Largest relative error of a number that depends on ``count`` numbers from each of two filters.
+
+    Args:
+        count: m.
+        slope: its logarithmic derivatives, a row for each filter, shape (2, m).
+        filtered: the first filter's, with its ellipsoid behind the m numbers of step i and pole j.
+        i: step.
+        j: pole.
+        ellipsoid: the second filter's, shape (m, m).
+    """
+    first, second = 0.0, 0.0
+    for a in range(count):
+        for b in range(count):
+            first += slope[0, a] * filtered[i, count + count * a + b, j] * slope[0, b]
+            second += slope[1, a] * ellipsoid[a, b] * slope[1, b]
+    return np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0))
 
 
 @compiled

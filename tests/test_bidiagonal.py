@@ -7,17 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filter_cases import dense_bounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.poles import Poles, zolotarev
-from solvers.single.bidiagonal import Bidiagonal, solve
-from solvers.single.newton import bounds
+from solvers.single.bidiagonal import Bidiagonal
+from solvers.single.newton import bounds, maximise
 
 REFERENCE = {
     entry["id"]: entry
     for entry in json.loads((Path(__file__).parent / "data" / "reference-values.json").read_text())["entries"]
 }
+
+
+def solve(p, q, **options):
+    return maximise(Bidiagonal(p, q), **options)
 
 
 def dense(p, q):
@@ -28,14 +33,6 @@ def dense(p, q):
         a[i, i] = 1.0
         a[i] /= p[i]
     return a
-
-
-def dense_bounds(a, v):
-    """Both bounds from singular values: independent of poles and recurrences."""
-    root = np.sqrt(v)
-    _, s, vt = np.linalg.svd(a * root)
-    diagonal = ((vt * s[:, None]) * vt).sum(axis=0) / v
-    return s.sum() ** 2 / v.sum(), s.sum() * diagonal.max()
 
 
 def lambda_tau(n, tau):

@@ -158,13 +158,14 @@ def test_reach_is_above_the_norms_that_it_stands_for() -> None:
 
 def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
     from factorize.lower_bounds.bounds import DETERMINANT_RULE, MAX_DETERMINANT_RULE, lower_bound
-    from solvers.single.momentum import solve
+    from solvers.single.momentum import Momentum
+    from solvers.single.newton import maximise
 
     n = 9000
     case = spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}, n)
     form = case.workload.momentum_form()
     assert form is not None
-    optimum = solve(*form, tolerance=1e-9)
+    optimum = maximise(Momentum(*form), tolerance=1e-9)
     bound = lower_bound(case, {"weights": optimum.v})
     assert bound is not None
     assert bound.rule == DETERMINANT_RULE

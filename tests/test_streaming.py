@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from solvers.buffered.streaming import Generators, streaming_factor
 from solvers.poles import zolotarev, zolotarev_with
-from solvers.single.bidiagonal import Bidiagonal, solve
+from solvers.single.bidiagonal import Bidiagonal
+from solvers.single.newton import maximise
 
 
 def optimal_factor(p, q):
     structure = Bidiagonal(p, q)
-    optimum = solve(p, q, tolerance=1e-10)
+    optimum = maximise(structure, tolerance=1e-10)
     return optimum, streaming_factor(structure, optimum.v, optimum.poles)
 
 
@@ -107,7 +108,7 @@ def test_any_weights_and_poles_factor_their_own_x(rows, count):
 def test_few_buffers_stay_close_to_the_optimum():
     """solvers.md, section 1: five poles are within a few 1e-4 at this size, and fewer are worse."""
     ones = np.ones(256)
-    optimum = solve(ones, ones, tolerance=1e-9)
+    optimum = maximise(Bidiagonal(ones, ones), tolerance=1e-9)
     structure, a = Bidiagonal(ones, ones), np.tril(np.ones((256, 256)))
     excess = []
     for count in (2, 4, 6, 8):

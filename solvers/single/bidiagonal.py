@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from solvers.buffered.streaming import Generators
 from solvers.poles import UNIT, Poles
 from solvers.single import two_sweep
-from solvers.single.newton import Optimum, Progress, maximise, require_range
+from solvers.single.newton import require_range, vectors
 from solvers.threads import run
 
 Array = NDArray[np.float64]
@@ -34,39 +34,19 @@ _CHUNK_BYTES = 1 << 17  # one chunk of e for all poles of a block stays in the s
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
 
 
-def solve(
-    p: Array, q: Array, *, tolerance: float, callback: Progress | None = None, start: Array | None = None
-) -> Optimum:
-    """Minimise ``tr(A^T A X^-1)`` over ``diag(X) <= 1`` for ``A^-1`` lower bidiagonal.
-
-    Args:
-        p: diagonal of ``A^-1``, positive, shape (n,).
-        q: negated subdiagonal of ``A^-1``, non-negative, shape (n,); ``q[0]`` is ignored.
-        tolerance: relative gap between the bounds at which to stop.
-        callback: called with (iteration, relative gap); an exception raised in it ends the solve.
-        start: dual weights to start from, positive, shape (n,); their scale does not matter.
-
-    Returns:
-        Dual weights with a lower and an upper bound of the minimum; the gap may exceed ``tolerance``.
-
-    Raises:
-        ValueError: if the arrays do not fit together or leave the stated ranges.
-    """
-    return maximise(Bidiagonal(p, q), tolerance=tolerance, callback=callback, start=start)
-
-
 class Bidiagonal:
     """A workload known by its bidiagonal inverse, as `newton` wants it.
 
     Args:
         p: diagonal of ``A^-1``, positive, shape (n,).
         q: negated subdiagonal of ``A^-1``, non-negative, shape (n,); ``q[0]`` is ignored.
+
+    Raises:
+        ValueError: the arrays do not fit together or leave the stated ranges.
     """
 
     def __init__(self, p: Array, q: Array) -> None:
-        self.p, self.q = (np.array(a, dtype=np.float64) for a in (p, q))
-        if self.p.ndim != 1 or self.p.shape != self.q.shape or not self.p.size:
-            raise ValueError(f"p and q must be vectors of one length, got shapes {self.p.shape} and {self.q.shape}")
+        self.p, self.q = vectors(p=p, q=q)
         self.q[0] = 0.0
         require_range("p", self.p, 1e-60, 1e60)
         require_range("q", self.q[self.q != 0.0], 1e-60, 1e60)

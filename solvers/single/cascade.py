@@ -23,42 +23,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.single import cascade_product, three_filter
+from solvers.single import three_filter, three_product
 from solvers.single.filtered import Filtered
-from solvers.single.newton import Optimum, Progress, maximise, require_range
+from solvers.single.newton import require_range, vectors
 
 Array = NDArray[np.float64]
-
-
-def solve(
-    beta: Array,
-    eta: Array,
-    lam: Array,
-    decay: Array,
-    *,
-    tolerance: float,
-    callback: Progress | None = None,
-    start: Array | None = None,
-) -> Optimum:
-    """Minimise ``tr(A^T A X^-1)`` over ``diag(X) <= 1`` for ``A = S_lam diag(eta) M_beta L_decay``.
-
-    Args:
-        beta: momentum factor from each step to the next, in (0, 1], shape (n,); the last is ignored.  For zero use
-            `momentum`.
-        eta: learning rates, positive, shape (n,).
-        lam: decay of the iterate from each step to the next, positive, at most 1, shape (n,); the last is ignored.
-        decay: factor of the first accumulation from each step to the next, positive, shape (n,); the last is ignored.
-        tolerance: relative gap between the bounds at which to stop.
-        callback: called with (iteration, relative gap); an exception raised in it ends the solve.
-        start: dual weights to start from, positive, shape (n,); their scale does not matter.
-
-    Returns:
-        Dual weights with a lower and an upper bound of the minimum; the gap may exceed ``tolerance``.
-
-    Raises:
-        ValueError: if the arrays do not fit together or leave the stated ranges.
-    """
-    return maximise(Cascade(beta, eta, lam, decay), tolerance=tolerance, callback=callback, start=start)
 
 
 class Cascade(Filtered):
@@ -70,23 +39,21 @@ class Cascade(Filtered):
         eta: learning rates, positive, shape (n,).
         lam: decay of the iterate from each step to the next, positive, at most 1, shape (n,); the last is ignored.
         decay: factor of the first accumulation from each step to the next, positive, shape (n,); the last is ignored.
+
+    Raises:
+        ValueError: the arrays do not fit together or leave the stated ranges.
     """
 
     def __init__(self, beta: Array, eta: Array, lam: Array, decay: Array) -> None:
-        given = {"beta": beta, "eta": eta, "lam": lam, "decay": decay}
-        arrays = {name: np.array(a, dtype=np.float64) for name, a in given.items()}
-        shapes = {a.shape for a in arrays.values()}
-        if len(shapes) > 1 or arrays["eta"].ndim != 1 or not arrays["eta"].size:
-            raise ValueError(f"beta, eta, lam and decay must be vectors of one length, got shapes {sorted(shapes)}")
-        require_range("eta", arrays["eta"], 1e-40, 1e40)
-        require_range("beta", arrays["beta"], 1e-40, 1.0)
-        require_range("lam", arrays["lam"], 1e-40, 1.0)
-        require_range("decay", arrays["decay"], 1e-40, 1e3)
-        self.beta, self.eta, self.lam, self.decay = arrays.values()
+        self.beta, self.eta, self.lam, self.decay = vectors(beta=beta, eta=eta, lam=lam, decay=decay)
+        require_range("eta", self.eta, 1e-40, 1e40)
+        require_range("beta", self.beta, 1e-40, 1.0)
+        require_range("lam", self.lam, 1e-40, 1.0)
+        require_range("decay", self.decay, 1e-40, 1e3)
         super().__init__(
             np.stack([self.beta, self.eta, self.lam, self.decay]),
             filters=three_filter,
-            products=cascade_product,
+            products=three_product,
             states=3,
             numbers=6,
             tracked_lanes=4,

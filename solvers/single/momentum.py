@@ -30,39 +30,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.single import two_filter
+from solvers.single import two_filter, two_product
 from solvers.single.filtered import Filtered
-from solvers.single.newton import Optimum, Progress, maximise, require_range
+from solvers.single.newton import require_range, vectors
 
 Array = NDArray[np.float64]
-
-
-def solve(
-    beta: Array,
-    eta: Array,
-    lam: Array,
-    *,
-    tolerance: float,
-    callback: Progress | None = None,
-    start: Array | None = None,
-) -> Optimum:
-    """Minimise ``tr(A^T A X^-1)`` over ``diag(X) <= 1`` for ``A = S_lam diag(eta) M_beta``.
-
-    Args:
-        beta: momentum factor from each step to the next, in [0, 1], shape (n,); the last is ignored.
-        eta: learning rates, positive, shape (n,).
-        lam: decay of the iterate from each step to the next, positive, at most 1, shape (n,); the last is ignored.
-        tolerance: relative gap between the bounds at which to stop.
-        callback: called with (iteration, relative gap); an exception raised in it ends the solve.
-        start: dual weights to start from, positive, shape (n,); their scale does not matter.
-
-    Returns:
-        Dual weights with a lower and an upper bound of the minimum; the gap may exceed ``tolerance``.
-
-    Raises:
-        ValueError: if the arrays do not fit together or leave the stated ranges.
-    """
-    return maximise(Momentum(beta, eta, lam), tolerance=tolerance, callback=callback, start=start)
 
 
 class Momentum(Filtered):
@@ -72,22 +44,20 @@ class Momentum(Filtered):
         beta: momentum factor from each step to the next, in [0, 1], shape (n,); the last is ignored.
         eta: learning rates, positive, shape (n,).
         lam: decay of the iterate from each step to the next, positive, at most 1, shape (n,); the last is ignored.
+
+    Raises:
+        ValueError: the arrays do not fit together or leave the stated ranges.
     """
 
     def __init__(self, beta: Array, eta: Array, lam: Array) -> None:
-        self.beta, self.eta, self.lam = (np.array(a, dtype=np.float64) for a in (beta, eta, lam))
-        if self.eta.ndim != 1 or not self.eta.size or not self.beta.shape == self.eta.shape == self.lam.shape:
-            raise ValueError(
-                "beta, eta and lam must be vectors of one length, got shapes "
-                f"{self.beta.shape}, {self.eta.shape} and {self.lam.shape}"
-            )
+        self.beta, self.eta, self.lam = vectors(beta=beta, eta=eta, lam=lam)
         require_range("eta", self.eta, 1e-60, 1e60)
         require_range("beta", self.beta, 0.0, 1.0)
         require_range("lam", self.lam, 1e-60, 1.0)
         super().__init__(
             np.stack([self.beta, self.eta, self.lam]),
             filters=two_filter,
-            products=two_filter,
+            products=two_product,
             states=2,
             numbers=3,
             tracked_lanes=8,

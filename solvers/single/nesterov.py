@@ -40,9 +40,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.single import nesterov_filter, two_filter
+from solvers.single import nesterov_filter, two_product
 from solvers.single.filtered import Filtered
-from solvers.single.newton import Optimum, Progress, maximise, require_range
+from solvers.single.newton import require_range, vectors
 
 Array = NDArray[np.float64]
 
@@ -50,49 +50,20 @@ SMALLEST_MOMENTUM = 1e-3
 """Rounding grows with the inverse of the momentum."""
 
 
-def solve(
-    mu: float,
-    eta: Array,
-    lam: Array,
-    *,
-    tolerance: float,
-    callback: Progress | None = None,
-    start: Array | None = None,
-) -> Optimum:
-    """Minimise ``tr(A^T A X^-1)`` over ``diag(X) <= 1`` for ``A = S_lam diag(eta) (I + mu M_mu)``.
+class Nesterov(Filtered):
+    """``A = S_lam diag(eta) (I + mu M_mu)`` as `newton` and `solvers.buffered.streaming` want it.
 
     Args:
         mu: momentum factor, in [0.001, 1].  For zero use `bidiagonal`.
         eta: learning rates, positive, shape (n,), none above ``(1 + 1 / mu) lam`` times the one before.
         lam: decay of the iterate from each step to the next, positive, at most 1, shape (n,); the last is ignored.
-        tolerance: relative gap between the bounds at which to stop.
-        callback: called with (iteration, relative gap); an exception raised in it ends the solve.
-        start: dual weights to start from, positive, shape (n,); their scale does not matter.
-
-    Returns:
-        Dual weights with a lower and an upper bound of the minimum; the gap may exceed ``tolerance``.
 
     Raises:
-        ValueError: if the arrays do not fit together or leave the stated ranges.
-    """
-    return maximise(Nesterov(mu, eta, lam), tolerance=tolerance, callback=callback, start=start)
-
-
-class Nesterov(Filtered):
-    """``A = S_lam diag(eta) (I + mu M_mu)`` as `newton` and `solvers.buffered.streaming` want it.
-
-    Args:
-        mu: momentum factor, in [0.001, 1].
-        eta: learning rates, positive, shape (n,), none above ``(1 + 1 / mu) lam`` times the one before.
-        lam: decay of the iterate from each step to the next, positive, at most 1, shape (n,); the last is ignored.
+        ValueError: the arrays do not fit together or leave the stated ranges.
     """
 
     def __init__(self, mu: float, eta: Array, lam: Array) -> None:
-        self.mu, self.eta, self.lam = float(mu), np.array(eta, dtype=np.float64), np.array(lam, dtype=np.float64)
-        if self.eta.ndim != 1 or not self.eta.size or self.eta.shape != self.lam.shape:
-            raise ValueError(
-                f"eta and lam must be vectors of one length, got shapes {self.eta.shape} and {self.lam.shape}"
-            )
+        self.mu, (self.eta, self.lam) = float(mu), vectors(eta=eta, lam=lam)
         require_range("mu", np.array([self.mu]), SMALLEST_MOMENTUM, 1.0)
         require_range("eta", self.eta, 1e-60, 1e60)
         require_range("lam", self.lam, 1e-60, 1.0)
@@ -106,7 +77,7 @@ class Nesterov(Filtered):
         super().__init__(
             np.stack([np.full_like(self.eta, self.mu), self.eta, self.lam, kappa]),
             filters=nesterov_filter,
-            products=two_filter,
+            products=two_product,
             states=2,
             numbers=3,
             tracked_lanes=8,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.kernels import compiled
-from solvers.rounding import OWN, spread
+from solvers.rounding import OWN, reach, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -233,14 +233,9 @@ def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array,
             p = (filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j])
             _differentiate_posterior(p, now, tau, mu, eta, slope)
             _differentiate_forward(now, tau, mu, eta, derivative)
-            first, second = 0.0, 0.0
-            for a in range(3):
-                for b in range(3):
-                    first += slope[0, a] * filtered[i, 3 + 3 * a + b, j] * slope[0, b]
-                    second += slope[1, a] * ellipsoid[a, b] * slope[1, b]
             value, _, lost = _posterior(p, now, tau, mu, eta)
             own = OWN + 8.0 * lost
-            x_error[i] += w[j] * value * (np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0)) + own)
+            x_error[i] += w[j] * value * (reach(3, slope, filtered, i, j, ellipsoid) + own)
             spread(ellipsoid, derivative, moved)
             now = _forward(now, tau, mu, eta, lam)
 

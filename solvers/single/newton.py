@@ -170,6 +170,19 @@ def maximise(
         step += 1
 
 
+def vectors(**given: Array) -> list[Array]:
+    """Return the arrays in double precision, copied, if they are vectors of one length that is not 0.
+
+    Raises:
+        ValueError: with their names and shapes.
+    """
+    arrays = [np.array(a, dtype=np.float64) for a in given.values()]
+    shapes = [a.shape for a in arrays]
+    if len(set(shapes)) > 1 or arrays[0].ndim != 1 or not arrays[0].size:
+        raise ValueError(f"{', '.join(given)} must be vectors of one length, got shapes {', '.join(map(str, shapes))}")
+    return arrays
+
+
 def require_range(name: str, values: Array, low: float, high: float) -> None:
     """Refuse values outside [low, high], where the recurrences could leave the range of float64.
 

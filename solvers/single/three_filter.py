@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.kernels import compiled
-from solvers.rounding import OWN, STEP, record, spread
+from solvers.rounding import OWN, STEP, reach, record, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -222,12 +222,7 @@ def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array,
                 moving = _posterior(p, turned)[0]
                 slope[1, k] = moving.imag / STEP / moving.real
                 record(_forward(turned, beta, eta, lam, decay), k, derivative)
-            first, second = 0.0, 0.0
-            for a in range(6):
-                for b in range(6):
-                    first += slope[0, a] * filtered[i, 6 + 6 * a + b, j] * slope[0, b]
-                    second += slope[1, a] * ellipsoid[a, b] * slope[1, b]
-            x_error[i] += w[j] * _posterior(p, e)[0].real * (np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0)) + OWN)
+            x_error[i] += w[j] * _posterior(p, e)[0].real * (reach(6, slope, filtered, i, j, ellipsoid) + OWN)
             spread(ellipsoid, derivative, moved)
             for m, entry in enumerate(_forward(e, beta, eta, lam, decay)):
                 state[m, 0] = entry.real

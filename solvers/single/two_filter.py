@@ -1,4 +1,4 @@
-"""Kernels of `momentum`: the two filters, their rounding errors, and the Hessian product.
+"""Kernels of `momentum`: the two filters, their rounding errors, and the closed loop.
 
 Variables are named as in the formulas at the head of `momentum`.  ``steps`` holds beta, eta and lam, shape
 (3, n).  Arrays with one row per step have the poles last, for the vector units.
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.kernels import compiled
-from solvers.rounding import OWN, spread
+from solvers.rounding import OWN, reach, spread
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -200,12 +200,7 @@ def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array,
             p, e = (filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j]), (state[0], state[1], state[2])
             _differentiate_posterior(p, e, slope)
             _differentiate_forward(e, eta, derivative)
-            first, second = 0.0, 0.0
-            for a in range(3):
-                for b in range(3):
-                    first += slope[0, a] * filtered[i, 3 + 3 * a + b, j] * slope[0, b]
-                    second += slope[1, a] * ellipsoid[a, b] * slope[1, b]
-            x_error[i] += w[j] * _posterior(p, e) * (np.sqrt(max(first, 0.0)) + np.sqrt(max(second, 0.0)) + OWN)
+            x_error[i] += w[j] * _posterior(p, e) * (reach(3, slope, filtered, i, j, ellipsoid) + OWN)
             spread(ellipsoid, derivative, moved)
             state[0], state[1], state[2] = _forward(e, beta, eta, lam)
 
@@ -236,44 +231,3 @@ def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: 
             e[j] = beta * beta * seen * d[j] / delta
             rho[j] = beta / lam * gam / delta
             d[j] = lam * lam * delta * h
-
-
-@compiled
-def product_above(loops: Array, back: Index, x: Array, y: Array) -> None:
-    """``y[i] = sum over k > i``: first entry of ``Q = Phi[i] M[i+1] Phi[i]^T``, ``M[i] = Q + x[i] sigma sigma^T``."""
-    n, _, count = loops.shape
-    m11, m12, m22 = np.zeros(count), np.zeros(count), np.zeros(count)
-    for step in range(n):
-        i = back[step]
-        total = 0.0
-        for j in range(count):
-            f11, f12, f21, f22 = loops[i, 0, j], loops[i, 1, j], loops[i, 2, j], loops[i, 3, j]
-            a1, a2 = f11 * m11[j] + f12 * m12[j], f11 * m12[j] + f12 * m22[j]
-            b1, b2 = f21 * m11[j] + f22 * m12[j], f21 * m12[j] + f22 * m22[j]
-            first = a1 * f11 + a2 * f12
-            s1, s2 = loops[i, 4, j], loops[i, 5, j]
-            m11[j] = first + x[i] * s1 * s1
-            m12[j] = a1 * f21 + a2 * f22 + x[i] * s1 * s2
-            m22[j] = b1 * f21 + b2 * f22 + x[i] * s2 * s2
-            total += first
-        y[i] = total
-
-
-@compiled
-def product_below(loops: Array, x: Array, y: Array) -> None:
-    """``y[i] = sum over k <= i``: ``sigma^T N sigma``, ``N = Z[i] + x[i] e1 e1^T``, ``Z[i+1] = Phi[i]^T N Phi[i]``."""
-    n, _, count = loops.shape
-    z11, z12, z22 = np.zeros(count), np.zeros(count), np.zeros(count)
-    for i in range(n):
-        total = 0.0
-        for j in range(count):
-            s1, s2 = loops[i, 4, j], loops[i, 5, j]
-            m11, m12, m22 = z11[j] + x[i], z12[j], z22[j]
-            total += s1 * (m11 * s1 + 2.0 * m12 * s2) + m22 * s2 * s2
-            f11, f12, f21, f22 = loops[i, 0, j], loops[i, 1, j], loops[i, 2, j], loops[i, 3, j]
-            a1, a2 = f11 * m11 + f21 * m12, f11 * m12 + f21 * m22
-            b1, b2 = f12 * m11 + f22 * m12, f12 * m12 + f22 * m22
-            z11[j] = a1 * f11 + a2 * f21
-            z12[j] = a1 * f12 + a2 * f22
-            z22[j] = b1 * f12 + b2 * f22
-        y[i] = total
