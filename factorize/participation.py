@@ -18,7 +18,7 @@ from pydantic import Field
 from factorize.errors import CertificateError, InvalidParticipation
 from factorize.model import Count, Frozen
 from factorize.numbers.rounding import UNIT, square_root_up
-from factorize.numbers.wide import Wide, of_doubles, root_above
+from factorize.numbers.wide import of_doubles, root_above
 from factorize.structures.computed_toeplitz import ComputedToeplitz
 from factorize.structures.endless import EndlessMatrix
 from factorize.structures.matrix import Bound, Matrix
@@ -38,6 +38,8 @@ _PATTERNS = 16  # at a time, in Gram blocks
 _GRAM_BESIDE = 2048  # up to here Gram blocks, right to the last unit, are preferred to a structure's own sums
 _WIDE_WORK = 1 << 27  # steps of a selection that are repeated in wide numbers, to be right to the last unit
 _TWO_STAGE_BESIDE = 4096  # up to here a structure's own upper bound is compared with the two-stage one
+SMALLEST = 1e-60
+"""Sensitivities below are refused: squares of the entries they come from would underflow, and understate them."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,18 @@ class Sensitivity:
     kind: Kind
     rule: str
     participation: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Refuse what is so small that double precision cannot have bounded it.
+
+        Raises:
+            CertificateError: the value is below 1e-60, infinite or NaN.
+        """
+        if not SMALLEST <= self.value < math.inf:
+            raise CertificateError(
+                f"a sensitivity of {self.value!r} is outside [{SMALLEST:g}, 1.8e308), where squares in doubles "
+                "bound it; scale C, which changes no loss"
+            )
 
     def document(self) -> dict[str, Any]:
         """Return the contract's JSON form."""
@@ -85,10 +99,7 @@ class Single(Frozen):
         """Largest column norm: exact for every sign and dimension (mathematics, C.2)."""
         if isinstance(matrix, EndlessMatrix):
             return _limit(matrix, 1, 1, self.document())
-        squared = largest_column(matrix)
-        if squared is None:
-            squared = _above(matrix.column_norms_squared().max(), matrix.n + 16)
-        return Sensitivity(root_above(squared), "exact", "column norms", self.document())
+        return Sensitivity(root_above(largest_column(matrix)), "exact", "column norms", self.document())
 
 
 class FixedEpochs(Frozen):
@@ -127,7 +138,7 @@ class FixedEpochs(Frozen):
         """
         separation = matrix.n // self.epochs
         if matrix.bandwidth() <= separation:
-            total = best_periodic(_wide_norms(matrix), self.epochs)
+            total = best_periodic(column_norms(matrix), self.epochs)
             return Sensitivity(root_above(total), "exact", "banded: sums of column norms", self.document())
         leading = _leading_pattern(matrix, separation, self.epochs)
         if leading is not None:
@@ -182,7 +193,7 @@ class MinSep(Frozen):
             return _limit(matrix, self.min_sep, self.max_participations, self.document())
         most = self.count(matrix.n)
         if matrix.bandwidth() <= self.min_sep:
-            selected = best_separated(_wide_norms(matrix), self.min_sep, most)
+            selected = best_separated(column_norms(matrix), self.min_sep, most)
             return Sensitivity(root_above(selected), "exact", "banded: best selection of columns", self.document())
         leading = _leading_pattern(matrix, self.min_sep, most)
         if leading is not None:
@@ -238,14 +249,6 @@ def _above(value: float, roundings: int) -> Fraction:
     if not math.isfinite(value):
         raise CertificateError("the sensitivity overflows double precision; scale C down")
     return Fraction(float(value)) * (1 + Fraction(roundings, 2**52))
-
-
-def _wide_norms(matrix: Matrix) -> Wide:
-    found = column_norms(matrix)
-    if found is not None:
-        return found
-    norms = matrix.column_norms_squared()
-    return Wide(norms, np.zeros_like(norms), norms * ((matrix.n + 16) * UNIT))
 
 
 def _leading_pattern(matrix: Matrix, separation: int, most: int) -> tuple[float, Kind, str] | None:

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from factorize.errors import InvalidParticipation
+from factorize.errors import CertificateError, InvalidParticipation, InvalidStrategy
 from factorize.participation import FixedEpochs, MinSep, Single, best_selection
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.computed_toeplitz import InverseBandedToeplitz
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.matrix import Matrix
 from factorize.structures.scaled import ColumnScaled
@@ -211,3 +213,28 @@ def test_banded_matrices_are_exact_under_fixed_epochs(matrix: DenseMatrix, epoch
     true = sign_sensitivity(banded.array, fixed_epoch_patterns(banded.n, epochs))
     assert (stated.kind, stated.rule) == ("exact", "banded: sums of column norms")
     assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
+
+
+@pytest.mark.parametrize("diagonal", [1e-61, 1e-160, 5e-324])
+def test_a_strategy_too_small_for_double_precision_is_refused(diagonal: float) -> None:
+    """Its squares underflow: without a limit, 2e-160 was stated as 1.99999e-160, and 1e-162 as 0, both as exact."""
+    ones = np.ones((2, 1))
+    strategies = (
+        DenseMatrix(np.eye(2) * diagonal),
+        BufferedMatrix(np.full(2, diagonal), ones, 0 * ones, ones),
+        ToeplitzMatrix(np.array([diagonal]), 2),
+    )
+    for strategy in strategies:
+        for participation in (Single(), FixedEpochs(kind="fixed_epochs", epochs=2), MinSep(kind="min_sep", min_sep=1)):
+            with pytest.raises(CertificateError, match="scale"):
+                participation.sensitivity(strategy)
+    with pytest.raises(InvalidStrategy, match="column_scale spans"):
+        ColumnScaled(DenseMatrix(np.eye(2)), np.array([1.0, diagonal]))
+
+
+def test_a_zero_before_a_larger_coefficient_is_no_fall() -> None:
+    """C^-1 = 1 - x^2 / 2 has C = 1, 0, 1/2, 0, 1/4: what bounds it is a majorant, and is called an upper bound."""
+    strategy = InverseBandedToeplitz(np.array([1.0, 0.0, -0.5]), 5)
+    stated = MinSep(kind="min_sep", min_sep=1, max_participations=2).sensitivity(strategy)
+    assert stated.kind == "upper_bound"
+    assert stated.value**2 >= absolute_sensitivity(strategy.dense(), min_sep_patterns(5, 1, 2)) ** 2

@@ -164,14 +164,30 @@ def test_rotating_buffers_stay_enclosed() -> None:
     assert (found.error < 2.0**-70 * found.high).all()
 
 
-def test_buffers_that_grow_fall_back_to_the_plain_bound() -> None:
+def test_buffers_that_grow_are_enclosed_by_their_entries_or_refused() -> None:
     n = 2000
     ones = np.ones((n, 1))
     growing = BufferedMatrix(np.ones(n), np.full((n, 1), 1.2), ones, ones)
-    assert column_norms(growing) is None
+    with pytest.raises(CertificateError, match="not enclosed in double precision"):
+        column_norms(growing)
     small = BufferedMatrix(np.ones(300), np.full((300, 1), 1.5), ones[:300], ones[:300])
-    plain = float(small.column_norms_squared().max())
-    assert Single().sensitivity(small).value >= plain**0.5
+    exact = 1 + sum(Fraction(3, 2) ** (2 * t) for t in range(1, 300))
+    assert 0 <= Fraction(Single().sensitivity(small).value) ** 2 / exact - 1 < 2.0**-50
+
+
+@pytest.mark.parametrize("growth", [2.0**70, 3.0e30, 1e60])
+def test_buffers_that_cancel_and_grow_are_never_understated(growth: float) -> None:
+    """Two buffers with one decay and nearly opposite inputs: in plain doubles what is left of them is nothing."""
+    inputs = np.array([[1.0, -1.0 + 2.0**-40]] * 3)
+    matrix = BufferedMatrix(np.ones(3), np.full((3, 2), growth), inputs, np.ones((3, 2)))
+    entry = Fraction(growth) * Fraction(2.0**-40)
+    exact = 1 + entry**2 + (entry * Fraction(growth)) ** 2
+    try:
+        stated = Single().sensitivity(matrix)
+    except CertificateError:
+        return
+    assert stated.kind == "exact"
+    assert 0 <= Fraction(stated.value) ** 2 / exact - 1 < 2.0**-35
 
 
 def test_selections_and_patterns() -> None:

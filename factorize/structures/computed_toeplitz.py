@@ -94,8 +94,8 @@ class InverseBandedToeplitz(ComputedToeplitz):
 
     @staticmethod
     def _kept(column: Wide) -> int:
-        faded = np.flatnonzero(column.high < _FADED)
-        return int(faded[0]) if len(faded) else len(column.high)
+        """Count up to the last coefficient that has not faded: a zero before a larger one is a rise, not the end."""
+        return int(np.flatnonzero(column.high >= _FADED)[-1]) + 1
 
     def leading_pattern(self, separation: int, most: int) -> Fraction:
         """Of the coefficients while they fall, then of the largest that is still to come (KL24, Theorem 2)."""

@@ -8,13 +8,19 @@ from factorize.errors import InvalidStrategy
 from factorize.structures.matrix import Matrix
 from factorize.workloads.state_space import StateSpace, scaling
 
+LARGEST_SCALE = 1e60
+"""Of a column, up or down: beyond, norms of inner columns that underflow would be scaled to numbers that matter."""
+
 
 class ColumnScaled(Matrix):
     """Another matrix with its columns scaled: C diag(scale).
 
     Args:
         inner: the matrix.
-        scale: shape (n,), positive.
+        scale: shape (n,), in [1e-60, 1e60].
+
+    Raises:
+        InvalidStrategy: otherwise.
     """
 
     structure = "scaled"
@@ -23,6 +29,11 @@ class ColumnScaled(Matrix):
         scale = np.array(scale, dtype=np.float64)
         if scale.shape != (inner.n,) or not np.isfinite(scale).all() or (scale <= 0).any():
             raise InvalidStrategy(f"column_scale needs {inner.n} positive finite entries; got shape {scale.shape}")
+        if scale.min() < 1 / LARGEST_SCALE or scale.max() > LARGEST_SCALE:
+            raise InvalidStrategy(
+                f"column_scale spans [{scale.min():g}, {scale.max():g}], outside [{1 / LARGEST_SCALE:g}, "
+                f"{LARGEST_SCALE:g}]; what underflows inside would count again outside: scale the inner matrix"
+            )
         scale.setflags(write=False)
         self.inner = inner
         self.scale = scale

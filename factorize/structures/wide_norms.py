@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from factorize.errors import CertificateError
 from factorize.numbers.wide import (
     Wide,
     largest,
@@ -25,19 +26,24 @@ from factorize.structures.scaled import ColumnScaled
 from factorize.workloads.base import toeplitz_rows
 
 _FEW = 64  # columns that are summed one by one; more go all together
+_ENTRIES = 4096  # up to here C is enclosed entry by entry where its recurrence does not enclose column norms
+_UNIT_IN_LAST_PLACE, _TIGHT = 2.0**-54, 2.0**-40  # errors relative to the largest norm: unseen, and accepted
 _COLUMNS = 1 << 14  # at a time: the intermediate arrays stay in the cache
 
 
-def column_norms(matrix: Matrix) -> Wide | None:
-    """Return the squared norm of each column, shape (n,), or None for a structure without a rule of its own here."""
-    rule = _NORMS.get(matrix.structure)
-    return None if rule is None else rule(matrix)
+def column_norms(matrix: Matrix) -> Wide:
+    """Return the squared norm of each column, shape (n,).
+
+    Raises:
+        CertificateError: double precision does not enclose them.
+    """
+    return _NORMS[matrix.structure](matrix)
 
 
-def largest_column(matrix: Matrix) -> Fraction | None:
-    """Return the squared norm of the largest column from above, or None as `column_norms`."""
+def largest_column(matrix: Matrix) -> Fraction:
+    """Return the squared norm of the largest column from above; it raises as `column_norms`."""
     column = matrix.coefficients()
-    if column is not None and matrix.structure in _NORMS:
+    if column is not None:
         return sum_above(squares(column))
     if matrix.structure == "dense":
         return _largest_dense(matrix)
@@ -45,8 +51,7 @@ def largest_column(matrix: Matrix) -> Fraction | None:
         wide = matrix.wide_column()
         parts = (wide.take(slice(at, at + _COLUMNS)) for at in range(0, matrix.n, _COLUMNS))
         return sum((sum_above(part.times(part)) for part in parts), Fraction(0))
-    norms = column_norms(matrix)
-    return None if norms is None else largest(norms)
+    return largest(column_norms(matrix))
 
 
 def _largest_dense(matrix: Matrix) -> Fraction:
@@ -106,25 +111,50 @@ def _banded(matrix: Any) -> Wide:
     return Wide(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
 
 
-def _buffered(matrix: Any) -> Wide | None:
+def _buffered(matrix: Any) -> Wide:
+    """By the recurrence; where that loses much (transitions that grow), from the enclosed entries one by one."""
     from factorize.structures.wide_recurrences import column_norms as recurrence
 
     diagonal, transition, inputs, outputs = matrix.arrays
     high, low, error = np.empty(matrix.n), np.empty(matrix.n), np.empty(matrix.n)
     enclosed = recurrence(diagonal, transition, inputs, outputs, high, low, error)
-    return Wide(high, low, error) if enclosed else None
+    found = [Wide(high, low, error)] if enclosed else []
+    if matrix.n <= _ENTRIES and not any(_loose(norms) < _UNIT_IN_LAST_PLACE for norms in found):
+        found.append(_by_entries(matrix))
+    best = min(found, key=_loose, default=None)
+    if best is None or not _loose(best) <= _TIGHT:
+        raise CertificateError(
+            f"the column norms of this {matrix.structure} matrix are not enclosed in double precision: its transitions "
+            f"grow too much, or its states cancel, for n={matrix.n} (entries are enclosed up to n={_ENTRIES}); scale "
+            "its states, or store the matrix as a dense one"
+        )
+    return best
+
+
+def _by_entries(matrix: Matrix) -> Wide:
+    total, found = of_doubles(np.zeros(matrix.n)), entries(matrix)
+    for i in range(matrix.n):
+        row = found.take(np.array(i))
+        total = total.plus(row.times(row))
+    return total
+
+
+def _loose(norms: Wide) -> float:
+    """Return how well the largest one is known, relative to it; infinity where it is not."""
+    highest = float(norms.high.max())
+    share = float(norms.error.max()) / highest if 0 < highest < np.inf else np.inf
+    return share if share >= 0 else np.inf
 
 
 def _redrawn(matrix: Any) -> Wide:
     return wide_redrawn.column_norms(matrix.parts)
 
 
-def _scaled(matrix: Any) -> Wide | None:
-    inner = column_norms(matrix.inner)
-    return None if inner is None else inner.times(squares(matrix.scale))
+def _scaled(matrix: Any) -> Wide:
+    return column_norms(matrix.inner).times(squares(matrix.scale))
 
 
-_NORMS: dict[str, Callable[[Any], Wide | None]] = {
+_NORMS: dict[str, Callable[[Any], Wide]] = {
     "dense": _dense,
     "toeplitz": _toeplitz,
     "banded_toeplitz": _toeplitz,

@@ -58,8 +58,8 @@ def gram_sizes(columns: Wide) -> Wide:
     rest = cross + cross.T + lower.T @ lower
     sign = np.where(exact + rest < 0, -1.0, 1.0)
     tails = magnitude.T @ np.abs(lower)
-    # The roundings of three products and of their sum; |lower| <= |columns|, entry by entry.
-    error = 4 * (n + 8) * 2.0**-52 * (tails + tails.T)
+    # The roundings of three products and of their sum; |lower| <= |columns|, entry by entry. Products underflow too.
+    error = 4 * (n + 8) * 2.0**-52 * (tails + tails.T) + n * 2.0**-1000
     if columns.error.any():
         error = error + around(magnitude + np.abs(columns.low), columns.error)
     return Wide(exact * sign, rest * sign, error)

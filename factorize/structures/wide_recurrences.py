@@ -178,7 +178,6 @@ def column_norms(diagonal, transition, inputs, outputs, high, low, error):
     for j in range(n - 1, -1, -1):
         feed, out = inputs[j].copy().reshape(m), outputs[j].copy().reshape(m)
         h, rest = multiply(diagonal[j], 0.0, diagonal[j], 0.0)
-        square = h
         size, slack, slack_size = h, 0.0, 0.0
         for a in range(m):
             for b in range(m):
@@ -190,8 +189,8 @@ def column_norms(diagonal, transition, inputs, outputs, high, low, error):
                 slack_size += abs(feed[a] * bound[a, b] * feed[b])
         high[j], low[j] = h, rest
         error[j] = 2.0 * (abs(slack) + (m * m + 8) * 2.0**-52 * slack_size)
-        if size != square:  # the square of the diagonal alone has no error
-            error[j] += (m * m + 8) * 2.0**-97 * size
+        if j < n - 1 and feed.any():  # the square of the diagonal alone has no error
+            error[j] += (m * m + 8) * 2.0**-97 * size + 1e-290
         largest, spread, widest = 0.0, 0.0, 0.0
         for a in range(m):
             for b in range(m):
