@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, row_digest
+from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, WRITTEN, row_digest
 from safetensors.numpy import load_file
 
 from factorize import load
@@ -38,7 +38,7 @@ def test_the_folder_is_what_it_is_expected_to_be_and_small() -> None:
         names = {path.stem for path in folder.glob("*.safetensors")}
         assert names == set(json.loads((folder / EXPECTED).read_text()))
         assert sum(path.stat().st_size for path in folder.iterdir()) < LARGEST
-    assert {path.stem for path in FILES} >= {*SPECS, *EXPANDED, *NARROW}
+    assert {path.stem for path in FILES} >= {*SPECS, *WRITTEN, *EXPANDED, *NARROW}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")

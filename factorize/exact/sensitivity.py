@@ -112,8 +112,7 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
 def _fits(strategy: Strategy, form: Allowed) -> bool:
     """Whether Gram entries are affordable: all of them, or those of the patterns of a stored matrix."""
     n = strategy.n
-    stored = strategy.buffers is None and strategy.decays is None
-    return n <= LARGEST_WHOLE or (form.periodic and stored and n * n * form.most <= 1 << 30)
+    return n <= LARGEST_WHOLE or (form.periodic and not strategy.computed and n * n * form.most <= 1 << 30)
 
 
 def _bracket(numbers: Numbers, units: int, rule: str, pattern: tuple[int, ...], *, terms: int = 1) -> Bracket:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact import buffers, geometric, renewal
+from factorize.exact import buffers, geometric, redrawn, renewal
 from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split, squares
 
 LARGEST_WHOLE = 2048
@@ -16,7 +16,9 @@ _COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs sta
 
 
 class Strategy:
-    """C as exact numbers: an array, a first column, decays and scales, bands, or buffers; and a factor for each column.
+    """C as exact numbers: an array, a first column, decays and scales, bands, buffers, or what its inverse does.
+
+    Beside these there may be a factor for each column.
 
     Args:
         parts: tensors by suffix, as the file format lists them for the structure.
@@ -35,6 +37,7 @@ class Strategy:
         self.column: np.ndarray | None = None
         self.bands: np.ndarray | None = None
         self.buffers: buffers.Buffers | None = None
+        self.inverse: redrawn.Redrawn | None = None
         self.decays: geometric.Decays | renewal.Renewal | None = None
         parts = dict(parts)
         if not all(np.isfinite(part).all() for part in parts.values()):
@@ -67,6 +70,8 @@ class Strategy:
                 raise CorruptObject(f"bands of a matrix with n={n} cannot have shape {self.bands.shape}")
         elif structure in ("buffered", "state_space"):
             self.buffers = buffers.read(parts, n)
+        elif structure == "redrawn":
+            self.inverse = redrawn.read(parts, n)
         elif structure == "blt":
             self.decays = geometric.read(parts)
         elif structure == "inverse_banded_toeplitz":
@@ -92,6 +97,8 @@ class Strategy:
                 raise InvalidStrategy("bands[d, j] is not 0 where j + d >= n")
         elif self.decays is not None:
             diagonal = np.ones(1)
+        elif self.inverse is not None:
+            diagonal = self.inverse.direct[0]
         else:
             assert self.buffers is not None
             diagonal = self.buffers.diagonal
@@ -126,13 +133,20 @@ class Strategy:
 
     @cached_property
     def signed(self) -> bool:
-        """Whether an entry is negative (or may be: buffers are not multiplied out for this)."""
+        """Whether an entry is negative (or may be: buffers and inverses are not multiplied out for this)."""
+        if self.inverse is not None:
+            return True
         if self.buffers is not None:
             return not self.buffers.nonnegative
         if self.decays is not None:
             return not self.decays.nonnegative
         stored = next(part for part in (self.array, self.column, self.bands) if part is not None)
         return bool((stored < 0).any())
+
+    @property
+    def computed(self) -> bool:
+        """Whether the entries of C are computed from what is stored."""
+        return self.buffers is not None or self.decays is not None or self.inverse is not None
 
     @cached_property
     def bandwidth(self) -> int:
@@ -155,6 +169,8 @@ class Strategy:
             norms = _prefix_norms(self.series)
         elif self.buffers is not None:
             norms = buffers.column_norms(self.buffers)
+        elif self.inverse is not None:
+            norms = squares(self.whole)
         else:
             norms = _norms(self.array if self.array is not None else self.bands)
         return norms if self.factors is None else norms.scaled(self._products(np.arange(self.n), pairs=False)[1])
@@ -170,7 +186,7 @@ class Strategy:
         """Return some columns without their factors, shape (n, len(indices))."""
         if self.array is not None:
             return limbs(self.array[:, indices])
-        if self.buffers is not None or self.decays is not None:
+        if self.computed:
             return self.whole.take(slice(None), indices)
         out = np.zeros((self.n, len(indices)))
         for place, j in enumerate(indices):
@@ -190,6 +206,8 @@ class Strategy:
             raise TooLarge(f"the exact check of whole matrices is limited to n={LARGEST_WHOLE}; got n={self.n}")
         if self.buffers is not None:
             return split(buffers.entries(self.buffers))
+        if self.inverse is not None:
+            return split(redrawn.entries(self.inverse))
         if self.decays is not None:
             return split(_toeplitz_entries(self.decays.series(self.n)))
         return self.columns(np.arange(self.n))

@@ -1,0 +1,185 @@
+"""The exact checker on strategies with redraws: against fractions, and against what is wrong on purpose."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import redrawn_cases as cases
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.exact import check_factor_file, redrawn, residual
+from factorize.exact.sensitivity import squared_sensitivity
+from factorize.exact.strategy import Strategy
+from factorize.exact.workload import workload_numbers
+from factorize.factorization import Factorization
+from factorize.participation import FixedEpochs
+from factorize.solution import Outcome, Solution
+from factorize.spec import parse_spec
+from factorize.structures.redrawn import RedrawnMatrix
+
+N = 24
+EPOCHS = {"kind": "fixed_epochs", "epochs": 4}
+SHAPES = st.tuples(st.integers(1, 12), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**31))
+
+
+def strategy(matrix: RedrawnMatrix) -> Strategy:
+    return Strategy("redrawn", matrix.tensors(), matrix.n)
+
+
+@given(SHAPES, st.data())
+def test_entries_are_enclosed(shape, data):
+    n, buffers, redraws, seed = shape
+    matrix = cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
+    exact = cases.strategy(cases.inverse(matrix))
+    found = redrawn.entries(redrawn.read(matrix.tensors(), n))
+    unit = Fraction(2) ** found.exponent
+    assert (abs(exact - found.values * unit) <= found.radius * unit).all()
+
+
+def test_numbers_of_very_different_sizes_are_enclosed():
+    given = cases.likely(12, buffers=2)
+    decay, output, inputs = given.decay.copy(), given.output.copy(), given.input.copy()
+    decay[:, 0], output[3], inputs[0, 5] = 2.0**-300, 2.0**60, 2.0**-1074
+    matrix = RedrawnMatrix(decay, output, inputs, given.direct * 2.0**40, given.lag)
+    exact = cases.strategy(cases.inverse(matrix))
+    found = redrawn.entries(redrawn.read(matrix.tensors(), 12))
+    unit = Fraction(2) ** found.exponent
+    assert (abs(exact - found.values * unit) <= found.radius * unit).all()
+    assert found.radius * unit < Fraction(1, 10**50)
+
+
+class TestSensitivity:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_single_and_fixed_epochs(self, seed):
+        matrix = cases.likely(N, seed=seed)
+        c = cases.strategy(cases.inverse(matrix))
+        found = squared_sensitivity(strategy(matrix), {"kind": "single"})
+        assert found.exact and found.lower <= (c**2).sum(axis=0).max() <= found.upper
+        found = squared_sensitivity(strategy(matrix), EPOCHS)
+        assert found.lower <= max(abs(c[:, j::6].T @ c[:, j::6]).sum() for j in range(6)) <= found.upper
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_the_lower_end_is_attained_by_the_pattern(self, seed):
+        matrix = cases.wild(N, 2, 2, 6, seed)
+        c = cases.strategy(cases.inverse(matrix))
+        for participation in (EPOCHS, {"kind": "min_sep", "min_sep": 5, "max_participations": 3}):
+            found = squared_sensitivity(strategy(matrix), participation)
+            total = sum(sign * c[:, step] for step, sign in zip(found.pattern, found.signs, strict=True))
+            near = float((total**2).sum())
+            assert float(found.lower) == pytest.approx(near, rel=1e-12) and near <= float(found.upper) * (1 + 1e-12)
+
+    def test_it_agrees_with_the_certificate_to_the_last_unit(self):
+        for seed in range(5):
+            matrix = cases.likely(120, seed=seed, redraws=3)
+            stated = FixedEpochs(**EPOCHS).sensitivity(matrix).value
+            upper = squared_sensitivity(strategy(matrix), EPOCHS).upper
+            assert Fraction(np.nextafter(stated, 0)) ** 2 < upper <= Fraction(stated) ** 2
+
+
+@pytest.mark.parametrize("kind", ["mean", "max"])
+def test_losses_enclose_those_of_fractions(kind):
+    matrix = cases.likely(N)
+    decoder = np.tril(np.ones((N, N), dtype=int)).astype(object) @ cases.inverse(matrix)
+    rows = (decoder**2).sum(axis=1)
+    workload: Any = workload_numbers({"kind": "prefix", "n": N}, {})
+    found = residual.losses(strategy(matrix), workload, {"kind": kind}, None)
+    expected = {"mean": Fraction(rows.sum(), N), "max": rows.max()}[kind]
+    assert found.objective[0] <= expected <= found.objective[1] < expected * (1 + 1e-9)
+    assert found.total[0] <= rows.sum() <= found.total[1]
+    assert found.residual < 1e-14
+
+
+class TestFiles:
+    @staticmethod
+    def file(tmp_path, change=None) -> bytes:
+        spec = parse_spec(
+            {
+                "workload": {"kind": "prefix", "n": N},
+                "participation": EPOCHS,
+                "mechanism": {"kind": "buffered_linear", "buffers": 3},
+            }
+        )
+        solution = Solution(cases.likely(N), Outcome.ITERATION_LIMIT, 1)
+        made = Factorization.from_solution(spec, solution, solver={"mechanism": "buffered_linear"})
+        if change is not None:
+            from factorize.manifest import manifest_digest
+
+            stated = made.manifest["certificate"]["sensitivity"]
+            stated["value"] = float(change(stated["value"]))
+            stated["hex"] = stated["value"].hex()
+            made.manifest["digest"] = manifest_digest(made.manifest)
+        made.with_matrices(["C_inv", "B"]).save(tmp_path / "f.safetensors")
+        return (tmp_path / "f.safetensors").read_bytes()
+
+    def test_every_claim_of_a_file_holds(self, tmp_path):
+        report = check_factor_file(self.file(tmp_path))
+        assert report.supported, report.failed
+        assert report.sensitivity["overstated_ulps"] == 0
+        assert any("exact" in sentence for sentence in report.checked)
+
+    def test_one_unit_less_is_caught(self, tmp_path):
+        report = check_factor_file(self.file(tmp_path, lambda value: np.nextafter(value, 0)))
+        assert not report.supported and "sensitivity" in report.failed[0]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"decay": np.zeros((N, 2))},
+            {"decay": np.zeros(N)},
+            {"output": np.zeros((N - 1, 3))},
+            {"input": np.zeros((2, N, 3))},
+            {"direct": np.ones((1, N)), "input": np.zeros((1, N, 3))},
+            {"direct": np.ones((3, N + 1))},
+            {"lag": np.array([0.0])},
+            {"lag": np.array([1.5])},
+            {"lag": np.array([N + 1.0])},
+            {"lag": np.array([6.0, 6.0])},
+        ],
+    )
+    def test_tensors_that_do_not_fit(self, change):
+        with pytest.raises(CorruptObject, match="redraws"):
+            Strategy("redrawn", cases.likely(N).tensors() | change, N)
+
+    @pytest.mark.parametrize("name", ["decay", "output", "input", "direct", "lag"])
+    def test_a_tensor_that_is_missing(self, name):
+        parts = cases.likely(N).tensors()
+        del parts[name]
+        with pytest.raises(CorruptObject, match=name):
+            Strategy("redrawn", parts, N)
+
+    @pytest.mark.parametrize("name", ["input", "direct"])
+    def test_a_draw_before_the_first(self, name):
+        parts = cases.likely(N).tensors()
+        parts[name] = parts[name].copy()
+        parts[name][2, 11] = 1e-300
+        with pytest.raises(InvalidStrategy, match="before step 12"):
+            Strategy("redrawn", parts, N)
+
+    @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+    def test_a_diagonal_that_is_none(self, bad):
+        parts = cases.likely(N).tensors()
+        parts["direct"] = parts["direct"].copy()
+        parts["direct"][0, 3] = bad
+        with pytest.raises(InvalidStrategy):
+            Strategy("redrawn", parts, N)
+
+    def test_an_inverse_that_is_not_enclosed(self):
+        """x_i = y_i + 2^60 (y_0 + ... + y_{i-1}): entries of C grow by 2^60 a step, beyond all places."""
+        ones, inputs, direct = np.ones((8, 1)), np.zeros((2, 8, 1)), np.zeros((2, 8))
+        inputs[0], direct[0] = 1, 1
+        matrix = RedrawnMatrix(ones, ones * 2.0**60, inputs, direct, 4)
+        with pytest.raises(TooLarge, match="ill-conditioned"):
+            squared_sensitivity(strategy(matrix), EPOCHS)
+
+    def test_a_length_above_the_limit(self):
+        n = redrawn.LARGEST + 8
+        matrix = cases.likely(n, buffers=1, redraws=1)
+        with pytest.raises(TooLarge, match=f"n={redrawn.LARGEST}"):
+            squared_sensitivity(strategy(matrix), EPOCHS)
