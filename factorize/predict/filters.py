@@ -69,6 +69,28 @@ class PrivateNoise(Question):
         return self.clip_norm**2 / (2 * self.rho)
 
 
+class Regression(PrivateNoise):
+    """Linear regression in the long run.
+
+    Attributes:
+        eigenvalues: l_j > 0 of H.
+        noise: the filter; `optimal` is the best one for Gaussian inputs.
+    """
+
+    eigenvalues: Eigenvalues
+    noise: Filter = Independent()
+
+    def product(self, weights: Sequence[float] | None = None) -> float:
+        """Return `noise_product` of this filter."""
+        return noise_product(self.noise, self.eigenvalues, self.learning_rate, weights)
+
+    def averaged(self, product: float) -> tuple[float, float]:
+        """Return what noise and labels cost where inputs' outer products are replaced by their mean H, exactly."""
+        eta, sgd = self.learning_rate, self.label_noise**2
+        privacy = eta**2 * self.scale * product / 2
+        return privacy, sum(eta * x * sgd / (2 - eta * x) for x in self.eigenvalues) / 2
+
+
 def noise_product(
     noise: Independent | Nu | DampedAntiPgd | Optimal,
     eigenvalues: Sequence[float],

@@ -14,22 +14,14 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from factorize.predict.filters import NOT_PRIVATE, STATIONARY, Eigenvalues, Filter, Independent, PrivateNoise
-from factorize.predict.filters import noise_product as product
+from factorize.predict.filters import NOT_PRIVATE, STATIONARY, Regression
 from factorize.predict.prediction import NO_CLIPPING, Basis, Inverse, Prediction, Relation, require
 
 
-class GaussianRegression(PrivateNoise):
-    """Stationary suboptimality of Noisy-FTRL for linear regression, inputs N(0, H), one example per step.
-
-    Attributes:
-        eigenvalues: l_j > 0 of H.
-        noise: the filter; `optimal` is the best one for Gaussian inputs.
-    """
+class GaussianRegression(Regression):
+    """Stationary suboptimality of Noisy-FTRL for linear regression, inputs N(0, H), one example per step."""
 
     kind: Literal["gaussian_regression"]
-    eigenvalues: Eigenvalues
-    noise: Filter = Independent()
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
         """Return F = E F(theta) - F(theta*) in the limit; terms say what replacing x x^T by H would give."""
@@ -37,12 +29,8 @@ class GaussianRegression(PrivateNoise):
         spread = self._spread()
         shares = [(1 - x / 2) / (1 - x) for x in (eta * value for value in self.eigenvalues)]
         weights = [share * value for share, value in zip(shares, self.eigenvalues, strict=True)]
-        half = eta**2 * self.scale / 2
-        privacy = half * product(self.noise, self.eigenvalues, eta, weights) / (1 - spread)
-        sgd = self.label_noise**2
-        averaged = half * product(self.noise, self.eigenvalues, eta)
-        averaged += sum(eta * x * sgd / (2 - eta * x) for x in self.eigenvalues) / 2
-        sampling = spread * sgd / 2 / (1 - spread)
+        privacy = eta**2 * self.scale / 2 * self.product(weights) / (1 - spread)
+        sampling = spread * self.label_noise**2 / 2 / (1 - spread)
         return Prediction(
             quantity="stationary E F(theta) - F(theta*), Gaussian inputs",
             relation=Relation.EQUAL,
@@ -51,7 +39,7 @@ class GaussianRegression(PrivateNoise):
             terms={
                 "privacy": privacy,
                 "sampling": sampling,
-                "inputs_averaged": averaged,
+                "inputs_averaged": sum(self.averaged(self.product())),
                 "spread": spread,
                 "effective_dimension": math.fsum(self.eigenvalues) / max(self.eigenvalues),
             },

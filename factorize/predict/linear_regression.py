@@ -17,11 +17,11 @@ from factorize.predict.filters import (
     NOT_PRIVATE,
     STATIONARY,
     Eigenvalues,
-    Filter,
     Independent,
     Nu,
     Optimal,
     PrivateNoise,
+    Regression,
     noise_product,
 )
 from factorize.predict.prediction import NO_CLIPPING, Basis, Inverse, Prediction, Question, Relation, require
@@ -61,19 +61,15 @@ class MeanEstimation(PrivateNoise):
         )
 
 
-class LinearRegression(PrivateNoise):
+class LinearRegression(Regression):
     """C24, theorems C.15 and C.18: stationary suboptimality of linear regression with Gaussian inputs.
 
     Attributes:
-        eigenvalues: l_j > 0 of H.
-        noise: the filter.
         fourth_moment: R^2 with E |x|^2 x x^T <= R^2 H; 3 Tr H by default, enough for Gaussian inputs.
         kurtosis: C_k of the assumption, 3 for Gaussian inputs.
     """
 
     kind: Literal["linear_regression"]
-    eigenvalues: Eigenvalues
-    noise: Filter = Independent()
     fourth_moment: Positive | None = None
     kurtosis: Positive = 3.0
 
@@ -91,11 +87,10 @@ class LinearRegression(PrivateNoise):
             f"use a learning_rate below {1 / self.radius:.6g}",
             field="/learning_rate",
         )
-        product = noise_product(self.noise, self.eigenvalues, eta)
         optimum = noise_product(Optimal(kind="optimal"), self.eigenvalues, eta)
         sgd = self.label_noise**2
-        privacy = eta**2 * self.scale * product / 2
-        sampling = sum(eta * x * sgd / (2 - eta * x) for x in self.eigenvalues) / 2
+        product = self.product()
+        privacy, sampling = self.averaged(product)
         x = math.sqrt(eta * self.radius)
         ratio = (x / (1 - x)) ** 2
         upper = (1 + ratio) * eta * self.radius * sgd + (1 + ratio * self.kurtosis) * 2 * eta**2 * self.scale * product

@@ -1,61 +1,37 @@
 """What gradient descent with correlated noise does on a quadratic: exact second moments, step by step.
 
-f(x) = sum_j l_j (x_j - x*_j)^2 / 2, SGD with momentum and gradients that are not clipped. Each coordinate's distance to
-the optimum is a linear function of the rows of Z, whose coefficients follow the same recursion as the iterates, so
-E x_t^2 = (deterministic part)^2 + sigma^2 |coefficients|^2. This ranks mechanisms better than any bound.
+f(x) = sum_j l_j (x_j - x*_j)^2 / 2, SGD with momentum and gradients that are not clipped. This ranks mechanisms better
+than any bound.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from factorize.errors import InvalidParameter
-from factorize.model import Fraction, NonNegative, Positive, Real
+from factorize.model import Fraction
+from factorize.predict.moments import ExactRun, shown_steps
 from factorize.predict.prediction import (
     NO_CLIPPING,
     Basis,
     Inverse,
     Prediction,
-    Question,
     Relation,
     require,
     rows_wanted,
 )
-from factorize.predict.rows import inverse_blocks
-
-_TOEPLITZ = ("toeplitz", "banded_toeplitz", "blt")
-
-SHOWN = 257
-"""Steps in the series of an answer; more are thinned evenly."""
 
 
-def shown_steps(count: int) -> np.ndarray:
-    """Return the steps of a path of `count` that an answer lists: evenly spaced, first and last among them."""
-    return np.unique(np.linspace(0, count - 1, min(SHOWN, count)).round().astype(int))
-
-
-class Quadratic(Question):
+class Quadratic(ExactRun):
     """The exact loss of a run on a quadratic, with the noise of a factorization.
 
     Attributes:
-        eigenvalues: l_j of the Hessian, one per coordinate.
-        learning_rate: gamma.
         momentum: of heavy ball.
-        sigma: standard deviation per entry of Z.
-        initial: x_0 - x*, one per coordinate or one for all.
     """
 
-    about_factorization: ClassVar[bool] = True
-
     kind: Literal["quadratic"]
-    eigenvalues: Annotated[list[NonNegative], Field(min_length=1, max_length=4096)]
-    learning_rate: Positive
     momentum: Fraction = 0.0
-    sigma: NonNegative
-    initial: Annotated[list[Real], Field(min_length=1)] = [1.0]
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
         """Return E f(x_n) - f*, with averages and the whole path beside it."""
@@ -92,49 +68,5 @@ class Quadratic(Question):
         )
 
     def second_moments(self, inverse: Inverse) -> tuple[np.ndarray, np.ndarray]:
-        """Return (deterministic, noise) parts of E (x_t - x*)^2, each of shape (n + 1, coordinates).
-
-        Raises:
-            InvalidParameter: `initial` has neither one entry nor one per eigenvalue.
-        """
-        count = len(self.eigenvalues)
-        if len(self.initial) not in (1, count):
-            raise InvalidParameter(
-                f"initial has {len(self.initial)} entries; give one, or one for each of the {count} eigenvalues",
-                field="/initial",
-            )
-        n = inverse.shape("C_inv")[0]
-        signal = self._path(np.broadcast_to(np.array(self.initial), (count,)), n)
-        toeplitz = getattr(getattr(inverse, "strategy", None), "structure", "") in _TOEPLITZ
-        noise = self._filtered(inverse, n) if toeplitz else self._swept(inverse, n)
-        return signal**2, self.sigma**2 * noise
-
-    def _path(self, start: np.ndarray, n: int) -> np.ndarray:
-        """Return the noise-free distances, shape (n + 1, coordinates)."""
-        path = np.empty((n + 1, len(start)))
-        path[0] = start
-        velocity = np.zeros_like(start)
-        eigenvalues = np.array(self.eigenvalues)
-        for t in range(n):
-            velocity = self.momentum * velocity + eigenvalues * path[t]
-            path[t + 1] = path[t] - self.learning_rate * velocity
-        return path
-
-    def _swept(self, inverse: Inverse, n: int) -> np.ndarray:
-        """Squared norms of the coefficients on Z, O(n^2) per coordinate."""
-        from factorize.predict.sweeps import swept
-
-        return swept(inverse_blocks(inverse), n, np.array(self.eigenvalues), self.learning_rate, self.momentum)
-
-    def _filtered(self, inverse: Inverse, n: int) -> np.ndarray:
-        """The same for a Toeplitz C^-1: one filter per coordinate, O(n)."""
-        from scipy.signal import lfilter
-
-        coefficients = inverse.rows("C_inv", n - 1, n)[0, ::-1]
-        squares = np.zeros((n + 1, len(self.eigenvalues)))
-        for j, eigenvalue in enumerate(self.eigenvalues):
-            step = self.learning_rate * eigenvalue
-            recursion = [1.0, step - 1 - self.momentum, self.momentum]
-            response = lfilter([self.learning_rate], recursion, coefficients)
-            squares[1:, j] = np.cumsum(response**2)
-        return squares
+        """Return `moments` with this question's momentum."""
+        return self.moments(inverse, self.momentum)

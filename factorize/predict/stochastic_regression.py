@@ -9,46 +9,36 @@ adds, and the moments themselves feel the fourth moment of x:
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from factorize.model import Count, NonNegative, Positive, Real
+from factorize.model import Count, NonNegative
+from factorize.predict.moments import ExactRun, shown_steps
 from factorize.predict.prediction import (
     NO_CLIPPING,
     Basis,
     Inverse,
     Prediction,
-    Question,
     Relation,
     require,
     rows_wanted,
 )
-from factorize.predict.quadratic import Quadratic, shown_steps
 
 
-class StochasticRegression(Question):
+class StochasticRegression(ExactRun):
     """The exact expected loss of SGD on fresh Gaussian examples, linear regression, with the noise of a factorization.
 
+    The Hessian is the inputs' covariance H, and noise is added to the mean gradient of a batch; there is no momentum.
+
     Attributes:
-        eigenvalues: l_j of the inputs' covariance H, one per coordinate.
-        learning_rate: eta, without momentum.
         batch_size: examples whose mean gradient makes a step.
-        sigma: standard deviation per entry of Z, of noise added to the mean gradient.
         label_noise: standard deviation of the labels around the best prediction.
-        initial: theta_0 - theta*, one per coordinate or one for all.
     """
 
-    about_factorization: ClassVar[bool] = True
-
     kind: Literal["stochastic_regression"]
-    eigenvalues: Annotated[list[NonNegative], Field(min_length=1, max_length=4096)]
-    learning_rate: Positive
     batch_size: Count = 1
-    sigma: NonNegative
     label_noise: NonNegative = 0.0
-    initial: Annotated[list[Real], Field(min_length=1)] = [1.0]
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
         """Return E F(theta_n) - F(theta*), its parts, and the whole path beside what exact gradients would give."""
@@ -77,8 +67,7 @@ class StochasticRegression(Question):
     def losses(self, inverse: Inverse) -> tuple[np.ndarray, np.ndarray]:
         """Return the loss's parts from start, noise and labels, shape (3, n + 1), and the loss with exact gradients."""
         eta, eigenvalues = self.learning_rate, np.array(self.eigenvalues)
-        question = {"eigenvalues": self.eigenvalues, "learning_rate": eta, "sigma": self.sigma, "initial": self.initial}
-        signal, noise = Quadratic.model_validate({"kind": "quadratic", **question}).second_moments(inverse)
+        signal, noise = self.moments(inverse, momentum=0.0)
         x = eta * eigenvalues
         kept = (1 - x) ** 2
         moments = np.stack([signal[0], noise[0], np.zeros_like(x)])
