@@ -28,7 +28,7 @@ from factorize.solution import Solution
 from factorize.spec import Spec, parse_spec
 from factorize.storage.neighbours import nearest
 from factorize.storage.store import open_store
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 from solvers import choose, solve
 from solvers.epochs import optimum as epoch_optimum
 from solvers.epochs import recursions as recursion_optimum

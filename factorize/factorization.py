@@ -25,13 +25,13 @@ from factorize.errors import (
     UnsupportedProblem,
 )
 from factorize.manifest import SCHEMA, check_manifest, manifest_digest
+from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.structures.endless import LARGEST_ROW, EndlessMatrix
 from factorize.structures.layouts import DTYPES, build_matrix, describe, side
 from factorize.structures.matrix import MAX_DENSE, Matrix
 from factorize.workloads import UserMatrix
-from factorize.workloads.base import toeplitz_rows
 
 MatrixName = Literal["C", "C_inv", "B"]
 MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.model import Count, Frozen, Long, NonNegative
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, differences_from_reference, identity, scaling
 
 

@@ -10,7 +10,7 @@ from factorize.errors import CertificateError
 from factorize.lower_bounds import block_resolvents, bounds
 from factorize.lower_bounds.block_resolvents import nuclear_norm_below
 from factorize.lower_bounds.bounds import BLOCK_RESOLVENT_RULE, DENSE_RULE, lower_bound
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 
 
 def schedule(rates, decay=1.0):

@@ -18,7 +18,7 @@ from factorize.spec import parse_spec
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import build_matrix
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 
 LAYOUTS = [("buffered", (3,), 3), ("state_space", (3, 3), 3), ("state_space", (2, 2, 2), 4)]
 

@@ -19,8 +19,8 @@ from factorize.exact import check_factor_file, forms, integers, series, toeplitz
 from factorize.exact.intervals import NotEnclosed
 from factorize.exact.report import Report
 from factorize.factorization import Factorization
+from factorize.numbers.series import toeplitz_rows
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.workloads.base import toeplitz_rows
 
 N = 24
 TOEPLITZ: list[dict[str, Any]] = [

@@ -14,7 +14,7 @@ import solvers
 from factorize.lower_bounds.bounds import RESOLVENT_RULE
 from factorize.lower_bounds.resolvents import nuclear_norm_of_recursion_below
 from factorize.spec import Spec, parse_spec
-from factorize.workloads.base import FirstOrder
+from factorize.workloads.forms import FirstOrder
 from solvers.problem import Problem
 from solvers.single import dense, recovery, structured
 from solvers.single.merging import merge

@@ -15,10 +15,10 @@ from factorize.certificate import certify
 from factorize.errors import CertificateError
 from factorize.lower_bounds import toeplitz_bounds
 from factorize.lower_bounds.class_bounds import class_lower_bound
+from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.workloads.base import toeplitz_rows
 from solvers.problem import Problem, Reporter
 from solvers.toeplitz import optimum as toeplitz
 from solvers.toeplitz.evidence import CorrelatedColumns, class_evidence

@@ -13,9 +13,9 @@ from scipy.optimize import minimize
 
 from factorize.certificate import Certificate, certify
 from factorize.errors import Cancelled
+from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Progress, Solution
 from factorize.spec import Spec, parse_spec
-from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.matrix import from_array
 from solvers.closed_form import strategy_coefficients
 from solvers.problem import Problem

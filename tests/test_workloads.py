@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.errors import InvalidWorkload
+from factorize.numbers.series import toeplitz_rows
 from factorize.spec import parse_spec
 from factorize.workloads import KINDS, UserMatrix, Workload
-from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.matrix import from_array
 from factorize.workloads.operators import Decay
 

@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 
 _STEP = math.pi**2 / math.log(4e14)  # delta is then 1e-14
 _TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)

@@ -29,7 +29,7 @@ from factorize.numbers.rounding import UNIT
 from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, Single
 from factorize.spec import Spec
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, scaling
 
 DENSE_RULE = "nuclear norm dual"

@@ -50,7 +50,7 @@ from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.matrix import Matrix
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 
 BAND_RULE = "second-order dual of the band, over matrices with these bands and equal column norms"
 _ENTRY_ERROR = 1e-11

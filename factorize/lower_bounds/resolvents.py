@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from factorize.numbers.rounding import UNIT
-from factorize.workloads.base import BidiagonalInverse, FirstOrder
+from factorize.workloads.forms import BidiagonalInverse, FirstOrder
 
 _STEP = math.pi**2 / math.log(4e15)  # delta is then 1e-15
 _TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)

@@ -29,7 +29,7 @@ from factorize.lower_bounds.bounds import LowerBound, nuclear_norm_below
 from factorize.numbers.rounding import UNIT
 from factorize.participation import MinSep
 from factorize.spec import Spec
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 
 SEPARATED_RULE = "nuclear norm dual over disjoint patterns min_sep apart"
 SEPARATED_RING_RULE = "nuclear norm dual over disjoint patterns min_sep apart, by block resolvents"

@@ -77,10 +77,26 @@ def series_product_rows(rows: np.ndarray, series: np.ndarray) -> np.ndarray:
     """Return each row times the series modulo x^n, shape (r, n); direct up to n = 2048, by FFT above."""
     n = rows.shape[1]
     if n <= _DIRECT_ROWS:
-        from factorize.workloads.base import toeplitz_rows
+        from factorize.numbers.series import toeplitz_rows
 
         return np.ascontiguousarray(rows) @ toeplitz_rows(series, 0, n).T
     from scipy.fft import irfft, next_fast_len, rfft
 
     size = next_fast_len(2 * n, real=True)
     return irfft(rfft(rows, size, axis=1) * rfft(series, size), size, axis=1)[:, :n]
+
+
+def toeplitz_rows(coefficients: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return rows start..stop-1 of the lower-triangular Toeplitz matrix with that first column, shape (stop-start, n).
+
+    Args:
+        coefficients: first column; zero past its end if it is shorter than n.
+        start: first row.
+        stop: one past the last row.
+    """
+    n = len(coefficients)
+    padded = np.concatenate([np.zeros(n), coefficients])[::-1]
+    # Row i is coefficients[i::-1] followed by zeros: a window that slides over the reversed, padded column.
+    step = padded.strides[0]
+    view = np.lib.stride_tricks.as_strided(padded[n - 1 - start :], (stop - start, n), (-step, step), writeable=False)
+    return np.ascontiguousarray(view)

@@ -16,10 +16,10 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import Wide
 from factorize.structures.computed_toeplitz import ComputedToeplitz
 from factorize.structures.wide_patterns import leading_pattern
-from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.state_space import StateSpace
 
 SMALLEST_GAP = 2.0**-43

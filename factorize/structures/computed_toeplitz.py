@@ -13,10 +13,10 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import Wide
 from factorize.structures.matrix import Matrix
 from factorize.structures.wide_patterns import leading_pattern
-from factorize.workloads.base import toeplitz_rows
 
 SMALLEST_SCALE = 1e-100
 _FADED = 1e-200  # coefficients below are bounded by the largest one after them, whether they fall or not

@@ -14,6 +14,7 @@ from typing import NoReturn
 import numpy as np
 
 from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge, UnsupportedProblem
+from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import of_doubles
 from factorize.structures.blt import BltMatrix
 from factorize.structures.endless_limits import elliptic_column, geometric_pattern
@@ -21,7 +22,6 @@ from factorize.structures.matrix import Matrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.structures.wide_patterns import leading_pattern
-from factorize.workloads.base import toeplitz_rows
 
 LARGEST_ROW = 1_000_000
 """Rows are served up to here: row i has i + 1 entries."""

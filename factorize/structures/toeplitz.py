@@ -7,10 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.series import series_product_rows, series_quotient
+from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.matrix import Matrix
-from factorize.workloads.base import toeplitz_rows
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64

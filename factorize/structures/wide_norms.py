@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from factorize.errors import CertificateError
+from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import (
     Wide,
     largest,
@@ -23,7 +24,6 @@ from factorize.structures import wide_redrawn
 from factorize.structures.computed_toeplitz import ComputedToeplitz
 from factorize.structures.matrix import Matrix
 from factorize.structures.scaled import ColumnScaled
-from factorize.workloads.base import toeplitz_rows
 
 _FEW = 64  # columns that are summed one by one; more go all together
 _ENTRIES = 4096  # up to here C is enclosed entry by entry where its recurrence does not enclose column norms

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from factorize.workloads.base import BidiagonalInverse, Workload
+from factorize.workloads.base import Workload
 from factorize.workloads.decay import ExponentialDecay
+from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.identity import Identity
 from factorize.workloads.matrix import UserMatrix
 from factorize.workloads.momentum import Momentum

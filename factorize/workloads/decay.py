@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.operators import Decay, Operator
 
 

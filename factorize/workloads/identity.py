@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.workloads.base import BidiagonalInverse, StepWorkload
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.operators import Operator
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from factorize.model import Fraction
-from factorize.workloads.base import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm, StepWorkload
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 

@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.workloads.base import CascadeForm, MomentumForm, StepWorkload
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.forms import CascadeForm, MomentumForm
 from factorize.workloads.operators import Accumulate, Operator, Scale
 
 

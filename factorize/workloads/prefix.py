@@ -9,11 +9,12 @@ from pydantic import ConfigDict, Field
 
 from factorize.errors import UnsupportedProblem
 from factorize.model import CountOrEndless
-from factorize.workloads.base import BidiagonalInverse, Workload
+from factorize.workloads.base import Product
+from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.operators import Accumulate, Operator
 
 
-class Prefix(Workload):
+class Prefix(Product):
     """A[i, j] = 1 for j <= i.
 
     Attributes:

@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.workloads.base import BidiagonalInverse, FirstOrder, StepWorkload
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.forms import BidiagonalInverse, FirstOrder
 from factorize.workloads.operators import Accumulate, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from factorize.model import Fraction, UnitInterval
-from factorize.workloads.base import CascadeForm, MomentumForm, StepWorkload
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.forms import CascadeForm, MomentumForm
 from factorize.workloads.operators import Accumulate, Decay, Operator
 
 _NEGLIGIBLE = 1e-30  # a factor below this changes no entry of A by a rounding

@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import model_validator
 
 from factorize.model import Fraction, NonNegative
-from factorize.workloads.base import BidiagonalInverse, FirstOrder, MomentumForm, StepWorkload
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit
 

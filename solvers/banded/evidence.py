@@ -15,7 +15,7 @@ from factorize.errors import SolveFailed
 from factorize.lower_bounds.separated_bounds import LARGEST_RING, disjoint_patterns, padded_inverse, ring_places
 from factorize.participation import MinSep
 from factorize.spec import Spec
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 from solvers.problem import Problem, Reporter
 
 Array = NDArray[np.float64]

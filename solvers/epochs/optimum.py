@@ -14,7 +14,7 @@ from factorize.errors import SolveFailed
 from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
-from factorize.workloads.base import BidiagonalInverse
+from factorize.workloads.forms import BidiagonalInverse
 from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from solvers.problem import Problem, Reporter, StepReport
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.workloads.base import FirstOrder
+from factorize.workloads.forms import FirstOrder
 from solvers.single.recovery import ql_factor
 
 
