@@ -3,6 +3,10 @@
 A recurrence is linear in (z, state). Fed with the unit vectors it tells its coefficients:
 
     x = gain z - reads . s,    s <- moves s + writes x
+
+One that makes earlier draws again takes them too, and its states take draws in place of x: with u = gain z
+
+    x = u + takes . z_earlier - reads . s,    s <- moves s + loads . (u, z_earlier)
 """
 
 from __future__ import annotations
@@ -20,6 +24,21 @@ _MOST = 1 << 26  # numbers in a table of all steps
 
 
 @dataclass(frozen=True)
+class Redraws:
+    """What a step does with draws of earlier steps, times sigma.
+
+    Attributes:
+        steps: which.
+        takes: what x gets of each, shape (len(steps),).
+        loads: what the states get of u and of each, shape (k, len(steps) + 1).
+    """
+
+    steps: list[int]
+    takes: np.ndarray
+    loads: np.ndarray
+
+
+@dataclass(frozen=True)
 class StepPlan:
     """The coefficients of one step, with k states.
 
@@ -27,25 +46,35 @@ class StepPlan:
         gain: what z is multiplied by, without sigma.
         reads: shape (k,).
         moves: shape (k, k).
-        writes: shape (k,).
+        writes: shape (k,); zeros where there are redraws.
+        redraws: None for a recurrence that never makes a draw again.
     """
 
     gain: float
     reads: np.ndarray
     moves: np.ndarray
     writes: np.ndarray
+    redraws: Redraws | None = None
 
     @classmethod
     def of(cls, recurrence: Recurrence, step: int) -> StepPlan:
         """Ask a recurrence in float64 for its coefficients."""
-        k = recurrence.vectors
-        x, state = np.eye(1, k + 1)[0], np.eye(k, k + 1, 1)
-        recurrence.advance(step, x, state, np.empty((recurrence.scratch, k + 1)))
+        k, earlier = recurrence.vectors, recurrence.earlier(step)
+        width = 1 + k + len(earlier)
+        x, state, scratch = np.eye(1, width)[0], np.eye(k, width, 1), np.zeros((recurrence.scratch, width))
+        for m, (_, factor) in enumerate(earlier):
+            scratch[m, 1 + k + m] = factor
+        recurrence.advance(step, x, state, scratch)
+        gain, reads = recurrence.gain(step) * float(x[0]), -x[1 : k + 1]
+        if recurrence.redraws:
+            loads = np.hstack([state[:, :1] / x[0], state[:, k + 1 :]])
+            again = Redraws([before for before, _ in earlier], x[k + 1 :], loads)
+            return cls(gain, reads, state[:, 1 : k + 1], np.zeros(k), again)
         writes = state[:, 0] / x[0]
-        taken = np.outer(writes, x[1:])
+        taken = np.outer(writes, -reads)
         moves = state[:, 1:] - taken
         moves[np.abs(moves) <= _ZERO * np.abs(taken)] = 0
-        return cls(recurrence.gain(step) * float(x[0]), -x[1:], moves, writes)
+        return cls(gain, reads, moves, writes)
 
 
 @dataclass(frozen=True)
@@ -57,12 +86,18 @@ class PlanTable:
         reads: shape (n, k).
         moves: shape (n, k), where every state has a decay of its own; else (n, k, k).
         writes: shape (n, k).
+        steps: of earlier draws, shape (n, redraws), 0 where there is none; int32.
+        takes: shape (n, redraws), 0 where there is none.
+        loads: shape (n, k, redraws + 1), or (n, k, 0) for a recurrence that never makes a draw again.
     """
 
     gain: np.ndarray
     reads: np.ndarray
     moves: np.ndarray
     writes: np.ndarray
+    steps: np.ndarray
+    takes: np.ndarray
+    loads: np.ndarray
 
     @classmethod
     def of(cls, source: Streamable) -> PlanTable:
@@ -72,12 +107,18 @@ class PlanTable:
             TooLarge: states move into each other, and the table of all steps has more than 2^26 numbers.
         """
         recurrence = source.recurrence(np.float64)
-        n, k = recurrence.steps, recurrence.vectors
+        n, k, redraws = recurrence.steps, recurrence.vectors, recurrence.redraws
         gain, reads, decays, writes = np.empty(n), np.empty((n, k)), np.empty((n, k)), np.empty((n, k))
+        steps, takes = np.zeros((n, redraws), dtype=np.int32), np.zeros((n, redraws))
+        loads = np.zeros((n, k, redraws + 1 if redraws else 0))
         moves: np.ndarray | None = None
         for step in range(n):
             plan = StepPlan.of(recurrence, step)
             gain[step], reads[step], writes[step] = plan.gain, plan.reads, plan.writes
+            if plan.redraws is not None:
+                count = len(plan.redraws.steps)
+                steps[step, :count], takes[step, :count] = plan.redraws.steps, plan.redraws.takes
+                loads[step, :, : count + 1] = plan.redraws.loads
             decays[step] = np.diag(plan.moves)
             if moves is None and (plan.moves - np.diag(decays[step])).any():
                 if n * k * k > _MOST:
@@ -86,4 +127,4 @@ class PlanTable:
                 moves[:step, range(k), range(k)] = decays[:step]
             if moves is not None:
                 moves[step] = plan.moves
-        return cls(gain, reads, decays if moves is None else moves, writes)
+        return cls(gain, reads, decays if moves is None else moves, writes, steps, takes, loads)

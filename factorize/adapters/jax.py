@@ -7,6 +7,8 @@ refused where JAX would round it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -18,7 +20,7 @@ from factorize.adapters.coefficients import PlanTable
 from factorize.adapters.factors import Held
 from factorize.client.engines import RowSource
 from factorize.client.structures import Streamable
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.privacy import Calibration
 
 Precision = Literal["float32", "float64"]
@@ -77,12 +79,19 @@ def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
 
     Raises:
         InvalidParameter: JAX would read float64 as float32.
+        UnsupportedProblem: the noise takes draws of earlier steps again.
         TooLarge: the coefficients of a tree or of coupled states are too many.
     """
     kind = checked_dtype(dtype)
     source = Held(factors).source()
     if not isinstance(source, Streamable):
         return jnp.asarray(_inverse(source), dtype=kind)
+    if source.recurrence(np.float64).redraws:
+        raise UnsupportedProblem(
+            "the noise of this C takes draws of earlier steps again, which jax_privacy's StreamingMatrix does not hand "
+            "over; use correlated_noise, which draws for itself, or pass C^-1 as an array: factors.rows('C_inv', 0, n)",
+            field="factors",
+        )
     from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
 
     table = _on_device(PlanTable.of(source), kind)
@@ -117,7 +126,8 @@ def checked_dtype(dtype: str) -> np.dtype:
 
 def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -> optax.GradientTransformation:
     steps = len(table.gain)
-    scaled = PlanTable(table.gain * sigma, table.reads, table.moves, table.writes)  # in float64
+    loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)][: table.loads.shape[2]]
+    scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)  # in float64
     table = _on_device(scaled, kind)
 
     def init(params: Any) -> NoiseState:
@@ -129,7 +139,9 @@ def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -
         leaves, shape = jax.tree.flatten(updates)
         noisy, kept = [], []
         for i, (leaf, buffers) in enumerate(zip(leaves, shape.flatten_up_to(state.buffers), strict=True)):
-            drawn, buffers = _advance(table, state.step, _normal(key, state.step, i, leaf, kind), buffers)
+            z = _normal(key, state.step, i, leaf, kind)
+            earlier = [_normal(key, step, i, leaf, kind) for step in _earlier(table, state.step)]
+            drawn, buffers = _advance(table, state.step, z, buffers, earlier)
             noisy.append((leaf + drawn).astype(leaf.dtype))
             kept.append(buffers)
         return shape.unflatten(noisy), NoiseState(state.step + 1, shape.unflatten(kept))
@@ -158,15 +170,27 @@ def _replaying(inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype
     return optax.GradientTransformation(lambda _: NoiseState(jnp.array(0, jnp.int32), ()), update)
 
 
-def _advance(table: PlanTable, step: jax.Array, z: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _earlier(table: PlanTable, step: jax.Array) -> list[jax.Array]:
+    """Return the steps whose draws this one takes again; where there is none, one whose coefficients are 0."""
+    steps: Any = table.steps
+    return [steps.at[step, m].get(mode="clip") for m in range(steps.shape[1])]
+
+
+def _advance(
+    table: PlanTable, step: jax.Array, z: jax.Array, state: jax.Array, earlier: Sequence[jax.Array] = ()
+) -> tuple[jax.Array, jax.Array]:
     """Return row `step` of C^-1 Z and the next state, shapes z and (k, *z)."""
 
     def at(values: Any) -> jax.Array:
         return values.at[step].get(mode="fill", fill_value=jnp.nan)  # no row past n
 
     moves, ones = at(table.moves), (1,) * z.ndim
-    x = at(table.gain) * z - jnp.tensordot(at(table.reads), state, axes=1)
+    u = at(table.gain) * z
+    x = u - jnp.tensordot(at(table.reads), state, axes=1)
     kept = jnp.tensordot(moves, state, axes=1) if moves.ndim == 2 else moves.reshape(-1, *ones) * state
+    if earlier:
+        draws = jnp.stack([u, *earlier])
+        return x + jnp.tensordot(at(table.takes), draws[1:], axes=1), kept + jnp.tensordot(at(table.loads), draws, 1)
     return x, kept + at(table.writes).reshape(-1, *ones) * x
 
 
@@ -184,7 +208,8 @@ def _refuse_past(step: Any, steps: int) -> None:
 
 
 def _on_device(table: PlanTable, kind: np.dtype) -> PlanTable:
-    return PlanTable(*(jnp.asarray(part, dtype=kind) for part in vars(table).values()))
+    parts = {name: jnp.asarray(part, dtype=kind) for name, part in vars(table).items() if name != "steps"}
+    return PlanTable(**parts, steps=jnp.asarray(table.steps))
 
 
 def _inverse(source: RowSource) -> np.ndarray:

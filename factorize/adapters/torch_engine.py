@@ -8,7 +8,7 @@ from threading import Barrier
 import numpy as np
 import torch
 
-from factorize.adapters.coefficients import StepPlan
+from factorize.adapters.coefficients import Redraws, StepPlan
 from factorize.adapters.torch_normals import TorchNormals
 from factorize.client.recurrences import Recurrence
 
@@ -53,6 +53,8 @@ class DeviceStreaming:
         self._blocks = range(start // normals.block, -(-stop // normals.block))
         self._threads = min(threads, len(self._blocks)) if device.type == "cpu" else 0
         self._edges = [torch.empty(normals.block, device=device) for _ in range(max(1, self._threads))]
+        draws = recurrence.redraws + 1 if recurrence.redraws else 0
+        self._draws = [torch.empty((draws, normals.block), device=device) for _ in self._edges]
         self._pool: ThreadPoolExecutor | None = None
 
     def reset(self) -> None:
@@ -89,7 +91,10 @@ class DeviceStreaming:
         if not folds:
             return _Update(plan, self._device)
         reads, self.scale = plan.reads * self.scale, self.scale * decays
-        return _Update(StepPlan(plan.gain, reads, np.eye(len(decays)), plan.writes / self.scale), self._device)
+        again = plan.redraws
+        if again is not None:
+            again = Redraws(again.steps, again.takes, again.loads / self.scale[:, None])
+        return _Update(StepPlan(plan.gain, reads, np.eye(len(decays)), plan.writes / self.scale, again), self._device)
 
     def _share(self, worker: int, workers: int, step: int, gain: float, update: _Update, out: torch.Tensor) -> None:
         """Make every block of one worker: drawn in place where it lies whole in the shard."""
@@ -99,12 +104,24 @@ class DeviceStreaming:
                 low, high = max(block * size, self._start), min((block + 1) * size, self._stop)
                 at = slice(low - self._start, high - self._start)
                 x = out[at]
+                if update.redraws is not None:
+                    within = slice(low - block * size, high - block * size)
+                    draws = self._drawn(worker, [(step, gain), *((s, self._sigma) for s in update.redraws)], block)
+                    update.apply_redrawn(x, self.state[:, at], draws[:, within])
+                    continue
                 if high - low == size:
                     self._normals.fill(x, step, block, gain)
                 else:
                     self._normals.fill(self._edges[worker], step, block, gain)
                     x.copy_(self._edges[worker][low - block * size : high - block * size])
                 update.apply(x, self.state[:, at])
+
+    def _drawn(self, worker: int, wanted: list[tuple[int, float]], block: int) -> torch.Tensor:
+        """Return a block of several rows of Z, each times its scale."""
+        rows = self._draws[worker][: len(wanted)]
+        for row, (step, scale) in zip(rows, wanted, strict=True):
+            self._normals.fill(row, step, block, scale)
+        return rows
 
     def close(self) -> None:
         """End the threads; the next step starts others."""
@@ -127,6 +144,20 @@ class _Update:
         self._alone = [(r, float(diagonal[r]), float(plan.writes[r])) for r in np.flatnonzero(changed)]
         self._only_writes = k > 1 and bool((diagonal == 1).all() and changed.all())
         self._writes = _on(plan.writes[:, None], device)
+        self.redraws = None if plan.redraws is None else plan.redraws.steps
+        if plan.redraws is not None:
+            self._takes = _on(np.concatenate([[1.0], plan.redraws.takes]), device)
+            self._loads = _on(plan.redraws.loads, device)
+            self._decays = None if (diagonal == 1).all() else _on(diagonal[:, None], device)
+
+    def apply_redrawn(self, x: torch.Tensor, state: torch.Tensor, draws: torch.Tensor) -> None:
+        """Write x, and bring the state to the next step, from u and the earlier draws; shape (redraws + 1, width)."""
+        torch.mv(draws.T, self._takes, out=x)
+        if self._reads is not None:
+            torch.addmv(x, state.T, self._reads, alpha=-1, out=x)
+        if self._decays is not None:
+            state.mul_(self._decays)
+        state.addmm_(self._loads, draws)
 
     def apply(self, x: torch.Tensor, state: torch.Tensor) -> None:
         """Turn u into x, and bring the state to the next step."""

@@ -18,7 +18,7 @@ from test_noise_structures import NAMES, strategies
 from factorize.adapters.coefficients import PlanTable
 from factorize.adapters.jax import correlated_noise, noising_matrix
 from factorize.client.structures import noise_source
-from factorize.errors import InvalidParameter, TooLarge
+from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
 
@@ -65,7 +65,9 @@ def draw(noise: optax.GradientTransformation, state=None, *, steps: int = N, upd
 
 
 class TestTransformation:
-    @pytest.mark.parametrize("name", ["dense", "banded", "buffered", "state_space", "blt", "tree", "scaled and banded"])
+    @pytest.mark.parametrize(
+        "name", ["dense", "banded", "buffered", "state_space", "redrawn", "blt", "tree", "scaled and banded"]
+    )
     def test_covariance(self, name):
         made = handmade(strategies()[name])
         assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma) < 1
@@ -78,7 +80,7 @@ class TestTransformation:
         made = handmade(strategies()["buffered"])
         assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma) > 3
 
-    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    @pytest.mark.parametrize("name", ["buffered", "redrawn", "dense"])
     def test_a_restart_goes_on_with_the_same_bits(self, name):
         made = handmade(strategies()[name])
         noise, zero = transformation(made), parameters()
@@ -91,12 +93,23 @@ class TestTransformation:
         resumed = draw(noise, jax.tree.map(jnp.asarray, plain), steps=N - 9, update=update)
         assert np.array_equal(resumed, whole[9:])
 
+    def test_draws_made_again_are_those_of_earlier_steps(self, x64):
+        """Every entry: C x = sigma z with z drawn beside it."""
+        from factorize.adapters import jax as adapter
+
+        made = handmade(strategies()["redrawn"])
+        drawn = draw(transformation(made, dtype="float64"))
+        key, (bias, _) = adapter._key(7, made.digest), jax.tree.leaves(parameters())
+        z = [np.asarray(adapter._normal(key, step, 0, bias, np.dtype("float64"))) for step in range(N)]
+        white = made.strategy.dense() @ drawn[:, : bias.size] / scale(made).sigma
+        assert np.abs(white - np.array(z)).max() < 1e-6
+
     def test_another_seed_is_other_noise(self):
         made = handmade(strategies()["one diagonal"])
         one, other = (draw(transformation(made, seed=seed), steps=1)[0] for seed in (7, 8))
         assert abs(one @ other) / (np.linalg.norm(one) * np.linalg.norm(other)) < 0.03
 
-    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    @pytest.mark.parametrize("name", ["buffered", "redrawn", "dense"])
     def test_refuses_step_n(self, name):
         noise, zero = transformation(handmade(strategies()[name])), parameters()
         state = noise.init(zero)._replace(step=jnp.array(N))
@@ -135,7 +148,7 @@ class TestTransformation:
 
 
 class TestNoisingMatrix:
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", [name for name in NAMES if name != "redrawn"])
     def test_is_the_inverse(self, name, x64):
         made = handmade(strategies()[name])
         matrix = noising_matrix(made)
@@ -153,6 +166,10 @@ class TestNoisingMatrix:
         made = handmade(strategies()[name])
         privatizer = matrix_factorization_privatizer(noising_matrix(made), stddev=scale(made).sigma, prng_key=3)
         assert statistic(draw(privatizer), Rows(made), scale(made).sigma) < 1
+
+    def test_draws_made_again_are_not_theirs_to_give(self, x64):
+        with pytest.raises(UnsupportedProblem, match="correlated_noise"):
+            noising_matrix(handmade(strategies()["redrawn"]))
 
     def test_has_no_row_past_n(self, x64):
         matrix = noising_matrix(handmade(strategies()["buffered"]))

@@ -138,19 +138,26 @@ class TestArithmetic:
             for step in range(N):
                 plan = StepPlan.of(recurrence, step)
                 before, x = state.copy(), rng.standard_normal(1)
-                z = x[0]
+                scratch = rng.standard_normal((recurrence.scratch, 1))
+                z, again = x[0], scratch[: len(recurrence.earlier(step)), 0].copy()
                 x *= recurrence.gain(step)
-                recurrence.advance(step, x, state, np.empty((recurrence.scratch, 1)))
-                assert x[0] == pytest.approx(plan.gain * z - plan.reads @ before[:, 0], rel=1e-10, abs=1e-12)
-                assert np.allclose(plan.moves @ before[:, 0] + plan.writes * x[0], state[:, 0], rtol=1e-10, atol=1e-12)
+                recurrence.advance(step, x, state, scratch)
+                expected, moved = plan.gain * z - plan.reads @ before[:, 0], plan.moves @ before[:, 0]
+                if plan.redraws is not None:
+                    assert plan.redraws.steps == [earlier for earlier, _ in recurrence.earlier(step)]
+                    expected += plan.redraws.takes @ again
+                    moved += plan.redraws.loads @ [plan.gain * z, *again]
+                assert x[0] == pytest.approx(expected, rel=1e-10, abs=1e-12)
+                assert np.allclose(moved + plan.writes * x[0], state[:, 0], rtol=1e-10, atol=1e-12)
 
 
 class TestReplay:
     @pytest.mark.parametrize("device", DEVICES)
     @pytest.mark.parametrize("generator", ["torch", "sfc64"])
     @pytest.mark.parametrize("arrays", [True, False])
-    def test_goes_on_with_the_same_bits(self, generator, arrays, device, tmp_path):
-        made = factors("banded")
+    @pytest.mark.parametrize("name", ["banded", "redrawn"])
+    def test_goes_on_with_the_same_bits(self, name, generator, arrays, device, tmp_path):
+        made = factors(name)
         whole, part = (make(made, parameters(device), generator=generator) for _ in range(2))
         for _ in range(11):
             whole.next()
@@ -169,7 +176,7 @@ class TestReplay:
         with pytest.raises(InvalidParameter, match="go back"):
             skipping.skip(-1)
 
-    @pytest.mark.parametrize("name", ["buffered", "banded", "state_space", "tree", "blt"])
+    @pytest.mark.parametrize("name", ["buffered", "banded", "state_space", "redrawn", "tree", "blt"])
     def test_shards_hold_the_whole(self, name):
         size = 150_001  # three blocks, cut in their midst
         made = factors(name, 6)
@@ -204,9 +211,10 @@ class TestReplay:
         assert torch.get_num_threads() == before
 
     @pytest.mark.parametrize("threads", [2, 5])
-    def test_threads_do_not_change_it(self, threads):
+    @pytest.mark.parametrize("name", ["buffered", "redrawn"])
+    def test_threads_do_not_change_it(self, name, threads):
         size = 500_000
-        made = factors("buffered", 5)
+        made = factors(name, 5)
         alone, together = (make(made, parameters(size=size), threads=count) for count in (1, threads))
         assert np.array_equal(draw(alone), draw(together))
 
