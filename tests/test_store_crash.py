@@ -19,10 +19,12 @@ from power_loss import MemoryFiles, Moment, PowerModel, Tree, survivors, togethe
 from store_cases import factorization, failing, recording, spec, toeplitz
 
 from factorize.errors import NotFound, Revoked, StoreUnavailable
+from factorize.spec import parse_spec
 from factorize.storage.files import Files
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
 from factorize.storage.objects import STAGING
+from factorize.storage.publication import QUARANTINE
 from factorize.storage.store import MARKER, Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
@@ -214,6 +216,8 @@ STEPS: list[Callable[[Store], object]] = [
     lambda store: gc(store, delete=[SECOND.digest]),
     lambda store: store.put(SECOND),
 ]
+ANSWERED = {range(1, 7): PUT, range(2, 3): ANSWER, range(6, 7): SECOND}
+"""After how many of the steps what answers its spec; while one is being revoked or deleted it may or may not."""
 
 
 def unsound(home: Path, tree: Tree, done: int) -> str | None:
@@ -235,6 +239,12 @@ def unsound(home: Path, tree: Tree, done: int) -> str | None:
             return f"another answer than {step}"
         if expected and not present:
             return f"acknowledged answer {step} is gone"
+    for put in [put for after, put in ANSWERED.items() if done in after]:
+        looser = parse_spec(put.spec.document() | {"tolerance": 1e-3})
+        if (store.find(put.spec), store.find(looser)) != (put.digest, put.digest):
+            return "an acknowledged answer is not found by its spec any more"
+    if done == 6 and len(list(store.objects.list(QUARANTINE))) != 2:
+        return "an entry that was moved out of the way is gone"
     if done >= 4:
         with suppress(Revoked):
             store.manifest(ANSWER.digest)
