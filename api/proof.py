@@ -85,7 +85,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     from factorize import __version__
     from factorize.encoding import sha256
     from factorize.exact.file import read_factor_file
-    from factorize.factorization import load
+    from factorize.factor_file import load
     from factorize.manifest import check_manifest
 
     data = path.read_bytes()

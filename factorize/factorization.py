@@ -15,28 +15,19 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.certificate import Certificate, certify
-from factorize.encoding import canonical_json, read_json, tensor_digest
-from factorize.errors import (
-    CertificateError,
-    CorruptObject,
-    FactorizeError,
-    InvalidParameter,
-    TooLarge,
-    UnsupportedProblem,
-)
-from factorize.manifest import SCHEMA, check_manifest, manifest_digest
+from factorize.claims import compare
+from factorize.encoding import canonical_json, tensor_digest
+from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
+from factorize.manifest import SCHEMA, manifest_digest
 from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Solution
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec
 from factorize.structures.endless import LARGEST_ROW, EndlessMatrix
-from factorize.structures.layouts import DTYPES, build_matrix, describe, side
+from factorize.structures.layouts import describe, side
 from factorize.structures.matrix import MAX_DENSE, Matrix
-from factorize.workloads import UserMatrix
 
 MatrixName = Literal["C", "C_inv", "B"]
 MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
-_MANIFEST_BYTES = 1 << 30
-_EXTRA_ERROR = {"float64": 1e-9, "float32": 1e-6}  # allowed between stored and recomputed C_inv and B, relative
 
 
 class Factorization:
@@ -48,7 +39,7 @@ class Factorization:
         dual: evidence of the lower bound, by name without the prefix `dual.`.
         manifest: the manifest that describes exactly these.
 
-    Use `from_solution` or `load`; both check what they are given.
+    Use `from_solution` or `factorize.load`; both check what they are given.
     """
 
     def __init__(self, spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], manifest: dict[str, Any]) -> None:
@@ -199,7 +190,7 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
     matrices = {"C": manifest["matrices"]["C"]}
     extra: dict[str, np.ndarray] = {}
     for name in (name for name in MATRIX_NAMES if name in names and name != "C"):
-        structure, parts = _materialise(base, name)
+        structure, parts = materialise(base, name)
         parts = {suffix: array.astype(base.dtype, copy=False) for suffix, array in parts.items()}
         matrices[name] = describe(name, structure, parts, base.shape(name))
         claim = _encoder_claim(base, structure, parts) if name == "B" else None
@@ -227,7 +218,12 @@ def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.n
     return None if structure == "dense" else toeplitz_encoder_sensitivity(wide["coefficients"], *given)
 
 
-def _materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:
+def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:
+    """Return structure and tensors, by suffix, of C_inv or B as a file holds them.
+
+    Raises:
+        TooLarge: the matrix has no structure and n is above the limit of dense arrays.
+    """
     inverse = base.strategy.divide(np.eye(1, base.strategy.n)[0]) if name == "C_inv" else None
     if inverse is not None:
         return "toeplitz", {"coefficients": inverse}
@@ -237,111 +233,6 @@ def _materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, 
     if max(rows, n) > MAX_DENSE:
         raise TooLarge(f"{name} has no structure and takes {8 * rows * n / 2**30:.1f} GiB; stream its rows instead")
     return "dense", {"": base.rows(name, 0, rows)}
-
-
-def load(path: str | Path, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
-    """Open a factor file and check that its bytes are the ones its manifest names.
-
-    The certificate is not recomputed; call `verify` for that.
-
-    Args:
-        path: a `.safetensors` file.
-        matrices: numbers of user-supplied workloads by sha256, for specs with workload kind `matrix`.
-
-    Raises:
-        CorruptObject: not a factor file, a tensor is missing, or bytes and manifest disagree.
-    """
-    manifest, tensors = _read_file(path)
-    return from_tensors(manifest, tensors, matrices=matrices)
-
-
-def from_tensors(
-    manifest: dict[str, Any], tensors: Mapping[str, np.ndarray], *, matrices: Mapping[str, np.ndarray] | None = None
-) -> Factorization:
-    """Rebuild a factorization from its manifest and tensors, checking every digest.
-
-    Raises:
-        CorruptObject: see `load`.
-    """
-    try:
-        check_manifest(manifest)
-        spec = _bound(parse_spec(manifest["spec"]), matrices or {})
-        if spec.digest != manifest["spec_digest"]:
-            raise CorruptObject("the manifest's spec does not hash to its spec digest")
-        found = {name: _checked(name, entry, tensors) for name, entry in manifest["matrices"].items()}
-        dual = _checked_dual(manifest.get("dual"), tensors)
-        n = None if spec.workload.endless else spec.workload.n
-        strategy = build_matrix(manifest["matrices"]["C"]["structure"], found["C"], n)
-        Certificate.from_document(manifest["certificate"])
-    except CorruptObject:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
-    loaded: Factorization = Factorization(spec, strategy, dual, manifest)
-    if len(found) > 1:
-        loaded = Expanded(spec, strategy, dual, manifest)
-        loaded.extra = {n: tensors[n] for key in found if key != "C" for n in manifest["matrices"][key]["tensors"]}
-        _check_extra(loaded)
-    return loaded
-
-
-def _check_extra(expanded: Expanded) -> None:
-    """Compare stored C_inv and B with what C and the workload say, to the residual that the certificate allows."""
-    for name in (name for name in MATRIX_NAMES if name in expanded.manifest["matrices"] and name != "C"):
-        structure, parts = _materialise(expanded, name)
-        entry = expanded.manifest["matrices"][name]
-        stored = [expanded.extra[tensor] for tensor in entry["tensors"]]
-        for fresh, array in zip(parts.values(), stored, strict=True):
-            same = entry["structure"] == structure and fresh.shape == array.shape
-            if not same or np.abs(fresh - array).max() > _EXTRA_ERROR[expanded.dtype] * np.abs(fresh).max():
-                raise CorruptObject(f"the stored {name} is not the one that C and the workload define")
-
-
-def _bound(spec: Spec, matrices: Mapping[str, np.ndarray]) -> Spec:
-    workload = spec.workload
-    if isinstance(workload, UserMatrix) and workload.sha256 is not None and workload.sha256 in matrices:
-        return spec.model_copy(update={"workload": workload.bind(matrices[workload.sha256])})
-    return spec
-
-
-def _read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            text = (file.metadata() or {}).get("manifest")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # no mapping
-    except SafetensorError as error:
-        raise CorruptObject(f"{path} is not a safetensors file: {error}") from None
-    if text is None:
-        raise CorruptObject(f"{path} has no 'manifest' in its metadata, so it is not a factor file")
-    try:
-        manifest = read_json(text, limit=_MANIFEST_BYTES)
-    except FactorizeError as error:
-        raise CorruptObject(f"the manifest of {path} is not JSON: {error}") from None
-    if not isinstance(manifest, dict):
-        raise CorruptObject(f"the manifest of {path} is not an object")
-    return manifest, tensors
-
-
-def _checked(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return one matrix's tensors by suffix after comparing dtype and digest."""
-    arrays = {tensor.removeprefix(name).removeprefix("."): tensors[tensor] for tensor in entry["tensors"]}
-    stated = entry["dtype"]
-    if stated not in DTYPES or any(array.dtype != np.dtype(stated) for array in arrays.values()):
-        raise CorruptObject(f"{name} is not stored as {str(stated)[:20]!r}, or that is none of {', '.join(DTYPES)}")
-    if tensor_digest(arrays.values()) != entry["sha256"]:
-        raise CorruptObject(f"the bytes of {name} do not hash to {entry['sha256']}; download the file again")
-    return {suffix: array.astype(np.float64, copy=False) for suffix, array in arrays.items()}
-
-
-def _checked_dual(entry: Mapping[str, Any] | None, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if entry is None:
-        return {}
-    arrays = {name.removeprefix("dual."): tensors[name] for name in entry["tensors"]}
-    if tensor_digest(arrays.values()) != entry["sha256"]:
-        raise CorruptObject(f"the bytes of the dual evidence do not hash to {entry['sha256']}")
-    return arrays
 
 
 def _manifest(
@@ -362,39 +253,3 @@ def _manifest(
         manifest["dual"] = {"tensors": names, "sha256": tensor_digest(dual.values())}
     manifest["digest"] = manifest_digest(manifest)
     return json.loads(canonical_json(manifest))
-
-
-def compare(claimed: Mapping[str, Any], fresh: Certificate) -> None:
-    """Check that a claimed certificate says nothing better than a recomputed one, to relative 1e-9.
-
-    Raises:
-        CertificateError: naming the first number that does not hold.
-    """
-    recomputed = fresh.document()
-    if float.fromhex(claimed["sensitivity"]["hex"]) != claimed["sensitivity"]["value"]:
-        raise CertificateError("the sensitivity's value and its hex form are two different numbers")
-    if claimed["sensitivity"]["value"] < recomputed["sensitivity"]["value"] * (1 - 1e-12):
-        raise CertificateError(
-            f"the claimed sensitivity {claimed['sensitivity']['value']!r} is below the recomputed "
-            f"{recomputed['sensitivity']['value']!r}: noise scaled to it would be too small"
-        )
-    for name in ("kind", "rule", "participation"):
-        if claimed["sensitivity"][name] != recomputed["sensitivity"][name]:
-            raise CertificateError(f"the sensitivity's {name} is claimed as {claimed['sensitivity'][name]!r}")
-    for name, value in recomputed["loss"].items():
-        stated = claimed["loss"][name]
-        if stated is None or value is None:
-            if stated is not value:
-                raise CertificateError(f"loss.{name} is claimed as {stated!r}; recomputed {value!r} (null: infinite)")
-        elif abs(stated - value) > 1e-9 * abs(value):
-            raise CertificateError(f"loss.{name} is claimed as {claimed['loss'][name]!r}; recomputed {value!r}")
-    _compare_bounds(claimed["lower_bound"], recomputed["lower_bound"])
-    if claimed["converged"] and not recomputed["converged"]:
-        raise CertificateError("the claim says that the tolerance was met; the recomputation does not")
-
-
-def _compare_bounds(claimed: Mapping[str, Any] | None, fresh: Mapping[str, Any] | None) -> None:
-    if claimed is None:
-        return
-    if fresh is None or claimed["objective"] > fresh["objective"] * (1 + 1e-9):
-        raise CertificateError(f"the lower bound {claimed['objective']!r} is not supported by the stored evidence")

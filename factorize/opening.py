@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from factorize.factor_file import load as open_file
 from factorize.factorization import Factorization
-from factorize.factorization import load as open_file
 
 if TYPE_CHECKING:
     from factorize.client.loading import Source

@@ -35,7 +35,8 @@ from factorize.errors import (
     StoreUnavailable,
     Violation,
 )
-from factorize.factorization import load, manifest_digest
+from factorize.factor_file import load
+from factorize.manifest import manifest_digest
 
 COMMANDS = (
     "solve",

@@ -18,7 +18,8 @@ from hostile_server import make
 from safetensors.numpy import load as read_tensors
 from servers import Answer, LiveService
 
-from factorize.factorization import Factorization, from_tensors
+from factorize.factor_file import from_tensors
+from factorize.factorization import Factorization
 from factorize.storage.blobs import blob_key
 
 TOEPLITZ: dict[str, Any] = {"workload": {"kind": "prefix", "n": 20}, "mechanism": {"kind": "square_root"}}

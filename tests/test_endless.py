@@ -13,6 +13,7 @@ import pytest
 from api.commands.text import describe_certificate
 from api.results import Results
 from factorize import load
+from factorize.claims import compare
 from factorize.client import load as client_load
 from factorize.errors import (
     CertificateError,
@@ -26,7 +27,7 @@ from factorize.errors import (
 )
 from factorize.exact import Report, check_factor_file
 from factorize.exact.endless import limit
-from factorize.factorization import Factorization, compare
+from factorize.factorization import Factorization
 from factorize.manifest import ENDLESS, manifest_digest
 from factorize.participation import MinSep, Single
 from factorize.spec import Spec, parse_spec

@@ -16,7 +16,9 @@ from safetensors.numpy import save_file
 from factorize import load
 from factorize.encoding import json_digest, sha256
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, TooLarge
-from factorize.factorization import Factorization, from_tensors, manifest_digest
+from factorize.factor_file import from_tensors
+from factorize.factorization import Factorization
+from factorize.manifest import manifest_digest
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix

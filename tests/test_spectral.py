@@ -385,7 +385,7 @@ def test_the_manifest_states_the_asymptotic_loss_and_survives_storage(tmp_path: 
     assert asymptotic["objective"] < asymptotic["nu_toeplitz"] < asymptotic["dp_sgd"]
     assert 2 * asymptotic["dp_sgd"] == pytest.approx(5.67596, rel=1e-5)
     assert found.certificate.converged and found.certificate.loss.rmse > 0
-    from factorize.factorization import load
+    from factorize.factor_file import load
 
     found.save(tmp_path / "filter.safetensors")
     again = load(tmp_path / "filter.safetensors")

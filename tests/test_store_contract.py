@@ -13,7 +13,7 @@ from store_cases import factorization, spec, toeplitz
 
 from factorize.encoding import json_digest, raw_bytes
 from factorize.errors import InvalidParameter, InvalidWorkload, NotFound
-from factorize.factorization import load
+from factorize.factor_file import load
 from factorize.manifest import manifest_digest
 from factorize.storage.blobs import CHUNK_BYTES
 from factorize.storage.fsck import fsck

@@ -67,7 +67,7 @@ def get(
 
 def _from_service(source: str, to: Path, url: str, dtype: str | None) -> dict[str, Any]:
     from factorize.client import fetch
-    from factorize.factorization import load
+    from factorize.factor_file import load
 
     wanted = source if is_digest(source) else read_spec_text(source)
     with display() as shown:

@@ -115,7 +115,7 @@ def open_target(target: str, store: str | None) -> Factorization:
 
 
 def _load_file(path: Path, store: str | None) -> Factorization:
-    from factorize.factorization import load
+    from factorize.factor_file import load
     from factorize.storage.records import user_matrices
 
     loaded = load(path)

@@ -66,7 +66,7 @@ class FileRows:
             InvalidParameter: `start` is outside the matrix.
             CorruptObject: the file has changed.
         """
-        from factorize.factorization import load
+        from factorize.factor_file import load
 
         check_start(start, self.shape[0], self.matrix)
         opened = load(self._path)

@@ -11,7 +11,8 @@ from typing import Any
 
 from factorize.encoding import sha256
 from factorize.errors import CorruptObject, StoreUnavailable
-from factorize.factorization import Factorization, load
+from factorize.factor_file import load
+from factorize.factorization import Factorization
 from factorize.spec import Spec
 from factorize.storage.blobs import CHUNK_BYTES, read_chunks
 from factorize.storage.matrices import bound_matrices

@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.factorization import Factorization, from_tensors
+from factorize.factor_file import from_tensors
+from factorize.factorization import Factorization
 from factorize.manifest import StoredFile
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key
