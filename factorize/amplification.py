@@ -24,6 +24,8 @@ from factorize.privacy import Adjacency, Calibration
 from factorize.structures.matrix import Matrix
 
 _GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy
+SMALLEST_DELTA = 1e-14
+"""Tails that dp_accounting cuts off count as lost, so that at a smaller delta no epsilon is finite."""
 _LARGEST = 1e6
 _TOLERANCE = 1e-4
 
@@ -73,13 +75,13 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
         UnsupportedProblem: dp_accounting is not installed.
     """
     target = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
-    check_delta(delta)
+    _check_delta(delta)
     if not 0 < probability <= 1 or compositions < 1:
         message = f"probability={probability} and compositions={compositions} must be in (0, 1] and >= 1"
         raise InvalidParameter(message, field="probability")
     low, high = 1e-2, 1.0
     grid = _GRID * min(1.0, target)
-    while _epsilon(high, delta, probability, compositions, grid) > target:
+    while not _epsilon(high, delta, probability, compositions, grid) <= target:
         low, high = high, 2 * high
         if high > _LARGEST:
             raise InvalidParameter(
@@ -98,7 +100,7 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
 def amplified_epsilon(multiplier: float, delta: float, *, probability: float, compositions: int) -> float:
     """Return an epsilon that a Poisson-sampled Gaussian mechanism has at delta; see `amplified_multiplier`."""
     noise = finite_real("multiplier", multiplier, remedy="give a noise multiplier above 0")
-    check_delta(delta)
+    _check_delta(delta)
     coarse = _epsilon(noise, delta, probability, compositions, _GRID)
     return min(coarse, _epsilon(noise, delta, probability, compositions, _GRID * min(1.0, max(coarse, 1e-3))))
 
@@ -147,7 +149,9 @@ def calibrate_amplified(
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     largest = _largest_column(strategy)
     sigma = math.nextafter(z * clip * largest / batch_size * (1 + 4 * np.finfo(float).eps), math.inf)
-    unamplified = sigma * batch_size / (clip * sensitivity.value)
+    unamplified = (
+        sigma * batch_size / (clip * sensitivity.value) * (1 - 4 * np.finfo(float).eps)
+    )  # mu and rho from above
     return AmplifiedCalibration(
         noise_multiplier=unamplified,
         sigma=sigma,
@@ -199,6 +203,15 @@ def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> floa
             field="batch_size",
         )
     return batch_size / group
+
+
+def _check_delta(delta: float) -> None:
+    if check_delta(delta) < SMALLEST_DELTA:
+        raise InvalidParameter(
+            f"delta={delta} is below {SMALLEST_DELTA:g}, which loss distributions on a grid leave out; ask for a "
+            "larger delta, or calibrate without sampling",
+            field="delta",
+        )
 
 
 def _largest_column(strategy: Matrix) -> float:

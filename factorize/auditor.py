@@ -28,7 +28,8 @@ class ParticipationAuditor:
     Args:
         participation: that of the sensitivity in use, in the contract's JSON form.
         steps: n of the factorization.
-        users: user of each example, shape (examples,), of any kind that sorts; None counts examples.
+        users: user of each example: texts, numbers, or anything that can be a key of a dict, tuples say; None counts
+            examples.
         groups: of cyclic sampling: an example's steps must all be the same modulo this number.
 
     Attributes:
@@ -37,7 +38,7 @@ class ParticipationAuditor:
         closest: smallest distance of two steps of one example so far, None while nobody took part twice.
 
     Raises:
-        InvalidParameter: a participation of an unknown kind, or no steps.
+        InvalidParameter: a participation of an unknown kind, no steps, or users that cannot be told apart.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class ParticipationAuditor:
         self.participation, self.steps, self.groups = dict(participation), int(steps), groups
         self.step, self.most = 0, 0
         self.closest: int | None = None
-        self._users = None if users is None else np.unique(np.asarray(users), return_inverse=True)[1].reshape(-1)
+        self._users = None if users is None else _numbered(users)
         self._last = np.empty(0, dtype=np.int64)  # step of the latest participation, -1 for none
         self._count = np.empty(0, dtype=np.int64)
 
@@ -167,3 +168,27 @@ class ParticipationAuditor:
         if self._users is None:
             return f"example {who}"
         return f"the user of example {int(np.flatnonzero(self._users == who)[0])}"
+
+
+def _numbered(users: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """Return the number of each example's user, shape (examples,); users that are equal have one number."""
+    array = users if isinstance(users, np.ndarray) else _one_by_one(users)
+    if array.ndim != 1:
+        raise InvalidParameter(f"users of shape {array.shape} are not one for each example; pass a list", field="users")
+    if array.dtype.kind in "biufUSM":
+        return np.unique(array, return_inverse=True)[1].reshape(-1)
+    if any(isinstance(user, float) and user != user for user in array):
+        raise InvalidParameter("a user is NaN, which is nobody; name every example's user", field="users")
+    numbers: dict[Any, int] = {}
+    try:
+        return np.array([numbers.setdefault(user, len(numbers)) for user in array], dtype=np.int64)
+    except TypeError:
+        message = "a user is no key of a dict, so that nobody is told apart; pass texts, numbers or tuples"
+        raise InvalidParameter(message, field="users") from None
+
+
+def _one_by_one(users: Sequence[Any]) -> np.ndarray:
+    """Return an array with one entry for each user: numpy alone would take tuples for rows."""
+    if all(isinstance(user, (str, bytes, int, float, np.generic)) for user in users):
+        return np.asarray(users)
+    return np.fromiter(users, dtype=object, count=len(users))

@@ -102,3 +102,10 @@ def test_bad_values_are_refused(change: dict[str, Any]) -> None:
         calibrate_amplified(banded, **asked)
     with pytest.raises(InvalidParameter):
         amplified_multiplier(1.0, 1e-6, probability=0.0, compositions=3)
+
+
+def test_a_delta_below_what_the_grid_resolves_is_refused_by_name() -> None:
+    for ask in (amplified_epsilon, amplified_multiplier):
+        with pytest.raises(InvalidParameter, match="delta=1e-16 is below 1e-14") as caught:
+            ask(1.0, 1e-16, probability=0.1, compositions=10)
+        assert caught.value.field == "delta"

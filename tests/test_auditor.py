@@ -215,3 +215,19 @@ class TestCyclicPoisson:
             CyclicPoisson(40, Sensitivity(1.0, "exact", "by hand", SINGLE), steps=N, seed=1)
         with pytest.raises(InvalidParameter, match="4 examples"):
             CyclicPoisson(3, amplified(), steps=N, seed=1)
+
+
+@pytest.mark.parametrize("kind", [lambda i: ("site", i), lambda i: f"u{i}", lambda i: i / 2, lambda i: frozenset([i])])
+def test_users_of_any_kind_are_told_apart(kind):
+    """numpy reads a list of pairs as rows of a matrix, whose entries are nobody."""
+    auditor = ParticipationAuditor(SINGLE, N, users=[kind(i % 2) for i in range(6)])
+    auditor.record([0, 3])
+    with pytest.raises(InvalidParticipation, match="the user of example 0"):
+        auditor.record([4])
+
+
+@pytest.mark.parametrize("users", [np.zeros((3, 2)), [[1], [2]], [float("nan"), None], "ab"])
+def test_users_that_are_nobody_are_refused(users):
+    with pytest.raises(InvalidParameter) as caught:
+        ParticipationAuditor(SINGLE, N, users=users)
+    assert caught.value.field == "users"

@@ -89,6 +89,18 @@ def test_outer_products_are_the_rows_that_they_stand_for() -> None:
     np.testing.assert_allclose(one.combine(1.0, other, 1.0).dense(), one.dense() - other.dense(), rtol=1e-12)
 
 
+def test_a_difference_of_one_row_and_several_is_refused() -> None:
+    """Every example's contribution would hold the whole batch's gradient, and clipping would bound nobody's share."""
+    with pytest.raises(InvalidParameter, match="2 contributions of a batch and then 1"):
+        Rows(np.ones((2, 3))).combine(1.0, Rows(np.ones((1, 3))), 0.5)
+
+
+@pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False]])
+def test_an_order_holds_positions(batch: list[Any]) -> None:
+    with pytest.raises(InvalidParameter, match="integers >= 0"):
+        Order([np.array(batch)])
+
+
 @pytest.mark.parametrize("model", ["softmax", "linear"])
 def test_gradients_are_the_derivatives_of_the_losses(model: str) -> None:
     generator = np.random.default_rng(2)

@@ -166,6 +166,14 @@ def test_machines_that_share_their_noise_are_refused() -> None:
     door = PrivateSums(made)
     with pytest.raises(InvalidParameter, match="share their noise"):
         untrusted_mu2([alone(LINE, 4, door), alone(LINE, 4, door)], np.zeros(1), learning_rate=0.1, project=everywhere)
+    one, other = (
+        PrivateSums(FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, batch_size=1, seed=0))
+        for _ in range(2)
+    )
+    for twin in (PrivateSums(made), other):
+        with pytest.raises(InvalidParameter, match="share their noise"):
+            machines = [alone(LINE, 4, one if twin is other else door), alone(LINE, 4, twin)]
+            untrusted_mu2(machines, np.zeros(1), learning_rate=0.1, project=everywhere)
     assert len(set(machine_seeds(5, 100)) | set(machine_seeds(6, 100))) == 200
 
 

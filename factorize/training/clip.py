@@ -56,7 +56,17 @@ class Rows:
         return np.tensordot(weights[used], rows, axes=1)
 
     def combine(self, factor: float, other: Contributions, other_factor: float) -> Rows:
-        """Row by row."""
+        """Row by row.
+
+        Raises:
+            InvalidParameter: there is another number of rows.
+        """
+        if len(other) != len(self):
+            raise InvalidParameter(
+                f"the gradient function returned {len(self)} contributions of a batch and then {len(other)} of it; "
+                "return as many each time, so that no example's is in another's",
+                field="gradient",
+            )
         with np.errstate(over="ignore", invalid="ignore"):
             return Rows(factor * self.array - other_factor * other.dense())
 

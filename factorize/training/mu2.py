@@ -70,8 +70,8 @@ def untrusted_mu2(
         machine.sums.check(machine.order)
         mean_divisor(machine.sums, "DP-mu^2-FL")
     private = [machine.sums for machine in machines if isinstance(machine.sums, PrivateSums)]
-    if len(set(map(id, private))) < len(private):
-        message = "machines share their noise, which is not private; give each its own, as with machine_seeds"
+    if len({sums.origin for sums in private}) < len(private):
+        message = "machines share their noise, which is not private; give each a seed of its own, as with machine_seeds"
         raise InvalidParameter(message, field="machines")
     with fleet(machines, processes) as workers:
 

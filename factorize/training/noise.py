@@ -78,6 +78,11 @@ class FactorizationNoise:
         """The step whose noise comes next."""
         return 0 if self._made is None else self._made.step
 
+    @property
+    def origin(self) -> tuple[object, ...]:
+        """What the noise is a function of, the seed included."""
+        return "factorization", self._factors.digest, self._seed
+
     def next(self) -> np.ndarray:
         """Return the noise of this step, float32.
 
@@ -144,6 +149,7 @@ class FilteredNoise:
         calibration: scale and guarantee.
         step: the step whose noise comes next.
         steps: n.
+        origin: what the noise is a function of, the seed included.
     """
 
     def __init__(
@@ -169,6 +175,7 @@ class FilteredNoise:
         self.steps = steps
         self.step = 0
         self._inverse = tuple(float(value) for value in inverse)
+        self.origin = ("filter", self._inverse, seed)
         self._normals = ReplayableNormals(seed, f"filter {self._inverse}")
         self._past: deque[np.ndarray] = deque(maxlen=len(self._inverse))
 

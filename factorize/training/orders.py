@@ -19,13 +19,13 @@ class Order:
         participation: the spec's participation that it is made for; by default that of fixed epochs.
 
     Raises:
-        InvalidParameter: no batches, fewer than one epoch, or an index twice in one batch.
+        InvalidParameter: no batches, fewer than one epoch, an index twice in one batch, or one that is no integer >= 0.
     """
 
     def __init__(
         self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, Any] | None = None
     ) -> None:
-        self._batches = [np.asarray(batch, dtype=np.intp).reshape(-1) for batch in batches]
+        self._batches = [_indices(batch) for batch in batches]
         self.epochs = epochs
         self._made_for = None if participation is None else dict(participation)
         if not self._batches or epochs < 1:
@@ -93,6 +93,14 @@ class Order:
         if self.epochs > 1:
             gaps = np.concatenate([gaps, len(self._batches) + step[first] - step[first + counts - 1]])
         return gaps, self.epochs * int(counts.max(initial=0))
+
+
+def _indices(batch: Any) -> np.ndarray:
+    """Return a batch's examples: below 0 an index would name an example by a second name, which no check would see."""
+    given = np.asarray(batch)
+    if given.size and (given.dtype.kind not in "iu" or given.min() < 0):
+        raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field="batches")
+    return given.reshape(-1).astype(np.intp)
 
 
 def violation(participation: Mapping[str, Any], n: int, gaps: np.ndarray, most: int) -> str | None:

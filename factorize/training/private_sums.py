@@ -76,6 +76,11 @@ class PrivateSums:
         """The fixed divisor where steps are means."""
         return self.calibration.batch_size
 
+    @property
+    def origin(self) -> object:
+        """What the noise is a function of: equal for two doors that would add the same noise. It holds the seed."""
+        return getattr(self._noise, "origin", id(self._noise))
+
     def release(self, contributions: Contributions) -> np.ndarray:
         """Return the sum (with `batch_size` the mean) of the clipped contributions plus this step's noise."""
         return self.release_clipped(clipped_sum(contributions, self.clip_norm))
