@@ -44,10 +44,14 @@ class Banded(Mechanism):
 
 
 class BufferedLinear(Mechanism):
-    """The streaming optimum with `buffers` time-varying buffers."""
+    """The streaming optimum with `buffers` time-varying buffers.
+
+    Under fixed epochs, `redraws` lets a step make again the draws of its class in that many earlier epochs.
+    """
 
     kind: Literal["buffered_linear"]
     buffers: Count
+    redraws: Count | None = None
 
 
 class Toeplitz(Mechanism):

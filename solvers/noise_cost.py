@@ -18,10 +18,12 @@ class NoiseCost(NamedTuple):
     Attributes:
         vectors: numbers kept from step to step for each parameter; a structure without a recursion keeps all of z.
         flops: additions and multiplications for each parameter and step, on average over the steps.
+        redraws: normals drawn once more for each parameter and step, on average over the steps.
     """
 
     vectors: int
     flops: float
+    redraws: float = 0.0
 
 
 def noise_cost(strategy: Matrix) -> NoiseCost:
@@ -33,7 +35,7 @@ def noise_cost(strategy: Matrix) -> NoiseCost:
     parts, n = strategy.tensors(), strategy.n
     structure = next(name for suffix, name in _TELLING if suffix in parts)
     cost = _COSTS[structure](parts, n)
-    return NoiseCost(cost.vectors, cost.flops + 1.0) if "column_scale" in parts else cost
+    return cost._replace(flops=cost.flops + 1.0) if "column_scale" in parts else cost
 
 
 def _all_rows(n: int) -> NoiseCost:
@@ -56,6 +58,12 @@ def _buffered(parts: Tensors, n: int) -> NoiseCost:
     return NoiseCost(buffers, 5.0 * buffers + 1)
 
 
+def _redrawn(parts: Tensors, n: int) -> NoiseCost:
+    """Of x = output . s + sum direct_m z_m, s = decay s + sum input_m z_m: 2 p and p, and 2 (p + 1) for each draw."""
+    buffers, draws = parts["decay"].shape[1], np.count_nonzero(parts["direct"]) / n
+    return NoiseCost(buffers, 3.0 * buffers + 2.0 * (buffers + 1) * draws - 1, draws - 1)
+
+
 def _state_space(parts: Tensors, n: int) -> NoiseCost:
     """As with buffers, each state being a combination of those in its block."""
     states = parts["input"].shape[1]
@@ -76,6 +84,7 @@ def _tree(parts: Tensors, n: int) -> NoiseCost:
 
 _COSTS: dict[str, Callable[[Tensors, int], NoiseCost]] = {
     "tree": _tree,
+    "redrawn": _redrawn,
     "state_space": _state_space,
     "buffered": _buffered,
     "blt": _blt,
@@ -87,6 +96,7 @@ _COSTS: dict[str, Callable[[Tensors, int], NoiseCost]] = {
 _TELLING = (
     ("tree.nodes", "tree"),
     ("transition", "state_space"),
+    ("direct", "redrawn"),
     ("decay", "buffered"),
     ("theta", "blt"),
     ("inverse_coefficients", "inverse_banded_toeplitz"),

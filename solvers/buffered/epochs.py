@@ -16,13 +16,11 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
-from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
-from factorize.structures.matrix import MAX_DENSE
 from solvers.budget import Estimate, estimate_of
+from solvers.buffered.epoch_problem import dual_of, optimal, refusal
 from solvers.epochs import optimum as epoch_optimum
-from solvers.evidence import evidence
 from solvers.problem import Problem, Reporter
 
 if TYPE_CHECKING:
@@ -43,29 +41,10 @@ _WORK_PER_STATE = 300.0  # multiplications of one gradient, per step and cubed s
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    assert isinstance(spec.participation, FixedEpochs) and isinstance(spec.mechanism, BufferedLinear)
-    workload, states, epochs = spec.optimize_for or spec.workload, spec.mechanism.buffers, spec.participation.epochs
-    inverse = workload.bidiagonal_inverse()
-    if inverse is None or spec.objective.weighted_inverse(inverse) is None:
-        return (
-            f"buffered_linear under fixed_epochs needs a bidiagonal inverse with positive entries, which the "
-            f"{workload.kind} workload under objective {spec.objective.kind!r} has not; use dense"
-        )
-    if states > MOST_STATES:
-        return f"buffers={states} exceeds {MOST_STATES} under fixed_epochs; use fewer, or banded"
-    if epochs > epoch_optimum.LARGEST_EPOCHS or workload.n < epoch_optimum.SHORTEST_EPOCH * epochs:
-        return (
-            f"n={workload.n} with {epochs} epochs is outside buffered_linear (at most {epoch_optimum.LARGEST_EPOCHS} "
-            f"epochs, at least {epoch_optimum.SHORTEST_EPOCH} steps each); use dense"
-        )
-    if states >= workload.n // epochs:
-        return f"buffers={states} is not below the {workload.n // epochs} steps of an epoch; use fewer, or dense"
-    if workload.n > MAX_DENSE:
-        return (
-            f"n={workload.n} exceeds {MAX_DENSE}, up to which the sensitivity to several epochs is certified; use a "
-            "smaller n, or nu_toeplitz"
-        )
-    return None
+    assert isinstance(spec.mechanism, BufferedLinear)
+    if spec.mechanism.buffers > MOST_STATES:
+        return f"buffers={spec.mechanism.buffers} exceeds {MOST_STATES} under fixed_epochs; use fewer, or banded"
+    return refusal(spec)
 
 
 def estimate(spec: Spec) -> Estimate:
@@ -96,7 +75,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=found.loss.strategy(found.z),
         outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
-        dual=_dual(problem, found.optimum, report),
+        dual=dual_of(problem, found.optimum, report),
         class_gap=found.gain,
     )
 
@@ -145,17 +124,8 @@ def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: fl
     ring = Ring(p, q, epochs)
     optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
     loss = EpochLoss(bidiagonal_decoder(p, q), epochs, states, optimum.point.lower)
-    z = loss.pack(symmetric(truncated(_optimal(ring, optimum), states)))
+    z = loss.pack(symmetric(truncated(optimal(ring, optimum), states)))
     return _descend(loss, z, optimum, tolerance, report)
-
-
-def _optimal(ring, optimum: Ascent) -> np.ndarray:  # type: ignore[no-untyped-def]  # a ring, known lazily
-    from solvers.epochs.cholesky import reverse_cholesky
-    from solvers.epochs.gram import masked, whole_gram
-
-    gram = whole_gram(ring, optimum.point)
-    masked(gram, ring.epochs)
-    return reverse_cholesky(gram)
 
 
 def _descend(loss: EpochLoss, z: np.ndarray, optimum: Ascent, tolerance: float, report: Reporter) -> Found:
@@ -180,13 +150,3 @@ def _descend(loss: EpochLoss, z: np.ndarray, optimum: Ascent, tolerance: float, 
         if loss.value(z) < value:
             best, value = z, loss.value(z)
     return Found(loss, best, value, gain, steps, finished, optimum)
-
-
-def _dual(problem: Problem, optimum: Ascent, report: Reporter) -> dict[str, np.ndarray]:
-    from solvers.epochs.step_kernels import factors
-
-    if not problem.evaluates_itself:
-        return evidence(problem.spec, report)
-    out = np.empty_like(optimum.point.dual)
-    factors(optimum.point.dual, out)
-    return {"factors": out}

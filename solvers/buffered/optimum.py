@@ -28,6 +28,7 @@ from factorize.spec import Spec
 from factorize.workloads import Workload
 from solvers.budget import Estimate, estimate_of
 from solvers.buffered import epochs as buffered_epochs
+from solvers.buffered import redrawn
 from solvers.evidence import evidence
 from solvers.problem import Problem, Reporter
 from solvers.single.structured import is_filtered
@@ -60,6 +61,9 @@ def buffers_of(spec: Spec) -> int:
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
+    assert isinstance(spec.mechanism, BufferedLinear)
+    if spec.mechanism.redraws is not None:
+        return redrawn.supports(spec)
     if isinstance(spec.participation, FixedEpochs):
         return buffered_epochs.supports(spec)
     workload, buffers = spec.optimize_for or spec.workload, buffers_of(spec)
@@ -96,7 +100,8 @@ def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
     if isinstance(spec.participation, FixedEpochs):
-        return buffered_epochs.estimate(spec)
+        assert isinstance(spec.mechanism, BufferedLinear)
+        return buffered_epochs.estimate(spec) if spec.mechanism.redraws is None else redrawn.estimate(spec)
     n, buffers = float(spec.workload.n), buffers_of(spec)
     workload = spec.optimize_for or spec.workload
     if workload.bidiagonal_inverse() is None and n <= _LARGEST_PROJECTED:
@@ -117,7 +122,9 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     from solvers.single.structured import structure_of
 
     if isinstance(problem.participation, FixedEpochs):
-        return buffered_epochs.solve(problem, progress)
+        assert isinstance(problem.spec.mechanism, BufferedLinear)
+        solver = buffered_epochs if problem.spec.mechanism.redraws is None else redrawn
+        return solver.solve(problem, progress)
     structure = structure_of(problem.workload, problem.spec)
     report = Reporter(progress)
     buffers = buffers_of(problem.spec)

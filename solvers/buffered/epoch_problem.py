@@ -1,0 +1,64 @@
+"""What streaming strategies for fixed epochs share: which specs, the optimum that they start from, and its evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from factorize.mechanisms import BufferedLinear
+from factorize.participation import FixedEpochs
+from factorize.spec import Spec
+from factorize.structures.matrix import MAX_DENSE
+from solvers.epochs import optimum as epoch_optimum
+from solvers.evidence import evidence
+from solvers.problem import Problem, Reporter
+
+if TYPE_CHECKING:
+    from solvers.epochs.blocks import Ascent, Ring
+
+
+def refusal(spec: Spec) -> str | None:
+    """Return why no streaming strategy is found for a spec with fixed epochs, or None."""
+    assert isinstance(spec.participation, FixedEpochs) and isinstance(spec.mechanism, BufferedLinear)
+    workload, states, epochs = spec.optimize_for or spec.workload, spec.mechanism.buffers, spec.participation.epochs
+    inverse = workload.bidiagonal_inverse()
+    if inverse is None or spec.objective.weighted_inverse(inverse) is None:
+        return (
+            f"buffered_linear under fixed_epochs needs a bidiagonal inverse with positive entries, which the "
+            f"{workload.kind} workload under objective {spec.objective.kind!r} has not; use dense"
+        )
+    if epochs > epoch_optimum.LARGEST_EPOCHS or workload.n < epoch_optimum.SHORTEST_EPOCH * epochs:
+        return (
+            f"n={workload.n} with {epochs} epochs is outside buffered_linear (at most {epoch_optimum.LARGEST_EPOCHS} "
+            f"epochs, at least {epoch_optimum.SHORTEST_EPOCH} steps each); use dense"
+        )
+    if states >= workload.n // epochs:
+        return f"buffers={states} is not below the {workload.n // epochs} steps of an epoch; use fewer, or dense"
+    if workload.n > MAX_DENSE:
+        return (
+            f"n={workload.n} exceeds {MAX_DENSE}, up to which the sensitivity to several epochs is certified; use a "
+            "smaller n, or nu_toeplitz"
+        )
+    return None
+
+
+def optimal(ring: Ring, optimum: Ascent) -> np.ndarray:
+    """Return the optimum over all matrices, whole."""
+    from solvers.epochs.cholesky import reverse_cholesky
+    from solvers.epochs.gram import masked, whole_gram
+
+    gram = whole_gram(ring, optimum.point)
+    masked(gram, ring.epochs)
+    return reverse_cholesky(gram)
+
+
+def dual_of(problem: Problem, optimum: Ascent, report: Reporter) -> dict[str, np.ndarray]:
+    """Return the evidence for the lower bound over all matrices."""
+    from solvers.epochs.step_kernels import factors
+
+    if not problem.evaluates_itself:
+        return evidence(problem.spec, report)
+    out = np.empty_like(optimum.point.dual)
+    factors(optimum.point.dual, out)
+    return {"factors": out}

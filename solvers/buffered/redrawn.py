@@ -1,0 +1,208 @@
+"""Fixed epochs with few states and redraws: draws of earlier epochs are made again by the generator, and not stored.
+
+Without them few states come near the optimum only slowly, since it forgets a step at once when its class returns
+(epochs.py). A draw that is made again when its class returns can take back what it added, at no memory: between
+returns the inverse of the optimum is smooth, and p decays fit it as quickly as they do for one participation.
+The search starts from that fit (redrawn_start.py) and follows the exact loss (redrawn_loss.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from factorize.errors import SolveFailed
+from factorize.mechanisms import BufferedLinear
+from factorize.participation import FixedEpochs
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.spec import Spec
+from solvers.budget import Estimate, estimate_of
+from solvers.buffered.epoch_problem import dual_of, optimal, refusal
+from solvers.epochs import optimum as epoch_optimum
+from solvers.problem import Problem, Reporter
+
+if TYPE_CHECKING:
+    from solvers.buffered.redrawn_loss import BidiagonalDecoder, Redrawn, RedrawnLoss
+    from solvers.epochs.blocks import Ascent, Ring
+
+MOST_SIDE = 128
+"""Epochs times (buffers + 1): the states of all epochs together, whose cube a step of the search costs."""
+
+_DUAL_ACCURACY = 1e-7
+_KINKS = (1e-4, 1e-5)
+_ENOUGH = (1e-2, 5e-3)  # what a hundred steps must gain, as a part of the distance
+_WORK = 2e11  # multiplications of the search, at most
+_MOST, _LEAST = 800, 20
+_SHARES = (0.7, 0.3)
+_RATE_STEPS = 30
+_PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec that asks for redraws is outside this solver, or None."""
+    assert isinstance(spec.mechanism, BufferedLinear) and spec.mechanism.redraws is not None
+    redraws, buffers = spec.mechanism.redraws, spec.mechanism.buffers
+    if not isinstance(spec.participation, FixedEpochs):
+        return (
+            f"redraws={redraws} needs fixed_epochs, whose steps return after a fixed time; got "
+            f"{spec.participation.kind}; leave redraws out"
+        )
+    epochs = spec.participation.epochs
+    if redraws >= epochs:
+        return f"redraws={redraws} exceeds the {epochs - 1} returns that {epochs} epochs have; use at most {epochs - 1}"
+    most = MOST_SIDE // epochs - 1
+    if buffers > most:
+        return (
+            f"buffers={buffers} with redraws under {epochs} epochs exceeds epochs x (buffers + 1) = {MOST_SIDE}; "
+            + (f"use at most {most}" if most > 0 else "leave redraws out")
+        )
+    return refusal(spec)
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: the optimum and its inverse, whole, and the search."""
+    assert isinstance(spec.mechanism, BufferedLinear) and isinstance(spec.participation, FixedEpochs)
+    n, epochs, buffers = spec.workload.n, spec.participation.epochs, spec.mechanism.buffers
+    gradient = _per_gradient(n, epochs, buffers)
+    return estimate_of(
+        entries=3.0 * n * n + 12.0 * n * epochs * (buffers + 1) ** 2,
+        multiplications=2 * _steps(gradient) * gradient + float(n) ** 3 + 200.0 * n * n,
+    )
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return a strategy with the given numbers of states and redraws.
+
+    Raises:
+        SolveFailed: the workload's numbers leave the range of double precision, or its optimum is lost to rounding.
+    """
+    from factorize.structures.redrawn import RedrawnMatrix
+
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, BufferedLinear) and mechanism.redraws is not None
+    report = Reporter(progress)
+    try:
+        ring = epoch_optimum.ring_of(problem)
+        found = search(ring.p, ring.q, ring.epochs, mechanism.buffers, mechanism.redraws, problem.tolerance, report)
+    except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
+        raise SolveFailed(f"{error}; use fewer buffers, or a milder schedule") from None
+    return Solution(
+        strategy=RedrawnMatrix(*found.numbers, lag=problem.n // ring.epochs),
+        outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
+        iterations=found.steps,
+        dual=dual_of(problem, found.optimum, report),
+        class_gap=found.gain,
+    )
+
+
+class Found(NamedTuple):
+    """Where a search ended.
+
+    Attributes:
+        numbers: of C^-1, every class scaled to a sensitivity of just below 1.
+        value: loss / lower bound - 1.
+        gain: of the last hundred steps.
+        steps: of the search.
+        finished: whether the rule on gains stopped it.
+        optimum: the dual without a limit on states.
+    """
+
+    numbers: Redrawn
+    value: float
+    gain: float
+    steps: int
+    finished: bool
+    optimum: Ascent
+
+
+def search(
+    p: np.ndarray, q: np.ndarray, epochs: int, buffers: int, redraws: int, tolerance: float, report: Reporter
+) -> Found:
+    """Return the inverse of a strategy whose loss no longer falls by much.
+
+    Args:
+        p: diagonal of (W A)^-1, shape (n,), positive.
+        q: negated subdiagonal, shape (n,), non-negative, ``q[0] = 0``.
+        epochs: k; divides n.
+        buffers: states.
+        redraws: below k.
+        tolerance: on the loss relative to the lower bound.
+        report: told of the steps.
+
+    Raises:
+        ValueError: the numbers leave the range of the dual's solver.
+        FloatingPointError: the optimum is lost to rounding.
+    """
+    from solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss
+    from solvers.epochs.blocks import Ring
+
+    ring = Ring(p, q, epochs)
+    optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
+    decoder = BidiagonalDecoder(q / p, 1.0 / p)
+    loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.point.lower)
+    start = _start(loss, _inverse(ring, optimum), decoder, epochs, buffers, redraws)
+    return _descend(loss, start, optimum, _steps(_per_gradient(len(p), epochs, buffers)), tolerance, report)
+
+
+def _inverse(ring: Ring, optimum: Ascent) -> np.ndarray:
+    """Return C^-1 of the optimum, in the memory of C."""
+    from scipy.linalg.lapack import dtrtri
+
+    upper = optimal(ring, optimum).T  # in the order of columns, that LAPACK works in without a copy
+    inverse, failed = dtrtri(upper, lower=0, overwrite_c=1)
+    if failed:
+        raise FloatingPointError(f"the optimum has no pivot at step {failed - 1}")
+    return np.asarray(inverse.T)
+
+
+def _start(
+    loss: RedrawnLoss, inverse: np.ndarray, decoder: BidiagonalDecoder, epochs: int, buffers: int, redraws: int
+) -> np.ndarray:
+    """Return the best fit of C^-1 whose rates of decay are spread evenly between two, found by simplexes."""
+    from scipy.optimize import minimize
+
+    from solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
+
+    def at(rates: np.ndarray) -> np.ndarray:
+        slow, fast = np.exp(rates)
+        return loss.pack(fitted(inverse, decoder, epochs, redraws, decays_between(slow, fast, buffers)))
+
+    usual = np.log(usual_rates(buffers, len(inverse) // epochs))
+    options = {"maxfev": _RATE_STEPS, "initial_simplex": usual + 0.3 * np.array([[0, 0], [1, 0], [0, 1]])}
+    best = minimize(lambda rates: loss.value(at(rates)), usual, method="Nelder-Mead", options=options).x
+    start = at(best)
+    if not math.isfinite(loss.value(start)):
+        raise FloatingPointError("no fit of the optimum's inverse is stable")
+    return start
+
+
+def _descend(loss: RedrawnLoss, z: np.ndarray, optimum: Ascent, most: int, tolerance: float, report: Reporter) -> Found:
+    from solvers.buffered.quasi_newton import descend
+
+    steps, gain, finished = 0, math.inf, False
+    best, value = z, loss.value(z)
+    for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
+        loss.kink = kink * loss.share(z)
+        end = descend(
+            loss,
+            z,
+            tolerance=tolerance,
+            enough=enough,
+            most=max(int(share * most), 1),
+            report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
+        )
+        z, gain, finished, steps = end.z, end.gain, end.finished, steps + end.steps
+        loss.kink = 0.0
+        if loss.value(z) < value:
+            best, value = z, loss.value(z)
+    return Found(loss.scaled(best), value, gain, steps, finished, optimum)
+
+
+def _per_gradient(n: int, epochs: int, buffers: int) -> float:
+    return _PER_PHASE * (n // epochs) * float(epochs * (buffers + 1)) ** 3
+
+
+def _steps(gradient: float) -> int:
+    return int(min(max(_WORK / gradient, _LEAST), _MOST))

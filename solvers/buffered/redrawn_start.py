@@ -1,0 +1,87 @@
+"""Where the search for a strategy with redraws begins: the inverse of the optimum, fitted by decays.
+
+A column j of C^-1 answers to draw j. Redraws let its states start afresh after each return of its class, so that what
+has to be fitted by p decays is one epoch's stretch at a time: smooth, and without the edge that the optimum has where
+a class returns. Each stretch is fitted where it counts, in W A C^-1, by least squares, and the error that it leaves in
+the sums is taken back by the draw that returns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.buffered.redrawn_loss import BidiagonalDecoder, Redrawn
+from solvers.kernels import compiled
+
+Array = NDArray[np.float64]
+
+_RELATIVE = 1e-6  # directions of a fit that are weaker are left out
+_SLOW, _FAST = 13.0, 0.75  # of the rates of decay, fitted by hand to epochs of 32 to 128 steps
+
+
+def usual_rates(buffers: int, length: int) -> tuple[float, float]:
+    """Return the slowest and the fastest rate of decay that suit epochs of a length."""
+    return _SLOW / (length * buffers**1.1), _FAST * buffers**0.55
+
+
+def decays_between(slow: float, fast: float, buffers: int) -> Array:
+    """Return decays, shape (buffers,), whose rates are spread evenly in their logarithm; one is in the middle."""
+    rates = np.geomspace(slow, fast, buffers) if buffers > 1 else np.array([np.sqrt(slow * fast)])
+    return np.asarray(np.exp(-rates))
+
+
+def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int, decay: Array) -> Redrawn:
+    """Return numbers with these decays at every step, near a matrix C^-1.
+
+    Args:
+        inverse: C^-1, lower triangular, shape (n, n).
+        decoder: the weighted workload, which says what an error costs.
+        epochs: k; divides n.
+        redraws: q < k.
+        decay: shape (p,), within (0, 1).
+    """
+    n, p = len(inverse), len(decay)
+    b = n // epochs
+    entering, through = np.zeros((redraws + 1, n, p)), np.zeros((redraws + 1, n))
+    through[0] = np.diagonal(inverse)
+    carried, left = np.zeros((n, p)), np.zeros(n)  # of each column: its states, and the error of its sum
+    for first in range(1, n + 1):
+        step = first - 1  # its draw, and the draws of its class, are read; the stretch begins with the next row
+        columns = np.arange(step, -1, -b)[: redraws + 1]
+        again = columns[1:]
+        orders = np.arange(1, len(columns))
+        owed = decoder.follow[step] / decoder.feed[step] * left[again]
+        through[orders, step] = inverse[step, again] - carried[again].sum(axis=1) - owed
+        states = np.zeros((len(columns), p))
+        states[1:] = decay * carried[again]
+        left[columns] = 0.0
+        if first < n:
+            ends = len(columns) - 1 if len(columns) > redraws else len(columns)  # the last redraw's runs to the end
+            for which, stop in ((slice(0, ends), min(step + b, n)), (slice(ends, None), n)):
+                group = columns[which]
+                if len(group) and stop > first:
+                    found, error = _fit(inverse[first:stop, group], decoder, first, decay)
+                    entering[np.arange(len(columns))[which], step] = found - states[which]
+                    carried[group], left[group] = found * decay ** (b - 1), error
+    return Redrawn(np.tile(decay, (n, 1)), np.ones((n, p)), entering, through)
+
+
+def _fit(stretch: Array, decoder: BidiagonalDecoder, first: int, decay: Array) -> tuple[Array, Array]:
+    """Return the states (columns, p) at a stretch's first row, and the error of the sums after its last."""
+    length = len(stretch)
+    powers = decay ** np.arange(length)[:, None]
+    sums = np.empty((length, len(decay) + stretch.shape[1]))
+    sums[:, : len(decay)], sums[:, len(decay) :] = powers, stretch
+    _add_up(decoder.follow[first : first + length], decoder.feed[first : first + length], sums)
+    design, target = sums[:, : len(decay)], sums[:, len(decay) :]
+    states = np.linalg.lstsq(design, target, rcond=_RELATIVE)[0]
+    return states.T, design[-1] @ states - target[-1]
+
+
+@compiled
+def _add_up(follow: Array, feed: Array, rows: Array) -> None:
+    rows[0] *= feed[0]
+    for i in range(1, len(rows)):
+        for j in range(rows.shape[1]):
+            rows[i, j] = follow[i] * rows[i - 1, j] + feed[i] * rows[i, j]
