@@ -18,34 +18,22 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from api.dispatch import Dispatch
 from api.job import Job, Order
 from api.ledger import Ledger
-from api.link import Link
 from api.listeners import Listeners
 from api.outcome import Ending, Outcome
 from api.presence import Presence
-from api.supervisor import Request
 from factorize.errors import TooLarge
 
 if TYPE_CHECKING:
     from distributed import Future
 
-    from api.cluster import Embedded
-
 MAX_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """A job that this engine has submitted, and dask's handle on it."""
-
-    job: Job
-    future: Future[Any]
 
 
 class Engine:
@@ -83,20 +71,19 @@ class Engine:
         self.solves_total = 0
         self._ledger = ledger
         self._find = find
-        self._store = store
-        self._scheduler = scheduler
-        self._capacity = (capacity_mb, processors)
-        self._command = command
         self._tick_seconds = tick
         self._patience = patience
         self._presence: Presence | None = None
-        self._embedded: Embedded | None = None
-        self._link: Link | None = None
-        self._lock = threading.RLock()
-        self._live: dict[str, _Live] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._dispatch = Dispatch(
+            store=store,
+            scheduler=scheduler,
+            capacity=(capacity_mb, processors),
+            command=command,
+            listen=lambda event: self._inbox.put(partial(self._on_event, event)),
+            ended=lambda task, future: self._inbox.put(partial(self._on_end, task, future)),
+        )
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
-        self._closed = False
         self._listeners = Listeners()
 
     # Life
@@ -106,16 +93,8 @@ class Engine:
 
         A scheduler that does not answer yet is no error: jobs wait in the ledger until it does.
         """
-        from api import cluster
-
-        if self._scheduler is None:
-            memory, processors = self._capacity
-            self._capacity = (memory or cluster.MEMORY_MB, processors or cluster.PROCESSORS)
-            self._embedded = cluster.Embedded(*self._capacity)
+        self._dispatch.start()
         self._presence = Presence(self._ledger, self.id, self._patience)
-        where = self._embedded or self._scheduler
-        assert where is not None
-        self._link = Link(where, lambda event: self._inbox.put(partial(self._on_event, event)))
         self._thread.start()
         return self
 
@@ -125,33 +104,17 @@ class Engine:
         The in-process worker's children are killed and their jobs handed back to the ledger, so that the next
         start takes them up. Solves on remote workers go on.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        if not self._dispatch.stop():
+            return
         self._listeners.wake_all()
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
-        if self._embedded is not None:
-            self._hand_back()
+        self._dispatch.hand_back(self._ledger.release)
         if self._presence is not None:
             with suppress(Exception):
                 self._presence.end()
-        if self._link is not None:
-            self._link.close()
-        if self._embedded is not None:
-            self._embedded.close()
-
-    def _hand_back(self) -> None:
-        from api import cluster
-
-        for entry in self._live.values():
-            with suppress(Exception):
-                self._ledger.release(entry.job)
-            cluster.cancel(entry.future)
-        if not cluster.wait_until_ended(set(self._live), timeout=10):
-            _log.error("a child process has not ended within 10 s; its guard ends it with this process")
+        self._dispatch.close()
 
     def __enter__(self) -> Self:
         """Start; use as ``with Engine(...) as engine``."""
@@ -166,12 +129,12 @@ class Engine:
     @property
     def capacity_mb(self) -> int | None:
         """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
-        return self._capacity[0]
+        return self._dispatch.capacity_mb
 
     @property
     def connected(self) -> bool:
         """True while the scheduler answers."""
-        return self._link is not None and self._link.up
+        return self._dispatch.connected
 
     def submit(self, order: Order) -> Job:
         """Have a spec solved, once. Blocks for a few milliseconds.
@@ -188,10 +151,10 @@ class Engine:
             return job
         self._check_size(order)
         stale = job is not None and job.state == "done" and self._find(order.spec_digest) is None
-        with self._lock:
+        with self._dispatch.lock:
             job, mine = self._ledger.claim(order, owner=self.id, stale=stale)
             if mine:
-                self._send(job)
+                self._dispatch.send(job)
         self._listeners.wake(order.spec_digest)
         return job
 
@@ -203,7 +166,7 @@ class Engine:
         """
         job = self._ledger.cancel(spec_digest)
         if job is not None:
-            self._drop(job.task, kill=True)
+            self._dispatch.drop(job.task, kill=True)
             self._listeners.wake(spec_digest)
         return job
 
@@ -221,7 +184,7 @@ class Engine:
             The job, with rising ``seq``; the last has ``finished``. Also ends when the engine closes.
         """
         with self._listeners.listen(spec_digest) as changed:
-            while not self._closed:
+            while not self._dispatch.stopped:
                 changed.clear()
                 job = await asyncio.to_thread(self._ledger.get, spec_digest)
                 if job is None:
@@ -252,32 +215,6 @@ class Engine:
                 "smaller n, a structured mechanism, or a larger worker"
             )
 
-    def _send(self, job: Job) -> None:
-        """Give a job to dask. Where that fails the job stays open, and reconciliation tries again."""
-        from api import cluster
-
-        client = self._link.client if self._link is not None and self._link.up else None
-        if self._closed or client is None:
-            return
-        threads = min(job.threads, self._capacity[1] or job.threads)
-        limits = (job.memory_mb, job.seconds_limit, threads)
-        request = Request(job.spec_digest, job.spec, self._store, *limits, self._command)
-        try:
-            future = cluster.submit(client, job.task, request, job.priority)
-        except Exception:
-            _log.warning("a job could not be submitted; it stays queued", exc_info=True)
-            return
-        self._live[job.task] = _Live(job, future)
-        cluster.when_ended(future, lambda ended: self._inbox.put(partial(self._on_end, job.task, ended)))
-
-    def _drop(self, task: str, *, kill: bool) -> None:
-        from api import cluster
-
-        with self._lock:
-            entry = self._live.pop(task, None)
-        if entry is not None and kill:
-            cluster.cancel(entry.future)
-
     # The engine's thread
 
     def _work(self) -> None:
@@ -300,8 +237,7 @@ class Engine:
 
     def _on_event(self, event: dict[str, Any]) -> None:
         """A running solve has said something."""
-        with self._lock:
-            entry = self._live.get(event["task"])
+        entry = self._dispatch.get(event["task"])
         if entry is None:
             return
         if event["event"] == "started":
@@ -310,19 +246,18 @@ class Engine:
         else:
             job = self._ledger.update_progress(entry.job, event["progress"])
         if job is None:
-            self._drop(event["task"], kill=self._embedded is not None)
+            self._dispatch.drop(event["task"], kill=self._dispatch.embedded is not None)
         self._listeners.wake(entry.job.spec_digest)
 
     def _on_end(self, task: str, future: Future[Any]) -> None:
         """A solve is over."""
-        with self._lock:
-            entry = self._live.get(task)
+        entry = self._dispatch.get(task)
         if entry is None or entry.future is not future:
             return
         try:
             self._settle(entry.job, future)
         finally:
-            self._drop(task, kill=False)
+            self._dispatch.drop(task, kill=False)
             self._listeners.wake(entry.job.spec_digest)
 
     def _settle(self, job: Job, future: Future[Any]) -> None:
@@ -343,38 +278,31 @@ class Engine:
     # Reconciliation
 
     def _tick(self) -> None:
-        assert self._presence is not None and self._link is not None
+        assert self._presence is not None
         self._presence.beat()
-        self._look_after_link(self._link)
-        rows = self._look_after_live()
+        self._dispatch.look_after()
+        rows = self._look_after_sent()
         living = self._presence.living()
         for job in rows:
             if job.owner == self.id or job.owner not in living:
                 self._guarded(partial(self._resume, job))
 
-    def _look_after_link(self, link: Link) -> None:
-        if link.look_after():
-            with self._lock:
-                self._live.clear()
-        if self._embedded is None:
-            self._capacity = link.capacity() or (None, None)
-
-    def _look_after_live(self) -> list[Job]:
+    def _look_after_sent(self) -> list[Job]:
         """Let go of solves whose job is over or in other hands; the open jobs."""
-        with self._lock:
-            tasks = list(self._live)
+        with self._dispatch.lock:
+            tasks = list(self._dispatch.sent)
         rows = {job.task: job for job in self._ledger.unfinished()}
         for task in tasks:
             if task not in rows:
-                self._drop(task, kill=True)
+                self._dispatch.drop(task, kill=True)
             elif rows[task].owner != self.id:  # an engine that took us for dead runs it now
-                self._drop(task, kill=self._embedded is not None)
+                self._dispatch.drop(task, kill=self._dispatch.embedded is not None)
         return list(rows.values())
 
     def _resume(self, job: Job) -> None:
         """Bring an open job that nobody runs to its end."""
-        with self._lock:
-            if job.task in self._live or not self.connected:
+        with self._dispatch.lock:
+            if job.task in self._dispatch.sent or not self.connected:
                 return
             stored = self._find(job.spec_digest)
             if stored is not None:
@@ -382,7 +310,7 @@ class Engine:
             elif job.attempts >= MAX_ATTEMPTS:
                 self._ledger.fail(job, _GIVEN_UP)
             elif (adopted := self._ledger.adopt(job, self.id)) is not None:
-                self._send(adopted)
+                self._dispatch.send(adopted)
         self._listeners.wake(job.spec_digest)
 
 

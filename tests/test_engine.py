@@ -243,7 +243,7 @@ def test_a_queued_job_can_be_cancelled_and_never_starts(place):
     engine.submit(order(0, gate="go"))
     wait_for(place.starts)
     engine.submit(order(1))
-    tasks = engine._embedded.cluster.scheduler.tasks
+    tasks = engine._dispatch.embedded.cluster.scheduler.tasks
     wait_for(lambda: len(tasks) == 2)
     assert engine.cancel(digest(1)) is not None
     wait_for(lambda: len(tasks) == 1)
@@ -366,11 +366,11 @@ def test_a_future_that_dask_loses_is_not_a_cancel(place, pause):
     engine = place.engine(tick=0.02 if pause < 0.3 else 0.2)
     engine.submit(order(gate="go"))
     wait_for(place.starts)
-    old = next(iter(engine._live.values())).future
+    old = next(iter(engine._dispatch.sent.values())).future
     old.cancel(force=True)
     time.sleep(pause)
     # Whether the first child is still there depends on who was faster; that the job goes on does not.
-    wait_for(lambda: [entry for entry in list(engine._live.values()) if entry.future is not old])
+    wait_for(lambda: [entry for entry in list(engine._dispatch.sent.values()) if entry.future is not old])
     assert place.state(digest(0)) in ("queued", "running")
     place.open("go")
     job = place.ended(digest(0))
@@ -566,9 +566,9 @@ def test_contract_of_the_workers_record_of_a_cancelled_task(place):
     engine = place.engine()
     engine.submit(order(gate="never"))
     wait_for(place.starts)
-    task, entry = next(iter(engine._live.items()))
-    assert engine._embedded is not None
-    (worker,) = engine._embedded.cluster.workers.values()
+    task, entry = next(iter(engine._dispatch.sent.items()))
+    assert engine._dispatch.embedded is not None
+    (worker,) = engine._dispatch.embedded.cluster.workers.values()
     assert worker.state.tasks[task].state == "executing" and cluster.is_wanted(worker, task)
     entry.future.cancel(force=True)
     wait_for(lambda: not cluster.is_wanted(worker, task))
