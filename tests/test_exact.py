@@ -465,6 +465,27 @@ def test_arrays_from_files(tmp_path) -> None:
         read_array(tmp_path / "cut.npy")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK\x03\x04nothing", b"\x93NUMPY\x01\x00\x64\x00" + b"(" * 99 + b"\n", b"\x93NUMPY\x09\x00", "archive"],
+)
+def test_what_is_no_array_of_numpy_ends_in_a_sentence(tmp_path, content) -> None:
+    path = tmp_path / "C.npy"
+    if content == "archive":
+        np.savez(tmp_path / "C.npz", C=np.eye(2))
+        (tmp_path / "C.npz").rename(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(CorruptObject, match="not a .npy file"):
+        read_array(path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_entries_whose_squares_overflow_are_checked_without_a_warning() -> None:
+    assert not check_strategy(np.eye(3) * 1e200, {"kind": "single"}, claim=1.0).supported
+    assert check_strategy(np.eye(3) * 1e200, {"kind": "single"}, claim=1.1e200).supported
+
+
 def test_spoilt_headers_end_in_a_sentence(tmp_path) -> None:
     from safetensors.numpy import save
 

@@ -212,7 +212,8 @@ def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str,
         )
     if strategy.toeplitz is not None and several and not strategy.monotone:
         found.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
-    columns, rows = (np.linalg.norm(array, axis=axis) for axis in (0, 1))
+    scaled = array / np.abs(array).max()  # its squares do not overflow
+    columns, rows = (np.linalg.norm(scaled, axis=axis) for axis in (0, 1))
     if np.ptp(rows) < 1e-6 * rows.max() and np.ptp(columns) > 1e-3 * columns.max():
         found.append("the rows of C have equal norms and the columns have not: sensitivity is a matter of the columns")
     return found

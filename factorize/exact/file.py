@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,9 +176,10 @@ def read_array(path: Path, name: str = "C") -> np.ndarray:
         OSError: the file cannot be read.
     """
     if path.suffix == ".npy":
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError) as error:
+        try:  # not np.load, which opens zip archives too
+            with path.open("rb") as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+        except (ValueError, EOFError, SyntaxError, TokenError, TypeError, KeyError, RecursionError) as error:
             raise CorruptObject(f"{path} is not a .npy file of plain numbers: {error}") from None
     else:
         tensors, _ = read_tensors(path.read_bytes())
