@@ -18,13 +18,14 @@ from factorize.participation import Sensitivity
 from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.structures.endless import EndlessMatrix
-from factorize.structures.matrix import Matrix, check_dense
+from factorize.structures.matrix import MAX_DENSE, Matrix, check_dense
+from factorize.structures.scaled_toeplitz import decoder_rows
 
 RESIDUAL_LIMIT = 2.0**-40
 _BLOCK_BYTES = 2**26
 _BLOCK_ROWS = 256  # few enough that the zeros to the right of a triangle's rows are left out
 _ENDLESS_CHECK = 4096  # steps of a strategy without end
-_WHOLE_CHECK = 2048  # up to here every row of B is formed, whatever the structure of C
+_WHOLE_CHECK = 2048  # up to here every row of B counts, whatever the structure of C
 
 
 @dataclass(frozen=True)
@@ -207,10 +208,10 @@ def _decode(spec: Spec, strategy: Matrix) -> _Decoder:
             quotient = strategy.divide(workload)
         if quotient is not None:
             return _decode_toeplitz(spec, workload, strategy, quotient)
-    if strategy.n > _WHOLE_CHECK:
-        structured = _decode_structured(spec, strategy)
-        if structured is not None:
-            return structured
+    found = _decode_structured(spec, strategy) if strategy.n > _WHOLE_CHECK else None
+    found = found or _decode_rows(spec, strategy)
+    if found is not None:
+        return found
     check_dense(max(strategy.n, spec.workload.m))
     return _decode_dense(spec, strategy)
 
@@ -242,6 +243,23 @@ def _decode_structured(spec: Spec, strategy: Matrix) -> _Decoder | None:
     if weighted is None:
         return None
     return _Decoder(errors, spec.objective.scale(spec.workload.m) * math.fsum(weighted), residual, remarks)
+
+
+def _decode_rows(spec: Spec, strategy: Matrix) -> _Decoder | None:
+    """Form the rows of B one after the other, for Toeplitz matrices with scaled columns; no n x n array."""
+    workload, weights = spec.workload.state_space(), spec.objective.state_space(spec.workload.m)
+    if workload is None or strategy.n > MAX_DENSE:
+        return None
+    found = decoder_rows(strategy, workload)
+    if found is None:
+        return None
+    _check_residual(found.residual, spec)
+    if weights is None or spec.objective.row_weights(spec.workload.m) is not None:
+        return _Decoder(found.errors, spec.objective.of_row_errors(found.errors), found.residual)
+    weighted = decoder_rows(strategy, workload.then(weights))
+    assert weighted is not None  # what has a decoder has it under every recursion
+    objective = spec.objective.scale(spec.workload.m) * math.fsum(weighted.errors)
+    return _Decoder(found.errors, objective, found.residual)
 
 
 def _sampled_rows(m: int) -> list[int]:
