@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import numpy as np
 import pytest
 from store_cases import factorization, flip, overwrite, path_of, spec, toeplitz
 
-from factorize.errors import StoreUnavailable
+from factorize.errors import NotFound, StoreUnavailable
 from factorize.manifest import StoredFile
-from factorize.storage.blobs import CHUNK_BYTES, blob_key
+from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.files import Files
 from factorize.storage.findings import ERRORS, KINDS
 from factorize.storage.fsck import fsck
+from factorize.storage.gc import gc
 from factorize.storage.records import SpecEntry, family_key, manifest_key, seal, spec_key
 from factorize.storage.store import Store, open_store
 
@@ -320,3 +322,19 @@ def test_the_kinds_are_documented():
     page = (Path(__file__).parents[1] / "docs" / "store.md").read_text()
     for kind, meaning in KINDS.items():
         assert f"| `{kind}` | {'error' if kind in ERRORS else 'note'} | {meaning} |" in page
+
+
+def test_what_is_deleted_while_it_is_checked_is_no_damage(store, monkeypatch):
+    """gc takes a result away after its manifest was read and before its file is."""
+    verify = Blobs.verify
+
+    def late(blobs: Blobs, sha256: str) -> int:
+        with suppress(NotFound):
+            gc(open_store(store.url), delete=[OTHER.digest])
+        return verify(blobs, sha256)
+
+    monkeypatch.setattr(Blobs, "verify", late)
+    report = fsck(store, repair=True)
+    monkeypatch.undo()
+    assert report.clean and not [finding for finding in report.findings if finding.error]
+    assert [manifest["digest"] for manifest in store.items()] == [PUT.digest]

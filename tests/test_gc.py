@@ -178,9 +178,10 @@ def test_a_revocation_outlives_what_it_revokes(store):
     for ask in (lambda: store.manifest(manifest["digest"]), lambda: store.blob(StoredFile.of(manifest).sha256)):
         with pytest.raises(Revoked):
             ask()
+    before = everything(store)
     with pytest.raises(Revoked):
         store.put(factorization(4))
-    assert fsck(store).clean
+    assert everything(store) == before and fsck(store).clean
 
 
 def test_retention_deletes_by_age(store):
@@ -249,6 +250,7 @@ class Lockless(Files):
 def test_without_locks_puts_go_on_and_nothing_is_removed(tmp_path):
     store = open_store(tmp_path, files=Lockless())
     store.put(factorization(4))
+    store.keep(store.put_matrix(np.array(LOWER)))
     with pytest.raises(StoreUnavailable, match="has no locks"):
         gc(store)
 

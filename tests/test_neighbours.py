@@ -115,6 +115,9 @@ def test_damaged_and_revoked_neighbours_are_passed_over(tmp_path: Path) -> None:
         b"",
         b"\x08" + bytes(7) + b"[1,2,3] ",
         b"\x02" + bytes(7) + b"{}",
+        _beginning({"dual.factors": {"shape": [1], "data_offsets": [0, 10**17]}}),
+        _beginning({"dual.factors": {"shape": [0], "data_offsets": [8, 0]}}),
+        _beginning({"dual.factors": {"shape": [0], "data_offsets": [-8, -8]}}),
     ):
         path.write_bytes(damaged)
         assert nearest(spec(), store) is None
@@ -122,6 +125,11 @@ def test_damaged_and_revoked_neighbours_are_passed_over(tmp_path: Path) -> None:
     assert stored_dual(manifest, store)["factors"].shape == (64, 4, 4)
     path.unlink()
     assert nearest(spec(), store) is None
+
+
+def _beginning(header: dict[str, Any]) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text
 
 
 def test_a_medium_that_fails_costs_the_start_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

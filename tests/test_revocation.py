@@ -158,6 +158,12 @@ def test_a_reason_is_one_printable_line(store, reason):
     assert store.manifest(digest)["digest"] == digest
 
 
+@pytest.mark.parametrize("reason", ["x", "x" * 1000])
+def test_the_shortest_and_the_longest_reason_are_kept(store, reason):
+    (revoked,) = store.revoke(store.put(factorization(4))["digest"], f" {reason}\n")
+    assert revoked.reason == reason
+
+
 def test_only_what_is_there_can_be_revoked(store):
     put = factorization(4)
     store.put(put)

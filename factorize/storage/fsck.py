@@ -146,6 +146,8 @@ class _Check:
             file = StoredFile.of(manifest)
             if not self._there(blob_key(file.sha256), blobs):
                 del self.manifests[key]
+                if not self._exists(key):
+                    continue  # the result was deleted since it was read
                 self._find("missing-blob", key, f"its file {file.sha256} is missing or damaged", self._quarantine)
             for sha256, _ in user_matrices(manifest["spec"]):
                 if not self._there(blob_key(sha256), blobs):

@@ -1,4 +1,4 @@
-"""A factor file on its way in: written, synced, read back and looked at before it gets its name."""
+"""A factor file on its way in: written, read back and looked at before it gets its name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ def incoming(
     plain.manifest = lasting(factorization.manifest)
     with objects.stage() as staged:
         staged.produce(plain.save)
-        staged.sync()
         proof = dict(check(staged.path)) if check else {}
         digest = proof.pop("digest") if check else _read_back(staged.path, plain.spec)
         with staged.open() as reader:

@@ -149,6 +149,8 @@ def stored_dual(manifest: Mapping[str, Any], store: Store) -> dict[str, np.ndarr
         found = {}
         for name in manifest["dual"]["tensors"]:
             start, stop = header[name]["data_offsets"]
+            if not 0 <= start <= stop <= reader.entry.size:
+                raise CorruptObject(f"the header of {file.sha256} places {name} outside of the file")
             array = np.frombuffer(reader.read(stop - start, 8 + length + start), dtype="<f8")
             found[name.removeprefix("dual.")] = array.reshape(header[name]["shape"])
     if tensor_digest(found.values()) != manifest["dual"]["sha256"]:

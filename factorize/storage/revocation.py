@@ -93,7 +93,6 @@ class Revocations:
         A record that is damaged still revokes: which way it fails must not depend on a flipped bit.
         """
         try:
-            self._objects.status(revocation_key(name))  # in nearly every case there is nothing
             return self.read(revocation_key(name))
         except NotFound:
             return None

@@ -30,7 +30,7 @@ import numpy as np
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.factor_file import from_tensors
 from factorize.factorization import Factorization
-from factorize.manifest import StoredFile
+from factorize.manifest import StoredFile, steps_of
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key
 from factorize.storage.directory import Directory, make_root
@@ -66,7 +66,7 @@ class Store:
     def put(self, factorization: Factorization, *, check: Check | None = None) -> dict[str, Any]:
         """Store a factorization and return its manifest, with `files`.
 
-        The file is written, synced, read back and compared before it gets its name. Putting the same bytes again
+        The file is written, read back, compared and synced before it gets its name. Putting the same bytes again
         returns the manifest that is there. Of several answers to one spec the first stays the one that
         `digest_of` names; the others are reached by their own digest. Damaged objects in the way are moved to
         quarantine and replaced.
@@ -225,8 +225,7 @@ class Store:
             after: only those whose digest sorts after this one (where a page ended).
         """
         for manifest in self.index.manifests(after):
-            given = manifest["spec"]["workload"]
-            fits = workload in (None, given["kind"]) and n in (None, given.get("n", given.get("shape", [0])[-1]))
+            fits = workload in (None, manifest["spec"]["workload"]["kind"]) and n in (None, steps_of(manifest))
             if fits and self.revocations.find(manifest["digest"]) is None:
                 yield manifest
 
