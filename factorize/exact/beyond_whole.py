@@ -1,13 +1,14 @@
-"""The claims of a file too long for whole matrices: by resolvents, recursions, power series and covariances."""
+"""The claims of a file too long for whole matrices: by resolvents, log-determinants, power series and covariances."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 
 from factorize.errors import CorruptObject
-from factorize.exact import residual, resolvents, series, toeplitz_forms, variances
+from factorize.exact import determinants, residual, resolvents, series, toeplitz_forms, variances
 from factorize.exact.claims import (
     check_added_noise,
     check_bound,
@@ -37,7 +38,7 @@ def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Br
         whole: longest n for which whole matrices are multiplied.
     """
     try:
-        check_bound(report, file, resolvents.lower_bound(file.manifest["spec"], file.dual))
+        check_bound(report, file, _bound(file))
     except NotEnclosed as reason:
         report.not_checked.append(f"the lower bound: {reason}")
     check_class_bound(report, file, strategy, None)
@@ -49,6 +50,11 @@ def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Br
         _check_losses(report, file, strategy, bracket, whole)
     except NotEnclosed as reason:
         report.not_checked.append(f"residual and losses: {reason}")
+
+
+def _bound(file: FactorFile) -> Fraction | None:
+    found = resolvents.lower_bound(file.manifest["spec"], file.dual)
+    return determinants.lower_bound(file.manifest["spec"], file.dual) if found is None else found
 
 
 def _check_losses(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:

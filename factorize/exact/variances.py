@@ -51,6 +51,8 @@ def statements(document: Mapping[str, Any]) -> tuple[list[Statement], int] | Non
         if document.get("nesterov"):
             return [*program, (1, {X: one, 0: mu}), (2, {2: one, 1: eta})], 2
         return [*program, (1, {1: one, 0: eta})], 1
+    if kind == "mu2":
+        return _averaged(document["n"], document["output"])
     if kind == "srg":
         return [(0, {0: Fraction(document["decay"]), X: one}), (1, {1: mu, 0: one}), (2, {2: one, 1: one})], 2
     if kind == "weight_decay":
@@ -60,6 +62,16 @@ def statements(document: Mapping[str, Any]) -> tuple[list[Statement], int] | Non
         kept = [1 - step * rate for step in eta] if isinstance(eta, list) else 1 - eta * rate
         return [(0, {0: mu, X: one}), (1, {1: kept, 0: eta})], 1
     return None
+
+
+def _averaged(n: int, output: str) -> tuple[list[Statement], int]:
+    """Two sums, and the sum of 2 (j + 2) w_j over (i + 2)(i + 3)."""
+    one = Fraction(1)
+    program: list[Statement] = [(0, {0: one, X: one}), (1, {1: one, 0: one})]
+    if output in ("q", "w"):
+        return program[: 1 if output == "q" else 2], 0 if output == "q" else 1
+    program.append((2, {2: one, 1: [Fraction(2 * (j + 2)) for j in range(n)]}))
+    return [*program, (3, {2: [Fraction(1, (i + 2) * (i + 3)) for i in range(n)]})], 3
 
 
 def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any]) -> Ends | None:
@@ -80,12 +92,12 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
     tau = objective.get("tau")
     if tau is None:
         return _losses(ends, objective)
-    since = _variances(strategy, *_since_reference(*found, strategy.n, tau))
+    since = _variances(strategy, *since_reference(*found, strategy.n, tau))
     return None if since is None else _losses(ends, {"kind": "weighted", "weights": _weights(strategy.n, tau)}, since)
 
 
-def _since_reference(program: list[Statement], output: int, n: int, tau: int) -> tuple[list[Statement], int]:
-    """The output less what it was at the last multiple of tau before, 0 before the first."""
+def since_reference(program: list[Statement], output: int, n: int, tau: int) -> tuple[list[Statement], int]:
+    """Return the output less what it was at the last multiple of tau before, 0 before the first."""
     difference, reference = len(program), len(program) + 1
     taken = [Fraction(int((i + 1) % tau == 0)) for i in range(n)]
     follow: dict[int, Coefficient] = {reference: [1 - each for each in taken], output: taken}
@@ -99,7 +111,7 @@ def _weights(n: int, tau: int) -> list[float]:
 def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.ndarray | None:
     """Ends of the variance of the output at each step, shape (2, n)."""
     states, bands = len(program), _bands(strategy)
-    given = (states, *_arrays(program), output, ends := np.empty((2, strategy.n)))
+    given = (states, *arrays(program), output, ends := np.empty((2, strategy.n)))
     if bands is not None:
         width = len(bands) + states
         if strategy.n * width * (len(bands) + 2 * states) > LARGEST_WORK:
@@ -144,8 +156,8 @@ def _bands(strategy: Strategy) -> np.ndarray | None:
     return bands
 
 
-def _arrays(program: list[Statement]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Targets, sources, their number, and the factors as pairs of doubles for one step or for each."""
+def arrays(program: list[Statement]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return targets, sources, their number, and the factors as pairs of doubles for one step or for each."""
     most = max((len(terms) for _, terms in program), default=1)
     varying = [len(factor) for _, terms in program for factor in terms.values() if isinstance(factor, list)]
     factors = np.zeros((max(varying, default=1), len(program), most, 2))
