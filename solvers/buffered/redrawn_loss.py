@@ -130,7 +130,7 @@ class RedrawnLoss:
 
     def _evaluate(self, numbers: Redrawn) -> _Evaluated:
         own = self._phases(numbers)
-        inverse: Array = np.linalg.inv(own.direct)
+        inverse = np.asarray(np.linalg.inv(own.direct), dtype=np.float64)
         read = inverse @ own.read
         strategy = ClassGrams(Phases(own.follow - own.feed @ read, own.feed @ inverse, -read, inverse), self._again)
         sizes = np.sqrt(strategy.blocks**2 + self.kink**2)
