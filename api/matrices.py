@@ -15,7 +15,8 @@ from starlette.responses import Response
 from api.answers import FOREVER, RunningService, heavy, json_response, result_of, stream
 from api.errors import Problem
 from api.limits import read_body
-from api.results import Block, Result, Rows
+from api.results import Result
+from api.row_blocks import Block, Rows
 from api.schema import RAW_BODY, answers
 from factorize.errors import InvalidParameter
 from factorize.factorization import MATRIX_NAMES

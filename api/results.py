@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib import import_module
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from api.proof import prove
+from api.row_blocks import Block, Rows
+from api.stored_forms import Key, StoredForms, matrices_key, type_key
 from factorize.casts import cast
 from factorize.encoding import read_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
@@ -24,9 +23,7 @@ from factorize.storage.blobs import Cache, blob_key
 from factorize.storage.records import MAX_RECORD_BYTES
 from factorize.storage.store import Store
 from factorize.structures.endless import LARGEST_ROW
-from factorize.structures.layouts import DTYPES
 
-BLOCK_BYTES = 1 << 22
 _DOCUMENT_BYTES = 1 << 26
 _EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
 
@@ -52,59 +49,6 @@ class Result:
         return read_json(self.text, limit=MAX_RECORD_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Consecutive rows of a matrix, in blocks that are made one at a time.
-
-    Args:
-        factorization: an open one.
-        matrix: which matrix.
-        start: first row.
-        stop: one past the last row.
-    """
-
-    factorization: Factorization
-    matrix: MatrixName
-    start: int
-    stop: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and columns."""
-        columns = self.stop if self.factorization.endless else self.factorization.shape(self.matrix)[1]
-        return self.stop - self.start, columns
-
-    @property
-    def per_block(self) -> int:
-        """Rows in 4 MiB, at least one."""
-        return max(1, BLOCK_BYTES // (8 * self.shape[1]))
-
-    def blocks(self) -> Iterator[memoryview]:
-        """Iterate over the rows as little-endian float64 in C order, at most 4 MiB (or one row) at a time."""
-        step = self.per_block
-        _use_one_thread()
-        for first in range(self.start, self.stop, step):
-            block = self.factorization.rows(self.matrix, first, min(first + step, self.stop))
-            if block.shape[1] < self.shape[1]:  # without end, a row is as long as its number
-                block = np.pad(block, ((0, 0), (0, self.shape[1] - block.shape[1])))
-            yield block.astype("<f8", order="C", copy=False).reshape(-1).view("u1").data
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rows as they are sent.
-
-    Args:
-        data: little-endian float64 in C order.
-        sha256: of these bytes.
-        crc32: of these bytes.
-    """
-
-    data: memoryview
-    sha256: bytes
-    crc32: int
-
-
 class Results:
     """What a store holds, for many readers at once. Safe for threads.
 
@@ -119,8 +63,8 @@ class Results:
         self._open: Cache[Factorization] = Cache(cache_bytes, _weight)
         self._blocks: Cache[Block] = Cache(cache_bytes // 2, lambda block: len(block.data) + 500)
         self._opening = threading.Lock()
-        self._expanding = threading.Lock()
-        self._expanded: dict[tuple[str, tuple[str, ...]], str] | None = None
+        self._making = threading.Lock()
+        self._forms = StoredForms(store)
 
     def answer(self, spec: Spec) -> Result | None:
         """Return the result that answers a spec with a named mechanism, if one is stored."""
@@ -204,44 +148,33 @@ class Results:
         wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
         if wanted == tuple(name for name in MATRIX_NAMES if name in matrices):
             return result
-        with self._expanding:
-            index = self._expansions()
-            found = self._result_if_there(index.get((_identity(result.manifest()), wanted)))
-            if found is not None:
-                return found
-            base = self.opened(result)
-            _check_memory(base, wanted, limit_mb)
-            larger = base.with_matrices([name for name in wanted if name != "C"])
-            manifest = self.store.put(larger, check=partial(prove, store=self.store.url))
-            index[_identity(manifest), wanted] = manifest["digest"]
-            return self._result(manifest["digest"], manifest["digest"])
+        more: list[MatrixName] = [name for name in wanted if name != "C"]
+        return self._made(
+            result, matrices_key(result.manifest(), wanted), wanted, lambda base: base.with_matrices(more), limit_mb
+        )
 
     def _narrowed(self, result: Result, dtype: str, limit_mb: int | None) -> Result:
         """Return the result with C in another type."""
-        key = (f"{result.digest} as {dtype}", ("C",))
-        with self._expanding:
-            index = self._expansions()
-            found = self._result_if_there(index.get(key))
+        return self._made(result, type_key(result.digest, dtype), ("C",), lambda base: cast(base, dtype), limit_mb)
+
+    def _made(
+        self,
+        result: Result,
+        form: Key,
+        names: Sequence[MatrixName],
+        make: Callable[[Factorization], Factorization],
+        limit_mb: int | None,
+    ) -> Result:
+        """Return the result in another form, made and stored the first time that it is asked for."""
+        with self._making:
+            found = self._result_if_there(self._forms.get(form))
             if found is not None:
                 return found
             base = self.opened(result)
-            _check_memory(base, ("C",), limit_mb)
-            manifest = self.store.put(cast(base, dtype), check=partial(prove, store=self.store.url))
-            index[key] = manifest["digest"]
-            return self._result(manifest["digest"], manifest["digest"])
-
-    def _expansions(self) -> dict[tuple[str, tuple[str, ...]], str]:
-        """Digest by C and the names of the stored matrices, or by what was cast; read from the store once."""
-        if self._expanded is None:
-            self._expanded = {}
-            for manifest in self.store.items():
-                matrices, origin = manifest["matrices"], manifest["solver"].get("cast_from")
-                names = tuple(name for name in MATRIX_NAMES if name in matrices)
-                if len(names) > 1:
-                    self._expanded[_identity(manifest), names] = manifest["digest"]
-                elif origin is not None:
-                    self._expanded[f"{origin} as {matrices['C']['dtype']}", names] = manifest["digest"]
-        return self._expanded
+            _check_memory(base, names, limit_mb)
+            digest = self.store.put(make(base), check=partial(prove, store=self.store.url))["digest"]
+            self._forms.add(form, digest)
+            return self._result(digest, digest)
 
     def _result_if_there(self, digest: str | None) -> Result | None:
         if digest is None:
@@ -282,68 +215,6 @@ class Results:
                 found = self._open.get(result.digest) or self.store.load(result.digest)
                 self._open.put(result.digest, found)
         return found
-
-
-@cache
-def _use_one_thread() -> None:
-    """Let this process multiply on one thread from now on.
-
-    Readers are served side by side, and the products of one block are so small that on a busy machine threads wait for
-    each other most of the time: 30 times as long as one thread alone at n = 4096. Solves have their own processes.
-    """
-    from threadpoolctl import threadpool_limits
-
-    import_module("scipy.linalg")  # brings a BLAS of its own, which has to be there to be told
-    threadpool_limits(1, user_api="blas")
-
-
-def read_names(text: str | None) -> tuple[MatrixName, ...]:
-    """Read a list of matrices, `C,C_inv,B`.
-
-    Raises:
-        InvalidParameter: an unknown name.
-    """
-    names = [] if text is None else text.split(",")
-    if not set(names) <= set(MATRIX_NAMES):
-        known = ", ".join(MATRIX_NAMES)
-        raise InvalidParameter(f"matrices is a list of {known} with commas between, such as C,C_inv", field="matrices")
-    return tuple(name for name in MATRIX_NAMES if name in names)
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What a file is to hold.
-
-    Args:
-        matrices: names; C alone by default.
-        dtype: of their numbers; as they were certified first by default.
-    """
-
-    matrices: tuple[MatrixName, ...] = ()
-    dtype: str | None = None
-
-    def __bool__(self) -> bool:
-        """Whether anything but the result itself is asked for."""
-        return bool(self.matrices) or self.dtype is not None
-
-
-ANY_FORM = Form()
-
-
-def read_form(matrices: str | None, dtype: str | None) -> Form:
-    """Read the parameters `matrices` and `dtype` of a request.
-
-    Raises:
-        InvalidParameter: an unknown name or type.
-    """
-    if dtype is not None and dtype not in DTYPES:
-        raise InvalidParameter(f"dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}", field="dtype")
-    return Form(read_names(matrices), dtype)
-
-
-def _identity(manifest: dict[str, Any]) -> str:
-    """What a file and the one with further matrices have in common: the spec and the bytes of C."""
-    return f"{manifest['spec_digest']} {manifest['matrices']['C']['sha256']}"
 
 
 def _weight(factorization: Factorization) -> int:

@@ -20,9 +20,10 @@ from api.answers import (
     not_known,
 )
 from api.errors import Problem, problem_of
+from api.forms import Form, read_form
 from api.job import Job, State
 from api.limits import read_body
-from api.results import Form, Result, read_form
+from api.results import Result
 from api.schema import SPEC_BODY, answers
 from api.service import Service
 from factorize.errors import FactorizeError

@@ -19,9 +19,10 @@ import numpy as np
 import solvers
 from api.engine import Engine
 from api.errors import AboveCapacity
+from api.forms import ANY_FORM, Form
 from api.job import Job, Order
 from api.ledger import Ledger
-from api.results import ANY_FORM, Form, Result, Results
+from api.results import Result, Results
 from api.settings import Settings
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidSpec, InvalidWorkload, NotFound, Revoked, Violation

@@ -12,6 +12,7 @@ from exact_files import claim, parts, sealed
 from servers import LiveService
 
 import solvers
+from api.stored_forms import StoredForms
 from factorize import load, parse_spec
 from factorize.casts import cast, round_down
 from factorize.client import ArrayRows, Service, fetch
@@ -200,7 +201,8 @@ def test_a_service_rounds_once_and_the_first_answer_stays(live_service: LiveServ
     both = live_service.post(spec, query="?dtype=float32&matrices=C,B").json()
     assert {name: entry["dtype"] for name, entry in both["matrices"].items()} == {"C": "float32", "B": "float32"}
     assert both["matrices"]["C"] == narrow["matrices"]["C"]
-    live_service.service.results._expanded = None  # as after a restart
+    results = live_service.service.results
+    results._forms = StoredForms(results.store)  # as after a restart
     place = f"/v1/factorizations/{base['digest']}"
     assert live_service.get(f"{place}?dtype=float32").json() == narrow
     assert live_service.get(f"{place}?dtype=float32&matrices=B").json() == both

@@ -13,6 +13,7 @@ import pytest
 from servers import Client, LiveService, serving, serving_apart
 
 from api.settings import Settings
+from api.stored_forms import StoredForms
 
 PREFIX: dict[str, Any] = {"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "square_root"}}
 
@@ -175,7 +176,8 @@ def test_a_file_with_further_matrices_is_made_once(live_service: LiveService) ->
     assert set(full["matrices"]) == {"C", "C_inv", "B"}
     assert full["digest"] != base["digest"]
     place = f"/v1/factorizations/{base['spec_digest']}"
-    live_service.service.results._expanded = None  # as after a restart
+    results = live_service.service.results
+    results._forms = StoredForms(results.store)  # as after a restart
     assert live_service.get(f"{place}?matrices=B,C_inv").json() == full
     assert live_service.get(place).json() == base
     assert live_service.get(f"{place}?matrices=C").json() == base

@@ -15,8 +15,9 @@ import pytest
 from hostile_server import make
 
 from api.errors import AboveCapacity
+from api.forms import read_names
 from api.job import Job
-from api.results import Result, read_names
+from api.results import Result
 from api.service import Service
 from api.settings import Settings
 from factorize.errors import (
