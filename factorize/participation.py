@@ -18,7 +18,7 @@ from pydantic import Field
 from factorize.errors import CertificateError, InvalidParticipation
 from factorize.model import Count, Frozen
 from factorize.numbers.rounding import UNIT, square_root_up
-from factorize.numbers.wide import of_doubles, root_above
+from factorize.numbers.wide import check_finite, of_doubles, root_above
 from factorize.structures.computed_toeplitz import ComputedToeplitz
 from factorize.structures.endless import EndlessMatrix
 from factorize.structures.matrix import Bound, Matrix
@@ -303,11 +303,16 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
 @np.errstate(over="ignore", invalid="ignore")
 def _two_stage(matrix: Matrix, separation: int, most: int) -> float:
     """Bound for any C: best selection within each row of |X|, then of the row values (mathematics, C.6)."""
+    from factorize.structures.wide_recurrences import selected_sums
+
     enclosed = entries(matrix)
     whole, left_out = enclosed.high, np.abs(enclosed.low) + enclosed.error
-    magnitude, gram = np.abs(whole), np.abs(whole.T @ whole)
-    gram += (matrix.n + 2) * UNIT * (magnitude.T @ magnitude if (whole < 0).any() else gram)
+    signed = bool((whole < 0).any())
+    magnitude, gram = np.abs(whole) if signed else whole, whole.T @ whole
+    gram = np.abs(gram, out=gram)
+    gram += (matrix.n + 2) * UNIT * (magnitude.T @ magnitude if signed else gram)
     if left_out.any():  # what the doubles of computed entries are not
         gram += around_products(magnitude, left_out)
-    rows = np.array([best_selection(row, separation, most) for row in gram])
+    rows = np.empty(matrix.n)
+    selected_sums(check_finite(gram), separation, most, rows)
     return best_selection(rows, separation, most) * (1 + (2 * most + 16) * UNIT)

@@ -183,8 +183,21 @@ def entries(matrix: Matrix) -> Wide:
     if isinstance(matrix, ComputedToeplitz):
         return Wide(*(toeplitz_rows(part, 0, matrix.n) for part in matrix.wide_column()))
     if isinstance(matrix, ColumnScaled):
-        inner = entries(matrix.inner)
-        if not (inner.low.any() or inner.error.any()):
-            return product(inner.high, matrix.scale)
-        return inner.times(of_constants(np.broadcast_to(matrix.scale, inner.high.shape)))
+        return _scaled_entries(entries(matrix.inner), matrix.scale)
     return of_constants(matrix.dense())
+
+
+def _scaled_entries(inner: Wide, scale: np.ndarray) -> Wide:
+    """Multiply the columns; a few rows at a time, up to their diagonal, so that what is between stays in the cache."""
+    n, stored = len(scale), not (inner.low.any() or inner.error.any())
+    found, factors = Wide(*np.zeros((3, n, n))), of_constants(scale)
+    start = 0
+    while start < n:
+        stop = min(start + max(1, _COLUMNS // (start + 1)), n, 2 * start + 1)
+        block = slice(start, stop), slice(0, stop)
+        some = inner.take(*block)
+        scaled = product(some.high, scale[:stop]) if stored else some.times(factors.take(slice(0, stop)))
+        for whole, part in zip(found, scaled, strict=True):
+            whole[block] = part
+        start = stop
+    return found

@@ -40,6 +40,21 @@ def best_selections(high, low, separation, most, best_high, best_low, lost):
 
 
 @numba.njit(cache=True, nogil=True)
+def selected_sums(values, separation, most, out):
+    """Write the best selection within each row of non-negative doubles; what is added is rounded as it comes."""
+    n = values.shape[1]
+    best = np.empty(n + separation)
+    for r in range(len(values)):
+        best[:] = 0.0
+        for _ in range(min(most, (n + separation - 1) // separation)):
+            for i in range(n):  # from below: entry i needs what is `separation` later, from one choice less
+                best[i] = values[r, i] + best[i + separation]
+            for i in range(n - 2, -1, -1):
+                best[i] = max(best[i], best[i + 1])
+        out[r] = best[0]
+
+
+@numba.njit(cache=True, nogil=True)
 def best_positions(values, separation, most):
     """Return the positions of a best selection, in double precision."""
     n = len(values)
