@@ -20,6 +20,7 @@ from factorize.manifest import StoredFile, manifest_digest
 from factorize.spec import parse_spec
 from factorize.storage import incoming as incoming_module
 from factorize.storage.blobs import Blobs, blob_key
+from factorize.storage.directory import Directory
 from factorize.storage.fsck import fsck
 from factorize.storage.incoming import incoming
 from factorize.storage.index import Index
@@ -269,6 +270,7 @@ def test_manifests_that_were_changed_and_sealed_again_are_refused(store, change,
     replace(store, manifest_key(put.digest), manifest)
     with pytest.raises(CorruptObject, match=says):
         store.manifest(put.digest)
+    assert "damaged-manifest" in [finding.kind for finding in fsck(store).findings]
 
 
 def test_a_manifest_under_another_ones_name_is_refused(store):
@@ -331,6 +333,36 @@ def test_what_reads_back_differently_is_not_stored(store, monkeypatch):
     monkeypatch.setattr(type(put), "save", lambda self, path: Path(path).write_bytes(b"garbage"))
     with pytest.raises(CorruptObject):
         store.put(put)
+    assert [entry.key for entry in store.objects.list()] == [MARKER]
+
+
+def test_a_check_has_the_last_word_and_what_it_says_is_kept(store):
+    put, seen = factorization(4), {}
+
+    def check(path: Path) -> dict[str, object]:
+        seen.update(digest=put.digest, sha256=sha256(path.read_bytes()))
+        return {**seen, "checked": ["bytes"]}
+
+    assert "proof" not in store.put(factorization(5))["files"][0]
+    for wrong in ({"digest": "0" * 64}, {"sha256": "0" * 64}):
+        with pytest.raises(CorruptObject, match="reads back as another"):
+            store.put(put, check=lambda path, wrong=wrong: check(path) | wrong)
+    assert store.digest_of(put.spec_digest) is None
+    (file,) = store.put(put, check=check)["files"]
+    assert file["proof"] == {"checked": ["bytes"]} and file["sha256"] == seen["sha256"]
+
+
+def test_of_two_that_create_a_store_at_once_the_second_keeps_the_marker_of_the_first(tmp_path, monkeypatch):
+    look = Directory.open
+
+    def before_the_other_came(self: Directory, key: str):
+        monkeypatch.undo()
+        open_store(tmp_path / "store")
+        raise NotFound(key)
+
+    monkeypatch.setattr(Directory, "open", before_the_other_came)
+    store = open_store(tmp_path / "store")
+    assert Directory.open is look
     assert [entry.key for entry in store.objects.list()] == [MARKER]
 
 

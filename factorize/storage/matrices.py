@@ -16,7 +16,6 @@ from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.objects import Objects
 from factorize.storage.publication import Publisher
 from factorize.storage.records import user_matrices
-from factorize.storage.revocation import Revocations
 from factorize.workloads import UserMatrix
 from factorize.workloads.matrix import from_array
 
@@ -27,13 +26,11 @@ class Matrices:
     Args:
         objects: the medium.
         blobs: the blobs on it.
-        revocations: what was taken back; a file of a result is no matrix, but its numbers could be read as one.
     """
 
-    def __init__(self, objects: Objects, blobs: Blobs, revocations: Revocations) -> None:
+    def __init__(self, objects: Objects, blobs: Blobs) -> None:
         self._objects = objects
         self._blobs = blobs
-        self._revocations = revocations
         self._publisher = Publisher(objects)
 
     def put(self, array: np.ndarray) -> str:
@@ -67,7 +64,6 @@ class Matrices:
     def read(self, sha256: str, shape: Sequence[int]) -> np.ndarray:
         """Return a matrix, verified and read-only; see `Store.matrix`."""
         rows, columns = shape
-        self._revocations.check(sha256)
         blob = self._blobs.open(sha256)
         if blob.size != 8 * rows * columns:
             needed = f"shape {rows} x {columns} takes {8 * rows * columns}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from factorize.encoding import canonical_json, check_digest, json_digest, read_json
@@ -82,7 +83,7 @@ def manifest_key(digest: str) -> str:
 
 def name_in(key: str) -> str:
     """Return the digest at the end of a key."""
-    return key.rsplit("/", 1)[-1].removesuffix(".json")
+    return PurePosixPath(key).stem
 
 
 def seal(record: Mapping[str, Any]) -> bytes:

@@ -59,7 +59,7 @@ class Store:
         self.url = url
         self.blobs = Blobs(objects, cache_bytes=cache_bytes)
         self.revocations = Revocations(objects)
-        self.matrices = Matrices(objects, self.blobs, self.revocations)
+        self.matrices = Matrices(objects, self.blobs)
         self.index = Index(objects, self.blobs)
         self._publisher = Publisher(objects)
 
