@@ -106,9 +106,6 @@ def test_sizes_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorize.exact.strategy.LARGEST_WHOLE", 4)
     monkeypatch.setattr(buffers, "LARGEST_WHOLE", 4)
     monkeypatch.setattr(sensitivity, "MOST_STEPS", 4)
-    nodes = {"tree.nodes": np.ones((4, N)), "tree.restart": np.array([6.0])}
-    with pytest.raises(TooLarge, match="trees"):
-        Strategy("tree", nodes, N)
     with pytest.raises(TooLarge, match="whole matrices"):
         _ = Strategy("dense", {"": np.eye(N)}, N).whole
     with pytest.raises(TooLarge, match="multiplying buffers out"):

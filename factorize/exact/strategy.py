@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact import buffers, geometric, redrawn, renewal
+from factorize.exact import buffers, geometric, redrawn, renewal, trees
 from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split, squares
 
 LARGEST_WHOLE = 2048
@@ -38,6 +38,7 @@ class Strategy:
         self.bands: np.ndarray | None = None
         self.buffers: buffers.Buffers | None = None
         self.inverse: redrawn.Redrawn | None = None
+        self.tree: trees.Tree | None = None
         self.decays: geometric.Decays | renewal.Renewal | None = None
         parts = dict(parts)
         if not all(np.isfinite(part).all() for part in parts.values()):
@@ -77,9 +78,15 @@ class Strategy:
         elif structure == "inverse_banded_toeplitz":
             self.decays = renewal.read(parts, n)
         elif structure == "tree":
-            self.array = _tree(parts.pop("tree.nodes"), parts.pop("tree.restart"), parts.pop("", None), n)
+            self._set_tree(trees.read(parts.pop("tree.nodes"), parts.pop("tree.restart"), n), parts.pop("", None))
         else:
             raise CorruptObject(f"this checker knows no structure {structure[:40]!r}")
+
+    def _set_tree(self, tree: trees.Tree, stored: np.ndarray | None) -> None:
+        """Keep an array up to the limit; a stored one must be the same matrix, and beyond there is none."""
+        self.tree, self.array = tree, tree.whole() if self.n <= LARGEST_WHOLE else None
+        if stored is not None and (self.array is None or not np.array_equal(stored, self.array)):
+            raise CorruptObject("the stored C and tree.nodes are not the same matrix")
 
     def _check_signs(self) -> None:
         if self.array is not None:
@@ -95,6 +102,8 @@ class Strategy:
             beyond = np.arange(self.n) + np.arange(len(self.bands))[:, None] >= self.n
             if (self.bands[beyond] != 0).any():
                 raise InvalidStrategy("bands[d, j] is not 0 where j + d >= n")
+        elif self.tree is not None:
+            diagonal = self.tree.nodes[0]
         elif self.decays is not None:
             diagonal = np.ones(1)
         elif self.inverse is not None:
@@ -140,7 +149,8 @@ class Strategy:
             return not self.buffers.nonnegative
         if self.decays is not None:
             return not self.decays.nonnegative
-        stored = next(part for part in (self.array, self.column, self.bands) if part is not None)
+        nodes = None if self.tree is None else self.tree.nodes
+        stored = next(part for part in (self.array, self.column, self.bands, nodes) if part is not None)
         return bool((stored < 0).any())
 
     @property
@@ -157,6 +167,8 @@ class Strategy:
             return int(np.flatnonzero(self.bands.any(axis=1))[-1]) + 1
         if self.decays is not None:
             return min(self.decays.bandwidth, self.n)
+        if self.tree is not None:
+            return self.tree.bandwidth
         if self.array is None:
             return self.n
         rows, columns = np.nonzero(self.array)
@@ -171,6 +183,8 @@ class Strategy:
             norms = buffers.column_norms(self.buffers)
         elif self.inverse is not None:
             norms = squares(self.whole)
+        elif self.tree is not None:
+            norms = self.tree.column_norms()
         else:
             norms = _norms(self.array if self.array is not None else self.bands)
         return norms if self.factors is None else norms.scaled(self._products(np.arange(self.n), pairs=False)[1])
@@ -186,6 +200,8 @@ class Strategy:
         """Return some columns without their factors, shape (n, len(indices))."""
         if self.array is not None:
             return limbs(self.array[:, indices])
+        if self.tree is not None:
+            return limbs(self.tree.columns(indices))
         if self.computed:
             return self.whole.take(slice(None), indices)
         out = np.zeros((self.n, len(indices)))
@@ -236,31 +252,6 @@ class Strategy:
 def _checked(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if array.shape != shape:
         raise CorruptObject(f"a tensor of C has shape {array.shape}; the spec's n asks for {shape}")
-    return array
-
-
-def _tree(nodes: np.ndarray, restart: np.ndarray, stored: np.ndarray | None, n: int) -> np.ndarray:
-    """Write each row block by block: behind leaf p of a tree lies a whole block of 2^j leaves for each bit j of p."""
-    if n > LARGEST_WHOLE:
-        raise TooLarge(f"the exact check of trees is limited to n={LARGEST_WHOLE}; got n={n}")
-    steps = int(_checked(restart, (1,))[0])
-    if not 1 <= steps <= n or restart[0] != steps:
-        raise CorruptObject(f"tree.restart of a matrix with n={n} cannot be {float(restart[0])!r}")
-    _checked(nodes, ((steps - 1).bit_length() + 1, n))
-    array = np.diag(nodes[0])
-    for i in range(n):
-        leaf = i % steps
-        end = i
-        for j in range(len(nodes) - 1):
-            if leaf >> j & 1:
-                array[i, end - (1 << j) : end] = nodes[j + 1, i]
-                end -= 1 << j
-            elif nodes[j + 1, i] != 0:
-                raise CorruptObject(
-                    f"tree.nodes[{j + 1}, {i}] is not 0, and no block of that size lies behind the step"
-                )
-    if stored is not None and not np.array_equal(stored, array):
-        raise CorruptObject("the stored C and tree.nodes are not the same matrix")
     return array
 
 
