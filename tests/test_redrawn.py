@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize import load
+from factorize.casts import cast
 from factorize.certificate import certify
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
 from factorize.factorization import Factorization
@@ -105,6 +106,49 @@ class TestEnclosure:
         assert (abs(exact - high - low) <= error).all()
         assert (found.error < 1e-26).all()
         np.testing.assert_allclose(matrix.column_norms_squared(), doubles(exact), rtol=1e-14)
+
+    def test_losses_whose_squares_underflow_are_not_forgotten(self):
+        """Entries of 1e-160: products of them are below the normal range, and so are the squares of what they lose."""
+        tiny, inputs, direct = np.full((6, 1), 1e-160), np.full((2, 6, 1), 1e-160), np.zeros((2, 6))
+        inputs[1, :3], direct[0] = 0, 1
+        matrix = RedrawnMatrix(tiny * 1e160, tiny, inputs, direct, 3)
+        exact = cases.strategy(cases.inverse(matrix))
+        high, low, error = (cases.fractions(part) for part in wide_redrawn.entries(matrix.parts))
+        assert (abs(exact - high - low) <= error).all()
+        assert exact[2, 0] != 0 and high[2, 0] + low[2, 0] != exact[2, 0]
+
+    def test_what_a_state_lost_is_not_forgotten_when_it_cancels(self):
+        """The state of column 0 is d_1 d_2 d_3 and then, less its nearest double, far smaller than what it has lost."""
+        decay, output = np.array([[0.3], [0.7], [0.9], [0.11], [1.0], [1.0]]), np.zeros((6, 1))
+        inputs, direct = np.zeros((2, 6, 1)), np.zeros((2, 6))
+        inputs[0, 0], direct[0], output[5] = 1, 1, -(2.0**60)
+        product = Fraction(1)
+        for factor in decay[1:4, 0].tolist():
+            product *= Fraction(factor)
+        inputs[1, 3] = -float(product)
+        matrix = RedrawnMatrix(decay, output, inputs, direct, 3)
+        exact = cases.strategy(cases.inverse(matrix))
+        high, low, error = (cases.fractions(part) for part in wide_redrawn.entries(matrix.parts))
+        off = abs(exact - high - low)
+        assert (off <= error).all() and 0 < off[5, 0] and abs(exact[5, 0]) < 2**8
+
+    def test_what_the_columns_are_off_by_is_in_every_bound(self, monkeypatch):
+        """Defects of 1e-6: C - Y = C R is at most the norm of C times that."""
+        matrix = cases.likely(24)
+        dense, before = matrix.dense(), matrix.fixed_order_bound(4).squared
+        far = np.linalg.norm(dense, 2) * 1e-6
+
+        class Off(wide_redrawn.Columns):
+            def __init__(self, *args):
+                super().__init__(*args)
+                self.defects = self.defects + 1e-6
+
+        monkeypatch.setattr(wide_redrawn, "Columns", Off)
+        assert matrix.fixed_order_bound(4).squared >= (np.sqrt(before) + 4 * far) ** 2
+        norms = np.linalg.norm(dense, axis=0)
+        assert (wide_redrawn.column_norms(matrix.parts).error >= (norms + far) ** 2 - norms**2 - 1e-15).all()
+        rows = np.linalg.norm(dense, axis=1)
+        assert (wide_redrawn.entries(matrix.parts).error >= rows[:, None] * 1e-6 * (1 - 1e-12)).all()
 
     def test_a_large_matrix_is_enclosed_too(self):
         matrix = cases.likely(600, redraws=3)
@@ -237,6 +281,14 @@ class TestFiles:
         for name in ("C", "C_inv", "B"):
             assert np.array_equal(found.rows(name, 3, 20), made.rows(name, 3, 20))
         found.verify()
+
+    def test_in_fewer_bits_it_is_certified_anew(self, tmp_path):
+        solution = Solution(cases.likely(24), Outcome.CONVERGED, 1)
+        made = Factorization.from_solution(asked(24), solution, solver={"mechanism": "buffered_linear"})
+        cast(made, "float32").save(tmp_path / "f.safetensors")
+        found = load(tmp_path / "f.safetensors")
+        assert found.strategy.lag == 6 and found.certificate.sensitivity != made.certificate.sensitivity
+        assert found.verify().sensitivity == found.certificate.sensitivity
 
     @pytest.mark.parametrize("lag", [[0.0], [1.5], [25.0], [-1.0], [1.0, 2.0], [2.0**60], [np.nan]])
     def test_a_lag_that_is_none(self, lag):

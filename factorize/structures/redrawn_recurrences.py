@@ -18,6 +18,7 @@ from factorize.numbers.double_double import add, multiply, reciprocal
 
 _UNIT2 = 2.0**-106
 _TINY = 1e-150  # for products below the normal range, in units of 2^-106: far more than they lose
+_SQUARE = 1e-300  # of losses below 1e-150, whose own square may be lost
 _LARGEST = 1e100
 
 
@@ -179,7 +180,7 @@ def columns(decay, output, inputs, direct, lag, starts, high, low, norms, defect
             row = rounding * _UNIT2
             for a in range(buffers):
                 row += abs(output[i, a]) * lost[a, c]
-            defects[c] += row * row
+            defects[c] += row * row + (_SQUARE if row != 0.0 else 0.0)
             high[i, c], low[i, c] = h, rest
             th, tl = multiply(h, rest, h, rest)
             norms[0, c], norms[1, c] = add(norms[0, c], norms[1, c], th, tl)
