@@ -25,6 +25,7 @@ from factorize.workloads.matrix import from_array
 from solvers.banded import optimum as banded
 from solvers.banded.descent import Descent, Landscape
 from solvers.banded.evidence import _by_decompositions, _by_ring
+from solvers.banded.knots import KnotLandscape, Knots
 from solvers.banded.preconditioner import Preconditioner
 from solvers.problem import Problem, Reporter
 
@@ -76,7 +77,7 @@ def test_published_vector(vectors: dict[str, Any]) -> None:
 
 
 def conic_optimum(target: np.ndarray, bands: int) -> float:
-    """The semidefinite program of mathematics D.6 with band and diagonal constraints."""
+    """The semidefinite program with band and diagonal constraints."""
     import cvxpy
 
     m, n = target.shape
@@ -153,6 +154,64 @@ def test_loss_and_gradient(workload: Document, objective: Document, bands: int) 
     assert after is not None and before is not None
     slope = (after.loss - before.loss) / (2 * step)
     assert slope == pytest.approx(float(np.vdot(point.gradient, change)), rel=1e-6)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w["kind"])
+@pytest.mark.parametrize("n", [96, 99])
+def test_knots_at_all_epochs_give_the_same_loss_and_gradient(workload: Document, n: int) -> None:
+    spec = spec_of(workload | {"n": n}, 3)
+    landscape, offsets = landscape_of(spec), random_offsets(n, 3)
+    point = landscape(offsets)
+    knots = Knots.of(n, 3, 1e-9)
+    assert point is not None and len(knots.columns) == 96
+    between = np.setdiff1d(np.arange(n), knots.columns)
+    sparse = KnotLandscape(banded.recursion(Problem(spec)), knots)
+    smooth = random_offsets(n, 3)
+    smooth[:, :] = np.array([[0.4], [0.1]]) * (np.arange(n) + np.array([[1], [2]]) < n)
+    for columns in (offsets, smooth)[len(between) > 0 :]:
+        whole, found = landscape(columns), sparse(columns[:, knots.columns])
+        assert whole is not None and found is not None
+        assert found.loss == pytest.approx(whole.loss, rel=1e-12)
+        np.testing.assert_allclose(sparse.strategy(found).bands, landscape.strategy(whole).bands, atol=1e-13)
+        if not len(between):
+            np.testing.assert_allclose(found.gradient, whole.gradient, rtol=1e-9, atol=1e-11 * whole.loss)
+            for here, there in zip(found.curvature, whole.curvature, strict=True):
+                np.testing.assert_allclose(here, there, rtol=1e-9, atol=1e-12 * np.abs(there).max())
+
+
+@pytest.mark.parametrize("n", [160, 163])
+def test_the_gradient_at_knots_that_are_far_apart(n: int) -> None:
+    spec = prefix(n, 4)
+    knots = Knots.of(n, 4, 0.4)
+    assert len(knots.starts) < 30 and (knots.starts[0], knots.starts[-1]) == (0, n - 4)
+    sparse = KnotLandscape(banded.recursion(Problem(spec)), knots)
+    first = banded.start(Problem(spec), landscape_of(spec), Reporter(quiet)).offsets[:, knots.columns]
+    point = sparse(first)
+    assert point is not None
+    norms = sparse.strategy(point).column_norms_squared()
+    np.testing.assert_allclose(norms, 1.0, atol=1e-14)
+    change, step = np.random.default_rng(0).normal(size=first.shape) * (point.gradient != 0), 1e-7
+    after, before = sparse(first + step * change), sparse(first - step * change)
+    assert after is not None and before is not None
+    slope = (after.loss - before.loss) / (2 * step)
+    assert slope == pytest.approx(float(np.vdot(point.gradient, change)), rel=1e-4)
+
+
+def test_the_search_on_knots_reaches_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of n = 10^6, at a length where the whole search has the same optimum."""
+    spec = prefix(1502, 4, tolerance=1e-8)
+    optimum = solved(spec)[1].loss.objective
+    monkeypatch.setattr(banded, "LARGEST_WHOLE", 4096)
+    assert banded.knotted(1502, 4) and not banded.knotted(64, 4)
+    solution, certificate = solved(spec)
+    assert certificate.loss.objective == pytest.approx(optimum, rel=1e-9)
+    assert certificate.converged and class_gap(certificate) < 1e-8
+    assert solution.class_gap == pytest.approx(class_gap(certificate), rel=0.1)
+    monkeypatch.setattr(banded, "_LEAST_STEPS", 5)
+    monkeypatch.setattr(banded, "_KNOT_WORK", 0.0)
+    solution, certificate = solved(spec)
+    assert solution.outcome is Outcome.ITERATION_LIMIT and solution.iterations == 5
+    assert not certificate.converged and optimum < certificate.loss.objective < optimum * 1.01
 
 
 def test_a_matrix_that_is_not_positive_definite_has_no_loss() -> None:

@@ -11,6 +11,7 @@ What ends the search is the bound that the certificate will compute too (lower_b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,26 @@ class Point:
     curvature: tuple[Array, Array, Array, Array]
 
 
+class Surface(Protocol):
+    """A loss to descend on.
+
+    Attributes:
+        bands: number of diagonals of C.
+        pairs: how many steps are remembered.
+        spacing: how many epochs each column stands for, and how many the next lies ahead; None for one each.
+    """
+
+    bands: int
+    pairs: int
+    spacing: tuple[Array, Array] | None
+
+    def __call__(self, offsets: Array) -> Point | None:
+        """Return the loss and its gradient, or None where X is not positive definite."""
+
+    def strategy(self, point: Point) -> BandedMatrix:
+        """Return C at a point."""
+
+
 class Landscape:
     """The loss as a function of X; keeps its work arrays.
 
@@ -66,7 +87,8 @@ class Landscape:
 
     def __init__(self, target: StateSpace, n: int, bands: int) -> None:
         self.n, self.bands = n, bands
-        self.evaluations = 0
+        self.evaluations, self.pairs = 0, _PAIRS
+        self.spacing: tuple[Array, Array] | None = None
         follow, feed, read, through = map(np.ascontiguousarray, target.parts())
         self._target = follow, feed, read, through
         width = min(bands + 1, n)
@@ -93,6 +115,13 @@ class Landscape:
         gradient = -2.0 * w_offsets[: self.bands - 1]
         return Point(offsets, loss, gradient, rows, (w, w_offsets, s, s_offsets))
 
+    def strategy(self, point: Point) -> BandedMatrix:
+        """Return C at a point."""
+        rows, bands = point.rows, np.zeros((self.bands, self.n))
+        for d in range(len(bands)):
+            bands[d, : len(rows) - d] = rows[d:, rows.shape[1] - 1 - d]
+        return BandedMatrix(bands)
+
 
 class Descent:
     """Steps towards the optimum, and the strategy they have reached.
@@ -102,23 +131,24 @@ class Descent:
         landscape: its loss.
         first: where to start.
         report: told the gap within the class after each step.
+        most_steps: after which it ends.
     """
 
-    def __init__(self, problem: Problem, landscape: Landscape, first: Point, report: Reporter) -> None:
+    def __init__(
+        self, problem: Problem, landscape: Surface, first: Point, report: Reporter, most_steps: int = _MOST_STEPS
+    ) -> None:
         self.problem, self.landscape, self.report = problem, landscape, report
         self.steps, self.gap = 0, np.inf
         self.at = first
-        self._memory = Memory(_PAIRS)
+        self._most_steps = most_steps
+        self._memory = Memory(landscape.pairs)
         self._factor = 0.25  # of the approximate inverse: a diagonal entry of H is four times w s
         self._renew()
 
     @property
     def strategy(self) -> BandedMatrix:
         """C at the current X; its columns have norm 1 up to rounding."""
-        rows, bands = self.at.rows, np.zeros((self.landscape.bands, self.landscape.n))
-        for d in range(len(bands)):
-            bands[d, : len(rows) - d] = rows[d:, rows.shape[1] - 1 - d]
-        return BandedMatrix(bands)
+        return self.landscape.strategy(self.at)
 
     def run(self) -> Outcome:
         """Descend until the certified gap is safely below the tolerance."""
@@ -127,7 +157,8 @@ class Descent:
             return Outcome.CLOSED_FORM
         aim = _SAFETY * self.problem.tolerance
         check = aim / (4 * self.landscape.bands)  # the bound lags behind the loss by about twice the number of bands
-        for self.steps in range(1, _MOST_STEPS + 1):
+        while self.steps < self._most_steps:
+            self.steps += 1
             direction = self._direction()
             decrease = dot(self.at.gradient, direction) / 2
             left = max(decrease / self.at.loss, 0.0)
@@ -144,7 +175,8 @@ class Descent:
             if not self._step(direction, decrease):
                 self.gap = self._certified()
                 return self._ended()
-        return Outcome.ITERATION_LIMIT
+        self.gap = self._certified()
+        return Outcome.CONVERGED if self.gap <= self.problem.tolerance else Outcome.ITERATION_LIMIT
 
     def _ended(self) -> Outcome:
         return Outcome.CONVERGED if self.gap <= self.problem.tolerance else Outcome.ROUNDING_LIMIT
@@ -162,7 +194,7 @@ class Descent:
 
     def _renew(self) -> None:
         if self.landscape.bands > 1:
-            self._preconditioner = Preconditioner.at(*self.at.curvature, self.landscape.bands)
+            self._preconditioner = Preconditioner.at(*self.at.curvature, self.landscape.bands, self.landscape.spacing)
             self._factor = self._memory.scale(self._preconditioner.apply) or self._factor
 
     def _step(self, direction: Array, decrease: float) -> bool:

@@ -2,7 +2,7 @@
 
 Minimise tr(T^T T X^-1) over X = C^T C with ones on the diagonal and zeros at distance `bands` and beyond. If no two
 steps of one user lie within the band, the squared sensitivity is the number of participations whatever X is
-(mathematics C.7), so this is all there is to minimise. The problem is convex in the entries of X below the diagonal.
+(docs/sensitivity.md), so this is all there is to minimise. The problem is convex in the entries of X below the diagonal.
 The descent (descent.py) starts at the best banded Toeplitz matrix.
 """
 
@@ -30,13 +30,17 @@ from solvers.problem import Problem, Reporter
 from solvers.single.dense import refuse_objective
 
 if TYPE_CHECKING:  # the compiler behind it is heavy
-    from solvers.banded.descent import Landscape, Point
+    from solvers.banded.descent import Landscape, Point, Surface
 
 Array = NDArray[np.float64]
 
-LARGEST = 2**25  # of n x bands
+LARGEST = 2**26  # of n x bands
+LARGEST_WHOLE = 2**22  # of n x bands, above which columns are interpolated between knots
+_LEAST_EPOCHS = 64  # of `bands` steps, for knots to be worth it
 MOST_STATES = 16
 _START_TOLERANCE = 1e-3
+_KNOT_WORK, _KNOT_COST = 1.5e11, 30.0  # of n (bands + 8)^2 in all steps; multiplications of a step in that unit
+_LEAST_STEPS, _MOST_STEPS = 40, 1000
 
 
 def supports(spec: Spec) -> str | None:
@@ -69,8 +73,10 @@ def estimate(spec: Spec) -> Estimate:
     assert isinstance(spec.mechanism, Banded)
     n, b = float(spec.workload.n), float(spec.mechanism.bands)
     steps = max(1.0, n / (32 * b)) ** 0.6
-    work = 1500.0 * n * (b + 8) ** 2 * steps
-    needed = estimate_of(entries=70.0 * n * (b + 4), multiplications=work + evidence_work(spec))
+    entries, work = 75.0 * n * (b + 4), 1500.0 * n * (b + 8) ** 2 * steps
+    if knotted(spec.workload.n, spec.mechanism.bands):
+        entries, work = 7.0 * n * (b + 12), _KNOT_COST * n * (b + 8) ** 2 * most_steps(spec.workload.n, int(b))
+    needed = estimate_of(entries=entries, multiplications=work + evidence_work(spec))
     if n * b > LARGEST:
         raise TooLarge(
             f"n x bands = {n * b:.3g} would take about {needed.bytes / 2**30:.1f} GiB and {needed.seconds:.3g} s, "
@@ -94,13 +100,31 @@ def search(problem: Problem, progress: ProgressCallback) -> Solution:
     assert isinstance(problem.spec.mechanism, Banded)
     from solvers.banded.descent import Descent, Landscape
 
-    report = Reporter(progress)
-    landscape = Landscape(recursion(problem), problem.n, problem.spec.mechanism.bands)
-    descent = Descent(problem, landscape, start(problem, landscape, report), report)
+    report, bands = Reporter(progress), problem.spec.mechanism.bands
+    if knotted(problem.n, bands):
+        from solvers.banded.knots import KnotLandscape, Knots
+
+        knots = Knots.of(problem.n, bands)
+        sparse = KnotLandscape(recursion(problem), knots)
+        first = _best_start(sparse, _first_columns(problem, sparse.dead, knots.columns, report))
+        descent = Descent(problem, sparse, first, report, most_steps(problem.n, bands))
+    else:
+        landscape = Landscape(recursion(problem), problem.n, bands)
+        descent = Descent(problem, landscape, start(problem, landscape, report), report)
     outcome = descent.run()
     return Solution(
         strategy=descent.strategy, outcome=outcome, iterations=descent.steps, dual={}, class_gap=descent.gap
     )
+
+
+def knotted(n: int, bands: int) -> bool:
+    """Return whether columns are interpolated between knots, because those of all steps would not fit in memory."""
+    return n * bands > LARGEST_WHOLE and n >= _LEAST_EPOCHS * bands
+
+
+def most_steps(n: int, bands: int) -> int:
+    """Return after how many steps a search on knots ends, however far it is: a few minutes of work."""
+    return int(min(max(_KNOT_WORK / (n * (bands + 8) ** 2), _LEAST_STEPS), _MOST_STEPS))
 
 
 def recursion(problem: Problem) -> StateSpace:
@@ -138,23 +162,33 @@ def start(problem: Problem, landscape: Landscape, report: Reporter) -> Point:
     Raises:
         SolveFailed: the loss is not finite.
     """
-    n, bands = landscape.n, landscape.bands
-    column = _toeplitz_column(problem, report)
-    lengths = np.sqrt(np.cumsum(column**2))[np.minimum(n - 1 - np.arange(n), bands - 1)]
-    offsets = np.zeros((bands - 1, n))
-    for d in range(1, bands):
-        sums = np.cumsum(column[d:] * column[: bands - d])
-        j = np.arange(n - d)
-        offsets[d - 1, : n - d] = sums[np.minimum(n - 1 - d - j, bands - d - 1)] / (lengths[j] * lengths[j + d])
-    # Steps that move nothing stay apart from the others: nothing is gained by correlating them.
-    dead = landscape.dead
-    for d in range(1, bands):
-        offsets[d - 1, : n - d][dead[d:] | dead[: n - d]] = 0.0
+    return _best_start(landscape, _first_columns(problem, landscape.dead, np.arange(landscape.n), report))
+
+
+def _best_start(landscape: Surface, offsets: Array) -> Point:
     for candidate in (offsets, np.zeros_like(offsets)):
         point = landscape(candidate)
         if point is not None:
             return point
     raise SolveFailed("the loss is not finite at C = I; rescale the workload so that its entries lie near 1")
+
+
+def _first_columns(problem: Problem, dead: NDArray[np.bool_], columns: NDArray[np.int64], report: Reporter) -> Array:
+    """X[j + d, j] at [d - 1, .] of the normalised Toeplitz matrix, for some columns j."""
+    assert isinstance(problem.spec.mechanism, Banded)
+    n, bands = problem.n, problem.spec.mechanism.bands
+    column = _toeplitz_column(problem, report)
+    norms = np.sqrt(np.cumsum(column**2))
+    offsets = np.zeros((bands - 1, len(columns)))
+    for d in range(1, bands):
+        sums = np.cumsum(column[d:] * column[: bands - d])
+        inside = columns + d < n
+        j = columns[inside]
+        lengths = norms[np.minimum(n - 1 - j, bands - 1)] * norms[np.minimum(n - 1 - j - d, bands - 1)]
+        # Steps that move nothing stay apart from the others: nothing is gained by correlating them.
+        apart = dead[j] | dead[j + d]
+        offsets[d - 1, inside] = np.where(apart, 0.0, sums[np.minimum(n - 1 - d - j, bands - d - 1)] / lengths)
+    return offsets
 
 
 def _toeplitz_column(problem: Problem, report: Reporter) -> Array:
