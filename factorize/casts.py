@@ -1,6 +1,6 @@
 """The same factorization in fewer bits: other numbers, so a manifest, a digest and a certificate of their own.
 
-A rounded C is another matrix with another sensitivity (mathematics, C.9), so nothing is ever cast on the way to a
+A rounded C is another matrix with another sensitivity (docs/sensitivity.md), so nothing is ever cast on the way to a
 reader. Entries are rounded towards zero: where none is negative, no column can grow. What comes out is certified from
 the rounded numbers in any case.
 """

@@ -96,7 +96,7 @@ class Single(Frozen):
         return self
 
     def sensitivity(self, matrix: Matrix) -> Sensitivity:
-        """Largest column norm: exact for every sign and dimension (mathematics, C.2)."""
+        """Largest column norm: exact for every sign and dimension."""
         if isinstance(matrix, EndlessMatrix):
             return _limit(matrix, 1, 1, self.document())
         return Sensitivity(root_above(largest_column(matrix)), "exact", "column norms", self.document())
@@ -134,7 +134,7 @@ class FixedEpochs(Frozen):
     def sensitivity(self, matrix: Matrix) -> Sensitivity:
         """Leading pattern of a monotone Toeplitz matrix, sums of norms of a banded one, else absolute Gram sums.
 
-        Reference: mathematics C.3, C.5, C.7, C.8 (docs/notation.md, sources).
+        Reference: docs/sensitivity.md.
         """
         separation = matrix.n // self.epochs
         if matrix.bandwidth() <= separation:
@@ -188,7 +188,10 @@ class MinSep(Frozen):
         return fit if self.max_participations is None else min(fit, self.max_participations)
 
     def sensitivity(self, matrix: Matrix) -> Sensitivity:
-        """Banded, monotone Toeplitz, Toeplitz majorant or two-stage bound, whichever hypothesis holds (C.6-C.8)."""
+        """Banded, monotone Toeplitz, Toeplitz majorant or two-stage bound, whichever hypothesis holds.
+
+        Reference: docs/sensitivity.md.
+        """
         if isinstance(matrix, EndlessMatrix) and self.max_participations is not None:
             return _limit(matrix, self.min_sep, self.max_participations, self.document())
         most = self.count(matrix.n)
@@ -302,7 +305,7 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
 
 @np.errstate(over="ignore", invalid="ignore")
 def _two_stage(matrix: Matrix, separation: int, most: int) -> float:
-    """Bound for any C: best selection within each row of |X|, then of the row values (mathematics, C.6)."""
+    """Bound for any C: best selection within each row of |X|, then of the row values (docs/sensitivity.md)."""
     from factorize.structures.wide_recurrences import selected_sums
 
     enclosed = entries(matrix)

@@ -13,7 +13,7 @@ variance of the best estimate of a node of height h from the complete subtree be
 - honaker_full: B = S H^+, every node of the tree, later ones included. Then C^T C = H^T H, and row i of C is the
   Gaussian of x_i given the past once the future is integrated out, from the root down to the leaf.
 
-Reference: mathematics H (docs/notation.md, sources); the closed forms are derived in docs/mechanisms.md.
+The closed forms are derived in docs/mechanisms.md.
 """
 
 from __future__ import annotations

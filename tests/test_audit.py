@@ -253,7 +253,7 @@ def test_dp_mu2_with_independent_noise(trusted: bool) -> None:
 
 
 def test_dp_mu2_with_a_factorization_of_its_own() -> None:
-    """Theorem of mathematics L.4: increments with the noise of the optimum for q."""
+    """The theorem of docs/algorithms.md: increments with the noise of the optimum for q."""
     steps = 8
     factors = solve(parse_spec(method_spec("dp_mf", mu2_workload(steps, "q"))))
     worlds = planted(2, "replace_one")

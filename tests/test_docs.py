@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import get_args
@@ -47,6 +48,38 @@ def test_every_kind_is_documented_with_its_fields(union: object) -> None:
 def test_every_structure_is_documented() -> None:
     for structure in {*BUILDERS, *ENDLESS_BUILDERS}:
         assert f"| `{structure}` |" in page("docs/file-format.md")
+
+
+def sensitivity_rules() -> set[str]:
+    """What the code may write into `sensitivity.rule`."""
+    found: set[str] = set()
+    for name in ("participation", "structures/tree_participation", "structures/wide_redrawn"):
+        for node in ast.walk(ast.parse(page(f"factorize/{name}.py"))):
+            texts: list[ast.expr] = []
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                texts = [node.value] if node.targets[0].id.lower().endswith("rule") else []
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Sensitivity":
+                texts = node.args[2:3]
+            constants = (part for text in texts for part in ast.walk(text) if isinstance(part, ast.Constant))
+            found |= {part.value for part in constants if isinstance(part.value, str)}
+    return found
+
+
+def test_every_rule_of_a_sensitivity_is_explained() -> None:
+    rules, explained = sensitivity_rules(), " ".join(page("docs/sensitivity.md").split())
+    assert {"column norms", "two-stage Gram bound", "limit of column norms"} < rules
+    assert not {rule for rule in rules if f"`{rule}`" not in explained}
+
+
+def test_what_is_cited_can_be_looked_up() -> None:
+    sources = re.findall(r"^([A-Z]+\d\d): ", page("docs/notation.md"), re.MULTILINE)
+    for package in ("factorize", "solvers", "api", "tests", "benchmarks", "docs"):
+        for path in [*(ROOT / package).rglob("*.py"), *(ROOT / package).rglob("*.md")]:
+            text = path.read_text()
+            assert set(re.findall(r"\b[A-Z]{1,2}2\d\b", text)) <= set(sources), path
+            assert not re.search(r"\bmathematics,? [A-N]\.?\d*\b", text), f"{path} cites a page that is not here"
+            for cited in re.findall(r"\bdocs/[\w/-]+\.md", text):
+                assert (ROOT / cited).exists(), f"{path} cites {cited}"
 
 
 def test_every_error_is_in_the_drawn_tree() -> None:

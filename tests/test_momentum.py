@@ -12,7 +12,7 @@ from solvers.single.newton import maximise
 
 
 def test_a_known_optimum() -> None:
-    """solvers.md, section 9: dense Newton at beta 0.9."""
+    """From a dense Newton method at beta 0.9, another program."""
     optimum = solve(momentum(64, 0.9, "constant", 1.0), 1e-11)
     assert optimum.lower_bound == pytest.approx(8372.967919013, rel=2e-11)
     assert optimum.relative_gap < 1e-11

@@ -84,7 +84,7 @@ def test_it_may_harm_and_is_then_dropped():
 
 def test_a_published_value():
     found = solved({"kind": "square_root"}, "columns", n=8)
-    assert found.certificate.loss.mean_squared == pytest.approx(2.2760706554314685, rel=1e-12)  # mathematics, H
+    assert found.certificate.loss.mean_squared == pytest.approx(2.2760706554314685, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["banded_toeplitz", "banded_square_root"])

@@ -106,7 +106,7 @@ def test_any_weights_and_poles_factor_their_own_x(rows, count):
 
 
 def test_few_buffers_stay_close_to_the_optimum():
-    """solvers.md, section 1: five poles are within a few 1e-4 at this size, and fewer are worse."""
+    """Five poles are within a few 1e-4 at this size, and fewer are worse."""
     ones = np.ones(256)
     optimum = maximise(Bidiagonal(ones, ones), tolerance=1e-9)
     structure, a = Bidiagonal(ones, ones), np.tril(np.ones((256, 256)))

@@ -401,7 +401,7 @@ def test_a_quadratic_without_noise_contracts_as_in_closed_form() -> None:
 
 
 def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
-    """r_{t+1} = (1 - eta l) r_t - eta (C^-1)[t] gives the coefficients of x_T on Z (mathematics M.3)."""
+    """r_{t+1} = (1 - eta l) r_t - eta (C^-1)[t] gives the coefficients of x_T on Z."""
     n, eta, curvature = 8, 0.2, 0.7
     factors = solve(parse_spec(method_spec("dp_mf_plus", ones(n), tau=4)))
     inverse = factors.rows("C_inv", 0, n)

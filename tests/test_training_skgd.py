@@ -268,7 +268,7 @@ def test_the_strongly_convex_recipe_by_hand() -> None:
 
 
 def test_the_mean_loss_is_below_the_bound() -> None:
-    """R^2/(2K) + (N1 + N2)/2 (mathematics K.6), over 60 runs; clipping does not act."""
+    """R^2/(2K) + (N1 + N2)/2 (M24, theorem 4.2), over 60 runs; clipping does not act."""
     sketch = BlockSketch([np.array([0]), np.array([1, 2, 3])], [2.0, 2.0], [0.4, 0.6])
     lengths = Lengths(40)
     sigma = sketch_calibration(lengths, EXACT, examples=EXAMPLES).sigma

@@ -241,7 +241,7 @@ def _signed(gram: Numbers, pattern: tuple[int, ...]) -> Bracket:
 
 
 def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
-    """Best selection within each row of |X|, then of the rows' values; never below the true value (mathematics C.6)."""
+    """Best selection within each row of |X|, then of the rows' values; never below the truth (docs/sensitivity.md)."""
     n, b = strategy.n, form.separation
     _affordable(n * n * form.most)
     rows = np.empty(n, dtype=object)

@@ -87,7 +87,7 @@ def around_products(magnitude: np.ndarray, error: np.ndarray) -> np.ndarray:
 def attained_selection(columns: np.ndarray, separation: int, most: int) -> Fraction | None:
     """Return the two-stage bound of a matrix without negative entries, if a pattern attains it to the last unit.
 
-    Best selection within each row of the Gram matrix, then of the rows' values (mathematics, C.6); without negative
+    Best selection within each row of the Gram matrix, then of the rows' values (docs/sensitivity.md); without negative
     entries the columns of a pattern add up to a squared sensitivity.
 
     Args:

@@ -61,7 +61,7 @@ def untrusted_mu2(
         InvalidParticipation: a machine's order is not what its sensitivity was computed for.
 
     Reference:
-        R24, algorithm 1, theorem 5.1; factorized version: mathematics L.4 (docs/algorithms.md).
+        R24, algorithm 1, theorem 5.1; factorized version: docs/algorithms.md.
     """
     rounds = _rounds(machines)
     for machine in machines:
@@ -203,7 +203,7 @@ def mu2_recipe(
         InvalidParameter: a constant not above 0.
 
     Reference:
-        R24, lemma 4.1, theorems 5.2 and 6.2; mathematics L.3, L.4.
+        R24, lemma 4.1, theorems 5.1, 5.2, 6.1 and 6.2; docs/algorithms.md for the factorized version.
     """
     if min(rounds, machines, lipschitz, smoothness, diameter, dimension, mu) <= 0:
         raise InvalidParameter("rounds, machines and all constants must be above 0", field="rounds")

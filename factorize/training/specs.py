@@ -69,5 +69,5 @@ def srg_workload(n: int, *, momentum: float = 0.0, decay: float = 0.0) -> dict[s
 
 
 def mu2_workload(n: int, output: Literal["q", "w", "x"]) -> dict[str, Any]:
-    """Return the workload from increments to R24's estimate q, iterate w or output x (mathematics B)."""
+    """Return the workload from increments to R24's estimate q, iterate w or output x (docs/spec.md)."""
     return {"kind": "mu2", "n": n, "output": output}

@@ -17,8 +17,8 @@ class Momentum(StepWorkload):
     """m_i = momentum m_{i-1} + g_i, x_{i+1} = x_i - eta_i m_i: A = S diag(eta) M, M[i, j] = momentum^(i-j).
 
     With `nesterov`: x_{i+1} = x_i - eta_i (g_i + momentum m_i), so A = S diag(eta) (I + momentum M). The order of the
-    factors matters as soon as the rates change. Source: mathematics in docs/notation.md; C24, section 4 for the
-    workload with momentum and cooldown.
+    factors matters as soon as the rates change. Source: C24, section 4 for the workload with
+    momentum and cooldown.
     """
 
     kind: Literal["momentum"]

@@ -1,4 +1,4 @@
-"""C with C^T C = X, compiled: the Cholesky factorization from the end (mathematics D.4).
+"""C with C^T C = X, compiled: the Cholesky factorization from the end.
 
 Block rows from the last to the first; each subtracts the products with all rows below it, two rows by four vectors at a
 time.  A threaded library was seen to take ten times as long as one core on a machine that is busy otherwise.
