@@ -161,6 +161,23 @@ def test_moving_and_deleting(directory):
         read(directory, "a/b")
 
 
+def test_a_move_is_durable_in_both_folders(tmp_path):
+    put(Directory(tmp_path), "a/b", b"data")
+    synced: list[Path] = []
+
+    class Watched(Files):
+        def sync_directory(self, path: Path) -> None:
+            synced.append(path)
+            super().sync_directory(path)
+
+        def rename(self, source: Path, target: Path) -> None:
+            synced.clear()
+            super().rename(source, target)
+
+    Directory(tmp_path, Watched()).move("a/b", "quarantine/a/b")
+    assert set(synced) == {tmp_path / "a", tmp_path / "quarantine" / "a"}
+
+
 def test_protecting_takes_the_write_permission_away(directory):
     put(directory, "a", b"data")
     (directory.root / "a").chmod(0o666)

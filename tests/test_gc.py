@@ -192,6 +192,43 @@ def test_retention_deletes_by_age(store):
     assert not list(store.items()) and fsck(store).clean
 
 
+def test_what_is_as_old_as_the_grace_to_the_second_stays(store, monkeypatch):
+    name, now = store.put_matrix(np.array(LOWER)), 2_000_000_000.0
+    manifest = store.put(factorization(4))
+    left = f"{STAGING}/1-left"
+    path_of(store, left).write_bytes(b"left")
+    monkeypatch.setattr(time, "time", lambda: now)
+    age(store, blob_key(name), GRACE_SECONDS)
+    age(store, left, GRACE_SECONDS)
+    assert not gc(store, created_before=datetime.fromisoformat(manifest["created"])).removals
+    age(store, blob_key(name), GRACE_SECONDS + 1)
+    age(store, left, GRACE_SECONDS + 1)
+    assert [kind for kind, _ in removed(gc(store))] == ["unnamed-blob", "temporary"]
+
+
+def test_others_wait_only_for_what_has_come_since_the_sweep_began(tmp_path):
+    """Reading the manifests of a large store takes minutes, in which puts go on."""
+    store, late = open_store(tmp_path), factorization(5)
+    store.put(factorization(4))
+    opened: list[str] = []
+
+    class Watched(Files):
+        def open(self, path: Path) -> int:
+            opened.append(path.stem)
+            return super().open(path)
+
+        def lock(self, path: Path, exclusive: bool) -> int:
+            assert factorization(4).digest in opened
+            store.put(late)
+            opened.clear()
+            return super().lock(path, exclusive)
+
+    watched = open_store(tmp_path, files=Watched())
+    opened.clear()
+    gc(watched)
+    assert opened == [late.digest]
+
+
 def test_what_is_not_there_cannot_be_deleted(store):
     store.put(factorization(4))
     before = everything(store)

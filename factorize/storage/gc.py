@@ -204,11 +204,12 @@ class _Sweep:
 
     def _answer_again(self, spec_digests: set[str]) -> None:
         """Give specs that lost their answer the first of those that are left."""
+        answers: dict[str, SpecEntry] = {}
         for manifest in sorted(self.manifests.values(), key=answer_order):
             if manifest["spec_digest"] in spec_digests and self.store.revocations.find(manifest["digest"]) is None:
-                spec_digests.remove(manifest["spec_digest"])
-                if not self.dry_run:
-                    self.store.enter(SpecEntry.of(manifest))
+                answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
+        for entry in () if self.dry_run else answers.values():
+            self.store.enter(entry)
 
     def _remove(self, kind: str, key: str, entry: Entry | None = None) -> None:
         with suppress(NotFound):
