@@ -121,8 +121,8 @@ def test_a_library_that_meets_a_full_disk_says_so(tmp_path):
 
 
 def test_an_object_is_put_once(directory):
-    assert put(directory, "a/b/c", b"first")
-    assert not put(directory, "a/b/c", b"second")
+    assert put(directory, "a/b/c", b"first") is True
+    assert put(directory, "a/b/c", b"second") is False
     assert read(directory, "a/b/c") == b"first"
     assert [entry.key for entry in directory.list()] == ["a/b/c"], "no temporary file stays"
     entry = directory.status("a/b/c")

@@ -183,6 +183,8 @@ def test_no_flipped_bit_lifts_a_revocation(store):
                 store.revocations.check(name)
             flip(path, bit)
     assert kinds(store) == ["revoked"]
+    assert store.revocations.sound(revocation_key(manifest["digest"])) is True
+    assert store.revocations.sound(revocation_key("0" * 64)) is False
 
 
 def test_fsck_mends_a_revocation_from_its_other_name(store):
