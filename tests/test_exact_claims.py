@@ -20,7 +20,7 @@ from factorize.errors import CorruptObject, FactorizeError, InvalidParticipation
 from factorize.exact import check_factor_file
 from factorize.exact.file import read_tensors
 from factorize.exact.report import Report
-from factorize.exact.sensitivity import Allowed, allowed
+from factorize.exact.sensitivity import allowed
 from factorize.factorization import Factorization
 from factorize.manifest import manifest_digest
 
@@ -128,24 +128,6 @@ def test_a_gap_without_a_bound() -> None:
     assert len(failed) == 1 and "claims to have converged" in failed[0]
     manifest["certificate"]["converged"] = False
     assert check_factor_file(sealed(manifest, tensors)).supported
-
-
-@pytest.mark.parametrize(
-    ("participation", "form"),
-    [
-        ({"kind": "single"}, Allowed(12, 1, False)),
-        ({"kind": "fixed_epochs", "epochs": 1}, Allowed(12, 1, True)),
-        ({"kind": "fixed_epochs", "epochs": 3}, Allowed(4, 3, True)),
-        ({"kind": "min_sep", "min_sep": 5}, Allowed(5, 3, False)),
-        ({"kind": "min_sep", "min_sep": 5, "max_participations": 2}, Allowed(5, 2, False)),
-        ({"kind": "min_sep", "min_sep": 5, "max_participations": 9}, Allowed(5, 3, False)),
-        ({"kind": "min_sep", "min_sep": 5, "max_participations": 1}, Allowed(5, 1, False)),
-        ({"kind": "min_sep", "min_sep": 1}, Allowed(1, 12, False)),
-        ({"kind": "min_sep", "min_sep": 12}, Allowed(12, 1, False)),
-    ],
-)
-def test_participations(participation: dict[str, Any], form: Allowed) -> None:
-    assert allowed(participation, 12) == form
 
 
 NOBODY_TAKES_PART: list[dict[str, Any]] = [

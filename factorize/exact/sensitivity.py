@@ -154,25 +154,28 @@ def best_selection(values: np.ndarray, form: Allowed) -> tuple[int, tuple[int, .
     if unlimited:
         best = [0] * (n + b)
         for i in range(n - 1, -1, -1):
-            best[i] = max(best[i + 1], values[i] + best[i + b]) if i + 1 < n else values[i]
-        return int(best[0]), _follow([best] * form.most, values, b)
+            best[i] = max(best[i + 1], values[i] + best[i + b])
+        return int(best[0]), _follow([best] * form.most, b)
     _affordable(n * form.most)
     levels: list[Any] = [np.full(n + b, 0, dtype=object)]
     for _ in range(form.most):
         level = np.full(n + b, 0, dtype=object)
         level[:n] = np.maximum.accumulate((values + levels[-1][b:])[::-1])[::-1]
         levels.append(level)
-    return int(levels[-1][0]), _follow(levels[:0:-1], values, b)
+    return int(levels[-1][0]), _follow(levels[:0:-1], b)
 
 
-def _follow(levels: list[Any], values: np.ndarray, b: int) -> tuple[int, ...]:
-    """Read the chosen positions off the tables: the last place at which the table still has its value is chosen."""
-    chosen, start, n = [], 0, len(values)
+def _follow(levels: list[Any], b: int) -> tuple[int, ...]:
+    """Read the chosen positions off the tables: the last place at which the table still has its value is chosen.
+
+    A table ends with b zeros, where nothing is left to be chosen.
+    """
+    chosen, start = [], 0
     for level in levels:
-        if start >= n or level[start] == 0:
+        if level[start] == 0:
             break
         at = start
-        while at + 1 < n and level[at + 1] == level[start]:
+        while level[at + 1] == level[start]:
             at += 1
         chosen.append(at)
         start = at + b
@@ -188,40 +191,40 @@ def _leading(column: Numbers, form: Allowed) -> Bracket:
     """The pattern {0, b, 2b, ...} with equal signs; the worst one for monotone coefficients (KL24, Theorem 2)."""
     n, b, k = len(column.values), form.separation, form.most
     sums = column.values.copy()
-    if k * b < n:
-        sums[k * b :] -= column.values[: n - k * b]
+    sums[k * b :] -= column.values[: max(n - k * b, 0)]
     for start in range(b, n, b):
         stop = min(start + b, n)
         sums[start:stop] += sums[start - b : stop - b]
     lost = k * column.radius
     units = Numbers(sums, 2 * column.exponent, lost * (2 * int(abs(sums).sum()) + n * lost))
-    pattern = tuple(i * b for i in range(k) if i * b < n)
+    pattern = tuple(range(0, k * b, b))
     return _bracket(units, int((sums**2).sum()), "monotone Toeplitz: leading pattern", pattern)
 
 
 def _majorant(column: Numbers, form: Allowed, leading: Bracket) -> Bracket:
     """The leading pattern of max_{s >= t} |c_s|, which no pattern of C exceeds; below, that of C or its column 0."""
     larger = np.maximum.accumulate(abs(column.values)[::-1])[::-1]
-    first = _leading(column, Allowed(len(column.values), 1, False))
-    lower = leading if leading.lower >= first.lower else first
+    first = _leading(column, form._replace(separation=len(column.values), most=1))
+    lower = max((leading, first), key=lambda bracket: bracket.lower)
     upper = _leading(column._replace(values=larger), form).upper
     return lower._replace(upper=upper, rule="non-increasing majorant of the Toeplitz column")
 
 
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
     """Absolute sums of the Gram blocks; an upper end for vectors of every dimension, exact where signs can balance."""
-    upper, lower = Fraction(0), Bracket(Fraction(0), Fraction(0), "", (), ())
+    sums, attained = [], []
     for j in range(form.separation):
-        gram = strategy.gram(np.arange(j, strategy.n, form.separation))
-        slack = gram.radius * form.most**2
-        upper = max(upper, gram.fraction(int(abs(gram.values).sum()) + slack))
-        lower = max(lower, _signed(gram, tuple(range(j, strategy.n, form.separation))), key=lambda b: b.lower)
-    return lower._replace(upper=upper, rule="absolute sums of the Gram blocks")
+        pattern = tuple(range(j, strategy.n, form.separation))
+        gram = strategy.gram(np.array(pattern))
+        sums.append(gram.fraction(int(abs(gram.values).sum()) + gram.radius * form.most**2))
+        attained.append(_signed(gram, pattern))
+    lower = max(attained, key=lambda bracket: bracket.lower)
+    return lower._replace(upper=max(sums), rule="absolute sums of the Gram blocks")
 
 
 def _signed(gram: Numbers, pattern: tuple[int, ...]) -> Bracket:
     """Signs that make u^T X u large: the better of all ones and the signs of the first row, then one flip at a time."""
-    best = Bracket(Fraction(0), Fraction(0), "", pattern, ())
+    found = []
     rows = gram.values
     for start in (np.ones(len(pattern), dtype=int), np.where(rows[0] < 0, -1, 1)):
         u = start.astype(object)
@@ -235,9 +238,8 @@ def _signed(gram: Numbers, pattern: tuple[int, ...]) -> Bracket:
             u[i] = -u[i]
         units = int(u @ reach) - gram.radius * len(u) ** 2
         value = gram.fraction(max(units, 0))
-        if value > best.lower or not best.signs:
-            best = Bracket(value, value, "", pattern, tuple(int(s) for s in u))
-    return best
+        found.append(Bracket(value, value, "", pattern, tuple(int(s) for s in u)))
+    return max(found, key=lambda bracket: bracket.lower)
 
 
 def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
@@ -245,7 +247,7 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     n, b = strategy.n, form.separation
     _affordable(n * n * form.most)
     rows = np.empty(n, dtype=object)
-    step = max(1, _GRAM_ENTRIES // n)
+    step = _GRAM_ENTRIES // n + 1
     radius = exponent = 0
     for start in range(0, n, step):
         stop = min(start + step, n)
@@ -260,7 +262,7 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     gram = Numbers(rows, exponent, radius)
     upper = gram.fraction(total + radius * form.most**2)
     candidates = {chosen, tuple(range(0, n, b))[: form.most], best_selection(strategy.column_norms.values, form)[1]}
-    found = [_signed(strategy.gram(np.array(p)), p) for p in sorted(candidates) if 0 < len(p) <= _LARGEST_PATTERN]
+    found = [_signed(strategy.gram(np.array(p)), p) for p in sorted(candidates) if len(p) <= _LARGEST_PATTERN]
     lower = max(found, key=lambda bracket: bracket.lower, default=_largest_column(strategy))
     return lower._replace(upper=upper, rule="two-stage Gram bound")
 
