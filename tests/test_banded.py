@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from brute_force import min_sep_patterns, sign_sensitivity
 
-from factorize import certificate as certificates
+from factorize import decoder
 from factorize.certificate import certify
 from factorize.errors import InvalidStrategy
 from factorize.solution import Outcome
@@ -95,7 +95,7 @@ def test_structured_and_dense_certificates_agree(
     )
     matrix = example(n, bands)
     slow = certify(spec, DenseMatrix(matrix.dense()), {}, outcome=Outcome.CONVERGED)
-    monkeypatch.setattr(certificates, "_WHOLE_CHECK", 4)
+    monkeypatch.setattr(decoder, "_WHOLE_CHECK", 4)
     fast = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
     for name, value in vars(slow.loss).items():
         assert getattr(fast.loss, name) == pytest.approx(value, rel=1e-11)

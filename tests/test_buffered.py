@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize import certificate as certificates
+from factorize import decoder
 from factorize.certificate import certify
 from factorize.errors import InvalidStrategy
 from factorize.lower_bounds import resolvents
@@ -90,7 +90,7 @@ def test_structured_and_dense_certificates_agree(
     )
     matrix = example(n, (2, 2, 2), 4)
     slow = certify(spec, DenseMatrix(matrix.dense()), {}, outcome=Outcome.CONVERGED)
-    monkeypatch.setattr(certificates, "_WHOLE_CHECK", 4)
+    monkeypatch.setattr(decoder, "_WHOLE_CHECK", 4)
     fast = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
     for name, value in vars(slow.loss).items():
         assert getattr(fast.loss, name) == pytest.approx(value, rel=1e-11)

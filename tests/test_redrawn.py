@@ -254,7 +254,7 @@ class TestLosses:
     def test_the_certificate_of_a_long_matrix_is_that_of_rows(self, monkeypatch):
         spec, matrix = asked(120), cases.likely(120)
         whole = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
-        monkeypatch.setattr("factorize.certificate._WHOLE_CHECK", 50)
+        monkeypatch.setattr("factorize.decoder._WHOLE_CHECK", 50)
         long = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
         assert long.loss.objective == pytest.approx(whole.loss.objective, rel=1e-12)
         assert long.residual < 1e-13

@@ -260,7 +260,7 @@ def thinned(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | Non
 
 def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
     """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
-    from factorize.certificate import RESIDUAL_LIMIT
+    from factorize.decoder import RESIDUAL_LIMIT
     from factorize.structures.buffered import BufferedMatrix
     from solvers.buffered.epoch_start import truncated
     from solvers.buffered.loss import unit_columns
