@@ -53,6 +53,26 @@ def test_numbers_of_very_different_sizes_are_enclosed():
     assert found.radius * unit < Fraction(1, 10**50)
 
 
+def test_what_a_state_lost_is_not_forgotten_when_it_cancels():
+    matrix = cases.cancelling(6)
+    exact = cases.strategy(cases.inverse(matrix))
+    found = redrawn.entries(redrawn.read(matrix.tensors(), matrix.n))
+    unit = Fraction(2) ** found.exponent
+    off = abs(exact - found.values * unit)
+    assert unit * 2**20 < off[-1, 0] <= found.radius * unit
+
+
+def test_what_a_quotient_lost_is_not_forgotten():
+    """y_0 is a third, cut in its last place; y_1 takes it times 2^90."""
+    none, direct = np.zeros((2, 1)), np.array([[3.0 * 2**58, 1.0], [0.0, 2.0**90]])
+    matrix = RedrawnMatrix(none, none, np.zeros((2, 2, 1)), direct, 1)
+    exact = cases.strategy(cases.inverse(matrix))
+    found = redrawn.entries(redrawn.read(matrix.tensors(), 2))
+    unit = Fraction(2) ** found.exponent
+    off = abs(exact - found.values * unit)
+    assert unit * 2**80 < off[1, 0] <= found.radius * unit
+
+
 class TestSensitivity:
     @pytest.mark.parametrize("seed", range(3))
     def test_single_and_fixed_epochs(self, seed):

@@ -118,15 +118,7 @@ class TestEnclosure:
         assert exact[2, 0] != 0 and high[2, 0] + low[2, 0] != exact[2, 0]
 
     def test_what_a_state_lost_is_not_forgotten_when_it_cancels(self):
-        """The state of column 0 is d_1 d_2 d_3 and then, less its nearest double, far smaller than what it has lost."""
-        decay, output = np.array([[0.3], [0.7], [0.9], [0.11], [1.0], [1.0]]), np.zeros((6, 1))
-        inputs, direct = np.zeros((2, 6, 1)), np.zeros((2, 6))
-        inputs[0, 0], direct[0], output[5] = 1, 1, -(2.0**60)
-        product = Fraction(1)
-        for factor in decay[1:4, 0].tolist():
-            product *= Fraction(factor)
-        inputs[1, 3] = -float(product)
-        matrix = RedrawnMatrix(decay, output, inputs, direct, 3)
+        matrix = cases.cancelling(3)
         exact = cases.strategy(cases.inverse(matrix))
         high, low, error = (cases.fractions(part) for part in wide_redrawn.entries(matrix.parts))
         off = abs(exact - high - low)
