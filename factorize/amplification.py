@@ -3,7 +3,8 @@
 A C with b bands releases, at each step, data of that step and of the b - 1 before it. Examples are split once into b
 groups; step t samples each example of group t mod b independently. Then no example meets its own noise again, and the
 run is as private as ceil(n / b) steps of a Poisson-sampled Gaussian mechanism with sampling probability b batch / N
-(Choquette-Choo et al. 2023, theorem 4). Nothing like it is known for a C with more bands: those are refused.
+(Choquette-Choo et al. 2023, theorem 4). A C with as many bands as steps is refused: other accountants are known for it
+(Choquette-Choo et al. 2024, "Privacy amplification for matrix mechanisms"), and none of them is here.
 
 The accounting is dp_accounting's (privacy loss distributions); it is imported on first use.
 """
@@ -20,7 +21,7 @@ from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjac
 from factorize.gaussian import check_delta, mu_of, rho_of
 from factorize.numbers.scalars import finite_real
 from factorize.participation import MinSep, Sensitivity
-from factorize.privacy import Adjacency, Calibration
+from factorize.privacy import Adjacency, Calibration, within_scale
 from factorize.structures.matrix import Matrix
 
 _GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy
@@ -124,7 +125,7 @@ def calibrate_amplified(
         dataset_size: N, public.
         batch_size: expected number of sampled examples per step, and the divisor.
         clip_norm: bound on one contribution.
-        adjacency: `zero_out` only: nothing is known here of replaced examples under Poisson sampling.
+        adjacency: `zero_out` only: replaced examples under Poisson sampling are not accounted for here.
 
     Raises:
         ConditionNotMet: C has as many bands as columns, or a group is smaller than a batch.
@@ -147,8 +148,10 @@ def calibrate_amplified(
     z = amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
     sensitivity = MinSep(kind="min_sep", min_sep=bands, max_participations=compositions).sensitivity(strategy)
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
+    within_scale("clip_norm", clip)
     largest = _largest_column(strategy)
     sigma = math.nextafter(z * clip * largest / batch_size * (1 + 4 * np.finfo(float).eps), math.inf)
+    within_scale("sigma", sigma)
     unamplified = (
         sigma * batch_size / (clip * sensitivity.value) * (1 - 4 * np.finfo(float).eps)
     )  # mu and rho from above
@@ -173,13 +176,13 @@ def check_bands(strategy: Matrix) -> int:
     """Return the number of bands of C.
 
     Raises:
-        ConditionNotMet: it has all of them: no sampling is known to amplify its privacy.
+        ConditionNotMet: it has all of them: cyclic sampling has one group then, for each step.
     """
     bands = strategy.bandwidth()
     if bands >= strategy.n and strategy.n > 1:
         raise ConditionNotMet(
-            f"this C has {bands} bands, as many as steps: amplification by sampling is proved for banded C alone; use "
-            "a banded mechanism, or calibrate without sampling",
+            f"this C has {bands} bands, as many as steps: amplification by cyclic sampling is for banded C alone; "
+            "use a banded mechanism, or calibrate without sampling",
             field="strategy",
         )
     return bands

@@ -28,6 +28,9 @@ from factorize.gaussian import (
 )
 from factorize.numbers.scalars import double_above, finite_real
 
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
+"""Of clip norms and of sigma: noise is drawn in float32, and norms of clipped vectors are sums of squares."""
+
 
 class Adjacency(StrEnum):
     """Which pairs of data sets must be indistinguishable."""
@@ -214,6 +217,7 @@ def calibrate(
     relation = Adjacency.parse(adjacency)
     sens = _certified_value(sensitivity)
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
+    within_scale("clip_norm", clip)
     divisor = 1 if batch_size is None else _divisor(batch_size)
     z = target.noise_multiplier
     mu = mu_of(z) if target.mu is None else target.mu
@@ -223,7 +227,7 @@ def calibrate(
     sigma = Fraction(z) * relation.factor * Fraction(clip) * Fraction(sens) / divisor
     return Calibration(
         noise_multiplier=z,
-        sigma=double_above(sigma, "sigma"),
+        sigma=within_scale("sigma", double_above(sigma, "sigma")),
         sensitivity=sensitivity,
         clip_norm=clip,
         adjacency=relation,
@@ -233,6 +237,21 @@ def calibrate(
         mu=mu,
         batch_size=batch_size,
     )
+
+
+def within_scale(name: str, value: float) -> float:
+    """Return a clip norm or a sigma, if single precision holds numbers of its size.
+
+    Raises:
+        InvalidParameter: outside [1e-30, 1e30]: noise in float32 would be zero or infinite, and norms underflow.
+    """
+    if not SMALLEST_SCALE <= value <= LARGEST_SCALE:
+        raise InvalidParameter(
+            f"{name}={value!r} is outside [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}], where noise in float32 is neither "
+            "zero nor infinite; check the units of the clip norm and the divisor",
+            field=name,
+        )
+    return value
 
 
 def _divisor(batch_size: object) -> int:

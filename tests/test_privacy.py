@@ -229,7 +229,25 @@ def test_a_batch_size_that_is_no_positive_integer_is_refused(batch: int) -> None
 
 def test_a_sigma_beyond_every_double_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="sigma would exceed the largest double"):
-        calibrate(Certified(1e200), TARGET, clip_norm=1e200)
+        calibrate(Certified(1e300), TARGET, clip_norm=1e30)
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "clip_norm", "batch_size", "field"),
+    [
+        (1.0, 1e-31, None, "clip_norm"),
+        (1.0, 1e31, None, "clip_norm"),
+        (1.0, 1.0, 10**40, "sigma"),
+        (1e40, 1.0, None, "sigma"),
+    ],
+)
+def test_a_scale_that_float32_would_make_zero_or_infinite_is_refused(
+    sensitivity: float, clip_norm: float, batch_size: int | None, field: str
+) -> None:
+    """A sigma of 5e-324 was handed out, and noise in float32 is then exactly zero."""
+    with pytest.raises(InvalidParameter, match="neither zero nor infinite") as caught:
+        calibrate(Certified(sensitivity), TARGET, clip_norm=clip_norm, batch_size=batch_size)
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ c_0 = 1 and c_t = sum_r omega_r theta_r^(t-1). With decays in [0, 1] and scales 
 from c_1 on are positive and fall, in exact arithmetic and not only as computed; with sum omega <= 1 all of them do,
 which is what makes the sensitivity under several participations exact (KL24, Theorem 2).
 
-Reference: McMahan, Xiao, Zhang, A Hassle-free Algorithm for Private Learning (2024), algorithms 2 and 3, for the
-recursions of C and C^-1.
+Reference: McMahan, Xu, Zhang, A hassle-free algorithm for private learning in practice: don't use tree aggregation, use
+BLTs (2024), algorithms 2 and 3, for the recursions of C and C^-1.
 """
 
 from __future__ import annotations
