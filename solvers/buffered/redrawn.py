@@ -36,7 +36,7 @@ _ENOUGH = (1e-2, 5e-3)  # what a hundred steps must gain, as a part of the dista
 _WORK = 1e11  # multiplications of the search, at most
 _MOST, _LEAST = 800, 20
 _SHARES = (0.7, 0.3)
-_RATE_STEPS = 30
+_RATE_STEPS, _RATE_WORK = 30, 6e4  # fits of the rates, at most, and times n
 _PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
 
 
@@ -170,7 +170,8 @@ def _start(
         return loss.pack(fitted(inverse, decoder, epochs, redraws, decays_between(slow, fast, buffers)))
 
     usual = np.log(usual_rates(buffers, len(inverse) // epochs))
-    options = {"maxfev": _RATE_STEPS, "initial_simplex": usual + 0.3 * np.array([[0, 0], [1, 0], [0, 1]])}
+    fits = int(min(max(_RATE_WORK / len(inverse), 4), _RATE_STEPS))
+    options = {"maxfev": fits, "initial_simplex": usual + 0.3 * np.array([[0, 0], [1, 0], [0, 1]])}
     best = minimize(lambda rates: loss.value(at(rates)), usual, method="Nelder-Mead", options=options).x
     start = at(best)
     if not math.isfinite(loss.value(start)):

@@ -8,6 +8,8 @@ the sums is taken back by the draw that returns.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,7 @@ from solvers.kernels import compiled
 Array = NDArray[np.float64]
 
 _RELATIVE = 1e-6  # directions of a fit that are weaker are left out
+_DENSE = 256  # rows of a stretch that are all compared; of longer ones as many, spread like the decays
 _SLOW, _FAST = 13.0, 0.75  # of the rates of decay, fitted by hand to epochs of 32 to 128 steps
 
 
@@ -45,6 +48,7 @@ def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int
     b = n // epochs
     entering, through = np.zeros((redraws + 1, n, p)), np.zeros((redraws + 1, n))
     through[0] = np.diagonal(inverse)
+    powers = decay ** np.arange(n)[:, None]
     carried, left = np.zeros((n, p)), np.zeros(n)  # of each column: its states, and the error of its sum
     for first in range(1, n + 1):
         step = first - 1  # its draw, and the draws of its class, are read; the stretch begins with the next row
@@ -61,22 +65,31 @@ def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int
             for which, stop in ((slice(0, ends), min(step + b, n)), (slice(ends, None), n)):
                 group = columns[which]
                 if len(group) and stop > first:
-                    found, error = _fit(inverse[first:stop, group], decoder, first, decay)
+                    found, error = _fit(inverse[first:stop, group], decoder, first, powers)
                     entering[np.arange(len(columns))[which], step] = found - states[which]
                     carried[group], left[group] = found * decay ** (b - 1), error
     return Redrawn(np.tile(decay, (n, 1)), np.ones((n, p)), entering, through)
 
 
-def _fit(stretch: Array, decoder: BidiagonalDecoder, first: int, decay: Array) -> tuple[Array, Array]:
+def _fit(stretch: Array, decoder: BidiagonalDecoder, first: int, powers: Array) -> tuple[Array, Array]:
     """Return the states (columns, p) at a stretch's first row, and the error of the sums after its last."""
-    length = len(stretch)
-    powers = decay ** np.arange(length)[:, None]
-    sums = np.empty((length, len(decay) + stretch.shape[1]))
-    sums[:, : len(decay)], sums[:, len(decay) :] = powers, stretch
+    length, p = len(stretch), powers.shape[1]
+    sums = np.empty((length, p + stretch.shape[1]))
+    sums[:, :p], sums[:, p:] = powers[:length], stretch
     _add_up(decoder.follow[first : first + length], decoder.feed[first : first + length], sums)
-    design, target = sums[:, : len(decay)], sums[:, len(decay) :]
-    states = np.linalg.lstsq(design, target, rcond=_RELATIVE)[0]
-    return states.T, design[-1] @ states - target[-1]
+    rows, weights = _compared(length)
+    seen = weights[:, None] * sums[rows]
+    states = np.asarray(np.linalg.lstsq(seen[:, :p], seen[:, p:], rcond=_RELATIVE)[0], dtype=np.float64)
+    return states.T, sums[-1, :p] @ states - sums[-1, p:]
+
+
+@lru_cache(maxsize=2**14)
+def _compared(length: int) -> tuple[NDArray[np.int64], Array]:
+    """Return the rows of a stretch that a fit compares, and the root of how many each stands for."""
+    if length <= _DENSE:
+        return np.arange(length), np.ones(length)
+    rows = np.unique(np.geomspace(1, length, _DENSE).astype(np.int64)) - 1
+    return rows, np.sqrt(np.diff(rows, prepend=-1).astype(np.float64))
 
 
 @compiled
