@@ -26,6 +26,7 @@ NAMES = tuple(
         "banded",
         "toeplitz",
         "power",
+        "scale",
         "exactness",
         "service",
         "noise",

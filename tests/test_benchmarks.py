@@ -176,3 +176,29 @@ def test_without_the_peer_the_benchmark_says_so(
     report = benchmark_of("report").Report("peer", machine)
     peer.run(report)
     assert "jax_privacy was not measured: pip found no index" in capsys.readouterr().out
+
+
+class TestScale:
+    """The processes of `python -m benchmarks scale`, at few steps."""
+
+    @pytest.mark.parametrize("mechanism", [{"kind": "tree", "decoder": "honaker_full"}, {"kind": "banded", "bands": 3}])
+    def test_a_spec_is_solved_and_published(self, benchmark_of: Any, mechanism: dict[str, Any]) -> None:
+        scale = benchmark_of("scale")
+        document = {"workload": {"kind": "prefix", "n": 60}, "participation": {"kind": "fixed_epochs", "epochs": 4}}
+        found = scale.measure(document | {"mechanism": mechanism, "tolerance": 1e-3})
+        assert found["converged"] and found["sensitivity"] == "exact" and found["gap"] > 0
+        assert (found["class_gap"] is not None) == (mechanism["kind"] == "banded")
+        assert 0 < found["gib"] < 4 and 0 < found["publishing_gib"] < 4 and found["bytes"] > 500
+        assert "published in" in scale.note(found)
+
+    def test_what_is_refused_says_why(self, benchmark_of: Any) -> None:
+        scale = benchmark_of("scale")
+        specs = list(scale.specs(scale.STEPS))
+        assert len(specs) == len(scale.MECHANISMS) * len(scale.PARTICIPATIONS)
+        fft = next(spec for spec in scale.specs(scale.QUICK_STEPS, quick=True) if spec["mechanism"]["kind"] == "fft")
+        assert "limit of 16384 for dense arrays" in scale.measure(fft)["refused"]
+        assert scale.named_by({"kind": "banded", "bands": 4}) == "banded-4"
+
+    def test_a_run_of_its_own_is_ended_by_the_cap(self, benchmark_of: Any) -> None:
+        scale = benchmark_of("scale")
+        assert scale.apart(next(scale.specs(10)), 1e-3) == {"refused": "was ended after 0.001 s"}

@@ -2,8 +2,9 @@
 
 Minimise tr(T^T T X^-1) over X = C^T C with ones on the diagonal and zeros at distance `bands` and beyond. If no two
 steps of one user lie within the band, the squared sensitivity is the number of participations whatever X is
-(docs/sensitivity.md), so this is all there is to minimise. The problem is convex in the entries of X below the diagonal.
-The descent (descent.py) starts at the best banded Toeplitz matrix.
+(docs/sensitivity.md), so this is all there is to minimise. The problem is convex in the entries of X below the
+diagonal. The descent (descent.py) starts at the best banded Toeplitz matrix; for very many steps it moves columns at
+knots (knots.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # the compiler behind it is heavy
 Array = NDArray[np.float64]
 
 LARGEST = 2**26  # of n x bands
-LARGEST_WHOLE = 2**22  # of n x bands, above which columns are interpolated between knots
+LARGEST_WHOLE = 2**21  # of n x bands, above which columns are interpolated between knots
 _LEAST_EPOCHS = 64  # of `bands` steps, for knots to be worth it
 MOST_STATES = 16
 _START_TOLERANCE = 1e-3
