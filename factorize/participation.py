@@ -276,8 +276,9 @@ def _leading_pattern(matrix: Matrix, separation: int, most: int) -> tuple[float,
 def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     """Largest absolute Gram block sum over the patterns, rounded up, and a lower bound on the true squared value.
 
-    The lower bound is the larger of the all-ones sum (one contribution repeated) and the trace (the mean over random
-    signs), so equality shows that the absolute sum is the true value. What may be the largest is summed again, wide.
+    The lower bound is the largest of the all-ones sum (one contribution repeated), that with the signs of a pattern's
+    first row (one contribution and its negative) and the trace (the mean over random signs), so equality shows that the
+    absolute sum is the true value. What may be the largest is summed again, wide.
     """
     enclosed = entries(matrix)
     whole, left_out = enclosed.high, float((np.abs(enclosed.low) + enclosed.error).max()) * patterns.shape[1]
@@ -295,7 +296,9 @@ def _gram_sums(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
         slack = slack + 2 * left_out * (rows.sum(axis=1) + n * left_out)
         above.append(sums + slack)
         below.append(sums - slack)
-        lower = max(lower, float(grams.sum(axis=(1, 2)).max()), float(np.einsum("jss->j", grams).max()))
+        signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
+        attained = (grams.sum(axis=(1, 2)), np.einsum("js,jst,jt->j", signs, grams, signs), np.einsum("jss->j", grams))
+        lower = max(lower, *(float(totals.max()) for totals in attained))
     least = np.concatenate(below).max()
     candidates = np.flatnonzero(np.concatenate(above) >= least)
     if not len(candidates):

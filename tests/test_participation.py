@@ -174,6 +174,14 @@ def test_frustrated_grams_are_only_bounded(vectors: dict[str, Any], key: str) ->
     assert stated.value > case["elliptope_exact"]
 
 
+def test_signs_that_balance_are_exact() -> None:
+    """Columns 0 and 2 are (1, 0, -1/2, 0) and (0, 0, 1, 0): a contribution and its negative reach the absolute sum."""
+    matrix = DenseMatrix(np.array([[1, 0, 0, 0], [0, 1, 0, 0], [-0.5, 0, 1, 0], [0, 0, 0, 1.0]]))
+    found = FixedEpochs(kind="fixed_epochs", epochs=2).sensitivity(matrix)
+    assert (found.kind, found.rule) == ("exact", "Gram block sums")
+    assert found.value**2 == pytest.approx(1.25 + 1 + 2 * 0.5)
+
+
 def test_values_are_rounded_outwards() -> None:
     # 0.1^2 + 0.2^2 has no exact double root; the stated value must not be below the true one.
     from fractions import Fraction
