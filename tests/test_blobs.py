@@ -190,7 +190,9 @@ def test_what_goes_away_is_not_found(tmp_path):
     directory, name, path = stored(tmp_path, b"data")
     blobs = Blobs(directory)
     blobs.open(name)
+    assert blobs.sound(name) is True
     path.unlink()
+    assert blobs.sound(name) is False
     for ask in (blobs.open, blobs.verify):
         with pytest.raises(NotFound):
             ask(name)

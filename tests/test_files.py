@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from store_cases import OPERATIONS, ShortWrites, failing, recording
 
-from factorize.errors import CorruptObject, NotFound, StoreUnavailable
+from factorize.errors import CorruptObject, NotFound, StoreError, StoreUnavailable
 from factorize.storage import files as files_module
 from factorize.storage.directory import Directory, make_root
 from factorize.storage.files import Files
@@ -148,6 +148,39 @@ def test_every_step_of_a_put_is_synced_before_the_next(tmp_path):
     assert files.calls == ["make_directory", *write, *publish], "the temporary folder may go with what is in it"
 
 
+def test_a_folder_is_made_and_synced_once(tmp_path):
+    files = recording()
+    directory = Directory(tmp_path, files)
+    for name in ("a/x", "a/y"):
+        files.calls.clear()
+        put(directory, name, b"data")
+    assert files.calls.count("make_directory") == files.calls.count("sync_directory") == 1, "tmp/, and the new name"
+
+
+def test_only_a_folder_is_synced_as_one(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        FILES.sync_directory(tmp_path / "file")
+
+
+def test_nothing_stays_open(directory, tmp_path):
+    """Whatever is done, and whether it succeeds: a service would run out of descriptors."""
+    os.mkfifo(tmp_path / "fifo")
+    before = len(os.listdir("/dev/fd"))
+    put(directory, "a/b", b"data")
+    put(directory, "a/b", b"data")
+    assert read(directory, "a/b") == b"data"
+    with directory.lock("a/b", exclusive=True):
+        directory.protect("a/b")
+    directory.refresh("a/b")
+    directory.move("a/b", "a/c")
+    directory.delete("a/c")
+    for key in ("a/b", "fifo"):
+        with pytest.raises(StoreError):
+            read(directory, key)
+    assert len(os.listdir("/dev/fd")) == before
+
+
 def test_moving_and_deleting(directory):
     put(directory, "a/b", b"data")
     directory.move("a/b", "quarantine/a/b.1")
@@ -180,9 +213,14 @@ def test_a_move_is_durable_in_both_folders(tmp_path):
 
 def test_protecting_takes_the_write_permission_away(directory):
     put(directory, "a", b"data")
-    (directory.root / "a").chmod(0o666)
-    assert directory.status("a").writable
+    path = directory.root / "a"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o444
+    for mode in (0o644, 0o464, 0o446, 0o666):
+        path.chmod(mode)
+        assert directory.status("a").writable
     directory.protect("a")
+    assert not directory.status("a").writable and stat.S_IMODE(path.stat().st_mode) == 0o444
+    path.chmod(0o555)
     assert not directory.status("a").writable
 
 

@@ -18,6 +18,7 @@ FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 _OS_ERROR = re.compile(r"os error (\d+)")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not block the one who opens it
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -63,7 +64,7 @@ class Files:
 
     def sync_directory(self, path: Path) -> None:
         """Put a directory's entries on the medium."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, _FOLDER)
         try:
             self.sync(descriptor)
         finally:
