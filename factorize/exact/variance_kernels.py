@@ -120,8 +120,12 @@ def banded(bands, reciprocals, states, targets, sources, counts, program, output
 
 @numba.njit(cache=True, nogil=True)
 def buffered(reciprocals, transition, inputs, outputs, states, targets, sources, counts, program, output, ends):
-    """The same for C with buffers: s <- T s, x = (y - output . s) / diagonal, s <- s + input x."""
-    n, groups, s = inputs.shape
+    """The same for C with buffers: s <- T s, x = (y - output . s) / diagonal, s <- s + input x.
+
+    Where every step has the same transition, input and output, they may be given once.
+    """
+    n, (groups, s) = len(reciprocals), inputs.shape[1:]
+    stride = 0 if len(inputs) == 1 else 1
     size = groups * s
     first = 1 + size + s  # x, the buffers, and room for those of one group
     m = first + states
@@ -136,7 +140,7 @@ def buffered(reciprocals, transition, inputs, outputs, states, targets, sources,
             for a in range(s):
                 for c in range(s):
                     named[c] = own + c
-                    row[c, 0], row[c, 1] = transition[i, g, a, c], 0.0
+                    row[c, 0], row[c, 1] = transition[stride * i, g, a, c], 0.0
                 to = own if s == 1 else 1 + size + a
                 fine &= _state(to, named[:s], row[:s], 0.0, high, low, bound, work)
             for a in range(s if s > 1 else 0):
@@ -145,7 +149,7 @@ def buffered(reciprocals, transition, inputs, outputs, states, targets, sources,
                 fine &= _state(own + a, named[:1], row[:1], 0.0, high, low, bound, work)
         for a in range(size):
             named[a] = 1 + a
-            row[a, 0], row[a, 1] = -outputs[i, a // s, a % s], 0.0
+            row[a, 0], row[a, 1] = -outputs[stride * i, a // s, a % s], 0.0
         fine &= _state(0, named[:size], row[:size], 1.0, high, low, bound, work)
         named[0] = 0
         row[0] = reciprocals[i]
@@ -153,9 +157,46 @@ def buffered(reciprocals, transition, inputs, outputs, states, targets, sources,
         for a in range(size):
             named[0], named[1] = 1 + a, 0
             row[0, 0], row[0, 1] = 1.0, 0.0
-            row[1, 0], row[1, 1] = inputs[i, a // s, a % s], 0.0
+            row[1, 0], row[1, 1] = inputs[stride * i, a // s, a % s], 0.0
             fine &= _state(1 + a, named[:2], row[:2], 0.0, high, low, bound, work)
         fine &= _follow(i, 0, first, targets, sources, counts, program, state, work)
+        o = 0 if output < 0 else first + output
+        ends[0, i] = high[o, o] - 2.0 * bound[o, o]
+        ends[1, i] = high[o, o] + 2.0 * bound[o, o]
+        if not fine:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def tree(reciprocals, nodes, restart, states, targets, sources, counts, program, output, ends):
+    """The same for trees: x = (y - sum of nodes times block sums) / diagonal; blocks merge like a counter's bits."""
+    levels, n = len(nodes) - 1, len(reciprocals)
+    first = 1 + levels
+    m = first + states
+    state = (np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, m)))
+    high, low, bound = state
+    work = np.empty((3, m))
+    named, row = np.empty(levels + 1, dtype=np.int64), np.zeros((levels + 1, 2))
+    for i in range(n):
+        leaf, count = i % restart, 0
+        for j in range(levels):
+            if leaf >> j & 1:
+                named[count] = 1 + j
+                row[count, 0], row[count, 1] = -nodes[j + 1, i], 0.0
+                count += 1
+        fine = _state(0, named[:count], row[:count], 1.0, high, low, bound, work)
+        named[0] = 0
+        row[0] = reciprocals[i]
+        fine &= _state(0, named[:1], row[:1], 0.0, high, low, bound, work)
+        fine &= _follow(i, 0, first, targets, sources, counts, program, state, work)
+        free = 0
+        while leaf >> free & 1:
+            free += 1
+            named[free] = free
+        if free < levels:
+            row[: free + 1, 0], row[: free + 1, 1] = 1.0, 0.0
+            fine &= _state(1 + free, named[: free + 1], row[: free + 1], 0.0, high, low, bound, work)
         o = 0 if output < 0 else first + output
         ends[0, i] = high[o, o] - 2.0 * bound[o, o]
         ends[1, i] = high[o, o] + 2.0 * bound[o, o]

@@ -1,4 +1,4 @@
-"""Losses of long banded and buffered strategies: row i of A C^-1 has as squared norm the variance of row i of A C^-1 y.
+"""Losses of long strategies that are recursions: row i of A C^-1 has as squared norm the variance of row i of A C^-1 y.
 
 y is white noise, x = C^-1 y and A x are recursions of a few states, and their covariance is carried along (see
 exact/variance_kernels.py). No n x n array, and no B: what a job computes as B is not compared with this.
@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.exact.buffers import Buffers
+from factorize.exact.geometric import Decays
 from factorize.exact.intervals import NotEnclosed
+from factorize.exact.renewal import Renewal
 from factorize.exact.strategy import Strategy
 
 LARGEST_WORK = 1 << 35
@@ -78,7 +81,7 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
     """Return the losses, or None where C or A has no recursion here, or it would take too long.
 
     Args:
-        strategy: banded, Toeplitz with few diagonals, or with buffers; without factors of its columns.
+        strategy: banded, Toeplitz with few diagonals, with buffers or decays, or a tree.
         workload: the spec's.
         objective: the spec's.
 
@@ -86,6 +89,10 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
         NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
     """
     found = statements(workload)
+    if found is not None and strategy.scale is not None:
+        found = _after_factors(*found, strategy.scale)
+    if found is not None and isinstance(strategy.decays, Renewal):
+        found = _after_diagonals(*found, strategy.decays.weights)
     ends = None if found is None else _variances(strategy, *found)
     if found is None or ends is None:
         return None
@@ -94,6 +101,28 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
         return _losses(ends, objective)
     since = _variances(strategy, *since_reference(*found, strategy.n, tau))
     return None if since is None else _losses(ends, {"kind": "weighted", "weights": _weights(strategy.n, tau)}, since)
+
+
+def _after_factors(program: list[Statement], output: int, scale: np.ndarray) -> tuple[list[Statement], int]:
+    """The same of x over the factors of the columns of C, kept as a state of its own."""
+    divided = len(program)
+    found: list[Statement] = [(divided, {X: [1 / Fraction(factor) for factor in scale.tolist()]})]
+    for target, terms in program:
+        found.append((target, {divided if source == X else source: factor for source, factor in terms.items()}))
+    return found, divided if output == X else output
+
+
+def _after_diagonals(program: list[Statement], output: int, weights: np.ndarray) -> tuple[list[Statement], int]:
+    """The same of x = y - sum of w_d y_{i - d}, for the few diagonals of C^-1; the input is y, and kept for as long."""
+    used = np.flatnonzero(weights).tolist()
+    made, kept = len(program), max(used, default=0)
+    one, late = Fraction(1), [X, *range(made + 1, made + 1 + kept)]
+    first: dict[int, Coefficient] = {X: one, **{late[d]: -Fraction(float(weights[d])) for d in used}}
+    found: list[Statement] = [(made, first)]
+    found += [(late[d], {late[d - 1]: one}) for d in range(kept, 0, -1)]
+    for target, terms in program:
+        found.append((target, {made if source == X else source: factor for source, factor in terms.items()}))
+    return found, made if output == X else output
 
 
 def since_reference(program: list[Statement], output: int, n: int, tau: int) -> tuple[list[Statement], int]:
@@ -119,16 +148,31 @@ def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.
         from factorize.exact.variance_kernels import banded
 
         enclosed = banded(bands, _reciprocals(bands[0]), *given)
-    elif strategy.buffers is not None and strategy.scale is None:
+    elif (given_buffers := _buffers(strategy)) is not None:
         from factorize.exact.variance_kernels import buffered
 
-        diagonal, transition, inputs, outputs = strategy.buffers
+        diagonal, transition, inputs, outputs = given_buffers
         enclosed = buffered(_reciprocals(diagonal), transition, *_balanced(inputs, outputs), *given)
+    elif strategy.tree is not None:
+        from factorize.exact.variance_kernels import tree
+
+        enclosed = tree(_reciprocals(strategy.tree.nodes[0]), strategy.tree.nodes, strategy.tree.restart, *given)
     else:
         return None
     if not enclosed or not np.isfinite(ends).all():
         raise NotEnclosed("the recursion of the inverse of C grows too much to be enclosed")
     return ends
+
+
+def _buffers(strategy: Strategy) -> Buffers | None:
+    """Buffers, also those of decays and scales: with states (a, b), b <- a and a <- theta a, b is read and a is fed."""
+    if not isinstance(strategy.decays, Decays):
+        return strategy.buffers
+    decay, scale = strategy.decays
+    transition, ends = np.zeros((1, len(decay), 2, 2)), np.zeros((2, 1, len(decay), 2))
+    transition[0, :, 0, 0], transition[0, :, 1, 0] = decay, 1.0
+    ends[0, 0, :, 0], ends[1, 0, :, 1] = 1.0, scale
+    return Buffers(np.ones(strategy.n), transition, *ends)
 
 
 def _balanced(inputs: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -144,9 +188,11 @@ def _balanced(inputs: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _bands(strategy: Strategy) -> np.ndarray | None:
-    """The diagonals, shape (bands, n), also of a Toeplitz matrix that has few; None with factors of columns."""
-    if strategy.scale is not None or strategy.column is None:
-        return strategy.bands if strategy.scale is None else None
+    """The diagonals, shape (bands, n), also of a Toeplitz matrix that has few; 1 where those of C^-1 are statements."""
+    if isinstance(strategy.decays, Renewal):
+        return np.ones((1, strategy.n))
+    if strategy.column is None:
+        return strategy.bands
     width = strategy.bandwidth
     if strategy.n * width**2 > LARGEST_WORK:
         return None
