@@ -38,6 +38,8 @@ NAMES = tuple(
 )
 FETCHING = ("peer",)
 """What fetches other libraries, and is left out of a quick run unless it is named."""
+LONG = ("scale",)
+"""What takes an hour or more, and is left out unless it is named or quick."""
 
 
 class Tee(io.StringIO):
@@ -72,7 +74,7 @@ def run(name: str, report: Report, cap: float | None) -> None:
 def main() -> None:
     """Run those that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all if none is named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all but scale if none is named")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that all runs, not how fast")
     parser.add_argument("--full", action="store_true", help="also n = 10^7")
     parser.add_argument("--cap", type=float, help="seconds for each run of the peer")
@@ -83,8 +85,8 @@ def main() -> None:
     machine = Machine.measured(side=256 if asked.quick else 2048)
     print(machine.text)
     missed = []
-    quick = [name for name in NAMES if name not in FETCHING]
-    for name in asked.names or (quick if asked.quick else NAMES):
+    usual = [name for name in NAMES if name not in (FETCHING if asked.quick else LONG)]
+    for name in asked.names or usual:
         print(f"\n=== {name} (load {os.getloadavg()[0]:.1f})", flush=True)
         report = Report(name, machine, quick=asked.quick, full=asked.full)
         run(name, report, asked.cap)
