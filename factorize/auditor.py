@@ -38,7 +38,8 @@ class ParticipationAuditor:
         closest: smallest distance of two steps of one example so far, None while nobody took part twice.
 
     Raises:
-        InvalidParameter: a participation of an unknown kind, no steps, or users that cannot be told apart.
+        InvalidParameter: a participation of an unknown kind, no steps, users that cannot be told apart, or users with
+            several examples where epsilon counts on sampling.
     """
 
     def __init__(
@@ -56,6 +57,12 @@ class ParticipationAuditor:
         self.step, self.most = 0, 0
         self.closest: int | None = None
         self._users = None if users is None else _numbered(users)
+        if groups is not None and self._users is not None and len(np.unique(self._users)) < len(self._users):
+            raise InvalidParameter(
+                "a user has several examples, and each is sampled for itself: the user takes part more often than the "
+                "amplified epsilon counts on; leave users out (epsilon is then per example), or use a fixed order",
+                field="users",
+            )
         self._last = np.empty(0, dtype=np.int64)  # step of the latest participation, -1 for none
         self._count = np.empty(0, dtype=np.int64)
 

@@ -231,3 +231,11 @@ def test_users_that_are_nobody_are_refused(users):
     with pytest.raises(InvalidParameter) as caught:
         ParticipationAuditor(SINGLE, N, users=users)
     assert caught.value.field == "users"
+
+
+def test_sampling_amplifies_for_examples_not_for_users_with_several():
+    """Three examples of one user in a group are sampled three times as often as the accounting counts on."""
+    with pytest.raises(InvalidParameter, match="several examples") as caught:
+        ParticipationAuditor(MIN_SEP, N, users=["ann", "bob", "cy", "ann"], groups=3)
+    assert caught.value.field == "users"
+    ParticipationAuditor(MIN_SEP, N, users=["ann", "bob", "cy", "dee"], groups=3).record([0, 3])
