@@ -55,7 +55,7 @@ def read_tensors(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 def _tensors(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or not 2 <= length <= min(MOST_HEADER_BYTES, len(data) - 8):
+    if not 2 <= length <= min(MOST_HEADER_BYTES, len(data) - 8):
         raise CorruptObject(f"the file has {len(data)} bytes and states a header of {length}: no safetensors file")
     header = _json(data[8 : 8 + length], "the header")
     metadata = header.pop("__metadata__", {})
@@ -66,7 +66,8 @@ def _tensors(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         begin, stop = entry["data_offsets"]
         shape = [int(side) for side in entry["shape"]]
         count = int(np.prod(shape, dtype=object))
-        if begin != end or stop - begin != count * _WIDTHS.get(entry["dtype"], 0) or min(shape, default=1) < 0:
+        width = _WIDTHS.get(entry["dtype"], 0)
+        if begin != end or stop - begin != count * width or any(side < 0 for side in shape):
             raise CorruptObject(f"tensor {name[:60]!r} does not follow the one before it with the bytes that it states")
         tensors[name] = _array(body[begin:stop], entry["dtype"], shape, name)
         end = stop

@@ -35,10 +35,9 @@ class Report:
         """Whether nothing failed."""
         return not self.failed
 
-    def require(self, holds: bool, proved: str, otherwise: str) -> bool:
-        """File a finding, and return whether it holds."""
+    def require(self, holds: bool, proved: str, otherwise: str) -> None:
+        """File a finding."""
         (self.checked if holds else self.failed).append(proved if holds else otherwise)
-        return holds
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -118,9 +117,9 @@ def _witness(bracket: Bracket) -> str:
     steps = bracket.pattern
     if len(steps) == 1:
         return f"column {steps[0]}"
-    shown = ", ".join(str(sign * step) if step else "-0" * (sign < 0) or "0" for step, sign in _signed(bracket))
+    shown = ", ".join(str(sign * step) if step else "-0" * (sign == -1) or "0" for step, sign in _signed(bracket))
     more = f", ... {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
-    return f"the pattern {{{shown}{more}}}" + (" (minus: opposite sign)" if min(bracket.signs) < 0 else "")
+    return f"the pattern {{{shown}{more}}}" + (" (minus: opposite sign)" if -1 in bracket.signs else "")
 
 
 def _signed(bracket: Bracket) -> list[tuple[int, int]]:

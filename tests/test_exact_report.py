@@ -1,0 +1,122 @@
+"""What the exact checker says of a claimed sensitivity, sentence by sentence."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from factorize.exact.report import Report, check_claim, describe_bracket
+from factorize.exact.sensitivity import Bracket
+
+
+def column(lower: Fraction | int = 1, upper: Fraction | int = 1) -> Bracket:
+    return Bracket(Fraction(lower), Fraction(upper), "column norms", (3,), (1,))
+
+
+def said(bracket: Bracket, claim: float, kind: str | None, n: int = 4) -> Report:
+    report = Report()
+    check_claim(report, bracket, claim, n=n, kind=kind)
+    return report
+
+
+def test_an_exact_claim_that_is_true() -> None:
+    report = said(column(), 1.0, "exact")
+    assert report.checked == [
+        "sensitivity 1.0 is not below the true one (it is 1.0 by column norms; overstated by 0 units in the last place)",
+        "the sensitivity is exact: column 3 attains 1.0",
+    ]
+    assert report.supported and not report.not_checked
+    assert report.sensitivity == {
+        "kind": "exact",
+        "lower": 1.0,
+        "upper": 1.0,
+        "lower_squared": {"integer": "0x1", "exponent": 0},
+        "upper_squared": {"integer": "0x1", "exponent": 0},
+        "rule": "column norms",
+        "pattern": [3],
+        "signs": [1],
+        "claim": 1.0,
+        "overstated_ulps": 0,
+    }
+
+
+def test_brackets_as_plain_data() -> None:
+    found = describe_bracket(column(Fraction(3, 8), 12))
+    assert found["lower_squared"] == {"integer": "0x3", "exponent": -3}
+    assert found["upper_squared"] == {"integer": "0xc", "exponent": 0}
+    assert found["kind"] == "bracket" and 0.6123 < found["lower"] < 0.6124 and 3.464 < found["upper"] < 3.465
+    assert Fraction(found["lower"]) ** 2 < Fraction(3, 8) and Fraction(found["upper"]) ** 2 > 12
+
+
+def test_claims_in_units_of_the_last_place() -> None:
+    for units in (1, 5):
+        assert said(column(), 1 + units * 2.0**-52, "exact").sensitivity["overstated_ulps"] == units
+    assert said(column(), 8.0, "upper_bound").sensitivity["overstated_ulps"] == 7 * 2**52
+    assert said(column(0, 0), 1.0, None).sensitivity["overstated_ulps"] is None
+    assert said(column(4, 4), 2 + 2.0**-51, None).sensitivity["overstated_ulps"] == 1  # a unit is larger above 2
+
+
+@pytest.mark.parametrize("claim", [0.0, -1.0, math.inf, -math.inf, math.nan])
+def test_claims_that_are_no_positive_numbers(claim: float) -> None:
+    report = said(column(), claim, "exact")
+    assert report.failed == [f"the claimed sensitivity {claim!r} is not a positive number"] and not report.checked
+
+
+def test_a_claim_that_is_understated() -> None:
+    report = said(column(), math.nextafter(1.0, 0.0), "exact")
+    assert report.failed == [
+        "the sensitivity is understated: claimed 0.9999999999999999, and column 3 attains 1.0"
+    ] and not (report.checked or report.not_checked)
+
+
+def test_a_claim_between_the_ends() -> None:
+    report = said(column(1, 4), 1.0, "upper_bound")
+    assert report.failed == ["the sensitivity 1.0 is not supported: it is between 1.0 and 2.0 by column norms"]
+    assert report.not_checked == ["where between 1.0 (column 3) and 2.0 the sensitivity is"]
+    assert said(column(1, 4), math.nextafter(2.0, 0.0), None).failed and said(column(1, 4), 2.0, None).supported
+
+
+def test_an_upper_bound_says_where_the_truth_is() -> None:
+    report = said(column(1, 4), 2.0, None)
+    assert report.not_checked == ["where between 1.0 (column 3) and 2.0 the sensitivity is"] and report.supported
+    assert not said(column(4, 4), 2.0, None).not_checked
+
+
+@pytest.mark.parametrize("n", [4, 10**6])
+def test_exact_claims_may_be_above_by_roundings(n: int) -> None:
+    """By 2^-32 of the square, and 2^-51 for each of n roundings; an upper bound beyond is not exact."""
+    claim = 1.25
+    least = Fraction(claim) ** 2 / (1 + Fraction(1, 2**32) + Fraction(n, 2**51))
+    assert said(column(least, least), claim, "exact", n).supported
+    beyond = least * (1 - Fraction(1, 2**80))
+    failed = said(column(beyond, beyond), claim, "exact", n).failed
+    assert len(failed) == 1 and failed[0].startswith("the sensitivity is claimed to be exact, and it is 1.2")
+    assert said(column(beyond, beyond), claim, "upper_bound", n).supported
+
+
+def witness(pattern: tuple[int, ...], signs: tuple[int, ...]) -> str:
+    report = said(Bracket(Fraction(1), Fraction(1), "", pattern, signs), 1.0, "exact")
+    return report.checked[1].removeprefix("the sensitivity is exact: ").removesuffix(" attains 1.0")
+
+
+def test_patterns_and_signs() -> None:
+    assert witness((0,), (1,)) == "column 0"
+    assert witness((0, 4), (1, 1)) == "the pattern {0, 4}"
+    assert witness((0, 4, 9), (1, -1, 1)) == "the pattern {0, -4, 9} (minus: opposite sign)"
+    assert witness((0, 4), (-1, 1)) == "the pattern {-0, 4} (minus: opposite sign)"
+    steps = ", ".join(map(str, range(1, 17)))
+    assert witness(tuple(range(1, 17)), (1,) * 16) == f"the pattern {{{steps}}}"
+    assert witness(tuple(range(1, 19)), (1,) * 18) == f"the pattern {{{steps}, ... 2 more}}"
+
+
+def test_findings() -> None:
+    report = Report()
+    report.require(True, "proved", "otherwise")
+    assert report.checked == ["proved"] and report.supported
+    report.require(False, "proved", "otherwise")
+    assert report.failed == ["otherwise"] and not report.supported
+    assert report.document() == {
+        "checked": ["proved"], "failed": ["otherwise"], "not_checked": [], "warnings": [], "sensitivity": {},
+    }  # fmt: skip
