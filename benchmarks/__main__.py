@@ -74,7 +74,9 @@ def run(name: str, report: Report, cap: float | None) -> None:
 def main() -> None:
     """Run those that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all but scale if none is named")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all but scale if none is named"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that all runs, not how fast")
     parser.add_argument("--full", action="store_true", help="also n = 10^7")
     parser.add_argument("--cap", type=float, help="seconds for each run of the peer")
