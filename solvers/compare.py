@@ -21,7 +21,7 @@ from factorize.solution import Progress
 from factorize.spec import Spec, parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers.budget import Estimate, machine_memory
-from solvers.candidates import left_out, mechanisms
+from solvers.candidates import left_out, mechanisms, tolerance
 from solvers.comparison import CompareProgress, Comparison, Refused, Row, Sampling, ranked, recommend
 from solvers.evidence import bound_of, without_evidence
 from solvers.problem import Reporter
@@ -32,7 +32,8 @@ from solvers.threads import CORES
 
 __all__ = ["CompareCallback", "CompareProgress", "Sampling", "compare"]
 
-_LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 3.0, 5000, 200.0
+_SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
+_LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
 _FIRST_SECONDS = 60.0  # more for the bound and the first mechanisms, which compile code
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 _MEMORY_SHARE = 0.5  # of the machine, for what runs at a time
@@ -63,7 +64,7 @@ def compare(
             epsilon and delta in `privacy`.
         progress: told before each mechanism and between its steps.
         most_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
-            are stopped; 3 s by default, n / 5000 s above n = 15000, 200 s at most.
+            are stopped; 8 s by default, n / 5000 s above n = 40000, 200 s at most.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -176,7 +177,8 @@ class _Run:
         plan = _Plan(mechanism)
         try:
             plan.spec = self._with(mechanism)
-            plan.needed = estimate(plan.spec)
+            given = {**mechanism, "nu": 0.0} if self._takes_over(mechanism) else mechanism
+            plan.needed = estimate(self._with(given))
             if plan.needed.seconds > self.most_seconds:
                 raise TooLarge(
                     f"would take about {plan.needed.seconds:.3g} s, above most_seconds={self.most_seconds:g}; raise it "
@@ -187,10 +189,15 @@ class _Run:
             plan.needed = Estimate(0.0, 0)
         return plan
 
+    def _takes_over(self, mechanism: dict[str, Any]) -> bool:
+        """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
+        return mechanism == _SCALED_NU and self.spec.mechanism.kind != "nu_toeplitz"
+
     def _with(self, mechanism: dict[str, Any]) -> Spec:
         """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
         parsed = parse_spec({**self.spec.document(), "mechanism": mechanism})
-        return self.spec.model_copy(update={"mechanism": parsed.mechanism}).canonical()
+        changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism)}
+        return self.spec.model_copy(update=changes).canonical()
 
     def _hear(self, news: _News) -> None:
         self.done += news.ended
@@ -209,9 +216,12 @@ class _Run:
         nu: float | None = None
         for plan in group:
             tell(_News(plan.mechanism["kind"], 0))
-            if nu is not None:
-                plan.mechanism = {**plan.mechanism, "nu": nu}
-                plan.spec = self._with(plan.mechanism)
+            if plan.spec is not None and self._takes_over(plan.mechanism):
+                if nu is None:
+                    plan.refuse("takes the nu tuned without scaled columns, which was not found")
+                else:
+                    plan.mechanism = {**plan.mechanism, "nu": nu}
+                    plan.spec = self._with(plan.mechanism)
             if plan.spec is not None:
                 found = self._watched(plan, tell, partial(self._solve, plan), more)
                 nu = _nu(found) if found is not None and plan.mechanism.get("nu") == "tune" else nu
@@ -258,7 +268,7 @@ def _distinct(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _groups(plans: list[_Plan]) -> list[list[_Plan]]:
-    """Return what runs one after the other, long ones first; nu is tuned once, for the scaled columns too."""
+    """Return what runs one after the other, long ones first; nu is tuned once, for scaled columns too."""
     tuned = [plan for plan in plans if plan.mechanism.get("nu") == "tune"]
     groups = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
     return sorted(groups, key=lambda group: -sum(plan.needed.seconds for plan in group))

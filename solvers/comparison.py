@@ -51,7 +51,8 @@ class Row:
         mechanism: kind.
         parameters: its other fields, without `normalization`.
         normalization: `none`, `columns` or `auto`, or None where the mechanism has no such option.
-        spec_digest: of the spec with this mechanism; asking for it gives this result.
+        tolerance: that it was solved to; looser than the spec's for long searches (docs/mechanisms.md).
+        spec_digest: of the spec with this mechanism and tolerance; asking for it gives this result.
         loss: at the stated sensitivity; the table is sorted by `loss.objective`.
         relative_gap: loss.objective over the comparison's lower bound, minus 1; None without a bound.
         sensitivity: value, kind and rule, for the spec's participation.
@@ -71,6 +72,7 @@ class Row:
     mechanism: str
     parameters: dict[str, Any]
     normalization: str | None
+    tolerance: float
     spec_digest: str
     loss: Loss
     relative_gap: float | None
@@ -92,6 +94,7 @@ class Row:
             "mechanism": self.mechanism,
             "parameters": self.parameters,
             "normalization": self.normalization,
+            "tolerance": self.tolerance,
             "spec_digest": self.spec_digest,
             "loss": {name: float(value) for name, value in vars(self.loss).items()},
             "relative_gap": self.relative_gap,

@@ -46,6 +46,7 @@ class Rows:
         noise = None if self.privacy is None else calibrate(certificate.sensitivity, self.privacy)
         return Row(
             *named(mechanism),
+            tolerance=found.spec.tolerance,
             spec_digest=found.spec_digest,
             loss=certificate.loss,
             relative_gap=None,

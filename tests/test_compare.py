@@ -9,7 +9,7 @@ import pytest
 import solvers
 from factorize import parse_spec
 from factorize.client.structures import Streamable, noise_source
-from factorize.errors import Cancelled, InvalidParameter
+from factorize.errors import Cancelled, InvalidParameter, SolveFailed
 from factorize.mechanisms import Mechanism
 from factorize.privacy import PrivacyTarget, calibrate
 from solvers.candidates import mechanisms
@@ -44,10 +44,49 @@ def test_rows_are_sorted_and_repeat_what_the_solvers_say(table):
     for row in (*rows_of(table, "square_root"), *rows_of(table, "banded"), *rows_of(table, "blt")):
         option = {} if row.normalization is None else {"normalization": row.normalization}
         mechanism = {"kind": row.mechanism, **row.parameters, **option}
-        found = solvers.solve(spec_of(mechanism=mechanism))
+        found = solvers.solve(spec_of(mechanism=mechanism, tolerance=row.tolerance))
         assert row.spec_digest == found.spec_digest
         assert row.loss == found.certificate.loss
         assert row.sensitivity == found.certificate.sensitivity
+
+
+def test_long_searches_stop_earlier_and_the_own_mechanism_does_not():
+    epochs = {"kind": "fixed_epochs", "epochs": 3}
+    loose = compare(spec_of(participation=epochs), buffers=2)
+    assert {row.tolerance for row in rows_of(loose, "banded")} == {1e-4}
+    assert {row.tolerance for row in rows_of(loose, "buffered_linear")} == {1e-3}
+    assert {row.tolerance for row in rows_of(loose, "dense")} == {1e-9}
+    own = compare(spec_of(mechanism={"kind": "banded", "bands": 3}), buffers=2)
+    assert {row.tolerance for row in rows_of(own, "banded")} == {1e-9}
+    coarse = compare(spec_of(tolerance=0.01), buffers=2)
+    assert {row.tolerance for row in coarse.rows} == {0.01}
+
+
+def test_several_epochs_have_a_row_with_redraws():
+    table = compare(spec_of(participation={"kind": "fixed_epochs", "epochs": 3}), buffers=2)
+    with_redraws, without = sorted(rows_of(table, "buffered_linear"), key=lambda row: row.loss.objective)
+    assert with_redraws.parameters == {"buffers": 2, "redraws": 2} and without.parameters == {"buffers": 2}
+    assert with_redraws.noise_vectors == without.noise_vectors == 2
+
+
+def test_nu_is_tuned_once(monkeypatch):
+    """Also where tuning it for scaled columns would be refused; and its absence is told."""
+    from solvers import closed_form
+
+    calls = []
+    original = closed_form.tune
+    monkeypatch.setattr(closed_form, "tune", lambda problem: calls.append(problem) or original(problem))
+    rows = rows_of(compare(spec_of(12)), "nu_toeplitz")
+    assert len(calls) == 1 and len(rows) == 2
+    entry = solvers.Entry(_fails, closed_form.supports, closed_form.estimate)
+    monkeypatch.setitem(solvers.SOLVERS, "nu_toeplitz", (entry,))
+    table = compare(spec_of(12))
+    reasons = {refused.normalization: refused.reason for refused in table.refused if refused.mechanism == "nu_toeplitz"}
+    assert reasons["none"] == "of the test" and "was not found" in reasons["columns"]
+
+
+def _fails(problem, progress):
+    raise SolveFailed("of the test")
 
 
 def test_the_bound_is_one_for_all_and_the_optimum_leads(table):
