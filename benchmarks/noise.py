@@ -27,8 +27,8 @@ from benchmarks.report import Report, at_most
 from benchmarks.timing import claimed
 from factorize.client.noise import NoiseGenerator
 from factorize.client.structures import noise_source
-from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.sensitivity import Sensitivity
 from factorize.spec import parse_spec
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.blt import BltMatrix

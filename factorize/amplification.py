@@ -20,8 +20,9 @@ import numpy as np
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem
 from factorize.gaussian import check_delta, mu_of, rho_of
 from factorize.numbers.scalars import finite_real
-from factorize.participation import MinSep, Sensitivity
+from factorize.participation import MinSep
 from factorize.privacy import Adjacency, Calibration, within_scale
+from factorize.sensitivity import Sensitivity
 from factorize.structures.matrix import Matrix
 
 _GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy

@@ -15,7 +15,7 @@ from factorize.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.lower_bounds.class_bounds import class_lower_bound
 from factorize.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.mechanisms import Banded
-from factorize.participation import Sensitivity
+from factorize.sensitivity import Sensitivity
 from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.structures.endless import EndlessMatrix

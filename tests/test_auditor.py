@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from factorize.amplification import AmplifiedCalibration
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.participation import Sensitivity
 from factorize.privacy import Adjacency
+from factorize.sensitivity import Sensitivity
 from factorize.training.orders import Order, fixed_order, min_sep_order
 from factorize.training.sampling import CyclicPoisson
 

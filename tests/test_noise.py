@@ -17,8 +17,8 @@ from scipy import stats
 from factorize.client import ArrayRows, Factors, NoiseGenerator, RowStream
 from factorize.client.normals import BLOCK, ReplayableNormals
 from factorize.errors import InvalidParameter, ServiceUnreachable
-from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.sensitivity import Sensitivity
 
 N, D = 24, 40_000
 CONFIDENCE = 1e-6

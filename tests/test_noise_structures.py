@@ -20,8 +20,8 @@ from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNorm
 from factorize.client.recurrences import Recurrence, Scaled
 from factorize.client.structures import ComputedRows, Streamable, noise_source
 from factorize.errors import CorruptObject, InvalidParameter
-from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.sensitivity import Sensitivity
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from factorize.errors import CertificateError, InvalidParticipation, InvalidStrategy
-from factorize.participation import FixedEpochs, MinSep, Single, best_selection
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.sensitivity import best_selection
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.computed_toeplitz import InverseBandedToeplitz
 from factorize.structures.dense import DenseMatrix

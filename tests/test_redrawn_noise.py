@@ -10,8 +10,8 @@ from factorize.client import NoiseGenerator
 from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals
 from factorize.client.structures import noise_source
 from factorize.errors import InvalidParameter
-from factorize.participation import Sensitivity
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.sensitivity import Sensitivity
 from factorize.structures.redrawn import RedrawnMatrix
 
 N, LAG = 24, 6

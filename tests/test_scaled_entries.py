@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from factorize.errors import CertificateError
-from factorize.participation import MinSep, best_selection
+from factorize.participation import MinSep
+from factorize.sensitivity import best_selection
 from factorize.structures.blt import BltMatrix
 from factorize.structures.computed_toeplitz import InverseBandedToeplitz
 from factorize.structures.dense import DenseMatrix

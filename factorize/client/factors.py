@@ -24,7 +24,7 @@ from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
 @dataclass(frozen=True)
 class StatedSensitivity:
-    """The sensitivity that a manifest's certificate states; see `factorize.participation.Sensitivity`."""
+    """The sensitivity that a manifest's certificate states; see `factorize.sensitivity.Sensitivity`."""
 
     value: float
     kind: str

@@ -19,8 +19,8 @@ from factorize.adapters.coefficients import PlanTable
 from factorize.adapters.jax import correlated_noise, noising_matrix
 from factorize.client.structures import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
-from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.sensitivity import Sensitivity
 
 N, D, SIGMA = 20, 40_000, 1.7
 

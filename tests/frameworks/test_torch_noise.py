@@ -17,8 +17,8 @@ from factorize.client import even_shard
 from factorize.client import noise as core
 from factorize.client.structures import Streamable, noise_source
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.participation import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.sensitivity import Sensitivity
 from factorize.structures.buffered import BufferedMatrix
 
 N, D = 20, 40_000
