@@ -66,7 +66,7 @@ def bound_of(result: Factorization) -> float:
     }
     strategy = Strategy(entry["structure"], tensors, N)
     workload = workload_numbers(spec["workload"], {})
-    return float(classes.class_bound(spec, strategy, workload, toeplitz_column(spec["workload"])))
+    return float(classes.class_bound(spec, strategy, workload, toeplitz_column(spec["workload"]), {}))
 
 
 def first_column(result: Factorization, kind: str) -> np.ndarray:

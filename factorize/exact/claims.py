@@ -124,7 +124,7 @@ def check_class_bound(report: Report, file: FactorFile, strategy: Strategy, work
         return
     try:
         column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
-        below = math.nextafter(float(class_bound(spec, strategy, workload, column)), 0.0)
+        below = math.nextafter(float(class_bound(spec, strategy, workload, column, file.dual)), 0.0)
     except NotEnclosed as reason:
         report.not_checked.append(
             f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}"

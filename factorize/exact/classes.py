@@ -8,6 +8,7 @@ optimum makes zero. Sums and products are computed without rounding; F and Q may
 Toeplitz. sum_t l_t a_t = b^T H c <= s sqrt(E S) with H_ij = l_{i+j} (lower_bounds/toeplitz_bounds.py has the notation).
 For l >= 0 and any x > 0, s^2 <= max_j (M^-1 H^T W^-1 H x)_j / x_j (Collatz and Wielandt), by exact products of series.
 For other l, a guess t of s^2 and a triangle R: t M - H^T W^-1 H = R^T R + D >= -|D|_F, so s^2 <= t + |D|_F / min_j m_j.
+Columns that can overlap have another M, of evidence: exact/overlaps.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.exact import series
+from factorize.exact import overlaps, series
 from factorize.exact.bound import Piece, defect, polar, rows_of, trace, weigh
 from factorize.exact.integers import Numbers, integers, limbs, product, split
 from factorize.exact.intervals import NotEnclosed
@@ -34,7 +35,11 @@ _NEGATIVE = 1e-12  # below the largest: what rounding makes of 0
 
 
 def class_bound(
-    spec: Mapping[str, Any], strategy: Strategy, workload: Numbers | None, column: Numbers | None
+    spec: Mapping[str, Any],
+    strategy: Strategy,
+    workload: Numbers | None,
+    column: Numbers | None,
+    dual: Mapping[str, np.ndarray],
 ) -> Fraction:
     """Return a bound on the objective over the mechanism's class.
 
@@ -43,15 +48,17 @@ def class_bound(
         strategy: C.
         workload: A, shape (m, n), or None where it is too long for whole matrices.
         column: its first column where A is Toeplitz.
+        dual: evidence, which Toeplitz columns that can overlap need (exact/overlaps.py).
 
     Raises:
+        CertificateError: the evidence has the wrong shape or is not finite.
         NotEnclosed: the class, or this size of it, is not evaluated here.
     """
     kind, form = spec["mechanism"]["kind"], allowed(spec["participation"], strategy.n)
     if kind == "banded" and strategy.bands is not None and workload is not None:
         return _banded(spec, strategy, workload, form)
     if kind in ("toeplitz", "banded_toeplitz") and strategy.column is not None and column is not None:
-        return _toeplitz(spec, strategy.column, column, form)
+        return _toeplitz(spec, strategy.column, column, form, dual)
     raise NotEnclosed(f"the class {kind} is not evaluated for n={strategy.n} and this workload")
 
 
@@ -100,16 +107,24 @@ def _cost_in_band(root: np.ndarray, bands: int) -> Fraction:
     return gram.fraction(total)
 
 
-def _toeplitz(spec: Mapping[str, Any], column: np.ndarray, workload: Numbers, form: Allowed) -> Fraction:
+def _toeplitz(
+    spec: Mapping[str, Any], column: np.ndarray, workload: Numbers, form: Allowed, dual: Mapping[str, np.ndarray]
+) -> Fraction:
     n, kind = len(column), spec["objective"]["kind"]
     bands = int(spec["mechanism"].get("bands", n))
     weights, divisor = _error_weights(spec["objective"], n)
-    if weights is None or column[bands:].any() or (form.most > 1 and bands > form.separation) or n > series.LARGEST:
-        raise NotEnclosed(
-            f"Toeplitz columns that can overlap, or the objective {kind}, have no bound of this kind here"
-        )
+    if weights is None or column[bands:].any() or n > series.LARGEST:
+        raise NotEnclosed(f"n={n}, more diagonals than the class has, or the objective {kind}, has no bound here")
     if not (approximation(weights) > 0).all():
         raise NotEnclosed("the last rows have no weight")
+    if form.most > 1 and bands > form.separation:
+        if n > LARGEST_WHOLE or not {"class_column", "class_signs"} <= dual.keys():
+            raise NotEnclosed(f"Toeplitz columns that can overlap need evidence, and n at most {LARGEST_WHOLE}")
+        given, metric = overlaps.evidence(dual, form, n, bands)
+        multipliers = _on_grid(_multipliers(approximation(workload), approximation(weights), given))
+        return _attained(multipliers, workload) / (
+            overlaps.largest_eigenvalue(_gram(multipliers, weights, bands), metric) * divisor
+        )
     lengths = np.sort(n - form.separation * np.arange(form.most))
     counts = (form.most - np.searchsorted(lengths, np.arange(bands), side="right")).astype(object)
     multipliers = _multipliers(approximation(workload), approximation(weights), column)
@@ -122,11 +137,15 @@ def _toeplitz(spec: Mapping[str, Any], column: np.ndarray, workload: Numbers, fo
         largest = _largest_eigenvalue(multipliers, weights, counts)
     else:
         raise NotEnclosed(f"multipliers of both signs are evaluated up to n={LARGEST_WHOLE}")
+    return _attained(multipliers, workload) / (largest * divisor)
+
+
+def _attained(multipliers: np.ndarray, workload: Numbers) -> Fraction:
+    """The square of l . a, from below."""
     exact = integers(multipliers)
     lost = workload.radius * int(abs(exact.values).sum())
     units = max(int((exact.values * workload.values).sum()) - lost, 0)
-    attained = Fraction(units) * Fraction(2) ** (exact.exponent + workload.exponent)
-    return attained**2 / (largest * divisor)
+    return (Fraction(units) * Fraction(2) ** (exact.exponent + workload.exponent)) ** 2
 
 
 def _error_weights(objective: Mapping[str, Any], n: int) -> tuple[Numbers | None, Fraction]:
@@ -180,12 +199,7 @@ def _on_grid(array: np.ndarray) -> np.ndarray:
 
 def _largest_eigenvalue(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray) -> Fraction:
     """At least the largest eigenvalue of N relative to M, both in exact numbers."""
-    n, bands = len(multipliers), len(counts)
-    padded = np.concatenate([multipliers, np.zeros(bands)])
-    whole = integers(np.array([padded[i : i + bands] for i in range(n)]))
-    inside = np.array([square_root_up(1 / weights.fraction(int(w))) for w in weights.values])
-    scaled = whole.scaled(integers(inside[:, None]))
-    gram = product(split(scaled).transpose(), split(scaled))
+    gram = _gram(multipliers, weights, len(counts))
     nearly, metric = approximation(gram), counts.astype(np.float64)
     top = float(np.linalg.eigvalsh(nearly / np.sqrt(np.multiply.outer(metric, metric)))[-1])
     for margin in (1e-13, 1e-12, 1e-11, 1e-10):
@@ -201,6 +215,15 @@ def _largest_eigenvalue(multipliers: np.ndarray, weights: Numbers, counts: np.nd
         error = int(((abs(rest.values) + rest.radius) ** 2).sum())
         return Fraction(guess) + Fraction(square_root_up(rest.fraction(1) ** 2 * error)) / int(counts.min())
     raise NotEnclosed("the largest eigenvalue of the Hankel form is not enclosed")
+
+
+def _gram(multipliers: np.ndarray, weights: Numbers, bands: int) -> Numbers:
+    """N = H^T W^-1 H, with roots of 1 / W that are rounded up."""
+    padded = np.concatenate([multipliers, np.zeros(bands)])
+    whole = integers(np.array([padded[i : i + bands] for i in range(len(multipliers))]))
+    inside = np.array([square_root_up(1 / weights.fraction(int(w))) for w in weights.values])
+    scaled = whole.scaled(integers(inside[:, None]))
+    return product(split(scaled).transpose(), split(scaled))
 
 
 def _largest_ratio(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray, vector: np.ndarray) -> Fraction:
