@@ -161,6 +161,16 @@ class TestEnclosure:
             EPOCHS.sensitivity(matrix)
 
 
+@pytest.mark.parametrize("participation", [Single(), MinSep(kind="min_sep", min_sep=9)])
+def test_a_norm_known_to_a_few_digits_is_not_called_exact(participation):
+    """The defect's bound may be a good part of the norm; then the value is safe, and nothing like the true one."""
+    n, ones = 9, np.ones((9, 1))
+    inputs, direct = np.ones((2, n, 1)), np.ones((2, n))
+    inputs[1, :2], direct[1, :2] = 0, 0
+    with pytest.raises(CertificateError, match="ill-conditioned"):
+        participation.sensitivity(RedrawnMatrix(ones * 1000, -ones * 1000, inputs, direct, 2))
+
+
 def squared(columns: np.ndarray) -> Fraction:
     return abs(columns.T @ columns).sum()
 

@@ -168,7 +168,7 @@ def test_buffers_that_grow_are_enclosed_by_their_entries_or_refused() -> None:
     n = 2000
     ones = np.ones((n, 1))
     growing = BufferedMatrix(np.ones(n), np.full((n, 1), 1.2), ones, ones)
-    with pytest.raises(CertificateError, match="not enclosed in double precision"):
+    with pytest.raises(CertificateError, match="not enclosed in doubles"):
         column_norms(growing)
     small = BufferedMatrix(np.ones(300), np.full((300, 1), 1.5), ones[:300], ones[:300])
     exact = 1 + sum(Fraction(3, 2) ** (2 * t) for t in range(1, 300))

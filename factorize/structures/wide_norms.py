@@ -122,13 +122,19 @@ def _buffered(matrix: Any) -> Wide:
     if matrix.n <= _ENTRIES and not any(_loose(norms) < _UNIT_IN_LAST_PLACE for norms in found):
         found.append(_by_entries(matrix))
     best = min(found, key=_loose, default=None)
-    if best is None or not _loose(best) <= _TIGHT:
+    return _checked(
+        best, matrix, f"its transitions grow too much, or its states cancel (entries are used to n={_ENTRIES})"
+    )
+
+
+def _checked(norms: Wide | None, matrix: Matrix, reason: str) -> Wide:
+    """Return norms that may be called exact."""
+    if norms is None or not _loose(norms) <= _TIGHT:
         raise CertificateError(
-            f"the column norms of this {matrix.structure} matrix are not enclosed in double precision: its transitions "
-            f"grow too much, or its states cancel, for n={matrix.n} (entries are enclosed up to n={_ENTRIES}); scale "
-            "its states, or store the matrix as a dense one"
+            f"the column norms of this {matrix.structure} matrix with n={matrix.n} are not enclosed in doubles: "
+            f"{reason}; scale its states, or store the matrix as a dense one"
         )
-    return best
+    return norms
 
 
 def _by_entries(matrix: Matrix) -> Wide:
@@ -147,7 +153,7 @@ def _loose(norms: Wide) -> float:
 
 
 def _redrawn(matrix: Any) -> Wide:
-    return wide_redrawn.column_norms(matrix.parts)
+    return _checked(wide_redrawn.column_norms(matrix.parts), matrix, "its inverse is too ill-conditioned")
 
 
 def _scaled(matrix: Any) -> Wide:
