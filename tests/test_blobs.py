@@ -269,6 +269,29 @@ def test_the_cache_keeps_what_was_used_last_within_its_limit():
     assert cache.get("g") is None
 
 
+def test_a_value_that_just_fits_is_kept():
+    cache: Cache[bytes] = Cache(10, len)
+    cache.put("a", b"ten bytes.")
+    assert cache.get("a") == b"ten bytes."
+    cache.put("b", b"eleven byte")
+    assert (cache.get("a"), cache.get("b")) == (b"ten bytes.", None)
+
+
+def test_what_is_remembered_of_blobs_is_bounded_by_their_chunks(tmp_path, small_chunks, monkeypatch):
+    """A state of sha256 per chunk: those of two blobs of two chunks fit, and the one used longest ago is hashed again."""
+    monkeypatch.setattr(blobs_module, "_RECORD_BYTES", 4 * blobs_module._STATE_BYTES)
+    found = [stored(tmp_path, bytes([letter]) * 2 * SMALL) for letter in b"abc"]
+    directory = found[0][0]
+    blobs = Blobs(directory, cache_bytes=0)
+    first, second, third = (name for _, name, _ in found)
+    hashed = []
+    for name in (first, second, second, first, third, first, second):
+        before = directory.opened
+        blobs.open(name)
+        hashed.append(directory.opened - before)
+    assert hashed == [1, 1, 0, 0, 1, 0, 1]
+
+
 def test_no_flipped_bit_of_a_larger_file_is_served_whole_or_by_range(tmp_path, monkeypatch):
     """2,000 positions in 16 chunks, flipped on the disk under an open blob and before it is opened."""
     monkeypatch.setattr(blobs_module, "CHUNK_BYTES", 1 << 16)

@@ -181,6 +181,16 @@ def test_nothing_stays_open(directory, tmp_path):
     assert len(os.listdir("/dev/fd")) == before
 
 
+def test_refreshing_does_not_reach_through_a_link(directory, tmp_path):
+    put(directory, "a", b"data")
+    os.utime(tmp_path / "a", (1, 1))
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    directory.refresh("link")
+    assert (tmp_path / "a").stat().st_mtime == 1
+    directory.refresh("a")
+    assert (tmp_path / "a").stat().st_mtime > 1
+
+
 def test_moving_and_deleting(directory):
     put(directory, "a/b", b"data")
     directory.move("a/b", "quarantine/a/b.1")

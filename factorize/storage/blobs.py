@@ -144,7 +144,7 @@ class Blobs:
         self._objects = objects
         self._cache_bytes = cache_bytes
         self._chunks: Cache[bytes] = Cache(cache_bytes, len)
-        self._records: Cache[Record] = Cache(_RECORD_BYTES, lambda record: _STATE_BYTES * (1 + len(record.states)))
+        self._records: Cache[Record] = Cache(_RECORD_BYTES, lambda record: _STATE_BYTES * len(record.states))
         self._pending: dict[str, Future[Record]] = {}
         self._damaged: set[str] = set()
         self._lock = threading.Lock()
