@@ -116,7 +116,7 @@ def test_losses_enclose_those_of_fractions(kind):
 
 class TestFiles:
     @staticmethod
-    def file(tmp_path, change=None) -> bytes:
+    def file(tmp_path, change=None, *, whole=True) -> bytes:
         spec = parse_spec(
             {
                 "workload": {"kind": "prefix", "n": N},
@@ -133,7 +133,7 @@ class TestFiles:
             stated["value"] = float(change(stated["value"]))
             stated["hex"] = stated["value"].hex()
             made.manifest["digest"] = manifest_digest(made.manifest)
-        made.with_matrices(["C_inv", "B"]).save(tmp_path / "f.safetensors")
+        (made.with_matrices(["C_inv", "B"]) if whole else made).save(tmp_path / "f.safetensors")
         return (tmp_path / "f.safetensors").read_bytes()
 
     def test_every_claim_of_a_file_holds(self, tmp_path):
@@ -198,8 +198,67 @@ class TestRefusals:
         with pytest.raises(TooLarge, match="ill-conditioned"):
             squared_sensitivity(strategy(matrix), EPOCHS)
 
-    def test_a_length_above_the_limit(self):
-        n = redrawn.LARGEST + 8
+    @pytest.mark.parametrize("participation", [EPOCHS, {"kind": "single"}])
+    def test_a_length_above_the_limit(self, participation):
+        n = redrawn.LARGEST_BY_COLUMNS + 4
         matrix = cases.likely(n, buffers=1, redraws=1)
-        with pytest.raises(TooLarge, match=f"n={redrawn.LARGEST}"):
-            squared_sensitivity(strategy(matrix), EPOCHS)
+        with pytest.raises(TooLarge):
+            squared_sensitivity(strategy(matrix), participation)
+
+    def test_min_sep_beyond_whole_matrices(self):
+        matrix = cases.likely(redrawn.LARGEST + 8, buffers=1, redraws=1)
+        with pytest.raises(TooLarge, match="no exact rule"):
+            squared_sensitivity(strategy(matrix), {"kind": "min_sep", "min_sep": 9, "max_participations": 2})
+
+
+class TestByColumns:
+    """What takes over beyond whole matrices, at lengths where the truth is at hand."""
+
+    @given(SHAPES, st.data())
+    def test_products_are_enclosed(self, shape, data):
+        n, buffers, redraws, seed = shape
+        matrix = cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
+        exact = cases.strategy(cases.inverse(matrix))
+        try:
+            found = redrawn.ByColumns(redrawn.read(matrix.tensors(), n)).gram(np.arange(n))
+            norms = redrawn.ByColumns(redrawn.read(matrix.tensors(), n)).column_norms()
+        except TooLarge:
+            assert np.abs(exact.astype(float)).max() * np.abs(matrix.inverse_rows(0, n)).max() > 1e10
+            return
+        unit = Fraction(2) ** found.exponent
+        assert (abs(exact.T @ exact - found.values * unit) <= found.radius * unit).all()
+        assert (abs((exact**2).sum(axis=0) - norms.values * unit) <= norms.radius * unit).all()
+
+    def test_what_a_state_lost_is_not_forgotten_when_it_cancels(self):
+        matrix = cases.cancelling(3)
+        exact = cases.strategy(cases.inverse(matrix))
+        found = redrawn.ByColumns(redrawn.read(matrix.tensors(), matrix.n)).gram(np.array([0, 5]))
+        unit = Fraction(2) ** found.exponent
+        off = abs(exact[:, [0, 5]].T @ exact[:, [0, 5]] - found.values * unit)
+        assert (off <= found.radius * unit).all() and off[0, 1] > Fraction(1, 2**60)
+
+    @pytest.mark.parametrize("n", [120, 400])
+    def test_it_agrees_with_whole_matrices(self, n, monkeypatch):
+        matrix = cases.likely(n, redraws=3)
+        for participation in ({"kind": "single"}, EPOCHS):
+            whole = squared_sensitivity(strategy(matrix), participation)
+            with monkeypatch.context() as patched:
+                patched.setattr("factorize.exact.strategy.LARGEST_WHOLE", 100)
+                columns = squared_sensitivity(strategy(matrix), participation)
+            assert columns.exact and columns.pattern == whole.pattern and columns.signs == whole.signs
+            assert columns.lower <= whole.upper and whole.lower <= columns.upper
+
+    def test_a_long_file(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("factorize.exact.strategy.LARGEST_WHOLE", 10)
+        report = check_factor_file(TestFiles.file(tmp_path, whole=False), whole=10)
+        assert report.supported, report.failed
+        assert report.sensitivity["overstated_ulps"] == 0
+        assert any("residual and losses" in sentence for sentence in report.not_checked)
+        report = check_factor_file(TestFiles.file(tmp_path, lambda v: np.nextafter(v, 0), whole=False), whole=10)
+        assert not report.supported and "sensitivity" in report.failed[0]
+
+    def test_numbers_out_of_range(self):
+        given = cases.likely(8, buffers=2, redraws=1, lag=4)
+        huge = RedrawnMatrix(given.decay, given.output * 1e110, given.input, given.direct, 4)
+        with pytest.raises(TooLarge, match="1e100"):
+            redrawn.ByColumns(redrawn.read(huge.tensors(), 8))

@@ -7,10 +7,15 @@ known what K makes of the computed Y, to R = I - K Y with |R| <= rho entry by en
 rows
 
     |C - Y| <= |C| rho,    |C| <= |Y| / (1 - n rho).
+
+Beyond n = 2048 the columns that a pattern needs are found in pairs of doubles, by compiled code with its own running
+bound (exact/redrawn_kernels.py), and the same holds with Frobenius norms.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +25,7 @@ from factorize.exact.integers import Numbers, mantissas
 from factorize.exact.intervals import PLACES
 
 LARGEST = 2048
+LARGEST_BY_COLUMNS = 16_384
 _WIDEST = 1 << (PLACES - 80)
 
 
@@ -117,3 +123,86 @@ def entries(given: Redrawn) -> Numbers:
     if 2 * n * worst >= 1 << PLACES or (radius := 1 + (2 * longest * worst >> PLACES)) > _WIDEST:
         raise TooLarge("the inverse of C is so ill-conditioned that 256 places do not enclose C")
     return Numbers(whole, -PLACES, radius)
+
+
+class ByColumns:
+    """Products of a few columns of C at a time.
+
+    Args:
+        given: K.
+
+    Raises:
+        TooLarge: n is above the limit, or pairs of doubles do not enclose C.
+    """
+
+    def __init__(self, given: Redrawn) -> None:
+        self.n = len(given.decay)
+        if self.n > LARGEST_BY_COLUMNS:
+            raise TooLarge(f"columns of a C with redraws are solved for up to n={LARGEST_BY_COLUMNS}; got n={self.n}")
+        if max(float(np.abs(part).max()) for part in given[:4]) > 1e100 or given.direct[0].min() < 1e-100:
+            raise TooLarge("a number of C^-1 is beyond 1e100, which pairs of doubles do not enclose")
+        self._given = given
+        inverses = [1 / Fraction(value) for value in given.direct[0].tolist()]
+        high = np.array([float(value) for value in inverses])
+        rest = [float(value - Fraction(near)) for value, near in zip(inverses, high.tolist(), strict=True)]
+        self._reciprocals = np.stack([high, rest], axis=1)
+
+    def _columns(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        from factorize.exact.redrawn_kernels import columns
+
+        decay, output, inputs, direct, lag = self._given
+        high, low, defects = *np.zeros((2, self.n, len(indices))), np.empty(len(indices))
+        starts = indices.astype(np.int64)
+        if not columns(decay, output, inputs, direct, self._reciprocals, lag, starts, high, low, defects):
+            raise TooLarge("C has entries above 1e100, or the inverse that is stored is not finite")
+        return high, low, np.sqrt(defects) * (1 + 2.0**-40)
+
+    @cached_property
+    def _norms(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of every column: the squared norm of what was computed as a pair, its error, and how far C may be from it."""
+        from factorize.exact.redrawn_kernels import products
+
+        norms, errors, defects = np.empty((self.n, 2)), np.empty(self.n), np.empty(self.n)
+        for j in range(self.n):
+            high, low, defects[j : j + 1] = self._columns(np.array([j]))
+            found, error = np.empty((1, 1, 2)), np.empty((1, 1))
+            products(high, low, found, error)
+            norms[j], errors[j] = found[0, 0], error[0, 0]
+        rest = float(np.sqrt((defects**2).sum())) * (1 + 2.0**-30)
+        if not rest < 0.5:
+            raise TooLarge(
+                f"what C^-1 makes of its computed inverse differs from I by {rest:.3g}: no bound on C follows"
+            )
+        whole = float(np.sqrt(norms[:, 0].sum() + errors.sum())) / (1 - rest) * (1 + 2.0**-30)
+        return norms, errors, defects * whole * (1 + 2.0**-30)
+
+    def column_norms(self) -> Numbers:
+        """Return the squared norms of all columns."""
+        norms, errors, far = self._norms
+        return _numbers(norms, float((errors + (2 * np.sqrt(norms[:, 0]) * (1 + 2.0**-30) + far) * far).max()))
+
+    def gram(self, indices: np.ndarray) -> Numbers:
+        """Return the Gram matrix of some columns."""
+        from factorize.exact.redrawn_kernels import products
+
+        norms, _, far = (part[indices] for part in self._norms)
+        k, (high, low, _) = len(indices), self._columns(indices)
+        found, error = np.empty((k, k, 2)), np.empty((k, k))
+        products(high, low, found, error)
+        sizes = np.sqrt(norms[:, 0]) * (1 + 2.0**-30)
+        mixed = np.multiply.outer(sizes, far)
+        return _numbers(found, float((error + mixed + mixed.T + np.multiply.outer(far, far)).max()))
+
+
+def _numbers(pairs: np.ndarray, error: float) -> Numbers:
+    """Pairs of doubles in units of 2^-256, cut, and with a bound on what they are off by."""
+    high, low = (mantissas(pairs[..., part]) for part in (0, 1))
+    values: Any = 0
+    for numbers, exponents in (high, low):
+        shift = (exponents + PLACES).astype(object)
+        parts = numbers.astype(object)
+        up = np.where(shift > 0, shift, 0)
+        values = values + ((parts << up) >> np.where(shift < 0, -shift, 0))
+    return Numbers(
+        np.asarray(values, dtype=object), -PLACES, int(Fraction(error) * (1 + Fraction(1, 2**20)) * 2**PLACES) + 3
+    )

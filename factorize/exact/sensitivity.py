@@ -16,6 +16,7 @@ import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge
 from factorize.exact.integers import Numbers
+from factorize.exact.redrawn import LARGEST_BY_COLUMNS
 from factorize.exact.renewal import Renewal
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 
@@ -112,6 +113,8 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
 def _fits(strategy: Strategy, form: Allowed) -> bool:
     """Whether Gram entries are affordable: all of them, or those of the patterns of a stored matrix."""
     n = strategy.n
+    if strategy.inverse is not None:
+        return n <= (LARGEST_BY_COLUMNS if form.periodic else LARGEST_WHOLE)
     return n <= LARGEST_WHOLE or (form.periodic and not strategy.computed and n * n * form.most <= 1 << 30)
 
 

@@ -182,7 +182,7 @@ class Strategy:
         elif self.buffers is not None:
             norms = buffers.column_norms(self.buffers)
         elif self.inverse is not None:
-            norms = squares(self.whole)
+            norms = self.by_columns.column_norms() if self.n > LARGEST_WHOLE else squares(self.whole)
         elif self.tree is not None:
             norms = self.tree.column_norms()
         else:
@@ -228,8 +228,16 @@ class Strategy:
             return split(_toeplitz_entries(self.decays.series(self.n)))
         return self.columns(np.arange(self.n))
 
+    @cached_property
+    def by_columns(self) -> redrawn.ByColumns:
+        """A C that is too long to be had whole, by its inverse."""
+        assert self.inverse is not None
+        return redrawn.ByColumns(self.inverse)
+
     def gram(self, indices: np.ndarray) -> Numbers:
         """Return the Gram matrix of some columns."""
+        if self.inverse is not None and self.n > LARGEST_WHOLE:
+            return self.by_columns.gram(indices)
         chosen = self.columns(indices)
         found = product(chosen.transpose(), chosen)
         return found if self.factors is None else found.scaled(self._products(indices)[0])
