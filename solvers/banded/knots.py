@@ -23,7 +23,8 @@ Array = NDArray[np.float64]
 Places = NDArray[np.int32]
 
 _SPACING = 1 / 64  # of the distance from the nearer end
-_PAIRS = 40  # they are short
+_MOST_PAIRS, _LEAST_PAIRS = 40, 10
+_PAIR_NUMBERS = 2**25  # in all pairs, half of them steps
 _STENCIL = 4
 
 
@@ -111,7 +112,9 @@ class KnotLandscape:
 
     def __init__(self, target: StateSpace, knots: Knots) -> None:
         self.knots, self.n, self.bands = knots, knots.n, knots.bands
-        self.evaluations, self.pairs = 0, _PAIRS
+        self.evaluations = 0
+        fitting = _PAIR_NUMBERS // (2 * len(knots.columns) * max(knots.bands - 1, 1))
+        self.pairs = min(max(fitting, _LEAST_PAIRS), _MOST_PAIRS)
         self.dead = np.asarray((target.through == 0) & ~target.feed.any(axis=1))
         follow, feed, read, through = map(np.ascontiguousarray, target.parts())
         self._target = follow, feed, read, through

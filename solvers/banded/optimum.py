@@ -41,7 +41,7 @@ _LEAST_EPOCHS = 64  # of `bands` steps, for knots to be worth it
 MOST_STATES = 16
 _START_TOLERANCE = 1e-3
 _KNOT_WORK, _KNOT_COST = 1.5e11, 30.0  # of n (bands + 8)^2 in all steps; multiplications of a step in that unit
-_LEAST_STEPS, _MOST_STEPS = 40, 1000
+_LEAST_STEPS, _MOST_STEPS = 25, 1000
 
 
 def supports(spec: Spec) -> str | None:
