@@ -218,10 +218,8 @@ class QuadraticError:
 
 
 @dataclass(frozen=True)
-class LeadingPattern:
-    """S = sum_t (sum_{i < count, i separation <= t} c_{t - i separation})^2.
-
-    Exact for non-negative coefficients that do not increase (KL24, Theorem 2), and for any with count = 1.
+class _Pattern:
+    """Columns 0, b, 2b, ... of a Toeplitz matrix.
 
     Attributes:
         separation: steps between two participations.
@@ -232,6 +230,14 @@ class LeadingPattern:
     separation: int
     count: int
     n: int
+
+
+@dataclass(frozen=True)
+class LeadingPattern(_Pattern):
+    """S = sum_t (sum_{i < count, i separation <= t} c_{t - i separation})^2.
+
+    Exact for non-negative coefficients that do not increase (KL24, Theorem 2), and for any with count = 1.
+    """
 
     def value_and_gradient(self, column: Array) -> tuple[float, Array]:
         """Add the shifted columns, square, and add the shifts back."""
@@ -248,18 +254,8 @@ class LeadingPattern:
 
 
 @dataclass(frozen=True)
-class DisjointColumns:
-    """S = sum_i ||column i separation of C||^2: exact for every sign where bands <= separation.
-
-    Attributes:
-        separation: steps between two participations.
-        count: number of participations.
-        n: number of steps.
-    """
-
-    separation: int
-    count: int
-    n: int
+class DisjointColumns(_Pattern):
+    """S = sum_i ||column i separation of C||^2: exact for every sign where bands <= separation."""
 
     def value_and_gradient(self, column: Array) -> tuple[float, Array]:
         """Coefficient t is in those of the columns 0, b, ... that are longer than t."""
