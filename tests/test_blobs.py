@@ -277,6 +277,32 @@ def test_a_value_that_just_fits_is_kept():
     assert (cache.get("a"), cache.get("b")) == (b"ten bytes.", None)
 
 
+def test_a_chunk_that_was_read_again_is_kept(tmp_path, small_chunks):
+    directory, name, _ = stored(tmp_path, bytes(3 * SMALL))
+    blobs = Blobs(directory, cache_bytes=2 * SMALL)
+    opened = []
+    for _ in range(3):
+        content(blobs, name, 0, SMALL)
+        opened.append(directory.opened)
+    assert opened == [2, 2, 2], "once to hash the whole, which is too large to keep, and once for the chunk"
+    content(Blobs(directory, cache_bytes=3 * SMALL), name)
+    assert directory.opened == 3, "what just fits is kept whole"
+
+
+def test_after_damage_was_found_nothing_opens_it_by_an_older_look(tmp_path, small_chunks):
+    """Bytes that rot on the disk change neither size nor time of the file."""
+    directory, name, path = stored(tmp_path, bytes(3 * SMALL))
+    blobs = Blobs(directory, cache_bytes=0)
+    held, status = blobs.open(name), path.stat()
+    overwrite(path, bytes(SMALL) + b"\1" + bytes(2 * SMALL - 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert blobs.open(name).size == 3 * SMALL, "nothing tells yet"
+    with pytest.raises(CorruptObject):
+        list(held.read())
+    with pytest.raises(CorruptObject):
+        blobs.open(name)
+
+
 def test_what_is_remembered_of_blobs_is_bounded_by_their_chunks(tmp_path, small_chunks, monkeypatch):
     """A state of sha256 per chunk: those of two blobs of two chunks fit, and the one used longest ago is hashed again."""
     monkeypatch.setattr(blobs_module, "_RECORD_BYTES", 4 * blobs_module._STATE_BYTES)
