@@ -95,3 +95,58 @@ def products(high, low, found, error):
             found[a, b, 0], found[a, b, 1] = h, rest
             found[b, a] = found[a, b]
             error[a, b] = error[b, a] = _ONE * (n + 1) * size
+
+
+@numba.njit(cache=True, nogil=True)
+def variances(decay, output, inputs, direct, lag, states, targets, sources, counts, program, read, ends):
+    """Write squared row norms of A K from below and above, shape (2, n), column by column; see exact/variances.py.
+
+    Column j is what the workload's statements make of x = K e_j. Each of its numbers is a pair with a bound on what it
+    has lost, which moves on by the magnitudes of the coefficients.
+    """
+    n, buffers = decay.shape
+    sh, sl, lost = np.zeros(buffers), np.zeros(buffers), np.zeros(buffers)
+    uh, ul, off = np.zeros(states + 1), np.zeros(states + 1), np.zeros(states + 1)  # the last one is x
+    ends[:] = 0.0
+    for j in range(n):
+        sh[:], sl[:], lost[:] = 0.0, 0.0, 0.0
+        uh[:], ul[:], off[:] = 0.0, 0.0, 0.0
+        for i in range(j, n):
+            m = (i - j) // lag
+            drawn = m < len(direct) and m * lag == i - j
+            h, rest = (direct[m, i] if drawn else 0.0), 0.0
+            size, behind = abs(h), 0.0
+            for a in range(buffers):
+                th, tl = _times(sh[a], sl[a], output[i, a], 0.0)
+                h, rest = _plus(h, rest, th, tl)
+                size += abs(th) + _LEAST
+                behind += abs(output[i, a]) * lost[a]
+                vh, vl = _times(sh[a], sl[a], decay[i, a], 0.0)
+                moved = abs(vh) + _LEAST
+                if drawn:
+                    vh, vl = _plus(vh, vl, inputs[m, i, a], 0.0)
+                    moved += abs(inputs[m, i, a])
+                sh[a], sl[a] = vh, vl
+                lost[a] = (abs(decay[i, a]) * lost[a] + _ONE * 3.0 * moved) * (1 + 2.0**-50)
+            uh[states], ul[states], off[states] = h, rest, (behind + _ONE * (buffers + 2) * size) * (1 + 2.0**-40)
+            for k in range(len(targets)):
+                h, rest, size, behind = 0.0, 0.0, 0.0, 0.0
+                for s in range(counts[k]):
+                    source = sources[k, s] if sources[k, s] >= 0 else states
+                    ch, cl = program[i if len(program) > 1 else 0, k, s]
+                    th, tl = _times(uh[source], ul[source], ch, cl)
+                    h, rest = _plus(h, rest, th, tl)
+                    size += abs(th) + _LEAST
+                    behind += abs(ch) * off[source]
+                t = targets[k]
+                uh[t], ul[t], off[t] = h, rest, (behind + _ONE * (counts[k] + 4) * size) * (1 + 2.0**-50)
+            o = read if read >= 0 else states
+            near = abs(uh[o])
+            loose = off[o] + near * 2.0**-52
+            if not near < 1e100 or not loose < 1e100:
+                return False
+            ends[0, i] += max(near - loose, 0.0) ** 2
+            ends[1, i] += (near + loose) ** 2
+    ends[0] *= 1.0 - (n + 16) * 2.0**-52
+    ends[1] *= 1.0 + (n + 16) * 2.0**-52
+    return True

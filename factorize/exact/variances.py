@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.errors import CertificateError
 from factorize.exact.buffers import Buffers
 from factorize.exact.geometric import Decays
 from factorize.exact.intervals import NotEnclosed
@@ -40,10 +41,15 @@ def statements(document: Mapping[str, Any]) -> tuple[list[Statement], int] | Non
     """Return the workload as statements state <- sum of factors times states, in order, and which state is the output.
 
     State -1 is x, the input. None where the kind is no recursion of few states.
+
+    Raises:
+        CertificateError: the learning rates are not one for each step.
     """
     one, kind = Fraction(1), document["kind"]
     mu = Fraction(document.get("momentum", 0.0))
     rates = document.get("learning_rates")
+    if rates is not None and len(rates) != document["n"]:  # compiled loops do not look
+        raise CertificateError(f"the spec states {len(rates)} learning rates for n={document['n']}")
     eta: Coefficient = one if rates is None else [Fraction(rate) for rate in rates]
     if kind == "identity":
         return [], X
@@ -157,6 +163,12 @@ def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.
         from factorize.exact.variance_kernels import tree
 
         enclosed = tree(_reciprocals(strategy.tree.nodes[0]), strategy.tree.nodes, strategy.tree.restart, *given)
+    elif strategy.inverse is not None:
+        if strategy.n**2 * (strategy.inverse.decay.shape[1] + states) > LARGEST_WORK:
+            return None
+        from factorize.exact.redrawn_kernels import variances
+
+        enclosed = variances(*strategy.inverse, *given)
     else:
         return None
     if not enclosed or not np.isfinite(ends).all():
