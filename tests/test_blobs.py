@@ -289,6 +289,14 @@ def test_a_chunk_that_was_read_again_is_kept(tmp_path, small_chunks):
     assert directory.opened == 3, "what just fits is kept whole"
 
 
+def test_what_is_appended_to_a_file_is_not_served_and_stops_nobody(tmp_path, small_chunks):
+    data = random.Random(8).randbytes(2 * SMALL + 5)
+    directory, name, path = stored(tmp_path, data)
+    held = Blobs(directory, cache_bytes=0).open(name)
+    overwrite(path, data + b"more")
+    assert b"".join(held.read()) == data
+
+
 def test_after_damage_was_found_nothing_opens_it_by_an_older_look(tmp_path, small_chunks):
     """Bytes that rot on the disk change neither size nor time of the file."""
     directory, name, path = stored(tmp_path, bytes(3 * SMALL))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import factorization, flip, overwrite, path_of, spec, toeplitz
+from store_cases import factorization, flip, overwrite, path_of, recording, spec, toeplitz
 
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, NotFound, StoreUnavailable
@@ -230,6 +230,28 @@ def test_an_answer_whose_file_was_found_damaged_is_no_answer_until_it_is_mended(
     store.put(factorization())
     assert store.find(put.spec) == put.digest
     store.load(put.digest).verify()
+
+
+def test_a_manifest_is_read_once_while_nobody_touches_it(tmp_path):
+    put, files = factorization(), recording()
+    store = open_store(tmp_path, files=files)
+    store.put(put)
+    files.calls.clear()
+    assert store.manifest(put.digest)["digest"] == put.digest
+    assert "read" not in files.calls
+    path_of(store, manifest_key(put.digest)).touch()
+    store.manifest(put.digest)
+    assert files.calls.count("read") == 1
+
+
+def test_a_spec_that_lost_its_entry_is_solved_again(store):
+    """Its family's entry answers those with a larger tolerance; a put mends what it is asked by itself."""
+    put = factorization(4, tolerance=1e-6)
+    store.put(put)
+    path_of(store, spec_key(put.spec_digest)).unlink()
+    assert store.find(put.spec) is None and store.find(spec(4, tolerance=0.1)) == put.digest
+    store.put(put)
+    assert store.find(put.spec) == put.digest
 
 
 def test_entries_that_name_another_spec_are_passed_over(store):
