@@ -59,7 +59,7 @@ class Strategy:
         n = self.n
         if structure == "dense":
             self.array = _checked(parts.pop(""), (n, n))
-            self.column, self.bands = _toeplitz_column(self.array), None
+            self.column = _toeplitz_column(self.array)
         elif structure in ("toeplitz", "banded_toeplitz"):
             given = parts.pop("coefficients")
             if given.ndim != 1 or not 1 <= len(given) <= n or (structure == "toeplitz") != (len(given) == n):
@@ -187,14 +187,13 @@ class Strategy:
             norms = self.tree.column_norms()
         else:
             norms = _norms(self.array if self.array is not None else self.bands)
-        return norms if self.factors is None else norms.scaled(self._products(np.arange(self.n), pairs=False)[1])
+        return norms if self.factors is None else norms.scaled(self.factors).scaled(self.factors)
 
-    def _products(self, indices: np.ndarray, *, pairs: bool = True) -> tuple[Numbers, Numbers]:
-        """Products of the columns' factors: all pairs, if asked for, and each with itself."""
+    def _pairs(self, left: np.ndarray | slice, right: np.ndarray | slice) -> Numbers:
+        """Products of the factors of some columns and of others."""
         assert self.factors is not None
-        chosen = self.factors.values[indices]
-        unit = 2 * self.factors.exponent
-        return Numbers(np.multiply.outer(chosen, chosen[: None if pairs else 1]), unit), Numbers(chosen * chosen, unit)
+        values = self.factors.values
+        return Numbers(np.multiply.outer(values[left], values[right]), 2 * self.factors.exponent)
 
     def columns(self, indices: np.ndarray) -> Limbs:
         """Return some columns without their factors, shape (n, len(indices))."""
@@ -240,16 +239,13 @@ class Strategy:
             return self.by_columns.gram(indices)
         chosen = self.columns(indices)
         found = product(chosen.transpose(), chosen)
-        return found if self.factors is None else found.scaled(self._products(indices)[0])
+        return found if self.factors is None else found.scaled(self._pairs(indices, indices))
 
     def gram_rows(self, start: int, stop: int) -> Numbers:
         """Return rows start..stop-1 of C^T C."""
         block = self.whole.take(slice(None), slice(start, stop))
         found = product(block.transpose(), self.whole)
-        if self.factors is None:
-            return found
-        values = self.factors.values
-        return found.scaled(Numbers(np.multiply.outer(values[start:stop], values), 2 * self.factors.exponent))
+        return found if self.factors is None else found.scaled(self._pairs(slice(start, stop), slice(None)))
 
     def numbers(self) -> Numbers:
         """Return every entry of C; see `whole` for the limit."""
@@ -273,15 +269,14 @@ def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
 
 
 def _toeplitz_column(array: np.ndarray) -> np.ndarray | None:
-    """The first column, if every diagonal of a lower-triangular array is constant bit by bit."""
-    same = (array[1:, 1:] == array[:-1, :-1]).all() and not array[0, 1:].any()
-    return array[:, 0].copy() if same else None
+    """The first column, if every diagonal of what has to be a lower-triangular array is constant bit by bit."""
+    return array[:, 0].copy() if (array[1:, 1:] == array[:-1, :-1]).all() else None
 
 
 def _norms(array: np.ndarray | None) -> Numbers:
     """Squared column norms of an array, a block of columns at a time."""
     assert array is not None
-    step = max(1, _COLUMNS_AT_ONCE // len(array))
+    step = _COLUMNS_AT_ONCE // len(array) + 1
     blocks = [squares(limbs(array[:, start : start + step])) for start in range(0, array.shape[1], step)]
     unit = min(block.exponent for block in blocks)
     aligned = [block.at(unit) for block in blocks]
