@@ -260,6 +260,26 @@ def test_other_evidence_and_other_problems_have_no_bound_of_this_kind() -> None:
             determinants.lower_bound(spec, {"weights": weights})
 
 
+def test_learning_rates_of_another_length_are_refused() -> None:
+    spec = document("momentum", "mean", 4)
+    spec["workload"]["learning_rates"] = [1.0, 2.0, 3.0]
+    with pytest.raises(CertificateError, match="3 learning rates for n=4"):
+        determinants.lower_bound(spec, {"weights": np.ones(4)})
+
+
+def test_evidence_in_fewer_bits_counts_as_it_is() -> None:
+    spec, weights = document("momentum", "mean", 4), np.array([1e30, 1e-9, 0.1, 1.0], dtype=np.float32)
+    assert determinants.lower_bound(spec, {"weights": weights}) == determinants.lower_bound(
+        spec, {"weights": weights.astype(np.float64)}
+    )
+
+
+def test_numbers_beyond_the_range_of_doubles_say_nothing() -> None:
+    program: list[variances.Statement] = [(0, {variances.X: Fraction(10) ** 305}), (1, {0: Fraction(1)})]
+    given_ = (np.full(3, 1e-200), np.ones(3), 2, *variances.arrays(program), 1)
+    assert determinant(1.0, *given_) == (0.0, 0.0, 0)
+
+
 def test_lengths_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(determinants, "LARGEST", 3)
     with pytest.raises(NotEnclosed, match="up to n=3"):

@@ -71,7 +71,7 @@ def _statement(target, sources, coefficients, high, low, z, work):
             less += error * (z[target] / z[c])
             _lower(high, low, c, error * (z[c] / z[target]))
     _lower(high, low, target, less)
-    return max(size, abs(dh)) < _LARGEST
+    return size < _LARGEST and abs(dh) < _LARGEST  # both are false for NaN
 
 
 @numba.njit(cache=True, nogil=True)

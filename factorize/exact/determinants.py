@@ -123,7 +123,7 @@ def _less_one(factor: Coefficient) -> Coefficient:
 def _positive(weights: np.ndarray, n: int) -> np.ndarray:
     if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise CertificateError(f"the dual evidence must be {n} finite non-negative numbers, not all zero")
-    return weights
+    return weights.astype(np.float64)
 
 
 def _above(weights: np.ndarray) -> Fraction:
