@@ -10,7 +10,7 @@ import numpy as np
 
 from factorize.certificate import Certificate
 from factorize.encoding import read_json, tensor_digest
-from factorize.errors import CorruptObject, FactorizeError
+from factorize.errors import CertificateError, CorruptObject, FactorizeError
 from factorize.factorization import MATRIX_NAMES, Expanded, Factorization, materialise
 from factorize.manifest import check_manifest
 from factorize.spec import Spec, parse_spec
@@ -54,9 +54,13 @@ def from_tensors(
         dual = _checked_dual(manifest.get("dual"), tensors)
         n = None if spec.workload.endless else spec.workload.n
         strategy = build_matrix(manifest["matrices"]["C"]["structure"], found["C"], n)
-        Certificate.from_document(manifest["certificate"])
+        stated = Certificate.from_document(manifest["certificate"]).sensitivity
+        if stated.participation != manifest["spec"]["participation"]:
+            raise CorruptObject("the sensitivity is stated for another participation than the spec's; do not use it")
     except CorruptObject:
         raise
+    except CertificateError as error:
+        raise CorruptObject(f"the manifest states no sensitivity that can be: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
     loaded: Factorization = Factorization(spec, strategy, dual, manifest)

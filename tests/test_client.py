@@ -547,6 +547,12 @@ class TestFactors:
         with pytest.raises(CorruptObject, match="no sensitivity"):
             Factors(forged)
 
+    def test_a_sensitivity_for_another_participation_than_the_spec(self, dense):
+        forged = json.loads(json.dumps(dense.manifest))
+        forged["certificate"]["sensitivity"]["participation"] = {"kind": "fixed_epochs", "epochs": 2}
+        with pytest.raises(CorruptObject, match="the spec for"):
+            Factors(forged)
+
 
 class TestLiveService:
     """The same client against the service of this project."""

@@ -218,11 +218,22 @@ def signed(made: Factorization, change: Callable[[Any], None]) -> Factorization:
 
 
 @pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"participation": {"kind": "fixed_epochs", "epochs": 4}}, "another participation"),
+        ({"value": 0.0, "hex": "0x0p0"}, "no sensitivity that can be"),
+    ],
+)
+def test_a_sensitivity_that_cannot_be_is_not_opened(made: Factorization, stated: dict[str, Any], message: str) -> None:
+    with pytest.raises(CorruptObject, match=message):
+        signed(made, lambda manifest: manifest["certificate"]["sensitivity"].update(stated))
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda c: c["sensitivity"].update(value=0.999, hex=(0.999).hex()), "sensitivity"),
         (lambda c: c["sensitivity"].update(value=0.999), "two different numbers"),
-        (lambda c: c["sensitivity"].update(participation={"kind": "fixed_epochs", "epochs": 4}), "participation"),
         (lambda c: c["sensitivity"].update(rule="trust me"), "rule"),
         (lambda c: c["loss"].update(rmse=1.0), r"loss\.rmse"),
         (lambda c: c["lower_bound"].update(objective=1.8), "lower bound"),

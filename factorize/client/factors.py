@@ -36,13 +36,19 @@ class StatedSensitivity:
         """Read it from the exact hexadecimal form.
 
         Raises:
-            CorruptObject: it is missing, or its two forms are two numbers.
+            CorruptObject: it is missing, its two forms are two numbers, or it is for another participation than the
+                spec.
         """
         try:
             stated = manifest["certificate"]["sensitivity"]
             value = float.fromhex(stated["hex"])
             if value != stated["value"]:
                 raise CorruptObject("the sensitivity's value and its hex form are two different numbers")
+            if stated["participation"] != manifest["spec"]["participation"]:
+                raise CorruptObject(
+                    f"the sensitivity is for {str(stated['participation'])[:80]}, the spec for "
+                    f"{str(manifest['spec']['participation'])[:80]}; do not use it"
+                )
             return cls(value, stated["kind"], stated["rule"], stated["participation"])
         except (KeyError, TypeError, ValueError):
             raise CorruptObject("the manifest states no sensitivity") from None
