@@ -19,7 +19,7 @@ from factorize.manifest import StoredFile
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.files import Files
 from factorize.storage.findings import ERRORS, KINDS
-from factorize.storage.fsck import fsck
+from factorize.storage.fsck import GRACE_SECONDS, fsck
 from factorize.storage.gc import gc
 from factorize.storage.records import SpecEntry, family_key, manifest_key, seal, spec_key
 from factorize.storage.store import Store, open_store
@@ -168,6 +168,11 @@ CASES: dict[str, tuple[Damage, list[str], list[str]]] = {
         ["missing-revocation", "revoked"],
         ["revoked"],
     ),
+    "missing revocation of the digest": (
+        lambda s: revoke_another(s)[0].unlink(),
+        ["missing-revocation", "revoked"],
+        ["revoked"],
+    ),
     "foreign revocation": (
         lambda s: revoke_another(s)[0].with_name("a.json").write_bytes(b""),
         ["foreign", "revoked"],
@@ -202,6 +207,26 @@ def test_each_damage_is_found_and_mended(store, case, tmp_path):
     fresh.load(OTHER.spec_digest).verify()
     fresh.put(PUT)
     fresh.load(PUT.spec_digest).verify()
+
+
+def test_a_repair_says_what_it_did(store):
+    put_temporary(store, 90_000)
+    file_of(store).chmod(0o644)
+    entry_of(store).unlink()
+    flip(path_of(store, blob_key(MATRIX)), 7)
+    actions = {finding.kind: finding.action for finding in fsck(store, repair=True).findings}
+    assert actions == {
+        "temporary": "removed", "writable": "protected", "unindexed": "rebuilt", "damaged-blob": "quarantined",
+        "missing-matrix": None,
+    }  # fmt: skip
+
+
+def test_a_temporary_file_as_old_as_the_grace_to_the_second_stays(store, monkeypatch):
+    now = 2_000_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    for age, action in ((GRACE_SECONDS, None), (GRACE_SECONDS + 1, "removed")):
+        put_temporary(store, age)
+        assert [finding.action for finding in fsck(store, repair=True).findings] == [action]
 
 
 def test_every_kind_is_found_by_some_case():
@@ -305,10 +330,11 @@ def test_what_is_taken_away_during_the_check_is_not_counted_as_damage(tmp_path, 
 
 def test_progress_and_figures(tmp_path, store):
     store.put(factorization(800))
-    seen = []
+    seen, began = [], time.monotonic()
     report = fsck(store, progress=lambda done, total: seen.append((done, total)))
     files = [entry for entry in store.objects.list() if entry.key != "store.json"]
     total = sum(entry.size for entry in files)
+    assert 0 <= report.seconds <= time.monotonic() - began
     assert seen[-1] == (total, total) and seen == sorted(seen) and len(seen) == len(files) == report.objects
     assert report.bytes == total > CHUNK_BYTES
     document = report.document()

@@ -82,6 +82,8 @@ class Report:
 
 def blob_kind(size: int, stated: int | None) -> str:
     """What to call a blob that does not hash to its name."""
-    if stated is None or size == stated:
-        return "damaged-blob"
-    return "truncated-blob" if size < stated else "extended-blob"
+    if stated is not None and size < stated:
+        return "truncated-blob"
+    if stated is not None and size > stated:
+        return "extended-blob"
+    return "damaged-blob"
