@@ -166,6 +166,7 @@ def test_child_and_command_line_start_from_it_and_say_so(
 def test_a_start_that_leads_nowhere_is_dropped(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_for(spec())
     asked: list[bool] = []
+    near = Neighbour(solved(480).digest, solved(480).spec, solved(480).dual)
 
     def solve(problem: Any, progress: Any) -> Any:
         asked.append(problem.start is not None)
@@ -177,7 +178,6 @@ def test_a_start_that_leads_nowhere_is_dropped(failure: str, monkeypatch: pytest
         return cold.__class__(cold.strategy, Outcome.ROUNDING_LIMIT, cold.iterations, cold.dual)
 
     monkeypatch.setattr(solving, "entry_for", lambda _spec: solvers.Entry(solve, entry.supports, entry.estimate))
-    near = Neighbour(solved(480).digest, solved(480).spec, solved(480).dual)
     found = solvers.solve(spec(), warm_start=near)
     assert asked == [True, False]
     assert "warm_start" not in found.manifest["solver"]
