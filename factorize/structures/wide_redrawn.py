@@ -133,10 +133,12 @@ def fixed_order_bound(parts: Parts, epochs: int) -> Bound:
         for c in range(len(offsets)):
             above, below = _pattern(block.high[:, c :: len(offsets)], block.low[:, c :: len(offsets)])
             upper, lower = max(upper, above), max(lower, below)
-    total = math.nextafter(root_above(upper) + norm_above(squares, defects) * rest * _UP, math.inf)
-    exact = total * total <= lower * (1 + 1e-11)
+    slack = Fraction(norm_above(squares, defects) * rest * _UP)
+    total = upper + 2 * Fraction(root_above(upper)) * slack + slack**2
+    exact = total <= Fraction(lower) * (1 + Fraction(1, 10**11))
     rule = "Gram block sums" if exact else "absolute sums of the Gram blocks"
-    return Bound(math.nextafter(total * total, math.inf), exact, rule)
+    near = float(total)
+    return Bound(near if Fraction(near) >= total else math.nextafter(near, math.inf), exact, rule)
 
 
 def _pattern(high: np.ndarray, low: np.ndarray) -> tuple[Fraction, float]:
