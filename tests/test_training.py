@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from training_cases import digits, nothing, unit_door
 
 from factorize.client import load
-from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.errors import CertificateError, InvalidParameter, InvalidParticipation
 from factorize.privacy import PrivacyTarget
 from factorize.spec import parse_spec
 from factorize.training import (
@@ -87,6 +88,24 @@ def test_outer_products_are_the_rows_that_they_stand_for() -> None:
     np.testing.assert_allclose(clipped_sum(combined, 1.0), clipped_sum(plain, 1.0), rtol=1e-12)
     other = OuterProducts(x + 1, s)
     np.testing.assert_allclose(one.combine(1.0, other, 1.0).dense(), one.dense() - other.dense(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("inverse", [(1.0, -0.9), (1.0, -1.9, 0.9025), (1.0, 0.3, -0.7, 0.1), (1.0, -1.0), (1.0, 2.0)])
+def test_the_sensitivity_of_a_filter_covers_what_rounding_its_inverse_loses(inverse: tuple[float, ...]) -> None:
+    """The noise is that of the exact inverse; in doubles its column is off, by -4e-16 for some filters."""
+    for steps in (1, 7, 40):
+        column = [Fraction(1)]
+        for t in range(1, steps):
+            column.append(-sum(Fraction(w) * column[t - d] for d, w in enumerate(inverse[: t + 1]) if d))
+        stated = filtered_sensitivity(inverse, steps, SINGLE)
+        exact = sum(c * c for c in column)
+        assert 0 <= Fraction(stated.value) ** 2 / exact - 1 < 1e-11
+        assert stated.kind == ("exact" if set(inverse) <= {1.0, -1.0, 2.0} or steps == 1 else "upper_bound")
+
+
+def test_a_filter_whose_inverse_is_lost_to_rounding_is_refused() -> None:
+    with pytest.raises(CertificateError, match="rounding loses the inverse"):
+        filtered_sensitivity((1.0, -3.3, 2.1), 200, SINGLE)
 
 
 def test_a_difference_of_one_row_and_several_is_refused() -> None:

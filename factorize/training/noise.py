@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from factorize.client.noise import NoiseGenerator
 from factorize.client.normals import BLOCK, Normals, ReplayableNormals
 from factorize.client.structures import noise_source
-from factorize.errors import InvalidParameter
+from factorize.errors import CertificateError, InvalidParameter
 from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
 
 INDEPENDENT = (1.0,)
@@ -112,11 +113,39 @@ def filtered_sensitivity(
         steps: n.
         participation: in the contract's JSON form.
     """
+    from factorize.sensitivity import Sensitivity
     from factorize.spec import parse_spec
     from factorize.structures.toeplitz import ToeplitzMatrix
 
     asked = parse_spec({"workload": {"kind": "identity", "n": steps}, "participation": dict(participation)})
-    return asked.participation.sensitivity(ToeplitzMatrix(_strategy_column(inverse, steps), steps))
+    column = _strategy_column(inverse, steps)
+    stated = asked.participation.sensitivity(ToeplitzMatrix(column, steps))
+    lost = _lost(inverse, column)
+    if not lost:
+        return stated
+    value = stated.value + math.sqrt(steps) * lost
+    rule = f"{stated.rule}, and what rounding the filter's inverse loses"
+    return Sensitivity(math.nextafter(value * (1 + 2.0**-50), math.inf), "upper_bound", rule, stated.participation)
+
+
+def _lost(inverse: Sequence[float], column: np.ndarray) -> float:
+    """Return at least how far the computed C is from the true one, in the operator norm; 0 where it is exact.
+
+    With N the filter and N C = I + E for the computed C, the true one is C (I + E)^-1, so they differ by at most
+    |C| |E| / (1 - |E|); the norm of a Toeplitz matrix is at most the sum of its coefficients' sizes (mathematics, C.9).
+
+    Raises:
+        CertificateError: the filter's inverse is not known at all in doubles.
+    """
+    exact = [Fraction(value) for value in column.tolist()]
+    filtered = [Fraction(value) for value in inverse]
+    rows = range(len(exact) if len(exact) > 1 else 0)
+    zero = Fraction(0)
+    terms = (sum((w * exact[t - d] for d, w in enumerate(filtered[: t + 1])), zero) - (t == 0) for t in rows)
+    defect = sum(map(abs, terms), zero)
+    if defect >= Fraction(1, 2):
+        raise CertificateError(f"rounding loses the inverse of the filter {list(inverse)[:8]}; use fewer steps")
+    return float(sum(map(abs, exact), zero) * defect / (1 - defect)) * (1 + 2.0**-50)
 
 
 def _strategy_column(inverse: Sequence[float], steps: int) -> np.ndarray:
