@@ -200,7 +200,11 @@ def _losses(sensitivity: float, decoder: Decoded) -> Loss:
         objective=variance * decoder.objective,
     )
     if not all(math.isfinite(value) and value >= 0 for value in vars(loss).values()):
-        raise CertificateError("a loss is not finite; the strategy cannot be evaluated in double precision")
+        worst = next(name for name, value in vars(loss).items() if not (math.isfinite(value) and value >= 0))
+        raise CertificateError(
+            f"{worst}={getattr(loss, worst)} is not finite and >= 0: the losses of this strategy exceed doubles, "
+            "1.8e308; scale the workload's numbers (learning rates, weights, entries) towards 1"
+        )
     return loss
 
 

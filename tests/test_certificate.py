@@ -248,3 +248,9 @@ def test_rectangular_workloads() -> None:
 def test_the_document_reads_back() -> None:
     certificate = certify(prefix(4), DenseMatrix(np.eye(4)), {"weights": np.ones(4)}, outcome=Outcome.CONVERGED)
     assert Certificate.from_document(certificate.document()) == certificate
+
+
+def test_a_loss_beyond_double_precision_is_named_with_the_way_out() -> None:
+    spec = {"workload": {"kind": "schedule", "n": 3, "learning_rates": [1e200, 1.0, 1.0]}}
+    with pytest.raises(CertificateError, match=r"total_squared=inf .* scale the workload's numbers"):
+        solvers.solve(parse_spec({**spec, "mechanism": {"kind": "identity"}}))
