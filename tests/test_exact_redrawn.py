@@ -282,6 +282,24 @@ class TestByColumns:
             assert found.total[1] < found.total[0] * (1 + 1e-11)
             assert found.last[0] <= norms[-1] * slack and found.largest[1] * slack >= norms.max()
 
+    def test_what_a_state_lost_is_in_the_losses_too(self):
+        """The state of column 0 is 0.3 * 0.7 * 0.9 less its two nearest doubles: less than a pair of doubles can tell."""
+        decay, output = np.ones((9, 1)), np.zeros((9, 1))
+        inputs, direct = np.zeros((3, 9, 1)), np.zeros((3, 9))
+        decay[1:4, 0] = 0.3, 0.7, 0.9
+        product = Fraction(0.3) * Fraction(0.7) * Fraction(0.9)
+        high = float(product)
+        inputs[0, 0], inputs[1, 3], inputs[2, 6], direct[0] = 1, -high, -float(product - Fraction(high)), 1
+        output[7:] = 2.0**110
+        matrix = RedrawnMatrix(decay, output, inputs, direct, 3)
+        noising = cases.inverse(matrix)
+        for workload in ({"kind": "identity", "n": 9}, {"kind": "momentum", "n": 9, "momentum": 0.5}):
+            numbers: Any = workload_numbers(workload, {})
+            norms = (((numbers.values * Fraction(2) ** numbers.exponent) @ noising) ** 2).sum(axis=1)
+            found = variances.losses(strategy(matrix), workload, {"kind": "mean"})
+            assert found is not None and found.last[0] <= norms[-1] <= found.last[1]
+            assert found.last[1] > found.last[0] * (1 + 1e-6)
+
     def test_numbers_out_of_range(self):
         given = cases.likely(8, buffers=2, redraws=1, lag=4)
         huge = RedrawnMatrix(given.decay, given.output * 1e110, given.input, given.direct, 4)
