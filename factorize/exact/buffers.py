@@ -16,7 +16,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, TooLarge
 from factorize.exact.integers import Numbers, mantissas
-from factorize.exact.intervals import PLACES
+from factorize.exact.intervals import PLACES, shifted
 
 LARGEST_WHOLE = 2048
 _STEPS = 4096  # whose numbers are Python integers at the same time
@@ -60,11 +60,6 @@ def read(parts: dict[str, np.ndarray], n: int) -> Buffers:
     if middle.shape != (n, groups, states, states) or not fits:
         raise CorruptObject(f"the tensors of a matrix with buffers do not fit n={n} and each other")
     return Buffers(diagonal, middle, *(part.reshape(n, groups, states) for part in (inputs, outputs)))
-
-
-def _shifted(value: int, exponent: int) -> int:
-    """Multiply by 2^exponent, rounding down."""
-    return value << exponent if exponent >= 0 else value >> -exponent
 
 
 def _reals(array: np.ndarray) -> list[list[Real]]:
@@ -145,15 +140,14 @@ def column_norms(given: Buffers) -> Numbers:
     norms, widest, steady = np.empty(n, dtype=object), 0, 0
     for j, (diagonal, transition, feed, out) in zip(range(n - 1, -1, -1), _backwards(given), strict=True):
         number, exponent = diagonal[0]
-        norms[j] = _shifted(number * number, 2 * exponent + PLACES) + plan.quadratic(gram, feed)
+        norms[j] = shifted(number * number, 2 * exponent + PLACES) + plan.quadratic(gram, feed)
         most = steady * _length(feed) if gentle else plan.quadratic(lost, feed)
         widest = max(widest, most + 2 * size * size + 2)
         if widest > _WIDEST:
             raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the column norms")
         for k, (a, b) in enumerate(plan.pairs):
             (x, e), (y, f) = out[a], out[b]
-            power = e + f + PLACES
-            gram[k] += x * y << power if power >= 0 else x * y >> -power
+            gram[k] += shifted(x * y, e + f + PLACES)
         gram = plan.move(gram, transition)
         # Each entry was cut by less than 1 + states^2 units: a matrix of norm at most size times that.
         if gentle:
@@ -166,7 +160,7 @@ def column_norms(given: Buffers) -> Numbers:
 
 def _length(vector: list[Real]) -> int:
     """Return at least the squared norm."""
-    return sum(_shifted(number * number, 2 * exponent) + 1 for number, exponent in vector)
+    return sum(shifted(number * number, 2 * exponent) + 1 for number, exponent in vector)
 
 
 def entries(given: Buffers) -> Numbers:
@@ -193,20 +187,16 @@ def entries(given: Buffers) -> Numbers:
             _advance(state[:, :i], transition, groups, states)
             moved = plan.move(reach, _transposed(transition, groups, states))
             reach = plan.with_diagonal(moved, 1 + size * states * states)
-        row: Any = sum(_cut(state[a, :i] * number, exponent) for a, (number, exponent) in enumerate(out))
+        row: Any = sum(shifted(state[a, :i] * number, exponent) for a, (number, exponent) in enumerate(out))
         whole[i, :i] = row
-        whole[i, i] = _shifted(diagonal[0][0], diagonal[0][1] + PLACES)
+        whole[i, i] = shifted(diagonal[0][0], diagonal[0][1] + PLACES)
         for a, (number, exponent) in enumerate(feed):
-            state[a, i] = _shifted(number, exponent + PLACES)
+            state[a, i] = shifted(number, exponent + PLACES)
         lost = (i + 1) * size * (states + 1) ** 2 * (plan.quadratic(reach, out) + size * size)
-        radius = max(radius, math.isqrt(max(lost, 0)) + size + 2)
+        radius = max(radius, math.isqrt(lost) + size + 2)
     if radius > _WIDEST:
         raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the entries of C")
     return Numbers(whole, -PLACES, radius)
-
-
-def _cut(values: np.ndarray, exponent: int) -> np.ndarray:
-    return np.asarray(values << exponent if exponent >= 0 else values >> -exponent, dtype=object)
 
 
 def _advance(state: np.ndarray, blocks: list[Real], groups: int, states: int) -> None:
@@ -214,7 +204,7 @@ def _advance(state: np.ndarray, blocks: list[Real], groups: int, states: int) ->
         before = state[g * states : (g + 1) * states].copy()
         for a in range(states):
             row = blocks[(g * states + a) * states : (g * states + a + 1) * states]
-            state[g * states + a] = sum(_cut(before[b] * x, e) for b, (x, e) in enumerate(row))
+            state[g * states + a] = sum(shifted(before[b] * x, e) for b, (x, e) in enumerate(row))
 
 
 def _transposed(blocks: list[Real], groups: int, states: int) -> list[Real]:

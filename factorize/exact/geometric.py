@@ -9,7 +9,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.integers import Numbers
-from factorize.exact.intervals import PLACES, dyadic
+from factorize.exact.intervals import PLACES, dyadic, shifted
 
 
 class Decays(NamedTuple):
@@ -61,8 +61,7 @@ def series(given: Decays, n: int) -> Numbers:
     total = [0] * n
     total[0] = 1 << PLACES
     for factor, scale in zip(map(dyadic, given.decay.tolist()), map(dyadic, given.scale.tolist()), strict=True):
-        shift = PLACES + scale.exponent
-        term = scale.value << shift if shift >= 0 else scale.value >> -shift
+        term = shifted(scale.value, PLACES + scale.exponent)
         number, power = factor.value, -factor.exponent
         for t in range(1, n):
             total[t] += term

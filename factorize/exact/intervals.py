@@ -6,7 +6,7 @@ at every step. Arrays are object arrays of Python integers.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,8 @@ def dyadic(number: float) -> Dyadic:
     return Dyadic(int(exact.values[0]), exact.exponent)
 
 
-def _shifted(values: np.ndarray, exponent: int) -> np.ndarray:
-    """Multiply by 2^exponent, rounding down."""
+def shifted(values: Any, exponent: int) -> Any:
+    """Multiply an integer, or an array of them, by 2^exponent, rounding down."""
     return values << exponent if exponent >= 0 else values >> -exponent
 
 
@@ -70,9 +70,7 @@ class Interval(NamedTuple):
     def times(self, factor: Dyadic) -> Interval:
         """Multiply by one number."""
         low, high = (self.low, self.high) if factor.value >= 0 else (self.high, self.low)
-        return Interval(
-            _shifted(low * factor.value, factor.exponent), -_shifted(-(high * factor.value), factor.exponent)
-        )
+        return Interval(shifted(low * factor.value, factor.exponent), -shifted(-(high * factor.value), factor.exponent))
 
     def over(self, divisor: int) -> Interval:
         """Divide by a positive integer."""
