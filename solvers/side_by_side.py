@@ -7,6 +7,7 @@ the order given, so that a long one that comes first does not run alone at the e
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -35,7 +36,10 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
         for task in tasks:
             task(hear)
         return
-    _Run(tasks, min(workers, len(tasks))).wait(hear)
+    with warnings.catch_warnings():
+        # Libraries silence their own for the length of a call, but for all threads, until whichever ends first.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        _Run(tasks, min(workers, len(tasks))).wait(hear)
 
 
 class _Run(Generic[News]):

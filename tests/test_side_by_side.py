@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from contextvars import ContextVar
 from functools import partial
 
@@ -41,6 +42,23 @@ def test_tasks_see_the_context_of_the_caller() -> None:
     run_all([lambda _tell: seen.append(name.get()) for _ in range(3)], lambda _news: None, workers=2)
     name.reset(token)
     assert seen == ["given"] * 3
+
+
+def test_warnings_that_one_task_silences_for_all_are_as_before_afterwards() -> None:
+    together, before = threading.Barrier(2), list(warnings.filters)
+
+    def task(_tell, first: bool) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            together.wait(WAIT)
+            if first:
+                together.wait(WAIT)  # the other has put its filters back, and these are gone
+                warnings.warn("of a library", RuntimeWarning, stacklevel=1)
+        if not first:
+            together.wait(WAIT)
+
+    run_all([partial(task, first=True), partial(task, first=False)], lambda _news: None, workers=2)
+    assert list(warnings.filters) == before
 
 
 def test_what_hear_raises_ends_all_tasks() -> None:

@@ -229,3 +229,21 @@ def test_correlated_columns_and_their_gradient() -> None:
             form.value_and_gradient(column - 1e-6 * step)[0],
         )
         assert float(gradient @ step) == pytest.approx((ahead - behind) / 2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("signs", [1, 3])
+def test_the_largest_ratio_of_two_forms_by_blocks(signs):
+    """Above 64 rows Lanczos' iteration and small blocks stand in for a decomposition; a singular metric keeps it."""
+    from scipy.linalg import eigh
+
+    from factorize.lower_bounds.toeplitz_bounds import _evidence, _extremes
+
+    rng, n = np.random.default_rng(3), 96
+    dual = {"class_column": np.ones(n), "class_signs": rng.normal(size=(4, signs))}
+    _, metric = _evidence(dual, n // 4, 4, n)
+    root = rng.normal(size=(n, n))
+    gram = root.T @ root
+    top, least = _extremes(gram, metric)
+    values = np.linalg.eigvalsh(metric)
+    assert least == pytest.approx(max(values[0], 2.0**-53), rel=1e-6, abs=1e-15)
+    assert top == pytest.approx(eigh(gram, metric, eigvals_only=True)[-1], rel=1e-6)

@@ -46,6 +46,7 @@ LARGEST_DENSE = 2048  # columns that are factorized
 LARGEST = 1 << 17  # columns that are multiplied by FFTs
 _WORK = 1 << 34  # multiplications of a dense bound
 _LANCZOS = 64  # sizes above which it is used
+_LEAST_METRIC = 1e-6  # smallest eigenvalue of a metric that is divided by
 _MARGINS = tuple(10.0**e for e in range(-12, 0))
 _FLOORS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)
 _POWER_STEPS = 40
@@ -174,9 +175,12 @@ def _by_cholesky(scaled: np.ndarray, metric: np.ndarray) -> float | None:
     top, least = _extremes(gram, metric)
     spread = float(np.abs(metric).sum(axis=0).max())
     rounding = (len(scaled) + 12) * UNIT * float(np.vdot(scaled, scaled)) + 8 * UNIT * top * spread
+    needed = 0.0
     for margin in _MARGINS:
         squared = (top + 2 * rounding / least) * (1 + margin)
         allowed = 2 * rounding + 0.5 * margin * top * least
+        if allowed < needed:
+            continue
         try:
             root = np.abs(np.linalg.cholesky(squared * metric - gram - allowed * np.eye(size)))
         except np.linalg.LinAlgError:
@@ -184,13 +188,15 @@ def _by_cholesky(scaled: np.ndarray, metric: np.ndarray) -> float | None:
         backward = (size + 4) * UNIT * float(root.sum(axis=0).max() * root.sum(axis=1).max())
         if rounding + backward + 4 * UNIT * squared * spread <= allowed:
             return squared
+        needed = 0.5 * (rounding + backward)  # the next factor is nearly the same
     return None
 
 
 def _extremes(gram: np.ndarray, metric: np.ndarray) -> tuple[float, float]:
     """Return, nearly, the largest eigenvalue of gram relative to the metric and the smallest of the metric, at most 1.
 
-    They only say which s^2 to try. Without a metric Lanczos' iteration needs a few products where eigh takes n^3.
+    They only say which s^2 to try. Lanczos' iteration needs a few products where eigh takes n^3, and the metric ties
+    steps together that are a multiple of the separation apart, so that it falls into small blocks.
     """
     from scipy.linalg import eigh
     from scipy.sparse.linalg import eigsh
@@ -198,8 +204,27 @@ def _extremes(gram: np.ndarray, metric: np.ndarray) -> tuple[float, float]:
     size = len(gram)
     if size > _LANCZOS and (metric == np.eye(size)).all():
         return float(eigsh(gram, k=1, which="LA", v0=np.ones(size), return_eigenvectors=False)[0]), 1.0
+    blocks = _blocks(metric)
+    least = min(float(np.linalg.eigvalsh(metric[np.ix_(block, block)])[0]) for block in blocks)
+    if size > _LANCZOS and least > _LEAST_METRIC:
+        moved = gram.copy()
+        roots = [np.linalg.cholesky(metric[np.ix_(block, block)]) for block in blocks]
+        for half in (moved, moved.T):  # L^-1 G L^-T, metric = L L^T
+            for block, root in zip(blocks, roots, strict=True):
+                half[block] = np.linalg.solve(root, half[block])
+        return float(eigsh(moved, k=1, which="LA", v0=np.ones(size), return_eigenvectors=False)[0]), min(least, 1.0)
     top = float(eigh(gram, metric, eigvals_only=True, subset_by_index=[size - 1, size - 1])[0])
-    return top, min(max(float(np.linalg.eigvalsh(metric)[0]), UNIT), 1.0)
+    return top, min(max(least, UNIT), 1.0)
+
+
+def _blocks(metric: np.ndarray) -> list[np.ndarray]:
+    """Return the steps of each block: 0, b, 2b, ... and those beside them, b the first step that is tied to step 0."""
+    tied = np.flatnonzero(metric[0])
+    stride = int(tied[1]) if len(tied) > 1 else len(metric)
+    steps = np.arange(len(metric))
+    blocks = [steps[start::stride] for start in range(stride)]
+    inside = sum(np.count_nonzero(metric[np.ix_(block, block)]) for block in blocks)
+    return blocks if inside == np.count_nonzero(metric) else [steps]
 
 
 def _by_ratios(multipliers: np.ndarray, weights: np.ndarray, counts: np.ndarray, column: np.ndarray) -> float:

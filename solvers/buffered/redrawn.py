@@ -37,6 +37,7 @@ _WORK = 1e11  # multiplications of the search, at most
 _MOST, _LEAST = 800, 20
 _SHARES = (0.7, 0.3)
 _RATE_STEPS, _RATE_WORK = 30, 6e4  # fits of the rates, at most, and times n
+_LOOSE, _LOOSE_STEPS = 1e-3, 12  # a tolerance from which on fewer fits do: a tenth of the distance either way
 _PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
 
 
@@ -142,7 +143,8 @@ def search(
     optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
     decoder = BidiagonalDecoder(q / p, 1.0 / p)
     loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.point.lower)
-    start = _start(loss, _inverse(ring, optimum), decoder, epochs, buffers, redraws)
+    fits = _LOOSE_STEPS if tolerance >= _LOOSE else _RATE_STEPS
+    start = _start(loss, _inverse(ring, optimum), decoder, (epochs, buffers, redraws), fits)
     return _descend(loss, start, optimum, _steps(_per_gradient(len(p), epochs, buffers)), tolerance, report)
 
 
@@ -158,19 +160,25 @@ def _inverse(ring: Ring, optimum: Ascent) -> np.ndarray:
 
 
 def _start(
-    loss: RedrawnLoss, inverse: np.ndarray, decoder: BidiagonalDecoder, epochs: int, buffers: int, redraws: int
+    loss: RedrawnLoss,
+    inverse: np.ndarray,
+    decoder: BidiagonalDecoder,
+    sizes: tuple[int, int, int],
+    most: int,
 ) -> np.ndarray:
     """Return the best fit of C^-1 whose rates of decay are spread evenly between two, found by simplexes."""
     from scipy.optimize import minimize
 
     from solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
 
+    epochs, buffers, redraws = sizes
+
     def at(rates: np.ndarray) -> np.ndarray:
         slow, fast = np.exp(rates)
         return loss.pack(fitted(inverse, decoder, epochs, redraws, decays_between(slow, fast, buffers)))
 
     usual = np.log(usual_rates(buffers, len(inverse) // epochs))
-    fits = int(min(max(_RATE_WORK / len(inverse), 4), _RATE_STEPS))
+    fits = int(min(max(_RATE_WORK / len(inverse), 4), most))
     options = {"maxfev": fits, "initial_simplex": usual + 0.3 * np.array([[0, 0], [1, 0], [0, 1]])}
     best = minimize(lambda rates: loss.value(at(rates)), usual, method="Nelder-Mead", options=options).x
     start = at(best)
