@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 import solvers
 from api import child, local
-from factorize.errors import SolveFailed, StoreUnavailable
+from factorize.encoding import sha256, tensor_digest
+from factorize.errors import CorruptObject, Revoked, SolveFailed, StoreUnavailable
 from factorize.factorization import Factorization
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
 from factorize.storage import neighbours
 from factorize.storage.blobs import blob_key
-from factorize.storage.neighbours import Neighbour, nearest, stored_dual
+from factorize.storage.neighbours import Neighbour, distance, nearest, stored_dual, worthwhile
+from factorize.storage.publication import Publisher
 from factorize.storage.store import Store, open_store
 from solvers import solving
 from solvers.register import entry_for
@@ -98,6 +102,114 @@ def test_searches_that_are_quick_look_for_nobody(tmp_path: Path) -> None:
     assert nearest(solvers.choose(alone), store) is None
 
 
+@pytest.mark.parametrize(
+    ("n", "epochs", "worth"),
+    [(1 << 15, 4, True), ((1 << 15) - 4, 4, False), (8192, 4, False), (512, 32, True), (256, 64, False)],
+)
+def test_a_bidiagonal_inverse_is_worth_it_from_half_a_million_numbers(n: int, epochs: int, worth: bool) -> None:
+    assert worthwhile(spec(n, workload={"kind": "prefix"}, epochs=epochs)) is worth
+    assert worthwhile(spec(n, workload=MOMENTUM | {"nesterov": True}, epochs=epochs)) is (n >= 512)
+    alone = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}})
+    assert worthwhile(alone) is False
+
+
+def asked(n: object = 512, **workload: object) -> dict[str, Any]:
+    return {"workload": {"kind": "x", "n": n} | workload, "objective": {"kind": "mean"}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "far"),
+    [
+        (asked(), asked(), 0.0),
+        (asked(100), asked(400), math.log(4)),
+        (asked(momentum=0.8), asked(momentum=0.5), 10 * 3 / 8),
+        (asked(rate=-0.5), asked(rate=0.5), 20.0),
+        (asked(100, rates=[1.0, 0.0]), asked(200, rates=[2.0, 1.0, 0.0]), math.log(2) + 5.0),
+        (asked(rates=[0.0, 0.0]), asked(rates=[0.0, 0.0, 0.0]), 0.0),
+        (asked(rates=[1.0, 1.0, 1.0]), asked(rates=[1.0, 1.0]), 0.0),
+        (asked(rates=[1.0, 1.0]), asked(rates=[1.0]), math.inf),
+        (asked(rates=[1.0, 2.0]), asked(rates=1.0), math.inf),
+        (asked(rates=[1.0, 2.0]), asked(rates=[1.0, "2"]), math.inf),
+        (asked(rate=1.0), asked(rate="1"), math.inf),
+        (asked(rate=1.0), asked(rate=True), 0.0),
+        (asked(rate=2.0), asked(rate=True), math.inf),
+        (asked(rate=1.0), asked(), math.inf),
+        (asked(512), asked("unbounded"), math.inf),
+        (asked(), asked() | {"participation": {"kind": "single"}}, math.inf),
+        (asked(), asked() | {"objective": {"kind": "lambda_tau", "tau": 2}}, math.inf),
+    ],
+)
+def test_distances_are_those_of_the_numbers(one: dict[str, Any], other: dict[str, Any], far: float) -> None:
+    assert distance(one, other) == pytest.approx(far, abs=1e-15)
+    assert distance(other, one) == pytest.approx(far, abs=1e-15)
+
+
+def crafted(folder: Path, data: bytes, *tensors: np.ndarray) -> tuple[Store, dict[str, Any]]:
+    """A store with such a blob, and the part of a manifest that says what is in it."""
+    store, name = open_store(folder / "store"), sha256(data)
+    Publisher(store.objects).publish(blob_key(name), data, lambda: True)
+    names = [f"dual.{letter}" for letter, _ in zip("ab", tensors, strict=False)]
+    dual = {"tensors": names, "sha256": tensor_digest(tensors)}
+    return store, {"files": [{"sha256": name, "bytes": len(data)}], "dual": dual}
+
+
+def test_each_tensor_of_a_dual_is_read_from_its_place(tmp_path: Path) -> None:
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(4.0)
+    store, manifest = crafted(tmp_path, save({"C": np.eye(3), "dual.a": a, "dual.b": b, "x": np.eye(2)}), a, b)
+    found = stored_dual(manifest, store)
+    assert list(found) == ["a", "b"]
+    np.testing.assert_array_equal(found["a"], a)
+    np.testing.assert_array_equal(found["b"], b)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0",
+        bytes(8),
+        b"\1" + bytes(7) + b"5",
+        b"\xff" * 8,
+        (1 << 26).to_bytes(8, "little") + b"{}",
+    ],
+)
+def test_a_header_that_is_none_is_corrupt(tmp_path: Path, data: bytes) -> None:
+    store, manifest = crafted(tmp_path, data, np.eye(2))
+    with pytest.raises(CorruptObject, match="header .* is damaged"):
+        stored_dual(manifest, store)
+
+
+def test_a_header_is_read_up_to_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = save({"dual.a": np.eye(2)})
+    store, manifest = crafted(tmp_path, data, np.eye(2))
+    length = int.from_bytes(data[:8], "little")
+    monkeypatch.setattr(neighbours, "_HEADER_BYTES", length)
+    assert stored_dual(manifest, store)["a"].shape == (2, 2)
+    monkeypatch.setattr(neighbours, "_HEADER_BYTES", length - 1)
+    with pytest.raises(CorruptObject, match=f"it has {length} bytes"):
+        stored_dual(manifest, store)
+
+
+def test_a_dual_larger_than_its_file_is_not_read(tmp_path: Path) -> None:
+    data = _beginning({"dual.a": {"shape": [1], "data_offsets": [0, 10**17]}})
+    store, manifest = crafted(tmp_path, data, np.eye(2))
+    with pytest.raises(CorruptObject, match="dual.a has 100000000000000000 bytes, more than the file"):
+        stored_dual(manifest, store)
+
+
+def test_a_dual_with_other_numbers_is_corrupt(tmp_path: Path) -> None:
+    store, manifest = crafted(tmp_path, save({"dual.a": np.zeros((2, 2))}), np.eye(2))
+    with pytest.raises(CorruptObject, match="do not hash"):
+        stored_dual(manifest, store)
+
+
+def test_the_dual_of_a_revoked_result_is_not_given_out(tmp_path: Path) -> None:
+    store = at(tmp_path, solved(128))
+    manifest = store.manifest(solved(128).digest)
+    store.revoke(manifest["digest"], "a test")
+    with pytest.raises(Revoked):
+        stored_dual(manifest, store)
+
+
 def test_damaged_and_revoked_neighbours_are_passed_over(tmp_path: Path) -> None:
     store = at(tmp_path, solved(256), solved(480))
     store.revoke(solved(480).digest, "a test")
@@ -112,7 +224,7 @@ def test_damaged_and_revoked_neighbours_are_passed_over(tmp_path: Path) -> None:
         whole[: offset + 3] + bytes([whole[offset + 3] ^ 1]) + whole[offset + 4 :],
         whole[: offset + 8],
         b"\xff" * len(whole),
-        b"",
+        b"\0",
         b"\x08" + bytes(7) + b"[1,2,3] ",
         b"\x02" + bytes(7) + b"{}",
         _beginning({"dual.factors": {"shape": [1], "data_offsets": [0, 10**17]}}),

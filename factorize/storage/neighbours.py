@@ -22,6 +22,7 @@ from factorize.manifest import StoredFile
 from factorize.participation import FixedEpochs
 from factorize.spec import Spec, parse_spec
 from factorize.storage.blobs import blob_key
+from factorize.storage.objects import Reader
 from factorize.storage.store import Store
 
 SMALLEST = 512
@@ -59,7 +60,7 @@ def nearest(spec: Spec, store: Store) -> Neighbour | None:
         spec: to be solved, its mechanism named.
         store: where results are kept.
     """
-    if not _worthwhile(spec):
+    if not worthwhile(spec):
         return None
     wanted = spec.canonical().document()
     try:
@@ -69,8 +70,12 @@ def nearest(spec: Spec, store: Store) -> Neighbour | None:
     return next((found for _, manifest in near if (found := _read(manifest, store)) is not None), None)
 
 
-def _worthwhile(spec: Spec) -> bool:
-    """Whether the steps saved cost more than the look into the store: for single participation they do not."""
+def worthwhile(spec: Spec) -> bool:
+    """Whether the steps saved cost more than the look into the store: for single participation they do not.
+
+    Args:
+        spec: to be solved, its mechanism named.
+    """
     if not isinstance(spec.participation, FixedEpochs) or spec.mechanism.kind != "dense" or spec.workload.endless:
         return False
     n, blocks = spec.workload.n, spec.workload.n * spec.participation.epochs**2
@@ -80,13 +85,16 @@ def _worthwhile(spec: Spec) -> bool:
 def _within_reach(wanted: Mapping[str, Any], store: Store) -> Iterator[tuple[float, dict[str, Any]]]:
     kind = wanted["workload"]["kind"]
     for manifest in islice(store.items(workload=kind), LARGEST_SEARCH):
-        far = _distance(wanted, manifest["spec"])
+        far = distance(wanted, manifest["spec"])
         if far <= _FARTHEST and manifest["dual"] is not None:
             yield far, manifest
 
 
-def _distance(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> float:
-    """How far two canonical specs are from each other; infinite where one says nothing about the other."""
+def distance(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> float:
+    """Return how far two canonical specs are from each other; infinite where one says nothing about the other.
+
+    That is the logarithm of the ratio of their n, and ten times the relative differences of their other numbers.
+    """
     fixed = ("participation", "mechanism", "optimize_for")
     if any(wanted.get(name) != found.get(name) for name in fixed):
         return math.inf
@@ -123,7 +131,7 @@ def _is_schedule(value: Any) -> bool:
 def _read(manifest: Mapping[str, Any], store: Store) -> Neighbour | None:
     try:
         return Neighbour(manifest["digest"], parse_spec(manifest["spec"]), stored_dual(manifest, store))
-    except (FactorizeError, LookupError, TypeError, ValueError, RecursionError):
+    except FactorizeError:
         return None
 
 
@@ -137,22 +145,30 @@ def stored_dual(manifest: Mapping[str, Any], store: Store) -> dict[str, np.ndarr
     Raises:
         NotFound: the file is missing.
         Revoked: the result was taken back.
-        CorruptObject: the tensors do not hash to what the manifest says.
+        CorruptObject: it is no such file, or the tensors do not hash to what the manifest says.
     """
     file = StoredFile.of(manifest)
     store.revocations.check(file.sha256)
     with store.objects.open(blob_key(file.sha256)) as reader:
-        length = int.from_bytes(reader.read(8, 0), "little")
-        if not 0 < length <= _HEADER_BYTES:
-            raise CorruptObject(f"the header of {file.sha256} has {length} bytes")
-        header = json.loads(reader.read(length, 8))
-        found = {}
-        for name in manifest["dual"]["tensors"]:
-            start, stop = header[name]["data_offsets"]
-            if not 0 <= start <= stop <= reader.entry.size:
-                raise CorruptObject(f"the header of {file.sha256} places {name} outside of the file")
-            array = np.frombuffer(reader.read(stop - start, 8 + length + start), dtype="<f8")
-            found[name.removeprefix("dual.")] = array.reshape(header[name]["shape"])
+        try:
+            found = {name.removeprefix("dual."): part for name, part in _tensors(reader, manifest["dual"]["tensors"])}
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            raise CorruptObject(f"the header of {file.sha256} is damaged: {error}") from None
     if tensor_digest(found.values()) != manifest["dual"]["sha256"]:
         raise CorruptObject(f"the bytes of the dual evidence do not hash to {manifest['dual']['sha256']}")
     return found
+
+
+def _tensors(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Read some tensors of a safetensors file; nothing of it has been hashed yet."""
+    length = int.from_bytes(reader.read(8, 0), "little")
+    if length > _HEADER_BYTES:
+        raise ValueError(f"it has {length} bytes")
+    header = json.loads(reader.read(length, 8))
+    for name in names:
+        start, stop = header[name]["data_offsets"]
+        size = stop - start
+        if size > reader.entry.size:
+            raise ValueError(f"{name} has {size} bytes, more than the file")
+        array = np.frombuffer(reader.read(size, 8 + length + start), dtype="<f8")
+        yield name, array.reshape(header[name]["shape"])
