@@ -187,14 +187,6 @@ def test_without_a_stored_b_the_encoder_is_c(monkeypatch: pytest.MonkeyPatch) ->
         assert any("the arithmetic with which a job makes" in text for text in report.not_checked)
 
 
-def test_dense_matrices_beside_a_long_c_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "banded", "bands": 3}}
-    report = long_report(monkeypatch, *parts(made(document | {"tolerance": 1e-3})))
-    assert report.supported, report.failed
-    assert any("the stored C_inv, which is not Toeplitz" in text for text in report.not_checked)
-    assert any("residual, and with it adding noise" in text for text in report.not_checked)
-
-
 @pytest.mark.parametrize("tau", [1, 4, 5, N, 2 * N])
 def test_restarts_of_toeplitz_factors(tau: int, monkeypatch: pytest.MonkeyPatch) -> None:
     document = {**TOEPLITZ[0], "objective": {"kind": "lambda_tau", "tau": tau}}

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.errors import CorruptObject
-from factorize.exact import determinants, residual, resolvents, series, toeplitz_forms, variances
+from factorize.exact import determinants, residual, resolvents, row_products, series, toeplitz_forms, variances
 from factorize.exact.claims import (
     check_added_noise,
     check_bound,
@@ -22,7 +22,7 @@ from factorize.exact.file import FactorFile
 from factorize.exact.forms import stored_inverse
 from factorize.exact.intervals import NotEnclosed
 from factorize.exact.report import Report
-from factorize.exact.sensitivity import Bracket, allowed
+from factorize.exact.sensitivity import Bracket, allowed, square_root_up
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import toeplitz_column
 
@@ -62,8 +62,10 @@ def _check_losses(report: Report, file: FactorFile, strategy: Strategy, bracket:
     stored = _column(file, "B", strategy.n)
     column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
     if strategy.toeplitz is None or column is None or ("B" in matrices and stored is None):
+        rows = "B" in matrices and _check_rows(report, file, strategy, whole)
         ends = variances.losses(strategy, spec["workload"], spec["objective"])
-        report.not_checked.append(_unchecked_residual(ends is not None, "B" in matrices, whole))
+        if ends is None or not rows:
+            report.not_checked.append(_unchecked_residual(ends is not None, "B" in matrices, rows, whole))
         if ends is not None:
             check_ends(report, file, ends, spec["workload"]["n"])
         return
@@ -74,6 +76,36 @@ def _check_losses(report: Report, file: FactorFile, strategy: Strategy, bracket:
         check_added_noise(
             report, file, _encoder(stored, found, allowed(spec["participation"], strategy.n).most, bracket)
         )
+
+
+def _check_rows(report: Report, file: FactorFile, strategy: Strategy, whole: int) -> bool:
+    """B C - A for a stored array B, row by row; whether that could be done."""
+    entry = file.manifest["matrices"]["B"]
+    stored = _array(file, "B", strategy.n)
+    found = None if stored is None else row_products.residual(stored, strategy, file.manifest["spec"]["workload"])
+    if found is None:
+        return False
+    largest, _, longest = found
+    most = float(residual.LIMITS[entry["dtype"]]) * max(longest, 1.0)
+    report.require(
+        largest <= most,
+        f"B C = A up to {largest:.3g} per entry, enclosed row by row, for the stored B",
+        f"B C differs from A by {largest:.3g}, above the limit {most:.3g}",
+    )
+    report.not_checked.append(
+        f"adding noise, A G + B Z: the inverse of a B that is not Toeplitz is bounded up to n={whole}"
+    )
+    return True
+
+
+def _array(file: FactorFile, name: str, n: int) -> np.ndarray | None:
+    """A matrix that is stored whole, or None."""
+    if file.manifest["matrices"][name]["structure"] != "dense":
+        return None
+    array = file.matrices[name][""]
+    if array.shape != (n, n) or not np.isfinite(array).all():
+        raise CorruptObject(f"{name} must be {n} x {n} finite numbers; got the shape {array.shape}")
+    return array
 
 
 def _column(file: FactorFile, name: str, n: int) -> np.ndarray | None:
@@ -94,25 +126,33 @@ def _encoder(stored: np.ndarray, found: residual.Losses, most: int, bracket: Bra
 
 
 def _check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
-    """The stored C^-1 of a Toeplitz C by series, and what rests on it: the encoder of A (G + N Z) is N^-1."""
-    stored = _column(file, "C_inv", strategy.n)
-    if strategy.toeplitz is None or stored is None or strategy.n > series.LARGEST:
-        report.not_checked.append(f"the stored C_inv, which is not Toeplitz or too long: up to n={whole}")
-        return
-    error, defect = toeplitz_forms.inverse_defect(strategy.toeplitz, stored)
-    compare_inverse(report, file, error, math.fsum(np.abs(stored)))
-    most = allowed(file.manifest["spec"]["participation"], strategy.n).most
-    encoder = stored_inverse(toeplitz_forms.norm(strategy.toeplitz), defect, most, bracket.upper)
-    check_stored_inverse(report, encoder)
+    """The stored C^-1 by series or row by row, and what rests on it: the encoder of A (G + N Z) is N^-1."""
+    stored, most = _column(file, "C_inv", strategy.n), allowed(file.manifest["spec"]["participation"], strategy.n).most
+    array = _array(file, "C_inv", strategy.n)
+    rows = None if array is None else row_products.residual(array, strategy, None)
+    if rows is not None and array is not None:
+        norms = strategy.column_norms
+        norm = Fraction(square_root_up(norms.fraction(int(norms.values.sum()) + strategy.n * norms.radius)))
+        compare_inverse(report, file, rows[0], float(np.abs(array).sum(axis=1).max()))
+        check_stored_inverse(report, stored_inverse(norm, Fraction(rows[1]), most, bracket.upper))
+    elif strategy.toeplitz is None or stored is None or strategy.n > series.LARGEST:
+        report.not_checked.append(f"the stored C_inv: up to n={whole}, for a C of this structure")
+    else:
+        error, defect = toeplitz_forms.inverse_defect(strategy.toeplitz, stored)
+        compare_inverse(report, file, error, math.fsum(np.abs(stored)))
+        norm = toeplitz_forms.norm(strategy.toeplitz)
+        check_stored_inverse(report, stored_inverse(norm, defect, most, bracket.upper))
 
 
-def _unchecked_residual(losses: bool, stored: bool, whole: int) -> str:
+def _unchecked_residual(losses: bool, stored: bool, rows: bool, whole: int) -> str:
+    if rows:
+        return f"losses: up to n={whole}, for C and A of these structures"
     if not losses:
         return f"residual and losses: up to n={whole}, for C and A of these structures"
     if stored:
         return (
             f"residual, and with it adding noise, A G + B Z: a stored B is multiplied up to n={whole}, and beyond only "
-            "where A, B and C are Toeplitz"
+            "where A, B and C are Toeplitz, or A and C recursions of few states"
         )
     return (
         "residual: no B is stored, so what is claimed is of rows that the certificate computed for itself; the losses "

@@ -145,7 +145,7 @@ def _weights(n: int, tau: int) -> list[float]:
 
 def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.ndarray | None:
     """Ends of the variance of the output at each step, shape (2, n)."""
-    states, bands = len(program), _bands(strategy)
+    states, bands = len(program), bands_of(strategy)
     given = (states, *arrays(program), output, ends := np.empty((2, strategy.n)))
     if bands is not None:
         width = len(bands) + states
@@ -154,7 +154,7 @@ def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.
         from factorize.exact.variance_kernels import banded
 
         enclosed = banded(bands, _reciprocals(bands[0]), *given)
-    elif (given_buffers := _buffers(strategy)) is not None:
+    elif (given_buffers := buffers_of(strategy)) is not None:
         from factorize.exact.variance_kernels import buffered
 
         diagonal, transition, inputs, outputs = given_buffers
@@ -176,8 +176,8 @@ def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.
     return ends
 
 
-def _buffers(strategy: Strategy) -> Buffers | None:
-    """Buffers, also those of decays and scales: with states (a, b), b <- a and a <- theta a, b is read and a is fed."""
+def buffers_of(strategy: Strategy) -> Buffers | None:
+    """Return buffers, also of decays and scales: with states (a, b), b <- a, a <- theta a, b is read, a is fed."""
     if not isinstance(strategy.decays, Decays):
         return strategy.buffers
     decay, scale = strategy.decays
@@ -199,8 +199,8 @@ def _balanced(inputs: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.n
     return moved if exact else (inputs, outputs)
 
 
-def _bands(strategy: Strategy) -> np.ndarray | None:
-    """The diagonals, shape (bands, n), also of a Toeplitz matrix that has few; 1 where those of C^-1 are statements."""
+def bands_of(strategy: Strategy) -> np.ndarray | None:
+    """Return diagonals, shape (bands, n), also of a Toeplitz matrix with few; 1 where those of C^-1 are statements."""
     if isinstance(strategy.decays, Renewal):
         return np.ones((1, strategy.n))
     if strategy.column is None:
