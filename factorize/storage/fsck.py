@@ -235,10 +235,14 @@ class _Check:
         return key not in self.lost and (key in blobs or self._exists(key))
 
     def _exists(self, key: str) -> bool:
+        found = self._status(key)
+        return found is not None and found.kind == "file"
+
+    def _status(self, key: str) -> Entry | None:
         try:
-            return self.store.objects.status(key).kind == "file"
+            return self.store.objects.status(key)
         except NotFound:
-            return False
+            return None
 
     @contextmanager
     def _reading(self, entry: Entry, damaged: str) -> Iterator[None]:

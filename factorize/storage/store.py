@@ -262,14 +262,18 @@ class Store:
 
     def _intact(self, digest: str) -> bool:
         """Whether manifest and file are there and hash to their names, read anew; a damaged file is moved away."""
-        try:
-            file = StoredFile.of(read_manifest(self.index.read(manifest_key(digest)), digest))
-        except (NotFound, CorruptObject):
-            return False
-        sound = self.blobs.sound(file.sha256)
-        if not sound:
+        file = self._file_of(digest)
+        sound = file is not None and self.blobs.sound(file.sha256)
+        if file is not None and not sound:
             self.quarantine(blob_key(file.sha256))
         return sound
+
+    def _file_of(self, digest: str) -> StoredFile | None:
+        """Return the file that a manifest names, read anew, or None if there is no sound manifest."""
+        try:
+            return StoredFile.of(read_manifest(self.index.read(manifest_key(digest)), digest))
+        except (NotFound, CorruptObject):
+            return None
 
 
 def open_store(
