@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -150,6 +151,11 @@ def user_matrices(spec: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
     """Return digest and shape of every user's matrix that a canonical spec document names."""
     workloads = [spec["workload"], spec.get("optimize_for") or {}]
     return [(entry["sha256"], entry["shape"]) for entry in workloads if entry.get("kind") == "matrix"]
+
+
+def now() -> str:
+    """Return the time of a record: ISO 8601, to the second, with its zone."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def answer_order(manifest: Mapping[str, Any]) -> tuple[bool, str, int, str]:

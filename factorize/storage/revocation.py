@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
 from factorize.manifest import StoredFile
 from factorize.storage.objects import Objects, read_object
 from factorize.storage.publication import Publisher
-from factorize.storage.records import seal, unseal
+from factorize.storage.records import now, seal, unseal
 
 REVOKED = "revoked"
 MAX_REASON = 1000
@@ -76,9 +75,8 @@ class Revocations:
         try:
             revocation = self.read(revocation_key(manifest["digest"]))
         except (NotFound, CorruptObject):
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            file = StoredFile.of(manifest).sha256
-            revocation = Revocation(manifest["digest"], file, manifest["spec_digest"], reason, now, _strategy(manifest))
+            names = manifest["digest"], StoredFile.of(manifest).sha256, manifest["spec_digest"]
+            revocation = Revocation(*names, reason, now(), _strategy(manifest))
         self.record(revocation)
         return revocation
 

@@ -21,7 +21,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -41,7 +40,7 @@ from factorize.storage.location import MARKER, check_format, directory_of
 from factorize.storage.matrices import Matrices
 from factorize.storage.objects import Objects
 from factorize.storage.publication import Publisher
-from factorize.storage.records import SpecEntry, manifest_key, read_manifest, seal, user_matrices
+from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal, user_matrices
 from factorize.storage.revocation import Revocation, Revocations, check_reason, taken_back_with
 
 
@@ -92,7 +91,7 @@ class Store:
             if new is not None:
                 staged, file = new
                 self._publisher.settle(blob_key(file["sha256"]), staged, lambda: self.blobs.sound(file["sha256"]))
-                manifest = {**lasting(factorization.manifest), "files": [file], "created": _now()}
+                manifest = {**lasting(factorization.manifest), "files": [file], "created": now()}
                 self._publisher.publish(manifest_key(digest), seal(manifest), lambda: self._intact(digest))
             entry = self._entry_of(digest)
             self._fall_with_others(digest)
@@ -234,12 +233,7 @@ class Store:
         self._publisher.quarantine(key)
 
     def check_format(self, *, create: bool) -> None:
-        """Compare the marker with this release's format; write it if there is none and `create` is true.
-
-        Raises:
-            NotFound: no marker.
-            StoreUnavailable: another format.
-        """
+        """Compare the marker with this release's format; see `factorize.storage.location.check_format`."""
         check_format(self.objects, self.url, create=create)
 
     def enter(self, entry: SpecEntry) -> None:
@@ -299,7 +293,3 @@ def open_store(
     store = Store(Directory(root, files), root.as_uri(), cache_bytes=cache_bytes)
     store.check_format(create=create)
     return store
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
