@@ -132,7 +132,7 @@ def _lost(inverse: Sequence[float], column: np.ndarray) -> float:
     """Return at least how far the computed C is from the true one, in the operator norm; 0 where it is exact.
 
     With N the filter and N C = I + E for the computed C, the true one is C (I + E)^-1, so they differ by at most
-    |C| |E| / (1 - |E|); the norm of a Toeplitz matrix is at most the sum of its coefficients' sizes (mathematics, C.9).
+    |C| |E| / (1 - |E|); the norm of a Toeplitz matrix is at most the sum of its coefficients' sizes.
 
     Raises:
         CertificateError: the filter's inverse is not known at all in doubles.
