@@ -60,7 +60,8 @@ def _bound(file: FactorFile) -> Fraction | None:
 def _check_losses(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
     spec, matrices = file.manifest["spec"], file.manifest["matrices"]
     stored = _column(file, "B", strategy.n)
-    column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
+    toeplitz = strategy.toeplitz is not None and strategy.n <= series.LARGEST
+    column = toeplitz_column(spec["workload"]) if toeplitz else None
     if strategy.toeplitz is None or column is None or ("B" in matrices and stored is None):
         rows = "B" in matrices and _check_rows(report, file, strategy, whole)
         ends = variances.losses(strategy, spec["workload"], spec["objective"])
