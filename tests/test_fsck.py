@@ -91,6 +91,16 @@ def revoke_another(store: Store) -> list[Path]:
     return [path_of(store, key) for key in revocation.keys]
 
 
+def revoke_all_but_one(store: Store) -> None:
+    """As if one that stores B beside the same C had been stored meanwhile, by a process that was killed then."""
+    base = factorization(2, strategy=toeplitz(2))
+    for put in (base, base.with_matrices(["B"])):
+        store.put(put)
+    for revocation in store.revoke(base.digest, "wrong"):
+        for key in () if revocation.digest == base.digest else revocation.keys:
+            path_of(store, key).unlink()
+
+
 Damage = Callable[[Store], object]
 FILE_LOST = ["dangling-entry", "dangling-entry", "missing-blob", "orphan-blob"]
 MANIFEST_LOST = ["dangling-entry", "dangling-entry", "orphan-blob", "orphan-blob"]
@@ -172,6 +182,11 @@ CASES: dict[str, tuple[Damage, list[str], list[str]]] = {
         lambda s: revoke_another(s)[0].unlink(),
         ["missing-revocation", "revoked"],
         ["revoked"],
+    ),
+    "revocation that does not reach all": (
+        revoke_all_but_one,
+        ["missing-revocation", "orphan-manifest", "revoked"],
+        ["orphan-manifest", "revoked", "revoked"],
     ),
     "foreign revocation": (
         lambda s: revoke_another(s)[0].with_name("a.json").write_bytes(b""),

@@ -16,7 +16,7 @@ KINDS = {
     "dangling-entry": "a spec entry names a manifest that is missing or damaged",
     "wrong-entry": "a spec entry disagrees with its place or with the manifest that it names",
     "damaged-revocation": "a revocation does not hash to its own sha256, or is not one; it goes on revoking",
-    "missing-revocation": "a revocation stands under one of its two names only",
+    "missing-revocation": "a revocation stands under one of its two names only, or not for all that it reaches",
     "not-a-file": "a symbolic link or something else stands where an object should be",
     "unreadable": "an object cannot be read: permissions, or the disk",
     "revoked": "a result that the operator has taken back",

@@ -190,9 +190,18 @@ class _Check:
             self.revoked |= set(revocation.keys)
         for key, message in damaged.items():
             self._find("damaged-revocation", key, f"{message}; revoke the result again")
-        for manifest in self.manifests.values():
-            if revocation_key(manifest["digest"]) in self.revoked:
-                self._find("revoked", manifest_key(manifest["digest"]), "kept, and not given out any more")
+        for key, manifest in self.manifests.items():
+            self._check_revoked(key, manifest, list(sound.values()))
+
+    def _check_revoked(self, key: str, manifest: dict[str, Any], standing: list[Revocation]) -> None:
+        """See that a result is revoked if its like is: what is stored meanwhile falls too, unless it crashes first."""
+        reaching = next((revocation for revocation in standing if revocation.reaches(manifest)), None)
+        if revocation_key(manifest["digest"]) in self.revoked:
+            self._find("revoked", key, "kept, and not given out any more")
+        elif reaching is not None:
+            self.revoked.add(revocation_key(manifest["digest"]))
+            message = f"its like {reaching.digest} was revoked"
+            self._find("missing-revocation", key, message, partial(self._revoke, manifest, reaching.reason))
 
     def _check_index(self) -> None:
         """See that every spec that a manifest answers has its two entries; the first answer gets them."""
@@ -280,6 +289,10 @@ class _Check:
 
     def _record(self, revocation: Revocation, _key: str) -> str:
         self.store.revocations.record(revocation)
+        return "rebuilt"
+
+    def _revoke(self, manifest: dict[str, Any], reason: str, _key: str) -> str:
+        self.store.revocations.add(manifest, reason)
         return "rebuilt"
 
     def _remove(self, key: str) -> str:

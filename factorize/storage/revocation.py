@@ -49,6 +49,11 @@ class Revocation:
         """Where it stands: below the digest and below the file's sha256."""
         return revocation_key(self.digest), revocation_key(self.file)
 
+    def reaches(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether a result has the same claim as this one, or was rounded from it."""
+        same = (self.spec_digest, self.strategy) == _claim(manifest)
+        return same or self.digest == manifest["solver"].get("cast_from")
+
     def sealed(self) -> bytes:
         """Return its bytes."""
         return seal(asdict(self))
@@ -116,12 +121,7 @@ class Revocations:
         own = self.find(manifest["digest"])
         if own is not None:
             return own
-        for revocation in self._standing():
-            if (revocation.spec_digest, revocation.strategy) == _claim(manifest):
-                return revocation
-            if revocation.digest == manifest["solver"].get("cast_from"):
-                return revocation
-        return None
+        return next((standing for standing in self._standing() if standing.reaches(manifest)), None)
 
     def _standing(self) -> Iterator[Revocation]:
         for entry in self._objects.list(REVOKED):
