@@ -111,7 +111,7 @@ def inverse_residual(strategy: Strategy, inverse: np.ndarray) -> float:
 
 def approximation(numbers: Numbers) -> np.ndarray:
     """Return the nearest doubles, or nearly; only guesses are made from them."""
-    bits = max((abs(v) for v in numbers.values.flat), default=0).bit_length()
+    bits = int(abs(numbers.values).max()).bit_length()
     drop = max(bits - 900, 0)
     return np.ldexp((numbers.values >> drop).astype(np.float64), numbers.exponent + drop)
 

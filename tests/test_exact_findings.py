@@ -1,0 +1,213 @@
+"""What the exact checker finds about claims of losses, bounds and added noise, finding by finding."""
+
+from __future__ import annotations
+
+import copy
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.exact import check, claims
+from factorize.exact.file import FactorFile
+from factorize.exact.integers import Numbers
+from factorize.exact.report import Report
+from factorize.exact.residual import Losses
+from factorize.exact.sensitivity import Bracket
+from factorize.exact.strategy import Strategy
+
+LOSS = {
+    "total_squared": 48.0,
+    "mean_squared": 12.0,
+    "rmse": 12.0**0.5,
+    "max_error": 20.0**0.5,
+    "last_iterate": 4.0,
+    "objective": 12.0,
+}
+CLAIMS: dict[str, Any] = {
+    "sensitivity": {"value": 2.0, "hex": (2.0).hex(), "kind": "exact", "participation": {"kind": "single"}},
+    "loss": LOSS,
+    "lower_bound": {"objective": 10.0, "rule": "dual"},
+    "class_lower_bound": None,
+    "relative_gap": 0.2,
+    "converged": False,
+}
+FOUND = Losses(Numbers(np.zeros(0), 0), 0.25, (12.0, 12.0), (5.0, 5.0), (4.0, 4.0), (3.0, 3.0))  # at sensitivity 1
+
+
+def file_with(dual: bool = True, matrices: dict[str, Any] | None = None, **changed: Any) -> FactorFile:
+    manifest = {"certificate": copy.deepcopy(CLAIMS) | changed, "matrices": matrices or {}, "spec": {}}
+    return FactorFile(manifest, {}, {"weights": np.ones(4)} if dual else {})
+
+
+def test_losses_are_scaled_by_the_sensitivity() -> None:
+    report = Report()
+    claims.check_losses(report, file_with(), FOUND, 4, from_file=True)
+    assert not report.failed and len(report.checked) == 2
+    assert report.checked[0] == "B C = A up to 0.25 per entry, computed without rounding, for the stored B"
+    assert report.checked[1].endswith("e-15 (claims may differ by 1e-09)")
+    claims.check_losses(report, file_with(), FOUND, 4, from_file=False)
+    assert "for a B recomputed here by substitution" in report.checked[2]
+
+
+@pytest.mark.parametrize("name", LOSS)
+@pytest.mark.parametrize(
+    ("factor", "holds"), [(1 - 2e-9, False), (1 - 5e-10, True), (1 + 5e-10, True), (1 + 2e-9, False)]
+)
+def test_losses_may_differ_by_a_billionth(name: str, factor: float, holds: bool) -> None:
+    report = Report()
+    claims.check_ends(report, file_with(loss=LOSS | {name: LOSS[name] * factor}), FOUND, 4)
+    assert report.supported == holds
+    assert holds or report.failed[0].startswith(f"loss.{name} is claimed as {LOSS[name] * factor!r}, and lies between ")
+
+
+def test_how_well_losses_are_known() -> None:
+    report = Report()
+    wide = FOUND._replace(total=(9.0, 12.0), last=(0.0, 0.0))
+    claims.check_ends(report, file_with(loss=LOSS | {"last_iterate": 0.0}), wide, 4)
+    assert report.supported and report.checked[0].startswith("every loss enclosed to relative 0.25 ")
+
+
+def test_ends_are_rounded_outwards() -> None:
+    low, high = claims._times((1.0, 1.0), 3.0)
+    assert 3 - 1e-14 < low < 3 < high < 3 + 1e-14
+    low, high = claims._root((4.0, 4.0))
+    assert 2 - 1e-14 < low < 2 < high < 2 + 1e-14
+
+
+@pytest.mark.parametrize(
+    ("claimed", "proved", "holds"),
+    [(10.0, 10, True), (10.0, 11, True), (10.000001, 10, False), (10.0 + 5e-9, 10, True)],
+)
+def test_lower_bounds(claimed: float, proved: int, holds: bool) -> None:
+    report = Report()
+    claims.check_bound(report, file_with(lower_bound={"objective": claimed, "rule": "dual"}), Fraction(proved))
+    assert report.supported == holds and not report.not_checked
+    assert (report.checked + report.failed)[0].startswith(
+        "no strategy matrix" if holds else "the lower bound 10.000001 is not"
+    )
+
+
+def test_lower_bounds_that_are_not_looked_at() -> None:
+    report = Report()
+    claims.check_bound(report, file_with(lower_bound=None), Fraction(1))
+    claims.check_bound(report, file_with(), None)
+    assert report.not_checked == [
+        "optimality: the file claims no lower bound",
+        "the lower bound 10.0 (dual): evidence of this kind is not evaluated here",
+    ]
+    assert not report.failed and not report.checked
+    claims.check_bound(report, file_with(dual=False), None)
+    assert report.failed == ["the lower bound 10.0 (dual) has no evidence"]
+
+
+def test_errors_of_a_stored_inverse() -> None:
+    """2^-40 times the longest row in double precision, 2^-18 in single."""
+    for dtype, most in (("float64", 2.0**-40), ("float32", 2.0**-18)):
+        for longest, allowed in ((0.5, most), (4.0, 4 * most)):
+            for error, holds in ((allowed, True), (allowed * 1.01, False)):
+                report = Report()
+                claims.compare_inverse(report, file_with(matrices={"C_inv": {"dtype": dtype}}), error, longest)
+                assert report.supported == holds and len(report.checked) + len(report.failed) == 1
+                assert "the stored C_inv times C " in (report.checked + report.failed)[0]
+
+
+def added_noise(claim: dict[str, Any] | None, encoder: float | str | None) -> Report:
+    report = Report()
+    claims.check_added_noise(report, file_with(matrices={"B": {"encoder_sensitivity": claim}}), encoder)
+    return report
+
+
+def bound(value: float, kind: str = "upper_bound", written: float | None = None) -> dict[str, Any]:
+    return {"value": value, "hex": (value if written is None else written).hex(), "kind": kind}
+
+
+def test_encoders_that_are_certified() -> None:
+    assert added_noise(bound(2.0), 2.0).checked == [
+        "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 2.0 (claimed 2.0)"
+    ]
+    for claim in (bound(2.0), bound(3.0, "exact"), bound(3.0, written=4.0), bound(float("inf"))):
+        report = added_noise(claim, 2.0 + 1e-15)
+        assert len(report.failed) == 1 and "proved is at most 2.000000000000001" in report.failed[0]
+    assert added_noise(bound(3.0), 2.5).supported
+
+
+def test_encoders_that_are_not() -> None:
+    silent = added_noise(None, 2.5)
+    assert silent.supported and silent.not_checked == [
+        "adding noise, A G + B Z, is not certified by this file: it is at most 2.5"
+    ]
+    assert added_noise(None, "B is singular").not_checked[0].endswith("this file: B is singular")
+    assert added_noise(bound(2.0), "B is singular").failed[0].endswith("this file: B is singular")
+    none = added_noise(None, None)
+    assert len(none.checked) == len(none.not_checked) == 1 and "its encoder is C" in none.checked[0]
+
+
+def test_inverses_of_a_stored_inverse() -> None:
+    report = Report()
+    claims.check_stored_inverse(report, 2.5)
+    claims.check_stored_inverse(report, "far from I")
+    assert report.checked == [
+        "adding noise with the stored C_inv, A (G + N Z): its encoder N^-1 has sensitivity at most 2.5"
+    ]
+    assert report.not_checked == ["adding noise with the stored C_inv, A (G + N Z): far from I"]
+
+
+def convergence(kind: str = "dense", tolerance: float = 0.25, optimize_for: Any = None, **changed: Any) -> Report:
+    report, spec = Report(), {"mechanism": {"kind": kind}, "tolerance": tolerance, "optimize_for": optimize_for}
+    check._check_convergence(report, spec, CLAIMS | {"converged": True} | changed)
+    return report
+
+
+def test_convergence_is_judged_by_the_gap() -> None:
+    assert convergence().checked[0].startswith("converged: the gap 0.19")
+    assert convergence("semidefinite").checked and convergence(converged=False).document() == Report().document()
+    assert convergence(tolerance=0.1).failed[0].startswith("the file claims to have converged, and its gap 0.19")
+    assert convergence(tolerance=12.0 / 10.0 - 1).supported  # at the tolerance
+    for report in (convergence("toeplitz"), convergence(optimize_for={"kind": "prefix"}), convergence("banded")):
+        assert report.supported and len(report.not_checked) == 1
+
+
+def test_convergence_within_a_class() -> None:
+    within = {"objective": 11.0, "rule": "class"}
+    assert convergence("banded", 0.1, class_lower_bound=within).checked[0].startswith("converged: the gap 0.0909")
+    assert convergence("banded", 0.05, class_lower_bound=within).failed
+    assert convergence("dense", 0.1, class_lower_bound=within).failed  # judged over all matrices
+
+
+@pytest.mark.parametrize("name", ["lower_bound", "class_lower_bound"])
+def test_bounds_that_are_above_what_they_bound(name: str) -> None:
+    for objective, gap in ((12.0 * (1 + 2e-9), 0.0), (0.0, None), (-1.0, None)):
+        stated = {"relative_gap": gap} if name == "lower_bound" else {}
+        report = convergence("toeplitz", **{name: {"objective": objective, "rule": ""}}, **stated)
+        assert any(text.startswith(f"the {name} {objective!r} is above") for text in report.failed)
+    assert convergence("toeplitz", lower_bound={"objective": 12.0, "rule": ""}, relative_gap=0.0).supported
+
+
+@pytest.mark.parametrize(
+    ("gap", "holds"), [(0.2, True), (0.2 + 5e-10, True), (0.2 + 2e-9, False), (0.2 - 2e-9, False), (None, False)]
+)
+def test_gaps_that_are_stated(gap: float | None, holds: bool) -> None:
+    assert convergence("toeplitz", relative_gap=gap).supported == holds
+    assert not convergence("toeplitz", lower_bound=None).supported
+    assert convergence("toeplitz", lower_bound=None, relative_gap=None).supported
+
+
+def sensitivity(**changed: Any) -> tuple[Report, Bracket]:
+    report = Report()
+    claim = {"value": 1.0, "hex": (1.0).hex(), "kind": "exact", "participation": {"kind": "single"}} | changed
+    spec = {"participation": {"kind": "single"}}
+    return report, check._check_sensitivity(report, Strategy("dense", {"": np.eye(2)}, 2), spec, claim)
+
+
+def test_claims_of_a_sensitivity() -> None:
+    report, found = sensitivity()
+    assert report.supported and found.upper == 1
+    assert report.checked[0] == "the sensitivity is stated for the participation of the spec: kind=single"
+    twice = {"kind": "min_sep", "min_sep": 1}
+    assert sensitivity(participation=twice)[0].failed == [
+        "the sensitivity is stated for kind=min_sep, min_sep=1, not kind=single"
+    ]
+    assert not sensitivity(kind="certain")[0].supported and sensitivity(kind="upper_bound")[0].supported
+    assert sensitivity(value=2.0)[0].failed == ["the sensitivity's value and its hex form are two different numbers"]
