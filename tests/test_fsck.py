@@ -101,6 +101,12 @@ def revoke_all_but_one(store: Store) -> None:
             path_of(store, key).unlink()
 
 
+def revoke_all_but_one_and_drop_entries(store: Store) -> None:
+    revoke_all_but_one(store)
+    for key in SpecEntry.of(store.manifest(factorization(2, strategy=toeplitz(2)).with_matrices(["B"]).digest)).keys:
+        path_of(store, key).unlink()
+
+
 Damage = Callable[[Store], object]
 FILE_LOST = ["dangling-entry", "dangling-entry", "missing-blob", "orphan-blob"]
 MANIFEST_LOST = ["dangling-entry", "dangling-entry", "orphan-blob", "orphan-blob"]
@@ -187,6 +193,11 @@ CASES: dict[str, tuple[Damage, list[str], list[str]]] = {
         revoke_all_but_one,
         ["missing-revocation", "orphan-manifest", "revoked"],
         ["orphan-manifest", "revoked", "revoked"],
+    ),
+    "revocation that does not reach one that answers nothing yet": (
+        revoke_all_but_one_and_drop_entries,
+        ["missing-revocation", "orphan-manifest", "orphan-manifest", "revoked"],
+        ["orphan-manifest", "orphan-manifest", "revoked", "revoked"],
     ),
     "foreign revocation": (
         lambda s: revoke_another(s)[0].with_name("a.json").write_bytes(b""),

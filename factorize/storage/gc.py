@@ -206,7 +206,7 @@ class _Sweep:
         """Give specs that lost their answer the first of those that are left."""
         answers: dict[str, SpecEntry] = {}
         for manifest in sorted(self.manifests.values(), key=answer_order):
-            if manifest["spec_digest"] in spec_digests and self.store.revocations.find(manifest["digest"]) is None:
+            if manifest["spec_digest"] in spec_digests and self.store.revocations.reaching(manifest) is None:
                 answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
         for entry in () if self.dry_run else answers.values():
             self.store.enter(entry)
