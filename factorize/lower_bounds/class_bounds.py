@@ -23,9 +23,10 @@ and since (a + y / 2)^2 / y >= 2 a for every y > 0, with y = sum_i V_ii X_ii >= 
 
 The bound is quadratic in P, holds for any X of the band, and needs no unit diagonal. It needs no evidence but C.
 
-Delta is zero near the optimum. Where row i of |E| |W^-1| s is above `_LARGEST_RATIO` s_i, s the roots of W's diagonal,
-it takes all pairs of E with i: Delta_i = sum_k |E_ik| s_i / s_k over them leaves them negative semidefinite, and eta is
-what the other pairs need. Since Delta costs nothing to first order, a search that was stopped early keeps a bound.
+Delta is zero near the optimum, where every row i of |E| |W^-1| s is below `_LARGEST_RATIO` s_i, s the roots of W's
+diagonal. Elsewhere it takes all pairs of E with a step i whose row is above `_CALM_RATIO` s_i: Delta_i is the sum of
+|E_ik| over them, which leaves them negative semidefinite, and eta is what the other pairs need. Since Delta costs
+nothing to first order, a search that was stopped early keeps a bound.
 
 What it allows for. g is evaluated with every entry of W off by `_ENTRY_ERROR` sqrt(W_ii W_jj), or by sixteen times the
 defect of tr(W X) = f if that is larger: an allowance above all errors that we measured, not a proven one. f is lowered
@@ -55,7 +56,8 @@ from factorize.workloads.forms import BidiagonalInverse
 BAND_RULE = "second-order dual of the band, over matrices with these bands and equal column norms"
 _ENTRY_ERROR = 1e-11
 _LARGEST_DENSE = 2048
-_LARGEST_RATIO = 0.4
+_LARGEST_RATIO = 0.5
+_CALM_RATIO = 0.1  # costs as little as Delta there
 _MARGIN = 1e-12  # above the rounding of sums of positive terms
 _SMALLEST_EIGENVALUE = 2.0**-40
 _SMALLEST_PIVOT = 1e-10
@@ -237,8 +239,9 @@ def _added(scale: np.ndarray, within: np.ndarray, pairs: Pairs) -> tuple[np.ndar
         pairs: products with parts of |E|.
     """
     ratio = pairs(within, np.ones(len(scale), dtype=bool)) / scale
-    marked = ~(ratio <= _LARGEST_RATIO)
-    added = pairs(1.0 / scale, marked) * scale * (1 + _MARGIN)
+    near = bool((ratio <= _LARGEST_RATIO).all())
+    marked = ~(ratio <= (_LARGEST_RATIO if near else _CALM_RATIO))
+    added = pairs(np.ones(len(scale)), marked) * (1 + _MARGIN)
     return added, float(ratio[~marked].max(initial=0.0))
 
 
