@@ -54,7 +54,7 @@ def test_long_searches_stop_earlier_and_the_own_mechanism_does_not():
     epochs = {"kind": "fixed_epochs", "epochs": 3}
     loose = compare(spec_of(participation=epochs), buffers=2)
     assert {row.tolerance for row in rows_of(loose, "banded")} == {1e-4}
-    assert {row.tolerance for row in rows_of(loose, "buffered_linear")} == {1e-3}
+    assert {row.tolerance for row in rows_of(loose, "buffered_linear")} == {4e-3}
     assert {row.tolerance for row in rows_of(loose, "dense")} == {1e-9}
     own = compare(spec_of(mechanism={"kind": "banded", "bands": 3}), buffers=2)
     assert {row.tolerance for row in rows_of(own, "banded")} == {1e-9}
