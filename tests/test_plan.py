@@ -134,3 +134,33 @@ def test_what_is_no_request_is_refused_at_its_field(document: dict[str, Any], po
     with pytest.raises(InvalidSpec) as raised:
         plan(document)
     assert raised.value.violations[0].pointer == pointer
+
+
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        ("accelerated_srgd", {"lipschitz": 1e308}),
+        ("accelerated_srgd", {"diameter": 5e-324}),
+        ("dp_skgd", {"epsilon": 1e308, "strong_convexity": 3.0}),
+        ("mu2", {"diameter": 1e308}),
+    ],
+)
+def test_numbers_that_leave_double_precision_are_refused(system: str, changes: dict[str, Any]) -> None:
+    with pytest.raises((InvalidParameter, ConditionNotMet)):
+        plan(request(system, **changes))
+
+
+def test_distances_are_one_or_one_for_each() -> None:
+    with pytest.raises(InvalidParameter, match="3 entries for 2 coordinates") as caught:
+        plan(request("dp_skgd", initial_distances=[1, 1, 1]))
+    assert caught.value.field == "/initial_distances"
+
+
+def test_a_plan_of_millions_of_releases_takes_no_longer() -> None:
+    """C = I: its sensitivity is known, and nothing of that length is made."""
+    found = plan(request("dp_skgd", strong_convexity=1e-6, smoothness=[2, 2]))
+    total = found.parameters["inner"] * found.parameters["outer"]
+    assert total > 10**6
+    assert 0 <= found.noise["sensitivity"] ** 2 / total - 1 < 1e-15
+    with pytest.raises(InvalidParameter, match="limit of 100000000 steps"):
+        plan(request("dp_skgd", strong_convexity=1e-9))

@@ -437,3 +437,26 @@ def test_every_kind_is_on_the_page() -> None:
     assert all(f"`{kind}`" in page for kind in QUESTIONS)
     assert all(f"`{basis.value}`" in page for basis in Basis)
     assert all(f"| `{system}` |" in page for system in SYSTEMS)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"kind": "nonconvex_descent", "smoothness": 0.01, "learning_rate": 0.5, "sigma": 1e308, "initial_gap": 1},
+        {"kind": "convex_descent", "smoothness": 5e-324, "learning_rate": 0.5, "sigma": 1e-6, "initial_distance": 3.0},
+        {
+            "kind": "chess_descent",
+            "smoothness": 0.5,
+            "learning_rate": 0.1,
+            "sigma": 0.5,
+            "initial_distance": 1e308,
+            "steps": 2,
+        },
+        {"kind": "linear_regression", "learning_rate": 0.01, "clip_norm": 1e308, "rho": 0.01, "eigenvalues": [0.1]},
+    ],
+)
+def test_numbers_that_leave_double_precision_are_refused(question: dict[str, Any]) -> None:
+    """Each was a fault of the service: OverflowError, ZeroDivisionError, or an infinity that JSON has no word for."""
+    found = solve(parse_spec({"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "square_root"}}))
+    with pytest.raises((InvalidParameter, ConditionNotMet)):
+        ask(question, found)

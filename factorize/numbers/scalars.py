@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from numbers import Real
+from typing import Any
 
 from factorize.errors import InvalidParameter
 
@@ -43,3 +46,41 @@ def root_above(square: Fraction | int, name: str) -> float:
     """Return a double that is not below the root of an exact positive value, and at most 2 ulp above it."""
     root = math.sqrt(double_above(Fraction(square), name))
     return root if Fraction(root) ** 2 >= square else math.nextafter(root, math.inf)
+
+
+@contextmanager
+def within_doubles(what: str) -> Iterator[None]:
+    """Refuse what leaves double precision on the way, by overflow or a division by what underflowed.
+
+    Raises:
+        InvalidParameter: it does.
+    """
+    import numpy as np
+
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except (OverflowError, ZeroDivisionError) as error:
+        raise _beyond(what, str(error)) from None
+
+
+def refuse_infinite(what: str, document: Any) -> None:
+    """Refuse an answer in plain data that holds a number which is not finite.
+
+    Raises:
+        InvalidParameter: it does.
+    """
+    if isinstance(document, dict):
+        for name, value in document.items():
+            refuse_infinite(f"{what}/{name}", value)
+    elif isinstance(document, (list, tuple)):
+        for value in document:
+            refuse_infinite(what, value)
+    elif isinstance(document, float) and not math.isfinite(document):
+        raise _beyond(what, f"it is {document}")
+
+
+def _beyond(what: str, how: str) -> InvalidParameter:
+    return InvalidParameter(
+        f"{what} leaves double precision, 5e-324 to 1.8e308 ({how}); give numbers in units that bring them nearer to 1"
+    )

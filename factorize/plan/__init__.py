@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from factorize.numbers.scalars import refuse_infinite, within_doubles
 from factorize.plan.descent import AcceleratedPlan, DpFtrlPlan, DpSrgPlan
 from factorize.plan.recipes import Mu2Plan, SkgdPlan
 from factorize.plan.request import Plan, PlanRequest
@@ -42,7 +43,11 @@ def plan(request: PlanRequest | Mapping[str, Any]) -> Plan:
         ConditionNotMet: no run with these numbers is covered.
         InvalidParameter: a value is outside its range.
     """
-    return (request if isinstance(request, PlanRequest) else read_union(ADAPTER, request)).plan()
+    asked = request if isinstance(request, PlanRequest) else read_union(ADAPTER, request)
+    with within_doubles("the plan"):
+        found = asked.plan()
+        refuse_infinite("the plan", found.document())
+    return found
 
 
 __all__ = ["SYSTEMS", "AnyPlan", "Plan", "PlanRequest", "plan"]

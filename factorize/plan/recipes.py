@@ -12,6 +12,7 @@ from pydantic import Field
 from factorize.model import Count, NonNegative, Positive
 from factorize.plan.request import AdjacencyName, Plan, PlanRequest
 from factorize.predict import ask
+from factorize.predict.coordinate import one_for_each
 from factorize.privacy import PrivacyTarget
 
 
@@ -84,7 +85,7 @@ class SkgdPlan(PlanRequest):
         constant = float(np.array(self.block_bounds) ** 2 @ [(1 / block).sum() for block in blocks])
         common: dict[str, Any] = {"examples": self.examples, "epsilon": self.epsilon, "delta": self.delta}
         if self.strong_convexity is None:
-            distances = np.broadcast_to(np.array(self.initial_distances), (len(self.smoothness),))
+            distances = one_for_each(self.initial_distances, len(self.smoothness))
             radius = math.sqrt(sketch.radius_squared(distances))
             return convex_lengths(**common, radius=radius, noise_constant=constant)
         return strongly_convex_lengths(

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from factorize.numbers.scalars import refuse_infinite, within_doubles
 from factorize.predict.accelerated import AcceleratedRate, AcceleratedRisk, IndependentGradientRisk
 from factorize.predict.coordinate import SketchedDescent, SketchedRate
 from factorize.predict.descent import (
@@ -106,7 +107,10 @@ def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) 
         TooLarge: a factorization with too many rows to read.
     """
     asked = question if isinstance(question, Question) else parse_question(question)
-    return asked.answer(inverse)
+    with within_doubles("the answer"):
+        found = asked.answer(inverse)
+        refuse_infinite("the answer", found.document())
+    return found
 
 
 __all__ = ["QUESTIONS", "AnyQuestion", "Basis", "Prediction", "Question", "Relation", "ask", "parse_question"]

@@ -59,6 +59,18 @@ class _Blocks(Question):
         return float(np.sum(np.array(self.smoothness) / per_coordinate * distances**2))
 
 
+def one_for_each(distances: list[float], d: int) -> np.ndarray:
+    """Return distances of d coordinates, shape (d,).
+
+    Raises:
+        InvalidParameter: neither one for all nor one for each.
+    """
+    if len(distances) not in (1, d):
+        message = f"initial_distances has {len(distances)} entries for {d} coordinates; give one, or one for each"
+        raise InvalidParameter(message, field="/initial_distances")
+    return np.broadcast_to(np.array(distances), (d,))
+
+
 class SketchedDescent(_Blocks):
     """M24, theorem 4.2 and lemma E.1, with their constants and sharper ones.
 
@@ -94,7 +106,7 @@ class SketchedDescent(_Blocks):
                 f"the theorem is for outer=1, with one distance or one for each of the {d} coordinates",
                 field="/outer",
             )
-        radius = self.radius_squared(np.broadcast_to(np.array(self.initial_distances), (d,)))
+        radius = self.radius_squared(one_for_each(self.initial_distances, d))
         sharp = radius / (2 * self.inner) + (first + second) / 2
         lemma = (radius + 2 * self.initial_gap) / (2 * self.inner) + first
         return Prediction(
@@ -162,7 +174,7 @@ class SketchedRate(_Blocks):
         blocks = self.blocks()
         d = len(self.smoothness)
         noise = float(np.array(self.block_bounds) ** 2 @ [(1 / block).sum() for block in blocks])
-        distances = np.broadcast_to(np.array(self.initial_distances), (d,))
+        distances = one_for_each(self.initial_distances, d)
         common = math.sqrt(math.log(1 / self.delta)) / (self.examples * self.epsilon)
         if self.strong_convexity is None:
             value = common * math.sqrt(noise * self.radius_squared(distances))

@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from factorize.client.normals import ReplayableNormals
 from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.model import MAX_STEPS
+from factorize.numbers.wide import root_above
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.sensitivity import Sensitivity
 from factorize.training.clip import Rows, clipped_sum
-from factorize.training.noise import INDEPENDENT, filtered_sensitivity, standard_row
+from factorize.training.noise import standard_row
 from factorize.training.runs import Observer, Run, unobserved
 from factorize.training.sketches import Draw, Sketch
 
@@ -36,6 +40,9 @@ class Lengths:
         """Refuse counts below 1."""
         if min(self.inner, self.outer) < 1 or int(self.inner) != self.inner or int(self.outer) != self.outer:
             message = f"inner={self.inner} and outer={self.outer} must be integers >= 1; round before calibrating"
+            raise InvalidParameter(message, field="inner")
+        if self.total > MAX_STEPS:
+            message = f"inner * outer={self.total} is above the limit of {MAX_STEPS} steps; ask for less accuracy"
             raise InvalidParameter(message, field="inner")
 
     @property
@@ -59,8 +66,10 @@ def sketch_calibration(
         examples: n, the fixed divisor.
         adjacency: M24 states replace-one.
     """
-    participation = {"kind": "fixed_epochs", "epochs": lengths.total}
-    sensitivity = filtered_sensitivity(INDEPENDENT, lengths.total, participation)
+    total = lengths.total
+    participation = {"kind": "fixed_epochs", "epochs": total} if total > 1 else {"kind": "single"}
+    value = root_above(Fraction(total))  # C = I: every column has norm 1, and an example is in all of them
+    sensitivity = Sensitivity(value, "exact", "banded: sums of column norms", participation)
     return calibrate(sensitivity, target, clip_norm=1.0, batch_size=examples, adjacency=adjacency)
 
 
