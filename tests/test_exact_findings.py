@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from exact_files import parts, sealed
 
+import solvers
+from factorize import parse_spec
+from factorize.errors import InvalidStrategy
 from factorize.exact import check, claims
 from factorize.exact.file import FactorFile
 from factorize.exact.integers import Numbers
@@ -25,6 +30,7 @@ LOSS = {
     "last_iterate": 4.0,
     "objective": 12.0,
 }
+EDGE = math.nextafter(10.0, 0.0) * (1 + 1e-9)  # as far above 10 as a bound may be
 CLAIMS: dict[str, Any] = {
     "sensitivity": {"value": 2.0, "hex": (2.0).hex(), "kind": "exact", "participation": {"kind": "single"}},
     "loss": LOSS,
@@ -70,6 +76,7 @@ def test_how_well_losses_are_known() -> None:
 
 
 def test_ends_are_rounded_outwards() -> None:
+    assert claims._root((4.0, 9.0)) == pytest.approx((2.0, 3.0), rel=1e-14)
     low, high = claims._times((1.0, 1.0), 3.0)
     assert 3 - 1e-14 < low < 3 < high < 3 + 1e-14
     low, high = claims._root((4.0, 4.0))
@@ -78,7 +85,7 @@ def test_ends_are_rounded_outwards() -> None:
 
 @pytest.mark.parametrize(
     ("claimed", "proved", "holds"),
-    [(10.0, 10, True), (10.0, 11, True), (10.000001, 10, False), (10.0 + 5e-9, 10, True)],
+    [(10.0, 10, True), (10.0, 11, True), (10.000001, 10, False), (10.0 + 5e-9, 10, True), (EDGE, 10, True)],
 )
 def test_lower_bounds(claimed: float, proved: int, holds: bool) -> None:
     report = Report()
@@ -100,6 +107,31 @@ def test_lower_bounds_that_are_not_looked_at() -> None:
     assert not report.failed and not report.checked
     claims.check_bound(report, file_with(dual=False), None)
     assert report.failed == ["the lower bound 10.0 (dual) has no evidence"]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "holds"), [(9.0, True), (10.0, True), (EDGE, True), (10.0 + 2e-8, False), (11.0, False)]
+)
+def test_lower_bounds_within_a_class(claimed: float, holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = []
+
+    def bound(spec: Any, strategy: Strategy, workload: Any, column: Any, *more: Any) -> Fraction:
+        columns.append(column)
+        return Fraction(10)
+
+    monkeypatch.setattr(claims, "class_bound", bound)
+    monkeypatch.setattr(claims.series, "LARGEST", 2)
+    file = file_with(class_lower_bound={"objective": claimed, "rule": ""})
+    file.manifest["spec"]["workload"] = {"kind": "prefix", "n": 2}
+    report = Report()
+    claims.check_class_bound(report, file, Strategy("dense", {"": np.eye(2)}, 2), None)
+    assert report.supported == holds and len(report.checked) + len(report.failed) == 1
+    assert len(columns) == 1 and columns[0] is not None
+    monkeypatch.setattr(claims.series, "LARGEST", 1)
+    claims.check_class_bound(report, file, Strategy("dense", {"": np.eye(2)}, 2), None)
+    assert columns[1] is None
+    claims.check_class_bound(report, file_with(), Strategy("dense", {"": np.eye(2)}, 2), None)
+    assert len(columns) == 2  # no claim, nothing to prove
 
 
 def test_errors_of_a_stored_inverse() -> None:
@@ -182,7 +214,8 @@ def test_bounds_that_are_above_what_they_bound(name: str) -> None:
         stated = {"relative_gap": gap} if name == "lower_bound" else {}
         report = convergence("toeplitz", **{name: {"objective": objective, "rule": ""}}, **stated)
         assert any(text.startswith(f"the {name} {objective!r} is above") for text in report.failed)
-    assert convergence("toeplitz", lower_bound={"objective": 12.0, "rule": ""}, relative_gap=0.0).supported
+    for objective, gap in ((12.0, 0.0), (12.0 * (1 + 1e-9), -1e-9), (0.5, 23.0)):
+        assert convergence("toeplitz", lower_bound={"objective": objective, "rule": ""}, relative_gap=gap).supported
 
 
 @pytest.mark.parametrize(
@@ -211,3 +244,68 @@ def test_claims_of_a_sensitivity() -> None:
     ]
     assert not sensitivity(kind="certain")[0].supported and sensitivity(kind="upper_bound")[0].supported
     assert sensitivity(value=2.0)[0].failed == ["the sensitivity's value and its hex form are two different numbers"]
+
+
+SAID_OF_A_FILE = [
+    "every byte of the file belongs to a tensor or the manifest",
+    "C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as float64",
+    "the sensitivity is stated for the participation of the spec",
+    "sensitivity 1.414",
+    "the sensitivity is exact: the pattern {1, 5} attains",
+    "publishing B (C G + Z) rests on C alone",
+    "converged: the gap",
+    "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 1.414",
+    "the stored C_inv times C is I up to",
+    "adding noise with the stored C_inv, A (G + N Z): its encoder N^-1 has sensitivity at most 1.414",
+    "B C = A up to",
+    "every loss enclosed to relative",
+    "no strategy matrix has an objective below",
+    "no strategy matrix of the mechanism's class has an objective below",
+]
+
+
+def test_all_that_is_said_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 6}, "participation": {"kind": "min_sep", "min_sep": 3}}
+    result = solvers.solve(parse_spec(spec | {"tolerance": 1e-6})).with_matrices(["C", "B", "C_inv"])
+    data = sealed(*parts(result))
+    for whole in (6, 10**6):
+        report = check.check_factor_file(data, whole=whole)
+        assert len(report.checked) == len(SAID_OF_A_FILE) and not report.failed
+        for text, beginning in zip(report.checked, SAID_OF_A_FILE, strict=True):
+            assert text.startswith(beginning)
+        assert report.not_checked == ["who solved it, with what and for how long: provenance is recorded, not proved"]
+        assert "for the stored B" in report.checked[10]
+    monkeypatch.setattr(check.residual, "LARGEST", 5)
+    for whole in (5, 10**6):
+        assert any("not evaluated" in text for text in check.check_factor_file(data, whole=whole).not_checked)
+
+
+def test_a_wide_workload_has_a_decoder_of_its_shape() -> None:
+    spec = parse_spec({"workload": {"kind": "matrix", "rows": [[1.0, 0, 1], [0, 1, 1]]}})
+    result = solvers.solve(spec).with_matrices(["C", "B"])
+    user = {spec.document()["workload"]["sha256"]: np.array([[1.0, 0, 1], [0, 1, 1]])}
+    assert check.check_factor_file(sealed(*parts(result)), user=user).supported
+    manifest, tensors = parts(result)
+    manifest["spec"]["objective"]["kind"] = "median"
+    failed = check.check_factor_file(sealed(manifest, tensors), user=user).failed
+    assert failed == ["this checker knows no objective 'median'"]
+
+
+def test_what_is_said_of_a_strangers_matrix() -> None:
+    report = check.check_strategy(np.eye(2), {"kind": "single"})
+    assert len(report.checked) == 2 and report.checked[0].startswith("C is finite and lower-triangular")
+    assert len(report.not_checked) == 1 and report.not_checked[0].startswith("the workload: ")
+    with pytest.raises(InvalidStrategy, match="transposed"):
+        check.check_strategy(np.array([[1.0, 1], [0, 1]]), {"kind": "single"})
+    for other in (np.array([[1.0, 0, 1], [1, 1, 0], [0, 0, 1]]), np.array([[1.0, 1], [1, 1]])):
+        with pytest.raises(InvalidStrategy, match="above the diagonal"):
+            check.check_strategy(other, {"kind": "single"})
+    assert check.check_strategy(np.eye(1), {"kind": "single"}).supported
+
+
+def test_warnings_that_would_be_wrong() -> None:
+    two_bands = np.eye(4) + 0.5 * np.eye(4, k=-1) + np.diag([0.0, 0, 0, 1])
+    assert not check.check_strategy(two_bands, {"kind": "min_sep", "min_sep": 2}, claim=9.0).warnings
+    uneven = np.diag([1.0, 2.0, 3.0])
+    assert not check.check_strategy(uneven, {"kind": "single"}, claim=3.0).warnings
+    assert not check.check_strategy(1e200 * uneven, {"kind": "single"}, claim=1e201).warnings

@@ -189,7 +189,7 @@ def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim
     n = array.shape[1]
     if array.shape != (n, n):
         raise InvalidStrategy(f"a strategy matrix is square; got shape {array.shape}")
-    if n > 1 and np.triu(array, 1).any() and not np.tril(array, -1).any():
+    if np.triu(array, 1).any() and not np.tril(array, -1).any():
         raise InvalidStrategy("the matrix is upper-triangular: it looks transposed; C[i, j] is 0 for j > i")
     strategy = Strategy("dense", {"": array}, n)
     report.checked.append("C is finite and lower-triangular bit by bit, with a positive diagonal")
