@@ -36,7 +36,10 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
         for task in tasks:
             task(hear)
         return
-    with warnings.catch_warnings():
+    from threadpoolctl import threadpool_limits
+
+    # One thread of BLAS for each worker: more would wait for one another in loops that take the processors' time.
+    with threadpool_limits(limits=1, user_api="blas"), warnings.catch_warnings():
         # Libraries silence their own for the length of a call, but for all threads, until whichever ends first.
         warnings.simplefilter("ignore", RuntimeWarning)
         _Run(tasks, min(workers, len(tasks))).wait(hear)
