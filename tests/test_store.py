@@ -76,10 +76,11 @@ def test_a_store_is_opened_by_path_and_by_url(tmp_path, monkeypatch):
         ("file:///a%00b", "path"),
     ],
 )
-def test_other_places_are_refused(name, says):
+def test_other_places_are_refused(name, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidParameter, match=says) as raised:
         open_store(name)
-    assert raised.value.field == "store"
+    assert raised.value.field == "store" and not list(tmp_path.iterdir())
 
 
 def test_opening_creates_a_private_store_and_only_if_asked_to(tmp_path):
