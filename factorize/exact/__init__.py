@@ -1,9 +1,10 @@
 """The exact checker: claims re-derived from the bytes of a file, in integers, rationals and enclosures.
 
-It shares no code with the solvers or with the certificate in double precision. Read in this order: `check` (what is
-claimed), `sensitivity` (the privacy claim), `strategy`, `buffers` and `geometric` (C from its tensors), `integers` and
-`intervals` (arithmetic), `residual`, `forms`, `workload` and `bound` (utility, and what rests on B), `series`,
-`variances` and `resolvents` (the same for long structured matrices), `file` (bytes).
+It shares no code with the solvers or with the certificate in double precision. Read in this order: `check` and
+`claims` (what is claimed), `sensitivity` (the privacy claim), `strategy`, `buffers`, `geometric`, `renewal`, `redrawn`
+and `trees` (C from its tensors), `integers` and `intervals` (arithmetic), `residual`, `forms`, `workload` and `bound`
+(utility, and what rests on B), `beyond_whole` with `series`, `toeplitz_forms`, `variances`, `row_products`,
+`resolvents` and `determinants` (the same for long matrices), `classes` and `overlaps` (bounds within a class), `file`.
 """
 
 from factorize.exact.check import check_factor_file, check_strategy
