@@ -30,8 +30,7 @@ class BandedMatrix(Matrix):
         if not np.isfinite(array).all() or (array[0] <= 0).any():
             raise InvalidStrategy("a banded matrix must be finite with a positive diagonal, its first row of bands")
         n = array.shape[1]
-        beyond = np.arange(n) + np.arange(len(array))[:, None] >= n
-        if array[beyond].any():
+        if any(band[n - d :].any() for d, band in enumerate(array) if d):
             raise InvalidStrategy("bands[d, j] must be exactly 0 where j + d >= n: there is no such row")
         array.setflags(write=False)
         self.bands = array
@@ -42,9 +41,8 @@ class BandedMatrix(Matrix):
         """Entries down each column, shape (n, bands): column j starts at the diagonal."""
         return np.ascontiguousarray(self.bands.T)
 
-    @cached_property
     def _rows(self) -> np.ndarray:
-        """Entries leftwards along each row, shape (n, bands): row i starts at the diagonal."""
+        """Entries leftwards along each row, shape (n, bands): row i starts at the diagonal; as large as C, not kept."""
         out = np.zeros((self.n, len(self.bands)))
         for d, band in enumerate(self.bands):
             out[d:, d] = band[: self.n - d]
@@ -92,5 +90,5 @@ class BandedMatrix(Matrix):
 
         variances = np.empty(self.n)
         follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
-        output_variances(self._rows, follow, feed, read, through, variances)
+        output_variances(self._rows(), follow, feed, read, through, variances)
         return variances
