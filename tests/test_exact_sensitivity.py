@@ -96,13 +96,16 @@ def test_two_stages_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_affordable() -> None:
     """All of C^T C up to n = 2048; beyond, 2^30 operations on the patterns of a matrix that is stored."""
 
-    def fits(n: int, most: int, periodic: bool, computed: bool = False) -> bool:
-        strategy: Any = SimpleNamespace(n=n, computed=computed)
+    def fits(n: int, most: int, periodic: bool, computed: bool = False, inverse: object = None) -> bool:
+        strategy: Any = SimpleNamespace(n=n, computed=computed, inverse=inverse)
         return sensitivity._fits(strategy, Allowed(n // most, most, periodic))
 
     assert fits(2048, 2, False) and not fits(2049, 2, False)
     assert fits(4096, 64, True) and not fits(4096, 65, True) and not fits(4096, 64, False)
     assert not fits(4096, 64, True, computed=True) and fits(2048, 2, True, computed=True)
+    longest = sensitivity.LARGEST_BY_COLUMNS  # of what is stored as its inverse, whose columns are solved for
+    assert fits(longest, 2, True, inverse=1) and not fits(longest + 1, 2, True, inverse=1)
+    assert fits(2048, 2, False, inverse=1) and not fits(2049, 2, False, inverse=1)
 
 
 def test_the_leading_pattern_by_hand() -> None:
