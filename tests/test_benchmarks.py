@@ -202,3 +202,31 @@ class TestScale:
     def test_a_run_of_its_own_is_ended_by_the_cap(self, benchmark_of: Any) -> None:
         scale = benchmark_of("scale")
         assert scale.apart(next(scale.specs(10)), 1e-3) == {"refused": "was ended after 0.001 s"}
+
+
+def test_changes_of_code(benchmark_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every change is another program, said in one line; messages, defaults and assertions are left alone."""
+    lines = (
+        "def smaller(a, b=1):",
+        "    assert a > 0",
+        "    if a < b:",
+        "        return a",
+        '    raise ValueError(f"{a + 1}")',
+    )
+    (tmp_path / "changed_here.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("changed_here")
+    found = list(benchmark_of("code_changes").mutants(module))
+    assert [mutant.text for mutant in found] == [
+        "if not a < b:",
+        "if a <= b:",
+        "return None",
+        "left out: raise ValueError(f'{a + 1}')",
+    ]
+    original = module.smaller.__code__
+    outcomes = []
+    for mutant in found:
+        module.smaller.__code__ = mutant.code
+        outcomes.append(module.smaller(1, 2) if mutant.text != "if not a < b:" else module.smaller(2, 1))
+    module.smaller.__code__ = original
+    assert outcomes == [2, 1, None, 1]
