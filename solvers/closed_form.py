@@ -68,6 +68,9 @@ def _refuse_bands(spec: Spec) -> str | None:
     return None
 
 
+_PASSES = 400.0  # multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure
+
+
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: series of length n, or n x n arrays where the certificate needs the decoder whole."""
     n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
@@ -76,6 +79,8 @@ def estimate(spec: Spec) -> Estimate:
         needed = estimate_of(entries=8.0 * n * m, multiplications=tuned * 2.0 * n * n * m)
         return refuse_beyond_dense(needed, n, m)
     entries, work = recursion_cost(spec)
+    if isinstance(spec.mechanism, BandedInverseSquareRoot):
+        work += _PASSES * float(n) * spec.mechanism.bands
     return estimate_of(entries=40.0 * n + entries, multiplications=tuned * 500.0 * n + work + evidence_cost(spec))
 
 
@@ -137,6 +142,7 @@ def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallbac
     assert isinstance(mechanism, BandedInverseSquareRoot)
     root = root_coefficients(_workload_series(problem)[: mechanism.bands])
     noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
+    noising[0] = 1.0  # which long quotients, by transforms, miss by a rounding
     return _finish(problem, _inverse(noising, problem.n), progress)
 
 
