@@ -48,7 +48,7 @@ def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int
     b = n // epochs
     entering, through = np.zeros((redraws + 1, n, p)), np.zeros((redraws + 1, n))
     through[0] = np.diagonal(inverse)
-    powers = decay ** np.arange(n)[:, None]
+    fit = _Fit(decoder, decay)
     carried, left = np.zeros((n, p)), np.zeros(n)  # of each column: its states, and the error of its sum
     for first in range(1, n + 1):
         step = first - 1  # its draw, and the draws of its class, are read; the stretch begins with the next row
@@ -65,22 +65,39 @@ def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int
             for which, stop in ((slice(0, ends), min(step + b, n)), (slice(ends, None), n)):
                 group = columns[which]
                 if len(group) and stop > first:
-                    found, error = _fit(inverse[first:stop, group], decoder, first, powers)
+                    found, error = fit(inverse[first:stop, group], first)
                     entering[np.arange(len(columns))[which], step] = found - states[which]
                     carried[group], left[group] = found * decay ** (b - 1), error
     return Redrawn(np.tile(decay, (n, 1)), np.ones((n, p)), entering, through)
 
 
-def _fit(stretch: Array, decoder: BidiagonalDecoder, first: int, powers: Array) -> tuple[Array, Array]:
-    """Return the states (columns, p) at a stretch's first row, and the error of the sums after its last."""
-    length, p = len(stretch), powers.shape[1]
-    sums = np.empty((length, p + stretch.shape[1]))
-    sums[:, :p], sums[:, p:] = powers[:length], stretch
-    _add_up(decoder.follow[first : first + length], decoder.feed[first : first + length], sums)
-    rows, weights = _compared(length)
-    seen = weights[:, None] * sums[rows]
-    states = np.asarray(np.linalg.lstsq(seen[:, :p], seen[:, p:], rcond=_RELATIVE)[0], dtype=np.float64)
-    return states.T, sums[-1, :p] @ states - sums[-1, p:]
+class _Fit:
+    """Least squares by decays: states at the first row of a stretch, from its sums in W A C^-1."""
+
+    def __init__(self, decoder: BidiagonalDecoder, decay: Array) -> None:
+        self._decoder, self._p = decoder, len(decay)
+        self._powers = decay ** np.arange(len(decoder.feed))[:, None]
+        steady = np.ptp(decoder.feed) == 0.0 == np.ptp(decoder.follow[1:])
+        self._known: dict[int, Array] | None = {} if steady else None  # then equal lengths share their inverse
+
+    def __call__(self, stretch: Array, first: int) -> tuple[Array, Array]:
+        """Return the states (columns, p), and the error of the sums after the last row."""
+        length, p = len(stretch), self._p
+        sums = np.empty((length, p + stretch.shape[1]))
+        sums[:, :p], sums[:, p:] = self._powers[:length], stretch
+        _add_up(self._decoder.follow[first : first + length], self._decoder.feed[first : first + length], sums)
+        rows, weights = _compared(length)
+        seen = weights[:, None] * sums[rows]
+        states = self._inverse(length, seen[:, :p]) @ seen[:, p:]
+        return states.T, sums[-1, :p] @ states - sums[-1, p:]
+
+    def _inverse(self, length: int, design: Array) -> Array:
+        if self._known is not None and length in self._known:
+            return self._known[length]
+        inverse = np.asarray(np.linalg.pinv(design, rcond=_RELATIVE), dtype=np.float64)
+        if self._known is not None:
+            self._known[length] = inverse
+        return inverse
 
 
 @lru_cache(maxsize=2**14)
