@@ -87,7 +87,9 @@ class Soak:
     def power(self) -> str:
         """Go through every state of two writers."""
         crash = import_module("test_store_crash")
-        home, moments = crash.two_writers(self.folder / "power")
+        folder = self.folder / "power"
+        folder.mkdir()
+        home, moments = crash.two_writers(folder)
         count = 0
         for tree, _ in crash.distinct(moments):
             count += 1
