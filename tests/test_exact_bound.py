@@ -40,6 +40,10 @@ def test_bounds_of_the_identity(objective: dict[str, Any], dual: dict[str, np.nd
 
 def test_bounds_of_other_workloads() -> None:
     assert found({"kind": "mean"}, workload=[[3.0, 0], [0, 4]]) == pytest.approx(49 / 4, rel=1e-12)
+    tiny = found({"kind": "mean"}, workload=[[2.0**-10, 0], [0, 2.0**-10]])
+    assert tiny == pytest.approx(2.0**-20, rel=1e-12)
+    restarts = found({"kind": "lambda_tau", "tau": 2}, workload=[[1.0, 0], [0, 3]])
+    assert restarts == pytest.approx((0.5**0.5 + 3) ** 2 / 2, rel=1e-12)
     wide = found({"kind": "mean"}, workload=[[3.0, 4.0]])
     assert wide == pytest.approx(25 / 2, rel=1e-12)
     tall = found({"kind": "mean"}, workload=[[1.0, 0], [1, 0], [0, 1]])
@@ -64,4 +68,5 @@ def test_how_far_from_orthogonal() -> None:
     for array in ([[1.0, 0], [0, 4]], [[1.0, 0], [0, 4], [0, 0]], [[1.0, 0, 0], [0, 4, 0]]):
         assert bound.defect(limbs(np.array(array))) == 15
     assert bound.defect(limbs(np.array([[0.5]]))) == Fraction(3, 4)
-    assert bound.defect(Limbs(np.array([[[1.0]]]), 0, 1)) > 0
+    assert bound.defect(Limbs(np.array([[[2.0]]]), 0, 1)) >= 3 + 2 * (2**18 + 1)  # what the product may be off by
+    assert bound._cost(bound.Piece(np.array([0]), np.array([[1.0, 2.0**-200]]))) > 1
