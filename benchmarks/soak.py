@@ -1,6 +1,6 @@
 """`python -m benchmarks.soak [--minutes N] [--seed S] [PART ...]`: what takes too long for the tests, until time is up.
 
-    power   every state that a power loss may leave while two writers put at any moments: some 50,000
+    power   every state that a power loss may leave while two writers put at any moments: some 20,000
     flips   100,000 random bits of larger files and every bit of a small result, on disk, while the service serves them
     kills   kill -9 of a real service, its workers included, in the middle of solves and of publications
     strace  each system call of a put fails or kills once, injected by strace (skipped with a line where it is missing)
@@ -11,6 +11,7 @@ Ends with status 1 at the first thing that must not happen; the seed that it pri
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import random
@@ -85,16 +86,17 @@ class Soak:
     # power
 
     def power(self) -> str:
-        """Go through every state of two writers."""
+        """Go through every state of two writers, for three pairs of results."""
         crash = import_module("test_store_crash")
         folder = self.folder / "power"
         folder.mkdir()
-        home, moments = crash.two_writers(folder)
         count = 0
-        for tree, _ in crash.distinct(moments):
-            count += 1
-            found = crash.unsound(home, tree, 0)
-            self.demand(found is None, f"a power loss leaves {found}")
+        for puts in itertools.combinations((crash.PUT, crash.ANSWER, crash.SECOND), 2):
+            home, moments = crash.two_writers(folder, puts)
+            for tree, _ in crash.distinct(moments):
+                count += 1
+                found = crash.unsound(home, tree, 0)
+                self.demand(found is None, f"a power loss leaves {found}")
         return f"{count} states, 0 unsound"
 
     # flips

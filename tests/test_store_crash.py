@@ -19,6 +19,7 @@ from power_loss import MemoryFiles, Moment, PowerModel, Tree, survivors, togethe
 from store_cases import factorization, failing, recording, spec, toeplitz
 
 from factorize.errors import NotFound, Revoked, StoreUnavailable
+from factorize.factorization import Factorization
 from factorize.spec import parse_spec
 from factorize.storage.files import Files
 from factorize.storage.fsck import fsck
@@ -290,11 +291,13 @@ def test_a_power_loss_while_two_write_leaves_a_sound_store(tmp_path):
     assert count > 1000
 
 
-def two_writers(folder: Path) -> tuple[Path, Iterator[Moment]]:
+def two_writers(
+    folder: Path, puts: tuple[Factorization, Factorization] = (PUT, ANSWER)
+) -> tuple[Path, Iterator[Moment]]:
     """Put two answers from the same beginning, and combine every moment of one with every moment of the other."""
     home = folder / "home"
     runs = []
-    for put in (PUT, ANSWER):
+    for put in puts:
         model = recorded(home, [lambda store, put=put: store.put(put)])
         start = next(i for i, moment in enumerate(model.moments) if home / "store" / MARKER in moment.names)
         runs.append([replace(moment, done=0) for moment in model.moments[start:]])
