@@ -31,7 +31,8 @@ def draw(table: dict[str, Any]) -> Figure:
     left.invert_yaxis()
     _finish(left, label, logarithmic, on="x")
     right.scatter([row["noise_vectors"] for row in rows], values, c=colours, s=30, zorder=3)
-    _annotate(right, [(row["noise_vectors"], value, row["mechanism"]) for row, value in zip(rows, values, strict=True)])
+    names = [row["mechanism"] + (" with redraws" if row["redraws"] else "") for row in rows]
+    _annotate(right, [(row["noise_vectors"], *point) for row, *point in zip(rows, values, names, strict=True)])
     right.set_xscale("symlog", linthresh=1)
     right.set_xlim(-0.2, 2 * max([1, *(row["noise_vectors"] for row in rows)]))
     right.set_xlabel("vectors of noise state, each as long as the model")

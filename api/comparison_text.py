@@ -10,7 +10,9 @@ def text(table: dict[str, Any]) -> str:
     private = any(row["rmse_at_privacy"] is not None for row in table["rows"])
     width = 2 + max([len("mechanism"), *(len(name_of(row)) for row in table["rows"])])
     head = f"{' mechanism':<{width}}{'objective':>13}{'gap %':>9}{'rmse':>10}{'max error':>11}"
-    head += (f"{'at privacy':>12}" if private else "") + f"{'sens.':>9}{'kind':>7}{'vectors':>9}{'flops':>9}{'s':>7}"
+    head += (
+        f"{'at privacy':>12}" if private else ""
+    ) + f"{'sens.':>9}{'kind':>7}{'vectors':>9}{'redraws':>9}{'flops':>9}{'s':>7}"
     lines = [head]
     for number, row in enumerate(table["rows"]):
         mark = "*" if table["recommendation"] and table["recommendation"]["row"] == number else " "
@@ -33,7 +35,7 @@ def _row(row: dict[str, Any], width: int, private: bool) -> str:
     line += f"{loss['rmse']:>10.5g}{loss['max_error']:>11.5g}"
     line += f"{row['rmse_at_privacy']:>12.5g}" if private else ""
     line += f"{row['sensitivity']['value']:>9.4g}{'exact' if kind == 'exact' else 'bound':>7}"
-    return line + f"{row['noise_vectors']:>9}{row['flops']:>9.4g}{row['seconds']:>7.2f}"
+    return line + f"{row['noise_vectors']:>9}{row['redraws']:>9.3g}{row['flops']:>9.4g}{row['seconds']:>7.2f}"
 
 
 def name_of(row: dict[str, Any]) -> str:

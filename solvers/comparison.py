@@ -58,7 +58,8 @@ class Row:
         sensitivity: value, kind and rule, for the spec's participation.
         noise_vectors: numbers of state for each parameter.
         noise_bytes: the same in bytes of single precision.
-        flops: operations for each parameter and step of noise.
+        flops: operations for each parameter and step of noise, beside drawing.
+        redraws: earlier normals that a step makes again for each parameter, beside its own; on average over the steps.
         seconds: solve and certificate, beside whatever else ran at the time.
         converged: whether the tolerance was met within the mechanism's class.
         warnings: of the certificate.
@@ -80,6 +81,7 @@ class Row:
     noise_vectors: int
     noise_bytes: int
     flops: float
+    redraws: float
     seconds: float
     converged: bool
     warnings: tuple[str, ...]
@@ -102,6 +104,7 @@ class Row:
             "noise_vectors": self.noise_vectors,
             "noise_bytes": self.noise_bytes,
             "flops": self.flops,
+            "redraws": self.redraws,
             "seconds": self.seconds,
             "converged": self.converged,
             "warnings": list(self.warnings),

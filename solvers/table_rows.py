@@ -54,6 +54,7 @@ class Rows:
             noise_vectors=cost.vectors,
             noise_bytes=cost.vectors * STORED_BYTES,
             flops=cost.flops,
+            redraws=cost.redraws,
             seconds=seconds,
             converged=certificate.converged,
             warnings=certificate.warnings,

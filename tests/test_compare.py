@@ -67,6 +67,7 @@ def test_several_epochs_have_a_row_with_redraws():
     with_redraws, without = sorted(rows_of(table, "buffered_linear"), key=lambda row: row.loss.objective)
     assert with_redraws.parameters == {"buffers": 2, "redraws": 2} and without.parameters == {"buffers": 2}
     assert with_redraws.noise_vectors == without.noise_vectors == 2
+    assert (with_redraws.redraws, without.redraws) == (1.0, 0.0)  # none in the first epoch, two in the third
 
 
 def test_nu_is_tuned_once(monkeypatch):

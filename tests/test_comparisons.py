@@ -26,6 +26,7 @@ ROW = {
     "sensitivity",
     "noise_vectors",
     "flops",
+    "redraws",
     "seconds",
 }
 
