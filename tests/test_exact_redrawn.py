@@ -73,6 +73,68 @@ def test_what_a_quotient_lost_is_not_forgotten():
     assert unit * 2**80 < off[1, 0] <= found.radius * unit
 
 
+class TestByHand:
+    """K and C = K^-1 on paper, with the bound on what is cut from K C - I.
+
+        K = (1, 0, 0 / 8, 1/2, 0 / 5/2, 1, 2),   C = (1, 0, 0 / -16, 2, 0 / 27/4, -1, 1/2)
+
+    x_1 = y_1 / 2 + 5 y_0 + 3 s_0 with s_0 = y_0; x_2 = 2 y_2 + 3 y_1 + s_0 / 2 - 2 s_1 with s_0 = 4 y_0 + y_0, s_1 = y_1.
+    """
+
+    @staticmethod
+    def matrix() -> RedrawnMatrix:
+        decay, output = np.array([[2.0, 0.0], [4.0, 1.0], [1.0, 1.0]]), np.array([[0.0, 0.0], [3.0, 0.0], [0.5, -2.0]])
+        inputs, direct = np.zeros((2, 3, 2)), np.array([[1.0, 0.5, 2.0], [0.0, 5.0, 3.0]])
+        inputs[0, 0, 0], inputs[0, 1, 1], inputs[1, 1, 0] = 1, 1, 1
+        return RedrawnMatrix(decay, output, inputs, direct, 1)
+
+    def entries(self) -> Any:
+        return redrawn.entries(redrawn.read(self.matrix().tensors(), 3))
+
+    def test_entries_are_those_on_paper(self):
+        """Nothing is cut from numbers with so few digits, so nothing may be off."""
+        expected = np.array([[1, 0, 0], [-16, 2, 0], [Fraction(27, 4), -1, Fraction(1, 2)]], dtype=object)
+        assert (self.entries().values == expected * 2**256).all()
+
+    def test_the_bound_is_that_on_paper(self):
+        """In units: what each sum cuts is 1, what y lost is 1 times the diagonal, rounded up.
+
+        Row 1: 1 + 3 lost_0 + 1, where the states have lost (1, 1). Then they have lost (1 + 4, 1 + 1), so row 2 has
+        1 + ceil(5 / 2 + 2 times 2) + 2 = 10, the most. The longest row is 18: the bound is 2 times 18 times 10, and 1.
+        """
+        assert self.entries().radius == 361
+
+    def test_a_bound_above_the_limit_is_refused(self, monkeypatch):
+        monkeypatch.setattr(redrawn, "_WIDEST", 361)
+        assert self.entries().radius == 361
+        monkeypatch.setattr(redrawn, "_WIDEST", 360)
+        with pytest.raises(TooLarge, match="ill-conditioned"):
+            self.entries()
+
+    @pytest.mark.parametrize(("diagonal", "enclosed"), [(2.0**254, True), (2.0**255, False)])
+    def test_a_defect_of_one_half_is_refused(self, diagonal, enclosed):
+        """One step, K = (d): 1 / d is off by up to a unit of 2^-256, which K makes d of them, and one more is cut."""
+        matrix = RedrawnMatrix(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((2, 1, 1)), np.array([[diagonal], [0]]), 1)
+        given = redrawn.read(matrix.tensors(), 1)
+        if not enclosed:
+            with pytest.raises(TooLarge, match="ill-conditioned"):
+                redrawn.entries(given)
+            return
+        found = redrawn.entries(given)
+        assert found.values[0, 0] == 4 and found.radius == 1 + 2
+
+    def test_lengths_above_the_limits_are_refused(self, monkeypatch):
+        given = redrawn.read(self.matrix().tensors(), 3)
+        monkeypatch.setattr(redrawn, "LARGEST", 3)
+        monkeypatch.setattr(redrawn, "LARGEST_BY_COLUMNS", 3)
+        assert len(redrawn.entries(given).values) == redrawn.ByColumns(given).n == 3
+        monkeypatch.setattr(redrawn, "LARGEST", 2)
+        monkeypatch.setattr(redrawn, "LARGEST_BY_COLUMNS", 2)
+        for solve in (redrawn.entries, redrawn.ByColumns):
+            with pytest.raises(TooLarge, match="n=2"):
+                solve(given)
+
+
 class TestSensitivity:
     @pytest.mark.parametrize("seed", range(3))
     def test_single_and_fixed_epochs(self, seed):
@@ -176,11 +238,12 @@ class TestRefusals:
 
     @pytest.mark.parametrize("name", ["input", "direct"])
     def test_a_draw_before_the_first(self, name):
-        parts = cases.likely(N).tensors()
-        parts[name] = parts[name].copy()
-        parts[name][2, 11] = 1e-300
-        with pytest.raises(InvalidStrategy, match="before step 12"):
-            Strategy("redrawn", parts, N)
+        for m, last in ((1, 5), (2, 11)):
+            parts = cases.likely(N).tensors()
+            parts[name] = parts[name].copy()
+            parts[name][m, last] = 1e-300
+            with pytest.raises(InvalidStrategy, match=f"before step {last + 1}"):
+                Strategy("redrawn", parts, N)
 
     @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
     def test_a_diagonal_that_is_none(self, bad):
@@ -302,6 +365,71 @@ class TestByColumns:
 
     def test_numbers_out_of_range(self):
         given = cases.likely(8, buffers=2, redraws=1, lag=4)
-        huge = RedrawnMatrix(given.decay, given.output * 1e110, given.input, given.direct, 4)
-        with pytest.raises(TooLarge, match="1e100"):
-            redrawn.ByColumns(redrawn.read(huge.tensors(), 8))
+        for name, limit, beyond in (("output", 1e100, 1.001e100), ("direct", 1e-100, 0.999e-100)):
+            parts = given.tensors()
+            parts[name] = parts[name].copy()
+            parts[name][0, 0] = limit
+            assert redrawn.ByColumns(redrawn.read(dict(parts), 8)).n == 8
+            parts[name][0, 0] = beyond
+            with pytest.raises(TooLarge, match="beyond 1e100"):
+                redrawn.ByColumns(redrawn.read(parts, 8))
+
+    def test_entries_out_of_range(self):
+        """x_i = y_i + 2^60 (y_0 + ... + y_{i-1}): the last entry of column 0 is near 2^420."""
+        ones, inputs, direct = np.ones((8, 1)), np.zeros((2, 8, 1)), np.zeros((2, 8))
+        inputs[0], direct[0] = 1, 1
+        given = redrawn.Redrawn(ones, ones * 2.0**60, inputs, direct, 4)
+        with pytest.raises(TooLarge, match="entries above 1e100"):
+            redrawn.ByColumns(given).gram(np.array([0]))
+
+
+class TestBoundsOfColumns:
+    """What the defects of Y make of its norms and products, with columns (3, 4) and (0, 2) and defects that are stated.
+
+    |C - y_j| <= |C|_F r_j with |C|_F <= |Y|_F / (1 - |R|_F), |Y|_F^2 = 29.
+    """
+
+    @staticmethod
+    def columns(*defects: float) -> redrawn.ByColumns:
+        class Stated(redrawn.ByColumns):
+            def __init__(self) -> None:
+                self.n = 2
+
+            def _columns(self, indices):
+                high = np.array([[3.0, 0.0], [4.0, 2.0]])[:, indices]
+                return high, np.zeros(high.shape), np.array(defects)[indices]
+
+        return Stated()
+
+    @staticmethod
+    def near(radius: int, expected: float) -> bool:
+        return 1 <= Fraction(radius, 2**256) / Fraction(expected) <= 1 + 1e-5
+
+    def test_norms_and_products(self):
+        given, whole = self.columns(0.1, 0.2), np.sqrt(29) / (1 - np.sqrt(0.01 + 0.04))
+        far = 0.1 * whole, 0.2 * whole
+        norms, gram = given.column_norms(), given.gram(np.array([0, 1]))
+        assert norms.values.tolist() == [25 << 256, 4 << 256] and norms.exponent == -256
+        assert gram.values.tolist() == [[25 << 256, 8 << 256], [8 << 256, 4 << 256]]
+        off = [2 * 5 * far[0] + far[0] ** 2, 2 * 2 * far[1] + far[1] ** 2]
+        assert self.near(norms.radius, max(off))
+        assert self.near(gram.radius, max(*off, 5 * far[1] + 2 * far[0] + far[0] * far[1]))
+
+    def test_a_defect_of_one_half_is_refused(self):
+        assert self.columns(0.35, 0.35).column_norms().radius
+        with pytest.raises(TooLarge, match=r"differs from I by 0\.509"):
+            self.columns(0.36, 0.36).column_norms()
+
+    def test_what_rounding_makes_of_one_column(self):
+        """K = (2): 1 / 2 is exact; the bound is that of a sum of one term 1, twice, and of the smallest numbers."""
+        none = np.zeros((1, 1))
+        given = redrawn.Redrawn(none, none, np.zeros((2, 1, 1)), np.array([[2.0], [0.0]]), 1)
+        high, low, (defect,) = redrawn.ByColumns(given)._columns(np.array([0]))
+        assert (high, low) == (0.5, 0) and defect == pytest.approx(2 * 2.0**-100, rel=2.0**-18) and defect > 2.0**-99
+
+    def test_pairs_of_doubles_as_integers(self):
+        """In units of 2^-256, cut: 1 + 2^-60, 7 + 1/2 units, less than a unit, and -1."""
+        pairs = np.array([[1.0, 2.0**-60], [7.5 * 2.0**-256, 0.0], [2.0**-300, 2.0**-400], [-1.0, 0.0]])
+        found = redrawn._numbers(pairs, 2.0**-200)
+        assert found.values.tolist() == [2**256 + 2**196, 7, 0, -(2**256)] and found.exponent == -256
+        assert found.radius == 2**56 + 2**36 + 3

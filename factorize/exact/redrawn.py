@@ -27,6 +27,7 @@ from factorize.exact.intervals import PLACES
 LARGEST = 2048
 LARGEST_BY_COLUMNS = 16_384
 _WIDEST = 1 << (PLACES - 80)
+_ABOVE = 1 + 2.0**-30  # covers a few operations on doubles, and sums of `LARGEST_BY_COLUMNS` positive ones
 
 
 class Redrawn(NamedTuple):
@@ -155,43 +156,46 @@ class ByColumns:
         starts = indices.astype(np.int64)
         if not columns(decay, output, inputs, direct, self._reciprocals, lag, starts, high, low, defects):
             raise TooLarge("C has entries above 1e100, or the inverse that is stored is not finite")
-        return high, low, np.sqrt(defects) * (1 + 2.0**-40)
+        return high, low, np.sqrt(defects) * _ABOVE
 
     @cached_property
     def _norms(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of every column: the squared norm of what was computed as a pair, its error, and how far C may be from it."""
-        from factorize.exact.redrawn_kernels import products
-
         norms, errors, defects = np.empty((self.n, 2)), np.empty(self.n), np.empty(self.n)
         for j in range(self.n):
-            high, low, defects[j : j + 1] = self._columns(np.array([j]))
-            found, error = np.empty((1, 1, 2)), np.empty((1, 1))
-            products(high, low, found, error)
-            norms[j], errors[j] = found[0, 0], error[0, 0]
-        rest = float(np.sqrt((defects**2).sum())) * (1 + 2.0**-30)
+            high, low, (defects[j],) = self._columns(np.array([j]))
+            ((norms[j],),), ((errors[j],),) = _products(high, low)
+        rest = float(np.sqrt((defects**2).sum())) * _ABOVE
         if not rest < 0.5:
             raise TooLarge(
                 f"what C^-1 makes of its computed inverse differs from I by {rest:.3g}: no bound on C follows"
             )
-        whole = float(np.sqrt(norms[:, 0].sum() + errors.sum())) / (1 - rest) * (1 + 2.0**-30)
-        return norms, errors, defects * whole * (1 + 2.0**-30)
+        whole = float(np.sqrt(norms[:, 0].sum() + errors.sum())) / (1 - rest) * _ABOVE
+        return norms, errors, defects * whole * _ABOVE
 
     def column_norms(self) -> Numbers:
         """Return the squared norms of all columns."""
         norms, errors, far = self._norms
-        return _numbers(norms, float((errors + (2 * np.sqrt(norms[:, 0]) * (1 + 2.0**-30) + far) * far).max()))
+        return _numbers(norms, float((errors + (2 * np.sqrt(norms[:, 0]) * _ABOVE + far) * far).max()))
 
     def gram(self, indices: np.ndarray) -> Numbers:
         """Return the Gram matrix of some columns."""
-        from factorize.exact.redrawn_kernels import products
-
         norms, _, far = (part[indices] for part in self._norms)
-        k, (high, low, _) = len(indices), self._columns(indices)
-        found, error = np.empty((k, k, 2)), np.empty((k, k))
-        products(high, low, found, error)
-        sizes = np.sqrt(norms[:, 0]) * (1 + 2.0**-30)
+        high, low, _ = self._columns(indices)
+        found, error = _products(high, low)
+        sizes = np.sqrt(norms[:, 0]) * _ABOVE
         mixed = np.multiply.outer(sizes, far)
         return _numbers(found, float((error + mixed + mixed.T + np.multiply.outer(far, far)).max()))
+
+
+def _products(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inner products of columns as pairs of doubles, and what each may be off by."""
+    from factorize.exact.redrawn_kernels import products
+
+    k = high.shape[1]
+    found, error = np.empty((k, k, 2)), np.empty((k, k))
+    products(high, low, found, error)
+    return found, error
 
 
 def _numbers(pairs: np.ndarray, error: float) -> Numbers:
@@ -201,8 +205,7 @@ def _numbers(pairs: np.ndarray, error: float) -> Numbers:
     for numbers, exponents in (high, low):
         shift = (exponents + PLACES).astype(object)
         parts = numbers.astype(object)
-        up = np.where(shift > 0, shift, 0)
-        values = values + ((parts << up) >> np.where(shift < 0, -shift, 0))
+        values = values + ((parts << np.maximum(shift, 0)) >> np.maximum(-shift, 0))
     return Numbers(
         np.asarray(values, dtype=object), -PLACES, int(Fraction(error) * (1 + Fraction(1, 2**20)) * 2**PLACES) + 3
     )
