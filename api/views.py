@@ -119,15 +119,18 @@ def _memory(factorizations: Sequence[Factorization]) -> Figure:
                 f"{factorization.digest[:12]} has no certified lower bound to compare its loss with",
                 field="view",
             )
-        kind: str = factorization.spec.mechanism.kind
-        families.setdefault(kind, []).append((state_vectors(factorization), 100 * gap))
+        mechanism = factorization.spec.mechanism
+        family = mechanism.kind + (" with redraws" if getattr(mechanism, "redraws", None) else "")
+        families.setdefault(family, []).append((state_vectors(factorization), 100 * gap))
     for family, points in families.items():
         at, gaps = zip(*sorted(points), strict=True)
         axes.plot(at, gaps, "-o", markersize=4, label=family)
     axes.set(xlabel="vectors of noise state, each as long as the model", ylabel="loss above the certified bound [%]")
     axes.set_yscale("log")
-    if max(at for points in families.values() for at, _ in points) > 50:
+    vectors = [at for points in families.values() for at, _ in points]
+    if max(vectors) > 50:
         axes.set_xscale("symlog", linthresh=1)
+        axes.set_xlim(-0.1 if min(vectors) == 0 else 0.8, 1.5 * max(vectors))
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize=9)
     part = factorizations[0].spec
