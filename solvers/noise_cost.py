@@ -27,7 +27,7 @@ class NoiseCost(NamedTuple):
 
 
 def noise_cost(strategy: Matrix) -> NoiseCost:
-    """Return the cost of the recursion that the client uses for this structure (factorize/client/recurrences.py).
+    """Return the cost of the recursion that the client uses for this structure (recurrences.py and buffers.py there).
 
     Args:
         strategy: C.

@@ -8,18 +8,8 @@ from functools import cache, partial
 
 import numpy as np
 
-from factorize.client.recurrences import (
-    Banded,
-    BandedInverse,
-    Blt,
-    Buffered,
-    Precision,
-    Recurrence,
-    Redrawn,
-    Scaled,
-    StateSpace,
-    Tree,
-)
+from factorize.client.buffers import Blt, Buffered, Redrawn, StateSpace
+from factorize.client.recurrences import Banded, BandedInverse, Precision, Recurrence, Scaled, Tree
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.numbers.series import series_quotient
 from factorize.structures.triangular import lower_inverse
