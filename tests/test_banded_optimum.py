@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import solvers
 from factorize.certificate import Certificate, certify
 from factorize.errors import Cancelled, CertificateError, InvalidSpec, TooLarge, UnsupportedProblem
-from factorize.lower_bounds import band_recurrences, class_bounds, separated_bounds
+from factorize.lower_bounds import band_recurrences, class_bounds, class_terms, separated_bounds
 from factorize.lower_bounds.separated_bounds import disjoint_patterns, separated_lower_bound
 from factorize.mechanisms import Banded
 from factorize.participation import MinSep
@@ -301,9 +301,10 @@ def test_both_routes_to_the_class_bound_agree(bands: int) -> None:
     target = Problem(spec).target
     loss = float((strategy.right_solve(target) ** 2).sum())
     fast = class_bounds.band_gap(spec, strategy, loss)
-    slow = class_bounds._excess_dense(strategy.dense(), target, bands, loss)
+    slow = class_terms.terms_dense(strategy.dense(), target, bands, loss)
     assert fast is not None and slow is not None
-    assert fast.excess == pytest.approx(slow, rel=0.05)
+    assert fast.excess == pytest.approx(slow[0], rel=0.05)
+    assert fast.magnitude == pytest.approx(slow[1], rel=1e-9)
 
 
 def test_a_solver_that_lies_about_convergence_is_caught() -> None:
@@ -537,6 +538,8 @@ def test_a_search_that_stops_early_keeps_a_bound() -> None:
     descent = Descent(problem, landscape, banded.start(problem, landscape, Reporter(quiet)), Reporter(quiet))
     first = class_bounds.band_gap(spec, descent.strategy, descent.at.loss)
     assert first is not None and first.excess > descent.at.loss
+    best = optimum / (participations(256, 4) * spec.objective.scale(256))
+    assert 0.5 * best < first.lower == first.tangent <= best
     for steps in range(1, 16):
         descent.steps = steps
         direction = descent._direction()
@@ -546,8 +549,9 @@ def test_a_search_that_stops_early_keeps_a_bound() -> None:
     assert 1e-9 < class_gap(early) < 0.05 and not early.converged
     strategy, target = descent.strategy, problem.target
     fast = class_bounds.band_gap(spec, strategy, descent.at.loss)
-    slow = class_bounds._excess_dense(strategy.dense(), target, 4, descent.at.loss)
-    assert fast is not None and fast.excess == pytest.approx(slow, rel=0.25)
+    slow = class_terms.terms_dense(strategy.dense(), target, 4, descent.at.loss)
+    assert fast is not None and slow is not None and fast.excess == pytest.approx(slow[0], rel=0.25)
+    assert fast.magnitude == pytest.approx(slow[1], rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "bands", "tolerance"), [(12, 2, 1e-16), (64, 8, 1e-15), (200, 5, 1e-15)])
@@ -574,3 +578,22 @@ def test_a_matrix_without_full_column_rank_is_refused() -> None:
     workload = from_array(np.array([[1.0, 0, 0], [1, 0, 0], [1, 1, 1]]))
     spec = prefix(3, 2).model_copy(update={"workload": workload})
     assert "no recursion" in (banded.supports(spec) or "")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_tangent_bounds_the_class_from_any_member(seed: int) -> None:
+    """Even far from the optimum, and for a workload that is done densely."""
+    spec = spec_of({"kind": "momentum", "n": 12, "momentum": 0.9}, 4, {"kind": "single"}, tolerance=1e-10)
+    optimum = solved(spec)[1].loss.objective / spec.objective.scale(12)
+    target, bands = Problem(spec).target, np.random.default_rng(seed).normal(size=(4, 12))
+    bands[0] = 1 + np.abs(bands[0])
+    for d in range(1, 4):
+        bands[d, 12 - d :] = 0.0
+    bands /= np.sqrt((bands**2).sum(axis=0))
+    strategy = BandedMatrix(bands)
+    loss = float((strategy.right_solve(target) ** 2).sum())
+    gap = class_bounds.band_gap(spec, strategy, loss)
+    assert gap is not None and 0 < gap.tangent <= optimum * (1 + 1e-10)
+    inverse = np.linalg.inv(strategy.dense())
+    weights = lower_half(inverse @ (target @ inverse).T @ (target @ inverse) @ inverse.T, 4)
+    assert gap.magnitude == pytest.approx(2 * np.abs(weights).sum() - weights[:, 0].sum(), rel=1e-6)
