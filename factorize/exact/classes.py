@@ -7,8 +7,8 @@ optimum makes zero. Sums and products are computed without rounding; F and Q may
 
 Toeplitz. sum_t l_t a_t = b^T H c <= s sqrt(E S) with H_ij = l_{i+j} (lower_bounds/toeplitz_bounds.py has the notation).
 For l >= 0 and any x > 0, s^2 <= max_j (M^-1 H^T W^-1 H x)_j / x_j (Collatz and Wielandt), by exact products of series.
-For other l, a guess t of s^2 and a triangle R: t M - H^T W^-1 H = R^T R + D >= -|D|_F, so s^2 <= t + |D|_F / min_j m_j.
-Columns that can overlap have another M, of evidence: exact/overlaps.py.
+For other l, t M - H^T W^-1 H is factored for a guess t of s^2; columns that can overlap have another M, of evidence:
+for both see exact/overlaps.py.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def _toeplitz(
         largest = _largest_ratio(multipliers, weights, counts, vector)
     elif n <= LARGEST_WHOLE:
         multipliers = _on_grid(multipliers)
-        largest = _largest_eigenvalue(multipliers, weights, counts)
+        gram = _gram(multipliers, weights, bands)
+        largest = overlaps.largest_eigenvalue(gram, Numbers(np.diag(counts), 0))
     else:
         raise NotEnclosed(f"multipliers of both signs are evaluated up to n={LARGEST_WHOLE}")
     return _attained(multipliers, workload) / (largest * divisor)
@@ -195,26 +196,6 @@ def _on_grid(array: np.ndarray) -> np.ndarray:
     """Cut to a grid, so that few limbs hold the numbers."""
     exponent = int(np.frexp(np.abs(array).max())[1]) - _GRID
     return np.asarray(np.ldexp(np.rint(np.ldexp(array, -exponent)), exponent))
-
-
-def _largest_eigenvalue(multipliers: np.ndarray, weights: Numbers, counts: np.ndarray) -> Fraction:
-    """At least the largest eigenvalue of N relative to M, both in exact numbers."""
-    gram = _gram(multipliers, weights, len(counts))
-    nearly, metric = approximation(gram), counts.astype(np.float64)
-    top = float(np.linalg.eigvalsh(nearly / np.sqrt(np.multiply.outer(metric, metric)))[-1])
-    for margin in (1e-13, 1e-12, 1e-11, 1e-10):
-        guess = top * (1 + margin)
-        try:
-            root = _on_grid(np.linalg.cholesky(guess * np.diag(metric) - nearly))
-        except np.linalg.LinAlgError:
-            continue
-        form = Numbers(
-            np.diag(counts) * int(integers(np.array([guess])).values[0]), integers(np.array([guess])).exponent
-        )
-        rest = form.minus(gram).minus(product(limbs(root), limbs(root).transpose()))
-        error = int(((abs(rest.values) + rest.radius) ** 2).sum())
-        return Fraction(guess) + Fraction(square_root_up(rest.fraction(1) ** 2 * error)) / int(counts.min())
-    raise NotEnclosed("the largest eigenvalue of the Hankel form is not enclosed")
 
 
 def _gram(multipliers: np.ndarray, weights: Numbers, bands: int) -> Numbers:
