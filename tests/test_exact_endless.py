@@ -69,6 +69,14 @@ def test_what_a_column_is_off_by_is_off_at_each_participation(monkeypatch: pytes
     assert endless._head(decays, 1, 3) == (0, 3 * 8**2)
 
 
+def test_the_lower_end_is_a_sum_of_lower_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1, 1/2, 5/4 up to the second column, without any error, and then 5/8, 5/16, ...; 1/4 is cut up in the upper end."""
+    monkeypatch.setattr(geometric, "series", lambda decays, n: Numbers(np.array([4, 2, 1], dtype=object), -2))
+    found = limit("blt", BLT, several(2, 2))
+    true = 1 + Fraction(1, 4) + Fraction(25, 16) + Fraction(25, 64) * Fraction(4, 3)
+    assert found.lower == true < found.upper
+
+
 def test_one_damped_column_without_end() -> None:
     """The squares of binomial(2 t, t) / 8^t, which fall by a factor of 4 and more: 640 of them tell 1280 places."""
     found = limit("nu_toeplitz", {"nu": np.array([0.5])}, ONCE)

@@ -46,6 +46,14 @@ def test_columns_norms_and_reach_are_those_of_the_whole_matrix(seed: int) -> Non
     assert tree.bandwidth == (rows - columns).max() + 1
 
 
+@pytest.mark.parametrize(("power", "of_nodes"), [(-200, -200), (400, 200), (200, 400)])
+def test_norms_of_small_and_of_large_nodes(power: int, of_nodes: int) -> None:
+    """Two leaves, (p, 0 / 3 q, 2 p) with powers of two: norms p^2 + 9 q^2 and 4 p^2."""
+    nodes = np.array([np.ldexp([1.0, 2.0], power), np.ldexp([0.0, 3.0], of_nodes)])
+    norms, p, q = trees.read(nodes, np.array([2.0]), 2).column_norms(), Fraction(2) ** power, Fraction(2) ** of_nodes
+    assert [norms.fraction(int(v)) for v in norms.values] == [p**2 + 9 * q**2, 4 * p**2]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_long_trees_have_the_sensitivity_of_short_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = random_tree(seed)
