@@ -72,6 +72,10 @@ def test_what_cannot_be_proved_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     one, none = integers.integers(np.eye(3)), integers.integers(np.diag([1.0, 1.0, 0.0]))
     with pytest.raises(NotEnclosed, match="do not tell"):
         overlaps.largest_eigenvalue(one, none)
+    with monkeypatch.context() as coarse:  # a triangle of so few digits is too far from the root
+        coarse.setattr(overlaps, "_ROOT_BITS", 10)
+        with pytest.raises(NotEnclosed, match="largest eigenvalue"):
+            overlaps.largest_eigenvalue(integers.integers(np.diag([1.0, 1 / 3, 0.1])), one)
     monkeypatch.setattr(overlaps, "_MARGINS", (-0.5, 1e-30))
     with pytest.raises(NotEnclosed, match="largest eigenvalue"):
         overlaps.largest_eigenvalue(integers.integers(np.diag([1.0, 1 / 3, 0.1])), one)
@@ -146,6 +150,7 @@ def test_evidence_that_is_none() -> None:
         ("class_column", np.ones(N - 1)),
         ("class_column", np.full(N, np.nan)),
         ("class_column", -np.ones(N)),
+        ("class_column", np.zeros(N)),
         ("class_signs", np.ones((2, 3))),
         ("class_signs", np.ones(3)),
         ("class_signs", np.zeros((3, 3))),
@@ -156,7 +161,7 @@ def test_evidence_that_is_none() -> None:
         tensors[f"dual.{name}"] = wrong
         assert any("class_column" in text for text in resealed(manifest, tensors).failed), name
     with pytest.raises(CertificateError, match="cannot be scaled"):
-        overlaps._correlations(np.full((2, 4), 0.75))
+        overlaps._correlations(np.array([[0.1] * 4, [0.6] * 4]))
     manifest, tensors = parts(result)
     manifest["dual"]["tensors"].remove("dual.class_signs")
     del tensors["dual.class_signs"]

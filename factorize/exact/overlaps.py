@@ -61,8 +61,7 @@ def _metric(correlations: Numbers, form: Allowed, n: int, bands: int) -> Numbers
         sums = np.cumsum(np.diagonal(correlations.values, -lag))
         s = np.arange(max(bands - lag * form.separation, 0))
         last = np.minimum(form.most - 1, (n - 1 - s) // form.separation) - lag
-        entries = np.where(last >= 0, sums[np.maximum(last, 0)], 0)
-        found[s, s + lag * form.separation] = found[s + lag * form.separation, s] = entries
+        found[s, s + lag * form.separation] = found[s + lag * form.separation, s] = sums[last]
     return correlations._replace(values=found)
 
 
