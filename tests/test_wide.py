@@ -312,3 +312,35 @@ def test_entries_of_rotating_buffers_stay_enclosed_over_many_steps() -> None:
         truth = carried[0] * Fraction(0.3) + carried[1] * Fraction(0.1)
         distance = abs(truth - Fraction(found.high[n - 1, j]) - Fraction(found.low[n - 1, j]))
         assert distance <= Fraction(found.error[n - 1, j]), j
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "transition", "inputs", "outputs"),
+    [
+        # The square of the output keeps three bits; the transition brings it back to the normal range.
+        ([1.0, 1.0], [1.0, -2.3e99], [1e100, 1e100], [0.0, -3.96e-161]),
+        ([1.0, 1e-50], [0.0, 4.085435647911435e99], [3.0300713665717473e99, 0.6], [0.0, -3.0963842069056622e-161]),
+    ],
+)
+def test_what_leaves_the_normal_range_and_returns_is_not_lost(
+    diagonal: list[float], transition: list[float], inputs: list[float], outputs: list[float]
+) -> None:
+    columns = (np.array(part)[:, None] for part in (transition, inputs, outputs))
+    matrix = BufferedMatrix(np.array(diagonal), *columns)
+    entry = Fraction(outputs[1]) * Fraction(transition[1]) * Fraction(inputs[0])
+    try:
+        stated = Single().sensitivity(matrix)
+    except CertificateError:
+        return
+    assert Fraction(stated.value) ** 2 >= Fraction(diagonal[0]) ** 2 + entry**2
+
+
+def test_entries_of_buffers_allow_for_what_underflows() -> None:
+    """Beside a transition of 1e160 no second bound is kept, and what multiplied the first one was 0: no error at all."""
+    matrix = BufferedMatrix(
+        np.ones(2), np.array([[1.0], [1e160]]), np.array([[1e-300], [0.0]]), np.array([[0.0], [1e-220]])
+    )
+    found = entries(matrix)
+    missed = Fraction(1e-300) * Fraction(1e160) * Fraction(1e-220) - Fraction(float(found.high[1, 0]))
+    assert 0 < abs(missed) <= Fraction(float(found.error[1, 0]))
+    assert Single().sensitivity(matrix).value > 1.0

@@ -7,6 +7,9 @@ import numpy as np
 
 from factorize.numbers.double_double import add, multiply
 
+_FLOOR = 1e-290  # far above what a product loses below the normal range; times the numbers that this is multiplied by
+_ROOT_FLOOR = 1e-150  # its square does not underflow
+
 
 @numba.njit(cache=True, nogil=True)
 def best_selection(high, low, separation, most):
@@ -133,13 +136,14 @@ def fill(diagonal, transition, inputs, outputs, high, low, error):
                         after[b] += sizes[g, a] * abs(transition[j + 1, g, a, b])
                         local += abs(carried[g, a, 0]) * abs(transition[j + 1, g, a, b])
                     stepped[b, 0], stepped[b, 1] = sh, sl
-                    lost += ((32 + 8 * states) * 2.0**-106 * (1 + 1e-6) * local) ** 2
+                    lost += ((32 + 8 * states) * 2.0**-106 * (1 + 1e-6) * local + _ROOT_FLOOR) ** 2
                 for b in range(states):
                     carried[g, b] = stepped[b]
                     sizes[g, b] = after[b] + 1e-150 if sizes[g].any() else 0.0
                     th, tl = multiply(stepped[b, 0], stepped[b, 1], inputs[j, g, b], 0.0)
                     h, rest = add(h, rest, th, tl)
-                    size += sizes[g, b] * abs(inputs[j, g, b])
+                    if sizes[g, b] != 0.0 and inputs[j, g, b] != 0.0:
+                        size += sizes[g, b] * abs(inputs[j, g, b]) + 1e-150
                     last += abs(stepped[b, 0] * inputs[j, g, b]) + 1e-150
             high[i, j], low[i, j] = h, rest
             end = 32 + 8 * groups * states
@@ -164,7 +168,8 @@ def _reach(transition, inputs):
         total = 0.0
         for g in range(groups):
             feed = inputs[j, g].copy()
-            total += 2.0 * (1 + 1e-6) * (feed @ (gram[g] @ feed)) + 2.0**-40 * (feed @ feed) * np.abs(gram[g]).sum()
+            total += 2.0 * (1 + 1e-6) * (feed @ (gram[g] @ feed))
+            total += 2.0**-40 * (feed @ feed + _FLOOR) * np.abs(gram[g]).sum()
         found[j] = np.sqrt(total) * (1 + 1e-6)
         for g in range(groups):
             block = transition[j, g].copy()
@@ -193,19 +198,20 @@ def column_norms(diagonal, transition, inputs, outputs, high, low, error):
     for j in range(n - 1, -1, -1):
         feed, out = inputs[j].copy().reshape(m), outputs[j].copy().reshape(m)
         h, rest = multiply(diagonal[j], 0.0, diagonal[j], 0.0)
-        size, slack, slack_size = h, 0.0, 0.0
+        size, slack, slack_size, entries = h, 0.0, 0.0, 1.0
         for a in range(m):
             for b in range(m):
                 fh, fl = multiply(feed[a], 0.0, feed[b], 0.0)
                 th, tl = multiply(fh, fl, gram_high[a, b], gram_low[a, b])
                 h, rest = add(h, rest, th, tl)
                 size += abs(th)
+                entries += abs(gram_high[a, b]) + abs(feed[b])
                 slack += feed[a] * bound[a, b] * feed[b]
                 slack_size += abs(feed[a] * bound[a, b] * feed[b])
         high[j], low[j] = h, rest
         error[j] = 2.0 * (abs(slack) + (m * m + 8) * 2.0**-52 * slack_size)
         if j < n - 1 and feed.any():  # the square of the diagonal alone has no error
-            error[j] += (m * m + 8) * 2.0**-97 * size + 1e-290
+            error[j] += (m * m + 8) * 2.0**-97 * size + _FLOOR * entries
         largest, spread, widest = 0.0, 0.0, 0.0
         for a in range(m):
             for b in range(m):
@@ -223,7 +229,7 @@ def column_norms(diagonal, transition, inputs, outputs, high, low, error):
             return False
         _move(transition[j], gram_high, gram_low, half_high, half_low)
         _move_doubles(transition[j], bound, half)
-        lost = m * rounding * largest * max(spread, 1.0) ** 2 + 1e-280
+        lost = (m * rounding * largest + 1e-280) * max(spread, 1.0) ** 2
         for a in range(m):
             bound[a, a] += lost
         if not m * (states * states + 8) * 2.0**-52 * widest * max(spread, 1.0) ** 2 < 0.25 * lost:
