@@ -48,6 +48,7 @@ def descend(
     enough: float,
     most: int,
     report: Callable[[int, float], None],
+    near: float = 0.0,
 ) -> Descent:
     """Minimise a positive function; each step satisfies the weak Wolfe conditions, by bisection.
 
@@ -58,6 +59,7 @@ def descend(
         enough: the same as a part of the value.
         most: steps.
         report: told (steps so far, value); what it raises ends the descent.
+        near: a value from which on nothing more is asked for.
     """
     z, (value, gradient) = start, function(start)
     memory, values = Memory(_PAIRS), [value]
@@ -81,6 +83,8 @@ def descend(
         z, gradient = after, slope
         values.append(value)
         report(len(values) - 1, value)
+        if value <= near:
+            return ended(finished=True)
         if len(values) > _WINDOW and values[-1 - _WINDOW] - value <= max(tolerance, enough * value):
             return ended(finished=True)
     return ended(finished=False)

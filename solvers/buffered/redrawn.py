@@ -37,7 +37,7 @@ _WORK = 1e11  # multiplications of the search, at most
 _MOST, _LEAST = 800, 20
 _SHARES = (0.7, 0.3)
 _RATE_STEPS, _RATE_WORK = 30, 6e4  # fits of the rates, at most, and times n
-_LOOSE, _LOOSE_STEPS = 1e-3, 12  # a tolerance from which on fewer fits do: a tenth of the distance either way
+_LOOSE, _LOOSE_STEPS = 1e-3, 6  # a tolerance from which on fewer fits do: a tenth of the distance either way
 _PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
 
 
@@ -129,7 +129,7 @@ def search(
         epochs: k; divides n.
         buffers: states.
         redraws: below k.
-        tolerance: on the loss relative to the lower bound.
+        tolerance: on the loss relative to the lower bound, at which the search ends.
         report: told of the steps.
 
     Raises:
@@ -193,11 +193,14 @@ def _descend(loss: RedrawnLoss, z: np.ndarray, optimum: Ascent, most: int, toler
     steps, gain, finished = 0, math.inf, False
     best, value = z, loss.value(z)
     for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
+        if value <= tolerance:
+            return Found(loss.scaled(best), value, 0.0, steps, True, optimum)
         loss.kink = kink * loss.share(z)
         end = descend(
             loss,
             z,
             tolerance=tolerance,
+            near=tolerance,
             enough=enough,
             most=max(int(share * most), 1),
             report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
