@@ -597,3 +597,23 @@ def test_the_tangent_bounds_the_class_from_any_member(seed: int) -> None:
     inverse = np.linalg.inv(strategy.dense())
     weights = lower_half(inverse @ (target @ inverse).T @ (target @ inverse) @ inverse.T, 4)
     assert gap.magnitude == pytest.approx(2 * np.abs(weights).sum() - weights[:, 0].sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("beside", [1e-3, 1e-2, 3e-2])
+def test_steps_that_count_for_nothing_do_not_raise_the_bound(beside: float) -> None:
+    """A column that reaches into them has norm to spare: its loss is above that of the block, which the bound is of."""
+    workload = {"kind": "schedule", "n": 6, "learning_rates": [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]}
+    spec = spec_of(workload, 2, tolerance=1e-9).canonical()
+    member = solvers.solve(spec).strategy.dense()
+    target = spec.workload.dense()
+
+    def loss(strategy: np.ndarray) -> float:
+        return float((np.linalg.solve(strategy.T, target.T) ** 2).sum())
+
+    spoilt = member.copy()
+    spoilt[4, 3] = beside
+    spoilt /= np.linalg.norm(spoilt, axis=0)
+    bands = np.array([np.diagonal(spoilt), [*np.diagonal(spoilt, -1), 0.0]])
+    gap = class_bounds.band_gap(spec, BandedMatrix(bands), loss(spoilt))
+    assert gap is not None
+    assert 0.99 * loss(member) < gap.lower <= loss(member / np.linalg.norm(member, axis=0))

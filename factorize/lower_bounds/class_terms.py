@@ -109,7 +109,8 @@ def _added(scale: np.ndarray, within: np.ndarray, pairs: Pairs) -> tuple[np.ndar
 def terms_dense(whole: np.ndarray, target: np.ndarray, b: int, loss: float) -> tuple[float, float] | None:
     """Return g and the magnitude by dense algebra, for a target of full column rank once its zero columns are left out.
 
-    A zero column costs nothing: the block of Y^-1 over the others is at least the inverse of that block of Y.
+    A zero column costs nothing: the block of Y^-1 over the others is at least the inverse of that block of Y. So the
+    bound is that of the block of X, whose loss may be smaller than f: g contains the difference.
     """
     kept = np.asarray(target.any(axis=0))
     gram = (whole.T @ whole)[np.ix_(kept, kept)]
@@ -133,7 +134,8 @@ def terms_dense(whole: np.ndarray, target: np.ndarray, b: int, loss: float) -> t
     added, eta = _added(scale, within, lambda x, marked: (spread * either(marked, marked)) @ x)
     factor = np.linalg.cholesky(gram)
     norm = float(np.linalg.norm(factor.T @ (error - np.diag(added)) @ root))
-    return _excess(norm, scale, entry * (2 * b - 1), loss, within, eta), magnitude
+    missing = 0.0 if kept.all() else max(loss - traced, 0.0) + ENTRY_ERROR * loss
+    return _excess(norm, scale, entry * (2 * b - 1), loss, within, eta) + missing, magnitude
 
 
 def _excess(norm: float, scale: np.ndarray, entry_norm: float, loss: float, within: np.ndarray, eta: float) -> float:
