@@ -111,7 +111,7 @@ class TestByHand:
         with pytest.raises(TooLarge, match="ill-conditioned"):
             self.entries()
 
-    @pytest.mark.parametrize(("diagonal", "enclosed"), [(2.0**254, True), (2.0**255, False)])
+    @pytest.mark.parametrize(("diagonal", "enclosed"), [(1.5 * 2.0**254, True), (2.0**255, False)])
     def test_a_defect_of_one_half_is_refused(self, diagonal, enclosed):
         """One step, K = (d): 1 / d is off by up to a unit of 2^-256, which K makes d of them, and one more is cut."""
         matrix = RedrawnMatrix(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((2, 1, 1)), np.array([[diagonal], [0]]), 1)
@@ -121,7 +121,7 @@ class TestByHand:
                 redrawn.entries(given)
             return
         found = redrawn.entries(given)
-        assert found.values[0, 0] == 4 and found.radius == 1 + 2
+        assert found.values[0, 0] == 2 and found.radius == 1 + 1
 
     def test_lengths_above_the_limits_are_refused(self, monkeypatch):
         given = redrawn.read(self.matrix().tensors(), 3)
@@ -406,8 +406,8 @@ class TestBoundsOfColumns:
         return 1 <= Fraction(radius, 2**256) / Fraction(expected) <= 1 + 1e-5
 
     def test_norms_and_products(self):
-        given, whole = self.columns(0.1, 0.2), np.sqrt(29) / (1 - np.sqrt(0.01 + 0.04))
-        far = 0.1 * whole, 0.2 * whole
+        given, whole = self.columns(0.2, 0.1), np.sqrt(29) / (1 - np.sqrt(0.01 + 0.04))
+        far = 0.2 * whole, 0.1 * whole
         norms, gram = given.column_norms(), given.gram(np.array([0, 1]))
         assert norms.values.tolist() == [25 << 256, 4 << 256] and norms.exponent == -256
         assert gram.values.tolist() == [[25 << 256, 8 << 256], [8 << 256, 4 << 256]]
