@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from exact_files import parts, sealed
 import solvers
 from factorize import parse_spec
 from factorize.errors import InvalidStrategy
-from factorize.exact import check, claims
+from factorize.exact import check, claims, residual
 from factorize.exact.file import FactorFile
 from factorize.exact.integers import Numbers
 from factorize.exact.report import Report
 from factorize.exact.residual import Losses
-from factorize.exact.sensitivity import Bracket
+from factorize.exact.sensitivity import Bracket, square_root_up
 from factorize.exact.strategy import Strategy
 
 LOSS = {
@@ -311,3 +312,40 @@ def test_warnings_that_would_be_wrong() -> None:
     uneven = np.diag([1.0, 2.0, 3.0])
     assert not check.check_strategy(uneven, {"kind": "single"}, claim=3.0).warnings
     assert not check.check_strategy(1e200 * uneven, {"kind": "single"}, claim=1e201).warnings
+
+
+def test_warnings_one_by_one() -> None:
+    """Each sentence about a matrix that deserves it, and none about one that nearly does."""
+    once: dict[str, Any] = {"kind": "single"}
+    apart: dict[str, Any] = {"kind": "min_sep", "min_sep": 2, "max_participations": 2}
+
+    def warnings(array: list[list[float]], participation: dict[str, Any]) -> list[str]:
+        return check.check_strategy(np.array(array), participation, claim=99.0).warnings
+
+    negative = [[1.0, 0.0, 0.0], [-0.5, 1.0, 0.0], [0.0, -0.25, 1.0]]
+    assert [text.split(":")[0] for text in warnings(negative, apart)] == ["C has negative entries"]
+    assert not warnings(negative, once)
+    rising = [[1.0, 0.0, 0.0], [1.5, 1.0, 0.0], [0.5, 1.5, 1.0]]
+    bands, monotone = warnings(rising, apart)
+    assert bands.startswith("C has 3 bands, more than min_sep=2") and "not monotone" in monotone
+    assert not warnings(rising, once)
+    assert not warnings([[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]], apart)
+    equal_rows = [[1.0, 0.0], [0.8, 0.6]]
+    assert [text[:29] for text in warnings(equal_rows, once)] == ["the rows of C have equal norm"]
+    assert not warnings([[1.0, 0.0], [0.8, 0.61]], once) and not warnings([[1.0, 0.0], [0.0, 1.0]], once)
+    assert not warnings([[0.6, 0.0], [0.8, 1.0]], once)
+
+
+def test_a_stored_inverse_is_judged_by_the_most_that_c_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two columns with squared norms 3 and 4, each within 3: |C|^2 is at most 13."""
+    seen: list[Any] = []
+    monkeypatch.setattr(residual, "read_matrix", lambda *given: np.eye(2))
+    monkeypatch.setattr(residual, "inverse_residual", lambda *given: 0.0)
+    monkeypatch.setattr(check, "stored_inverse", lambda norm, *given: seen.append(norm) or 1.0)
+    file: Any = SimpleNamespace(
+        manifest={"matrices": {"C_inv": {"structure": "dense", "dtype": "float64"}}}, matrices={"C_inv": {}}
+    )
+    norms = Numbers(np.array([3, 4], dtype=object), 0, 3)
+    strategy: Any = SimpleNamespace(n=2, column_norms=norms)
+    check._check_inverse(Report(), file, strategy, 1, Bracket(Fraction(1), Fraction(1), "mine", (0,), (1,)))
+    assert seen == [Fraction(square_root_up(Fraction(13)))]
