@@ -213,6 +213,12 @@ def test_logarithms_are_cut_below(value: float, places: int) -> None:
     assert below == found - Fraction(1, 4)
 
 
+def test_the_cost_of_evidence_is_taken_from_above() -> None:
+    """A sum that a double rounds down: 1 and a third of its last place."""
+    weights = np.array([1.0, 2.0**-53 * 0.75])
+    assert float(np.sum(weights)) < sum(map(Fraction, weights)) <= determinants._above(weights) < 1 + Fraction(1, 2**51)
+
+
 def test_logarithms_near_one_keep_their_digits() -> None:
     found = determinants._logarithm(1.0, 2.0**-70, 0, relative=0.0)
     assert found is not None
@@ -368,3 +374,17 @@ def test_determinants_of_any_recursion_are_not_above_the_true_one(seed: int) -> 
     for entry in entries:
         product *= entry
     assert (Fraction(high) + Fraction(low)) * Fraction(2) ** (400 * places) <= product
+
+
+def test_weights_that_leave_nothing_prove_nothing() -> None:
+    """What logarithms near 0 are off by counts 2^150 times: the norm came out below 0, and its square was a bound."""
+    spec = {
+        "workload": {"kind": "identity", "n": 2},
+        "participation": {"kind": "single"},
+        "objective": {"kind": "weighted", "weights": [0.0, 1.0]},
+    }
+    dual = {"weights": np.array([1.0, 1e-120])}
+    whole = bound.lower_bound(spec, dual, workload_numbers(spec["workload"], {}))
+    assert whole is not None and 0 < whole < 1e-110
+    found = determinants.lower_bound(spec, dual)
+    assert found is not None and found <= whole

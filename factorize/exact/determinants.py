@@ -31,7 +31,10 @@ _FARTHEST = 300  # |k|: beyond, 2^k and what it multiplies leave the range of do
 _TINIEST = 1e-200  # of the largest weight; smaller ones count as 0, which lowers the bound
 _UNITS = 160  # binary places of logarithms
 _ALIASING = Fraction(1, 10**13)
-_LN2 = (Fraction(693147180559945309417232121458, 10**30), Fraction(693147180559945309417232121459, 10**30))
+_LN2_BELOW = Fraction(693147180559945309417232121458, 10**30)
+_LN2_ABOVE = Fraction(693147180559945309417232121459, 10**30)
+_LOST, _LOST_IN_PIVOTS = 2.0**-94, 2.0**-50  # of a determinant and of a product of pivots, for each step
+_SUMMED = 1 + Fraction(1, 2**52)  # covers the rounding of an exact sum
 _PI_ABOVE = Fraction(314159265358979323846264338328, 10**29)
 _RATIO = Fraction(7071067811865475, 10**16)  # below 2^(-1/2), the ratio of e^-u from node to node
 
@@ -70,7 +73,8 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     columns = _positive(dual["weights"], n)
     inputs, scale = _normalized(columns)
     outputs, other = _normalized(weights)
-    norm = _norm(Recursion(inputs, outputs, _states(program[0]), *arrays(program[0]), program[1]))
+    # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
+    norm = max(_norm(Recursion(inputs, outputs, _states(program[0]), *arrays(program[0]), program[1])), Fraction(0))
     return norm**2 * scale * other / (_above(columns) * divisor)
 
 
@@ -127,7 +131,7 @@ def _positive(weights: np.ndarray, n: int) -> np.ndarray:
 
 
 def _above(weights: np.ndarray) -> Fraction:
-    return Fraction(math.fsum(weights)) * (1 + Fraction(1, 2**52))
+    return Fraction(math.fsum(weights)) * _SUMMED
 
 
 def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
@@ -141,16 +145,16 @@ def _norm(given: Recursion) -> Fraction:
     """A number not above the nuclear norm."""
     from factorize.exact.determinant_kernels import determinant, pivots
 
-    saturated = _logarithm(*pivots(*given), relative=len(given.inputs) * 2.0**-50)
+    saturated = _logarithm(*pivots(*given), relative=len(given.inputs) * _LOST_IN_PIVOTS)
 
     def measure(k: int) -> Fraction | None:
-        return _logarithm(*determinant(math.ldexp(1.0, k), *given), relative=len(given.inputs) * 2.0**-94)
+        return _logarithm(*determinant(math.ldexp(1.0, k), *given), relative=len(given.inputs) * _LOST)
 
     with ThreadPoolExecutor(2) as pool:
         left = pool.submit(_left, measure)
         right = pool.submit(_right, measure, saturated, len(given.inputs))
         total = left.result() + right.result()
-    return total * _LN2[0] / (2 * _PI_ABOVE * (1 + _ALIASING))
+    return total * _LN2_BELOW / (2 * _PI_ABOVE * (1 + _ALIASING))
 
 
 def _left(measure: Callable[[int], Fraction | None]) -> Fraction:
@@ -177,8 +181,8 @@ def _right(measure: Callable[[int], Fraction | None], saturated: Fraction | None
         total += factor * value
         tail, missing = factor * value * _RATIO / (1 - _RATIO), value
         if saturated is not None:
-            line = saturated + n * k * _LN2[0]
-            steps = factor * (line * _RATIO / (1 - _RATIO) + n * _LN2[0] * _RATIO / (1 - _RATIO) ** 2)
+            line = saturated + n * k * _LN2_BELOW
+            steps = factor * (line * _RATIO / (1 - _RATIO) + n * _LN2_BELOW * _RATIO / (1 - _RATIO) ** 2)
             tail, missing = max(tail, steps), max(value - line, Fraction(0))
         if factor * missing <= Fraction(_CUTOFF) * total:
             break
@@ -196,11 +200,9 @@ def _logarithm(high: float, low: float, places: int, *, relative: float) -> Frac
         return None
     value = Fraction(high) + Fraction(low)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    mantissa = value / Fraction(2) ** exponent
-    if mantissa < 1:
-        mantissa, exponent = 2 * mantissa, exponent - 1
+    mantissa = value / Fraction(2) ** exponent  # from 1 to 2, as denominators of doubles are powers of two
     exponent += 400 * places
-    whole = exponent * _LN2[0 if exponent >= 0 else 1] + _series(mantissa) - Fraction(relative)
+    whole = exponent * (_LN2_BELOW if exponent >= 0 else _LN2_ABOVE) + _series(mantissa) - Fraction(relative)
     return Fraction(math.floor(whole * 2**_UNITS), 2**_UNITS)
 
 
