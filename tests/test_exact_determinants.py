@@ -378,13 +378,14 @@ def test_determinants_of_any_recursion_are_not_above_the_true_one(seed: int) -> 
 
 def test_weights_that_leave_nothing_prove_nothing() -> None:
     """What logarithms near 0 are off by counts 2^150 times: the norm came out below 0, and its square was a bound."""
-    spec = {
+    spec: dict[str, Any] = {
         "workload": {"kind": "identity", "n": 2},
         "participation": {"kind": "single"},
         "objective": {"kind": "weighted", "weights": [0.0, 1.0]},
     }
-    dual = {"weights": np.array([1.0, 1e-120])}
-    whole = bound.lower_bound(spec, dual, workload_numbers(spec["workload"], {}))
+    dual, numbers = {"weights": np.array([1.0, 1e-120])}, workload_numbers(spec["workload"], {})
+    assert numbers is not None
+    whole = bound.lower_bound(spec, dual, numbers)
     assert whole is not None and 0 < whole < 1e-110
     found = determinants.lower_bound(spec, dual)
     assert found is not None and found <= whole
