@@ -247,3 +247,12 @@ def test_the_largest_ratio_of_two_forms_by_blocks(signs):
     values = np.linalg.eigvalsh(metric)
     assert least == pytest.approx(max(values[0], 2.0**-53), rel=1e-6, abs=1e-15)
     assert top == pytest.approx(eigh(gram, metric, eigvals_only=True)[-1], rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-161, 3e-162, 5e-324, 1e160])
+def test_evidence_of_any_size_is_scaled_to_norm_one(size: float) -> None:
+    """The squares of 1e-160 keep two digits: rows were scaled to norms above 1, and the bound was too large."""
+    dual = {"class_column": np.array([1.0, 0.5, 0.25]), "class_signs": np.full((3, 1), size)}
+    form = toeplitz_bounds._evidence(dual, 1, 3, 3)[1]
+    plain = toeplitz_bounds._evidence(dual | {"class_signs": np.ones((3, 1))}, 1, 3, 3)[1]
+    assert (form == plain).all()
