@@ -29,6 +29,7 @@ Array = NDArray[np.float64]
 
 _PAIRS = 10
 _MOST_STEPS = 2000
+_PATIENCE = 32  # steps without a bound, which costs as much as two to four
 _SUFFICIENT = 1e-4
 _SHRINK = 0.4  # after a step out of the positive definite matrices
 _SHORTEST = 1e-6
@@ -157,12 +158,14 @@ class Descent:
             return Outcome.CLOSED_FORM
         aim = _SAFETY * self.problem.tolerance
         check = aim / (4 * self.landscape.bands)  # the bound lags behind the loss by about twice the number of bands
+        checked = self._most_steps
         while self.steps < self._most_steps:
             self.steps += 1
             direction = self._direction()
             decrease = dot(self.at.gradient, direction) / 2
             left = max(decrease / self.at.loss, 0.0)
-            if left <= check:
+            if left <= check or self.steps >= checked + _PATIENCE:
+                checked = self.steps
                 self.gap = self._certified()
                 if self.gap <= aim:
                     self.report(self.steps, None, self.gap)

@@ -36,11 +36,13 @@ if TYPE_CHECKING:  # the compiler behind it is heavy
 Array = NDArray[np.float64]
 
 LARGEST = 2**26  # of n x bands
-LARGEST_WHOLE = 2**21  # of n x bands, above which columns are interpolated between knots
+LARGEST_WHOLE = 2**22  # of n x bands, above which columns are interpolated between knots
 _LEAST_EPOCHS = 64  # of `bands` steps, for knots to be worth it
 MOST_STATES = 16
 _START_TOLERANCE = 1e-3
-_KNOT_WORK, _KNOT_COST = 1.5e11, 30.0  # of n (bands + 8)^2 in all steps; multiplications of a step in that unit
+_STEP_COST = 30.0  # multiplications of a step in units of n (bands + 8)^2
+_KNOT_WORK = 1.5e11  # of all steps in that unit
+_FEW_STEPS, MOST_STEPS = 50, 2000  # of a search on all columns
 _LEAST_STEPS, _MOST_STEPS = 25, 1000
 
 
@@ -73,10 +75,10 @@ def estimate(spec: Spec) -> Estimate:
     """
     assert isinstance(spec.mechanism, Banded)
     n, b = float(spec.workload.n), float(spec.mechanism.bands)
-    steps = max(1.0, n / (32 * b)) ** 0.6
-    entries, work = 75.0 * n * (b + 4), 1500.0 * n * (b + 8) ** 2 * steps
+    steps = min(_FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, MOST_STEPS)
+    entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
     if knotted(spec.workload.n, spec.mechanism.bands):
-        entries, work = 7.0 * n * (b + 12), _KNOT_COST * n * (b + 8) ** 2 * most_steps(spec.workload.n, int(b))
+        entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2 * most_steps(spec.workload.n, int(b))
     needed = estimate_of(entries=entries, multiplications=work + evidence_work(spec))
     if n * b > LARGEST:
         raise TooLarge(
