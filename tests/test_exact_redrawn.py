@@ -425,7 +425,11 @@ class TestBoundsOfColumns:
         none = np.zeros((1, 1))
         given = redrawn.Redrawn(none, none, np.zeros((2, 1, 1)), np.array([[2.0], [0.0]]), 1)
         high, low, (defect,) = redrawn.ByColumns(given)._columns(np.array([0]))
-        assert (high, low) == (0.5, 0) and defect == pytest.approx(2 * 2.0**-100, rel=2.0**-18) and defect > 2.0**-99
+        assert (
+            (high, low) == (0.5, 0)
+            and defect == pytest.approx(2 * 2.0**-100, rel=2.0**-18, abs=0)
+            and defect > 2.0**-99
+        )
 
     def test_pairs_of_doubles_as_integers(self):
         """In units of 2^-256, cut: 1 + 2^-60, 7 + 1/2 units, less than a unit, and -1."""

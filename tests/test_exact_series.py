@@ -38,6 +38,20 @@ def test_products_are_sums_of_products(seed: int) -> None:
     assert series.product(numbers(right), numbers(left)).values.tolist() == expected
 
 
+def test_products_that_fill_their_digits() -> None:
+    """Below half of 100, and above 5,000, where ten thousand is not yet twice the largest sum."""
+    for left, right in (([7], [7]), ([-7], [7]), ([9] * 60, [10] * 60), ([9] * 60, [-10] * 60)):
+        expected = [left[0] * right[0] * (t + 1) for t in range(len(left))]
+        assert series.product(numbers(left), numbers(right)).values.tolist() == expected
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 16])
+def test_a_guess_of_an_inverse_is_near_it(n: int) -> None:
+    """1 / (2 + x) has the coefficients 1/2, -1/4, 1/8, ..."""
+    found = series.approximate_inverse(np.array([2.0, 1.0, *[0.0] * 14])[:n])
+    assert np.allclose(found, -((-0.5) ** np.arange(1, n + 1)), rtol=0, atol=1e-13)
+
+
 def test_places_beyond_the_hundredth_are_cut() -> None:
     """Three places: 17 is 2 and a rest, and what was within 9 is within 2, and one more."""
     found = series._cut(numbers([17, -17], -103, 9))
@@ -112,8 +126,8 @@ def test_restarts_are_differences_of_rows(tau: int) -> None:
             ends[place] += sum(max(b + side * e, 0.0) ** 2 for b, e in entries) / (1 if t % tau == 0 else tau)
     low, high = series._restarted(guess, error, tau)
     relative = 7 * 2.0**-50 + SLACK
-    assert low == pytest.approx(ends[0] * (1 - relative), rel=2.0**-49)
-    assert high == pytest.approx(ends[1] * (1 + relative), rel=2.0**-49)
+    assert low == pytest.approx(ends[0] * (1 - relative), rel=2.0**-49, abs=0)
+    assert high == pytest.approx(ends[1] * (1 + relative), rel=2.0**-49, abs=0)
 
 
 def test_restarts_that_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +135,25 @@ def test_restarts_that_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> N
     assert series._restarted(np.ones(4), 0.0, 3)
     with pytest.raises(NotEnclosed, match="n tau = 12"):
         series._restarted(np.ones(5), 0.0, 3)
+
+
+def test_losses_of_a_decoder_that_is_off() -> None:
+    """The last coefficient is off by 3 / 16, so each may be: C is the identity, whose inverse has the sum 1."""
+    off = np.array([1.0, 1.0, 1.0 + 3 / 16])
+    found = series.losses(integers(np.array([1.0, 0.0, 0.0])), ONES, {"kind": "max"}, off, Fraction(1, 16))
+    ends = 2 * (13 / 16) ** 2 + 1, 2 * (19 / 16) ** 2 + (22 / 16) ** 2
+    assert found.last == pytest.approx(ends, rel=1e-12) and found.last == found.objective
+
+
+def test_small_workloads_have_the_limit_of_one() -> None:
+    identity, quarter = integers(np.array([1.0, 0.0])), integers(np.array([0.25, 0.0]))
+    for stored, allowed in ((0.25 + 1 / 16, True), (0.25 + 1 / 8, False)):
+        asked = identity, quarter, {"kind": "max"}, np.array([stored, 0.0]), Fraction(1, 16)
+        if allowed:
+            assert series.losses(*asked).residual == 1 / 16
+        else:
+            with pytest.raises(CertificateError, match="above the limit"):
+                series.losses(*asked)
 
 
 def test_a_residual_at_the_limit_and_above() -> None:

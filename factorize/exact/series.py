@@ -80,7 +80,7 @@ def product(left: Numbers, right: Numbers) -> Numbers:
     n = len(left.values)
     left, right = _cut(left), _cut(right)
     sizes = [max(int(abs(part.values).max()), 1) for part in (left, right)]
-    width = len(str(2 * n * sizes[0] * sizes[1])) + 1
+    width = len(str(2 * n * sizes[0] * sizes[1]))
     whole = _EXACT.multiply(_packed(left.values, width), _packed(right.values, width))
     sums = [int(abs(part.values).sum()) for part in (left, right)]
     radius = left.radius * sums[1] + right.radius * sums[0] + n * left.radius * right.radius
@@ -106,7 +106,7 @@ def _unpacked(whole: decimal.Decimal, width: int, count: int) -> np.ndarray:
     """The first coefficients again, each below 10^width / 2 in magnitude; half of 10^width is added to make digits."""
     half = 5 * 10 ** (width - 1)
     raised = _EXACT.add(whole, decimal.Decimal(str(half).zfill(width) * (2 * count)))
-    digits = str(raised).zfill(2 * count * width)
+    digits = str(raised)  # the first is that of a half: products have one coefficient less
     ends = range(len(digits), len(digits) - count * width, -width)
     return np.array([int(digits[end - width : end]) - half for end in ends], dtype=object)
 
