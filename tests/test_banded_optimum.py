@@ -401,6 +401,9 @@ def test_any_factors_certify_and_none_too_much() -> None:
     for _ in range(20):
         bound = separated_lower_bound(spec, {"factors": rng.normal(size=(4, 3, 3))})
         assert bound is not None and bound.objective < certificate.loss.objective
+        for size in (2.0**-531, 2.0**-1000, 2.0**900):  # of their squares few digits are left, or none
+            again = separated_lower_bound(spec, {"factors": np.eye(3) * np.full((4, 1, 1), size)})
+            assert again == separated_lower_bound(spec, {"factors": np.eye(3) * np.ones((4, 1, 1))})
     for forged in (np.zeros((4, 3, 3)), np.ones((3, 4, 4)), np.full((4, 3, 3), np.nan)):
         with pytest.raises(CertificateError):
             separated_lower_bound(spec, {"factors": forged})

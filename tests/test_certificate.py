@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import solvers
 from factorize.certificate import Certificate, certify
 from factorize.errors import CertificateError, TooLarge
+from factorize.lower_bounds import bounds
 from factorize.lower_bounds.bounds import lower_bound
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
@@ -254,3 +255,14 @@ def test_a_loss_beyond_double_precision_is_named_with_the_way_out() -> None:
     spec = {"workload": {"kind": "schedule", "n": 3, "learning_rates": [1e200, 1.0, 1.0]}}
     with pytest.raises(CertificateError, match=r"total_squared=inf .* scale the workload's numbers"):
         solvers.solve(parse_spec({**spec, "mechanism": {"kind": "identity"}}))
+
+
+@pytest.mark.parametrize("size", [2.0**-531, 2.0**-1000, 2.0**900])
+@pytest.mark.parametrize("direct", [0, 2048])
+def test_evidence_of_any_size_proves_the_same(size: float, direct: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of squares below the normal range few digits are left: the cost was too small, and the bound too large."""
+    monkeypatch.setattr(bounds, "_DIRECT_SVD", direct)
+    asked = {"workload": {"kind": "prefix", "n": 6}, "participation": {"kind": "fixed_epochs", "epochs": 2}}
+    spec = parse_spec(asked).canonical()
+    factors = np.array([[[1.0, 0.1], [0.1, 1.0]]] * 3)
+    assert bounds.lower_bound(spec, {"factors": factors * size}) == bounds.lower_bound(spec, {"factors": factors})

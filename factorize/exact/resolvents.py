@@ -50,7 +50,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     if not all(rows) or not all(columns):
         return None
     norm = _norm(*_squares(steps, rows, columns))
-    return Fraction(norm) ** 2 / (_above(columns) * divisor)
+    return Fraction(max(norm, 0.0)) ** 2 / (_above(columns) * divisor)
 
 
 def _steps(document: Mapping[str, Any]) -> list[tuple[Fraction, Fraction]] | None:

@@ -84,11 +84,12 @@ def lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None
             return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * (1 - 4 * UNIT), rule)
     elif isinstance(spec.participation, FixedEpochs) and "factors" in dual:
         patterns = spec.participation.patterns(spec.workload.n)
+        blocks = _blocks(dual["factors"], patterns.shape)
         by_blocks = spec.workload.n > _DIRECT_SVD
-        bound = _by_block_resolvents(spec, dual["factors"], patterns.shape) if by_blocks else None
+        bound = _by_block_resolvents(spec, blocks) if by_blocks else None
         if bound is not None or max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
             return bound
-        factor, cost = _Factor(patterns, dual["factors"]), _cost_of_factors(dual["factors"], patterns.shape)
+        factor, cost = _Factor(patterns, blocks), _cost_of_factors(blocks)
     else:
         return None
     if max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
@@ -180,13 +181,13 @@ class _Factor:
         return out
 
 
-def _by_block_resolvents(spec: Spec, factors: np.ndarray, shape: tuple[int, ...]) -> LowerBound | None:
+def _by_block_resolvents(spec: Spec, factors: np.ndarray) -> LowerBound | None:
     """Return the bound in O(n k^2), or None where W A has no bidiagonal inverse or its numbers vary too much."""
     inverse = spec.workload.bidiagonal_inverse()
     weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
     if weighted is None:
         return None
-    cost = _cost_of_factors(factors, shape)
+    cost = _cost_of_factors(factors)
     norm = block_resolvents.nuclear_norm_below(weighted, factors)
     if norm is None:
         return None
@@ -194,11 +195,16 @@ def _by_block_resolvents(spec: Spec, factors: np.ndarray, shape: tuple[int, ...]
     return LowerBound(bound, BLOCK_RESOLVENT_RULE)
 
 
-def _cost_of_factors(factors: np.ndarray, shape: tuple[int, ...]) -> float:
-    """Sum over the classes of the largest diagonal entry of F F^T, rounded up; shape is (b, k) of the patterns."""
+def _blocks(factors: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the evidence for patterns of shape (b, k), times a power of two: then squares do not underflow."""
     wanted = (*shape, shape[1])
     if factors.shape != wanted or not np.isfinite(factors).all() or not factors.any():
         raise CertificateError(f"dual.factors must be finite, not all zero, of shape {wanted}; got {factors.shape}")
+    return np.asarray(np.ldexp(factors, -np.frexp(np.abs(factors).max())[1]))
+
+
+def _cost_of_factors(factors: np.ndarray) -> float:
+    """Sum over the classes of the largest diagonal entry of F F^T, rounded up."""
     squares = np.einsum("jik,jik->ji", factors, factors).max(axis=1)
     return math.fsum(squares) * (1 + (factors.shape[1] + 4) * UNIT)
 

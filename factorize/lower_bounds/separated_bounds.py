@@ -108,7 +108,7 @@ def _ring_norm(spec: Spec, min_sep: int, patterns: np.ndarray, factors: np.ndarr
 
 
 def _checked(factors: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the factors with zeros where a pattern has no step, and their cost rounded up.
+    """Return the factors, times a power of two, with zeros where a pattern has no step, and their cost rounded up.
 
     Columns that a shorter pattern does not need are cleared as well: that makes F F^T smaller, which proves less.
     """
@@ -117,8 +117,9 @@ def _checked(factors: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, flo
         raise CertificateError(f"dual.factors must be finite, of shape {(count, k, k)}; got {factors.shape}")
     used = patterns >= 0
     kept = np.where(used[:, :, None] & used[:, None, :], factors, 0.0)
+    if not kept.any():
+        raise CertificateError("dual.factors are all zero; evidence needs one positive number")
+    # Any scale proves the same, and squares of numbers near 1e-160 have no digits left.
+    kept = np.ldexp(kept, -np.frexp(np.abs(kept).max())[1])
     squares = np.einsum("jik,jik->ji", kept, kept).max(axis=1)
-    cost = math.fsum(squares) * (1 + (k + 4) * UNIT)
-    if not 0 < cost < math.inf:
-        raise CertificateError("dual.factors are all zero or overflow; evidence needs one positive number")
-    return kept, cost
+    return kept, math.fsum(squares) * (1 + (k + 4) * UNIT)

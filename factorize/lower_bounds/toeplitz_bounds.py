@@ -108,8 +108,8 @@ def _evidence(dual: Mapping[str, np.ndarray], separation: int, count: int, n: in
     column, signs = dual["class_column"], dual["class_signs"]
     if column.shape != (n,) or signs.ndim != 2 or len(signs) != count or n > LARGEST_DENSE:
         raise CertificateError(f"dual.class_column and dual.class_signs must have shapes ({n},) and ({count}, r)")
-    with np.errstate(invalid="ignore", divide="ignore"):  # squares of tiny numbers would have no digits left
-        signs = signs / np.abs(signs).max(axis=1, initial=0.0, keepdims=True)
+    # Squares of numbers near 1e-160 have no digits left.
+    signs = np.ldexp(signs, -np.frexp(np.abs(signs).max(axis=1, initial=0.0, keepdims=True))[1])
     norms = np.linalg.norm(signs, axis=1, keepdims=True) if signs.size else np.zeros(1)
     if not (np.isfinite(column).all() and np.isfinite(norms).all() and column[0] > 0 and (norms > 0).all()):
         raise CertificateError(
