@@ -10,7 +10,7 @@ import pytest
 
 from factorize import parse_spec
 from factorize.errors import CertificateError
-from factorize.exact import resolvents
+from factorize.exact import resolvent_kernels, resolvents
 from factorize.exact.intervals import NotEnclosed
 
 N = 6
@@ -59,6 +59,21 @@ def test_bounds_are_just_below_the_nuclear_norm(workload: dict[str, Any], object
 def test_one_step_by_hand() -> None:
     """K = (4) has the inverse root 1 / 2."""
     assert 0.5 * (1 - 1e-10) <= resolvents._norm(np.array([4.0]), np.zeros(0)) <= 0.5 * (1 - 1e-14)
+
+
+def test_what_is_lost_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of a quarter of each trace, sums that are twice too large, and (1 + 64) roundings of 2^-10 beside 1 / 4."""
+    given, trace = (np.array([4.0]), np.zeros(0)), resolvent_kernels.trace
+    exact = resolvents._norm(*given)
+    with monkeypatch.context() as patched:
+        patched.setattr(resolvent_kernels, "trace", lambda *known: (trace(*known)[0], trace(*known)[0] / 4))
+        assert resolvents._norm(*given) == pytest.approx(exact * 3 / 4, rel=1e-10)
+    with monkeypatch.context() as patched:
+        patched.setattr(resolvents, "_EXCESS", 2.0)
+        assert resolvents._norm(*given) == pytest.approx(exact / 2, rel=1e-10)
+    monkeypatch.setattr(resolvents, "_UNIT", 2.0**-10)
+    monkeypatch.setattr(resolvents, "_NODE_ERROR", 0.25)
+    assert resolvents._norm(*given) == pytest.approx(exact * (3 / 4 - 65 / 1024 * (1 + 1e-6)), rel=1e-9)
 
 
 def test_squares_by_hand() -> None:

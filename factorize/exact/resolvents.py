@@ -24,6 +24,7 @@ _STEP = 0.3
 _SMALL = 1e-14  # terms beyond are left out
 _UNIT = 2.0**-53
 _NODE_ERROR = 1e-13  # of factors and shifts: exp, its argument below 1000, a square
+_EXCESS = 1 + 4.1 * math.exp(-(math.pi**2) / _STEP)  # of the sum over the integral, see above
 _PI_ABOVE = Fraction(3141592653589794, 10**15)
 
 
@@ -104,6 +105,5 @@ def _norm(a: np.ndarray, b: np.ndarray) -> float:
             value, error = trace(a, b, factor * factor)
             terms.append(factor * (float(value) - float(error)))
             reached, k = terms[-1] < _SMALL * math.fsum(terms), k + 1
-    excess = 1 + 4.1 * math.exp(-(math.pi**2) / _STEP)
     rounding = 1 - (n + 64) * _UNIT * (1 + 1e-6) - _NODE_ERROR
-    return math.fsum(terms) * (2 * _STEP / float(_PI_ABOVE)) / excess * rounding
+    return math.fsum(terms) * (2 * _STEP / float(_PI_ABOVE)) / _EXCESS * rounding
