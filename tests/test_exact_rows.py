@@ -152,3 +152,21 @@ def test_arrays_that_are_not_followed_are_listed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("factorize.exact.variances.LARGEST_WORK", 100)
     report = check_factor_file(sealed(*parts(file)))
     assert any(text.startswith("losses: up to n=8") for text in report.not_checked)
+
+
+@pytest.mark.parametrize(
+    ("structure", "tensors", "width"),
+    [
+        ("banded", {"bands": np.array([[1.0, 1, 1, 1], [0.5, 0.5, 0.5, 0]])}, 2 + 2),
+        ("blt", {"theta": np.array([0.5, 0.25, 0.75]), "omega": np.full(3, 0.125)}, 1 + 3 * 2**2 + 2),
+    ],
+)
+def test_work_that_would_take_too_long(
+    structure: str, tensors: dict[str, np.ndarray], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """n^2 times the diagonals, the squares of three groups of two states, and twice the one statement of a prefix sum."""
+    strategy, workload = Strategy(structure, dict(tensors), 4), {"kind": "prefix", "n": 4}
+    monkeypatch.setattr(row_products, "LARGEST_WORK", 16 * width)
+    assert row_products.residual(np.eye(4), strategy, workload) is not None
+    monkeypatch.setattr(row_products, "LARGEST_WORK", 16 * width - 1)
+    assert row_products.residual(np.eye(4), strategy, workload) is None

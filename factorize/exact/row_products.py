@@ -18,6 +18,7 @@ from factorize.exact.variances import Statement, X, arrays, bands_of, buffers_of
 
 LARGEST_WORK = 1 << 33
 """n^2 times what a step takes: a few minutes."""
+_NO_BUFFERS = (np.zeros((1, 0, 1, 1)), np.zeros((1, 0, 1)), np.zeros((1, 0, 1)))
 
 
 def residual(
@@ -67,4 +68,4 @@ def _parts(strategy: Strategy) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray
     bands = None if strategy.decays is not None else bands_of(strategy)
     if bands is None or len(bands) > n:
         return None
-    return bands, (np.zeros((1, 0, 1, 1)), np.zeros((1, 0, 1)), np.zeros((1, 0, 1)))
+    return bands, _NO_BUFFERS
