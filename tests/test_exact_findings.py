@@ -349,3 +349,11 @@ def test_a_stored_inverse_is_judged_by_the_most_that_c_can_be(monkeypatch: pytes
     strategy: Any = SimpleNamespace(n=2, column_norms=norms)
     check._check_inverse(Report(), file, strategy, 1, Bracket(Fraction(1), Fraction(1), "mine", (0,), (1,)))
     assert seen == [Fraction(square_root_up(Fraction(13)))]
+
+
+def test_what_is_said_of_a_stored_inverse() -> None:
+    report, text = Report(), "adding noise with the stored C_inv, A (G + N Z): "
+    claims.check_stored_inverse(report, 2.5)
+    assert report.checked == [f"{text}its encoder N^-1 has sensitivity at most 2.5"] and not report.not_checked
+    claims.check_stored_inverse(report, "it has no bound")
+    assert report.not_checked == [f"{text}it has no bound"] and len(report.checked) == 1
