@@ -120,6 +120,23 @@ def test_a_result_that_is_stored_while_its_like_is_revoked_falls_too(store, monk
     assert fsck(store).clean and kinds(store).count("revoked") == 2
 
 
+def test_a_result_that_is_stored_between_look_and_revocation_falls_too(store, monkeypatch):
+    """The put ends before there is a record that it could see, and after the results were listed."""
+    first = factorization()
+    digest, other = store.put(first)["digest"], first.with_matrices(["C", "C_inv"])
+    listed = store.index.manifests
+
+    def put_at_the_end(*after):
+        yield from list(listed(*after))
+        monkeypatch.setattr(store.index, "manifests", listed)
+        store.put(other)
+
+    monkeypatch.setattr(store.index, "manifests", put_at_the_end)
+    assert {revoked.digest for revoked in store.revoke(digest, "wrong")} == {digest, other.digest}
+    with pytest.raises(Revoked):
+        store.manifest(other.digest)
+
+
 def test_a_revocation_of_a_release_that_did_not_keep_the_strategy_still_stands(store):
     manifest = store.put(factorization(4))
     (revocation,) = store.revoke(manifest["digest"], REASON)

@@ -116,7 +116,13 @@ class Store:
         """
         reason = check_reason(reason)
         given = json.loads(self.index.manifest(digest).text)
-        return [self.revocations.add(result, reason) for result in taken_back_with(given, self.index.manifests())]
+        standing: dict[str, Revocation] = {}
+        while True:  # a put that ended before its revocation stood is seen in the next look
+            reached = taken_back_with(given, self.index.manifests())
+            fresh = [result for result in reached if result["digest"] not in standing]
+            if not fresh:
+                return list(standing.values())
+            standing |= {result["digest"]: self.revocations.add(result, reason) for result in fresh}
 
     def find(self, spec: Spec) -> str | None:
         """Return the digest that answers a spec with a named mechanism, or None.
