@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,10 @@ import solvers
 from factorize import parse_spec
 from factorize.casts import cast
 from factorize.errors import CertificateError, CorruptObject
-from factorize.exact import check_factor_file, row_products
+from factorize.exact import beyond_whole, check_factor_file, residual, row_products
+from factorize.exact.integers import Numbers
+from factorize.exact.report import Report
+from factorize.exact.sensitivity import Bracket, square_root_up
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import workload_numbers
 
@@ -159,14 +163,55 @@ def test_arrays_that_are_not_followed_are_listed(monkeypatch: pytest.MonkeyPatch
     [
         ("banded", {"bands": np.array([[1.0, 1, 1, 1], [0.5, 0.5, 0.5, 0]])}, 2 + 2),
         ("blt", {"theta": np.array([0.5, 0.25, 0.75]), "omega": np.full(3, 0.125)}, 1 + 3 * 2**2 + 2),
+        (
+            "buffered",
+            {"diagonal": np.ones(4), "decay": np.zeros((4, 3)), "input": np.ones((4, 3)), "output": np.ones((4, 3))},
+            1 + 3 + 2,
+        ),
     ],
 )
 def test_work_that_would_take_too_long(
     structure: str, tensors: dict[str, np.ndarray], width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """n^2 times the diagonals, the squares of three groups of two states, and twice the one statement of a prefix sum."""
+    """n^2 times the diagonals, three groups of states squared, and twice the one statement of a prefix sum."""
     strategy, workload = Strategy(structure, dict(tensors), 4), {"kind": "prefix", "n": 4}
     monkeypatch.setattr(row_products, "LARGEST_WORK", 16 * width)
     assert row_products.residual(np.eye(4), strategy, workload) is not None
     monkeypatch.setattr(row_products, "LARGEST_WORK", 16 * width - 1)
     assert row_products.residual(np.eye(4), strategy, workload) is None
+
+
+def file_of(name: str) -> Any:
+    manifest = {"matrices": {name: {"structure": "dense", "dtype": "float64"}}}
+    spec = {"workload": {"kind": "prefix", "n": 2}, "participation": {"kind": "single"}}
+    return SimpleNamespace(manifest=manifest | {"spec": spec}, matrices={name: {"": np.eye(2)}})
+
+
+def test_a_residual_is_judged_by_the_largest_column_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of the type times that sum, and at least the limit itself."""
+    limit, strategy = float(residual.LIMITS["float64"]), Strategy("dense", {"": np.eye(2)}, 2)
+    for longest, factor in ((4.0, 4.0), (0.25, 1.0)):
+        for largest, holds in ((factor * limit, True), (math.nextafter(factor * limit, 1), False)):
+            monkeypatch.setattr(row_products, "residual", lambda *given, e=largest, a=longest: (e, e, a))
+            report = Report()
+            assert beyond_whole._check_rows(report, file_of("B"), strategy, 1)
+            assert bool(report.checked) == holds and bool(report.failed) != holds
+
+
+def test_a_long_stored_inverse_is_judged_by_the_most_that_c_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two columns with squared norms 3 and 4, each within 3: |C|^2 is at most 13; the Frobenius norm of the rest is 2^-60."""
+    seen: list[Any] = []
+    monkeypatch.setattr(row_products, "residual", lambda *given: (0.0, 2.0**-60, 1.0))
+    monkeypatch.setattr(beyond_whole, "stored_inverse", lambda *given: seen.append(given[:2]) or 1.0)
+    norms = Numbers(np.array([3, 4], dtype=object), 0, 3)
+    strategy: Any = SimpleNamespace(n=2, column_norms=norms, toeplitz=None)
+    bracket = Bracket(Fraction(1), Fraction(1), "mine", (0,), (1,))
+    beyond_whole._check_inverse(Report(), file_of("C_inv"), strategy, bracket, 1)
+    assert seen == [(Fraction(square_root_up(Fraction(13))), Fraction(1, 2**60))]
+
+
+def test_what_is_told_of_residuals_that_are_not_computed() -> None:
+    told = [beyond_whole._unchecked_residual(*case, 8) for case in np.ndindex(2, 2, 2)]  # losses, stored, rows
+    assert all(text.startswith("losses: up to n=8") for text in told[1::2])
+    assert told[0] == told[2] and told[0].startswith("residual and losses: up to n=8")
+    assert told[4].startswith("residual: no B is stored") and "is multiplied up to n=8" in told[6]
