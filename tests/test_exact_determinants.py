@@ -213,6 +213,13 @@ def test_logarithms_are_cut_below(value: float, places: int) -> None:
     assert below == found - Fraction(1, 4)
 
 
+def test_terms_that_never_become_small_end_at_the_range_of_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 + r and a tail r (r + r^2 + ...), r the root of 1 / 2 cut down."""
+    monkeypatch.setattr(determinants, "_FARTHEST", 2)
+    r = determinants._RATIO
+    assert determinants._right(lambda k: Fraction(1), None, 3) == 1 + r + r * r / (1 - r)
+
+
 def test_the_cost_of_evidence_is_taken_from_above() -> None:
     """A sum that a double rounds down: 1 and a third of its last place."""
     weights = np.array([1.0, 2.0**-53 * 0.75])

@@ -11,7 +11,7 @@ from exact_files import parts, sealed
 
 import solvers
 from factorize import parse_spec
-from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge
+from factorize.errors import CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
 from factorize.exact import check_factor_file, endless, geometric
 from factorize.exact.endless import LARGEST_HEAD, limit
 from factorize.exact.integers import Numbers
@@ -104,6 +104,8 @@ def test_strategies_without_a_limit() -> None:
         if not np.isfinite(theta).all():
             with pytest.raises(InvalidStrategy, match="NaN"):
                 limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
+    with pytest.raises(CorruptObject, match="no structure 'dense' without end"):
+        limit("dense", {"": np.eye(2)}, ONCE)
     with pytest.raises(TooLarge, match="several participations"):
         limit("nu_toeplitz", {"nu": np.array([0.5])}, several(2, 2))
     with pytest.raises(TooLarge, match="rise"):
