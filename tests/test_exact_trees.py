@@ -111,3 +111,20 @@ def test_tensors_that_are_no_tree() -> None:
         trees.read(spoilt, restart, n)
     sums = trees.read(nodes, restart, n).column_norms()
     assert sum(sums.fraction(int(v)) for v in sums.values) == sum(Fraction(x) ** 2 for x in random_tree(3).dense().flat)
+
+
+def test_a_selection_that_only_nodes_prove_is_neither_called_false_nor_proved() -> None:
+    """32 steps, at most 3 of them and 4 apart: rows of X select up to 5.745, and the truth is 5.657 = sqrt(32)."""
+    document = {
+        "workload": {"kind": "prefix", "n": 32},
+        "participation": {"kind": "min_sep", "min_sep": 4, "max_participations": 3},
+        "mechanism": {"kind": "tree", "decoder": "honaker_full"},
+    }
+    manifest, tensors = parts(solvers.solve(parse_spec(document)))
+    assert manifest["certificate"]["sensitivity"]["value"] == pytest.approx(32**0.5, rel=1e-12)
+    with pytest.raises(TooLarge, match=r"between 5\.6568.* and 5\.7445.*programme over the nodes"):
+        check_factor_file(sealed(manifest, tensors))
+    for value, refused in ((5.6568, True), (5.7446, False)):
+        manifest["certificate"]["sensitivity"] |= {"value": value, "hex": value.hex(), "kind": "upper_bound"}
+        failed = check_factor_file(sealed(manifest, tensors)).failed
+        assert any(text.startswith("the sensitivity") for text in failed) == refused

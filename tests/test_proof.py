@@ -144,3 +144,14 @@ def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_sa
     assert "n=9000 is above 8192" in found["not_checked"][0]
     with pytest.raises(TooLarge):
         inspect(tmp_path / "f.safetensors", store.url, strict=True)
+
+
+def test_a_tree_whose_selection_only_its_nodes_prove_is_published(store):
+    """Neither false nor proved: what double precision proves stands, and the record says so."""
+    participation = {"kind": "min_sep", "min_sep": 4, "max_participations": 3}
+    mechanism = {"kind": "tree", "decoder": "honaker_full"}
+    document = {"workload": {"kind": "prefix", "n": 32}, "participation": participation, "mechanism": mechanism}
+    found = solvers.solve(parse_spec(document))
+    proof = store.put(found, check=partial(prove, store=store.url))["files"][0]["proof"]
+    assert "programme over the nodes" in proof["not_checked"][0]
+    assert "computed anew in double precision" in proof["checked"][-1]

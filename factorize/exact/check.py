@@ -14,6 +14,7 @@ from factorize.errors import (
     FactorizeError,
     InvalidParticipation,
     InvalidStrategy,
+    TooLarge,
 )
 from factorize.exact import residual
 from factorize.exact.beyond_whole import check_long
@@ -31,7 +32,14 @@ from factorize.exact.endless import check_endless
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise, stored_inverse
 from factorize.exact.report import Report, check_claim
-from factorize.exact.sensitivity import Bracket, allowed, square_root_up, squared_sensitivity
+from factorize.exact.sensitivity import (
+    TWO_STAGE,
+    Bracket,
+    allowed,
+    square_root_down,
+    square_root_up,
+    squared_sensitivity,
+)
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import workload_numbers
 
@@ -125,8 +133,21 @@ def _check_sensitivity(
     if value != claim["value"]:
         report.failed.append("the sensitivity's value and its hex form are two different numbers")
     bracket = squared_sensitivity(strategy, spec["participation"])
+    _refuse_undecided(strategy, bracket, value)
     check_claim(report, bracket, value, n=strategy.n, kind=claim["kind"])
     return bracket
+
+
+def _refuse_undecided(strategy: Strategy, bracket: Bracket, value: float) -> None:
+    """Do not call false what is only not proved: selections among the nodes of a tree reach further than rows of X."""
+    if strategy.tree is None or bracket.rule != TWO_STAGE or not bracket.lower <= Fraction(value) ** 2 < bracket.upper:
+        return
+    low, high = square_root_down(bracket.lower), square_root_up(bracket.upper)
+    raise TooLarge(
+        f"the sensitivity {value!r} of this tree is between {low!r} and {high!r}, as exact as the {TWO_STAGE} is; the "
+        "certificate's programme over the nodes has no exact form here: verify without exact arithmetic, or take "
+        "fixed_epochs, or min_sep without max_participations"
+    )
 
 
 def _check_convergence(report: Report, spec: Mapping[str, Any], claims: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from factorize.exact.redrawn import LARGEST_BY_COLUMNS
 from factorize.exact.renewal import Renewal
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 
+TWO_STAGE = "two-stage Gram bound"
 MOST_STEPS = 200_000_000
 """Steps of a selection in Python integers that are tried: about a minute."""
 _LARGEST_PATTERN = 512
@@ -267,7 +268,7 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     candidates = {chosen, tuple(range(0, n, b))[: form.most], best_selection(strategy.column_norms.values, form)[1]}
     found = [_signed(strategy.gram(np.array(p)), p) for p in sorted(candidates) if len(p) <= _LARGEST_PATTERN]
     lower = max(found, key=lambda bracket: bracket.lower, default=_largest_column(strategy))
-    return lower._replace(upper=upper, rule="two-stage Gram bound")
+    return lower._replace(upper=upper, rule=TWO_STAGE)
 
 
 def square_root_up(value: Fraction) -> float:
