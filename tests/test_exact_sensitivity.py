@@ -245,6 +245,7 @@ class Blurred:
     """A strategy of which Gram entries are known within one unit."""
 
     n = 6
+    decays = scale = None
     column_norms = whole([1] * 6)
 
     def gram(self, indices: np.ndarray) -> Numbers:
@@ -344,3 +345,13 @@ def test_brackets_of_signed_columns_hold_for_every_pattern(first: int) -> None:
         found = bracket(array, separated(min_sep, most))
         signed, _ = true_squares(array, separated(min_sep, most))
         assert found.lower <= signed <= found.upper
+
+
+@pytest.mark.parametrize(("scale", "square"), [((0.5, 1.0), 1.0), ((0.5, 0.25), 0.3125)])
+def test_the_last_column_of_scaled_decays_is_its_factor(scale: tuple[float, float], square: float) -> None:
+    """C = [[1, 0], [1/2, 1]] by a BLT: squared norms 5/4 and 1 times the squares of the factors."""
+    parts = {"theta": np.array([0.0]), "omega": np.array([0.5]), "column_scale": np.array(scale)}
+    found = squared_sensitivity(Strategy("scaled", parts, 2), {"kind": "single"})
+    assert found.lower <= square <= found.upper
+    assert (found.lower == found.upper == 1) == (scale[1] == 1.0)
+    assert found.upper - found.lower < Fraction(1, 2**100)

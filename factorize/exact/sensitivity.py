@@ -128,7 +128,13 @@ def _bracket(numbers: Numbers, units: int, rule: str, pattern: tuple[int, ...], 
 def _largest_column(strategy: Strategy) -> Bracket:
     norms = strategy.column_norms
     worst = int(np.argmax(norms.values))
-    return _bracket(norms, norms.values[worst], "column norms", (worst,))
+    found = _bracket(norms, norms.values[worst], "column norms", (worst,))
+    if strategy.decays is None or strategy.scale is None:
+        return found
+    # The last column is its factor alone, without the radius of the others: a sensitivity of exactly 1, if it is that.
+    last = Fraction(float(strategy.scale[-1])) ** 2
+    others = norms.fraction(max(norms.values[:-1], default=0) + norms.radius)
+    return found._replace(upper=others) if last < others else Bracket(last, last, found.rule, (strategy.n - 1,), (1,))
 
 
 def _without_overlap(strategy: Strategy, form: Allowed) -> Bracket:
