@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
-MAX_STEPS = 100_000_000
+from factorize.numbers.scalars import MAX_STEPS
 
 
 def _fold_zero(value: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.mechanisms import Blt, NuToeplitz
-from factorize.model import MAX_STEPS
+from factorize.numbers.scalars import MAX_STEPS
 from factorize.participation import MinSep
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec

@@ -10,6 +10,7 @@ import pytest
 import solvers
 from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
 from factorize.spec import Spec, parse_spec
+from solvers import register
 from solvers.buffered import optimum as buffered_linear
 from solvers.buffered.loss import BufferedLoss, places, starts_of_blocks
 from solvers.buffered.optimum import optimise, thinned
@@ -180,7 +181,7 @@ def test_the_recurrence_makes_the_noise(document: dict[str, Any]) -> None:
 def test_auto_streams_a_long_workload() -> None:
     found = solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": 20_000}, "tolerance": 1e-4}))
     assert found.spec.mechanism.kind == "buffered_linear"
-    assert found.spec.mechanism.buffers == solvers.BUFFERS_AUTOMATIC
+    assert found.spec.mechanism.buffers == register.BUFFERS_AUTOMATIC
     assert found.certificate.converged
     assert 0 <= found.certificate.relative_gap < 5e-5
     assert found.certificate.sensitivity.kind == "exact"

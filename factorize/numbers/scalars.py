@@ -11,6 +11,9 @@ from typing import Any
 
 from factorize.errors import InvalidParameter
 
+MAX_STEPS = 100_000_000
+"""Steps of a run, at most."""
+
 
 def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = True, remedy: str) -> float:
     """Return a number from outside as a finite double above `low` (or equal to it, unless strict).

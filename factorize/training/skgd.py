@@ -16,10 +16,9 @@ import numpy as np
 
 from factorize.client.normals import ReplayableNormals
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.model import MAX_STEPS
+from factorize.numbers.scalars import MAX_STEPS
 from factorize.numbers.wide import root_above
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
-from factorize.sensitivity import Sensitivity
 from factorize.training.clip import Rows, clipped_sum
 from factorize.training.noise import standard_row
 from factorize.training.runs import Observer, Run, unobserved
@@ -66,6 +65,8 @@ def sketch_calibration(
         examples: n, the fixed divisor.
         adjacency: M24 states replace-one.
     """
+    from factorize.sensitivity import Sensitivity
+
     total = lengths.total
     participation = {"kind": "fixed_epochs", "epochs": total} if total > 1 else {"kind": "single"}
     value = root_above(Fraction(total))  # C = I: every column has norm 1, and an example is in all of them
