@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class CommandLine:
         return Run(done.returncode, done.stdout, done.stderr)
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """Start a command and leave it running."""
+        """Start a command and leave it running; Ctrl-C reaches it even where the tests run in the background."""
         return subprocess.Popen(
             [*PROGRAM, *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -66,4 +67,10 @@ class CommandLine:
             text=True,
             cwd=self.home,
             env=environment(self.home),
+            preexec_fn=_heed_interrupts,
         )
+
+
+def _heed_interrupts() -> None:
+    """A shell has its background jobs ignore SIGINT, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
