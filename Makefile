@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests run side by side, one process for each processor; each takes up to 2 GB.
+PROCESSES ?= auto
 
 FRAMEWORKS := .venv-frameworks
 
@@ -12,7 +14,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
