@@ -1,4 +1,4 @@
-"""`python -m api.child`: one solve in a process of its own.
+"""A solve in a process of its own.
 
 It reads one JSON line `{"spec": ..., "store": ...}` from stdin, solves, certifies, writes the file, has it checked by
 yet another process (api/proof.py), and publishes it in the store; nothing is visible there before. On stdout it says

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from api.isolated import leave_working_folder
+
 INTERRUPTED = 130
 MISSING = 2
 
@@ -18,6 +20,7 @@ def main(arguments: list[str] | None = None) -> None:
     Args:
         arguments: by default those of the process.
     """
+    leave_working_folder()
     try:
         # Imported here, so that Ctrl-C during the imports ends as quietly as later.
         run = _commands()

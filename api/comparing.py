@@ -1,4 +1,4 @@
-"""`python -m api.comparing`: one comparison in a process of its own, and the same for the command line.
+"""A comparison in a process of its own, and the same for the command line.
 
 Reads one JSON line `{"spec": {"request": ..., "to": path}, "store": ...}` from stdin, writes the table to the path and
 says on stdout how far it is and how it ended (api/supervisor.py has the protocol; the digest is that of the table's

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from api import supervisor
 from api.answers import RunningService
 from api.errors import Problem, problem_of
+from api.isolated import COMPARE, child_command
 from api.limits import read_body
 from api.outcome import Ending, Outcome
 from api.schema import answers, json_body
@@ -132,7 +132,7 @@ class Run:
                     memory_mb=max(1024, (engine.capacity_mb or 2048) // 2),
                     seconds_limit=min(LIMIT_SECONDS, settings.max_solve_seconds),
                     threads=settings.processors or 1,
-                    command=(sys.executable, "-m", "api.comparing"),
+                    command=child_command(COMPARE),
                 ),
                 report=report,
                 cancelled=self._stop.is_set,

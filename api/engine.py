@@ -63,7 +63,7 @@ class Engine:
             capacity_mb: memory for all running solves of the in-process worker; by default 80 % of what the
                 machine or the container has.
             processors: threads for all running solves of the in-process worker; by default all.
-            command: command line of the child process; by default this Python with ``-m api.child``.
+            command: command line of the child process; by default ``api.child`` (api/isolated.py).
             tick: seconds between two rounds of reconciliation.
             patience: seconds without a sign of life after which another engine counts as dead.
         """

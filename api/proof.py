@@ -1,4 +1,4 @@
-"""`python -m api.proof`: checks a written factor file before it is published, in a process that has not solved.
+"""The proof: a written factor file is checked before it is published, in a process that has not solved.
 
 The process reads the file's bytes and nothing else of the solve, re-derives every claim in exact arithmetic
 (`factorize.exact`) and, by other code, in double precision (`factorize.certificate`), and answers with the sha256 of
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from api.isolated import PROVE, child_command
 from factorize.errors import CertificateError, CorruptObject, FactorizeError, LimitExceeded, StoreUnavailable, TooLarge
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def prove(path: Path, *, store: str, strict: bool = False) -> dict[str, Any]:
         LimitExceeded: the checker ended without an answer.
     """
     request = json.dumps({"path": os.fspath(path), "store": store, "strict": strict}) + "\n"
-    done = subprocess.run((sys.executable, "-m", "api.proof"), input=request, capture_output=True, text=True)
+    done = subprocess.run(child_command(PROVE), input=request, capture_output=True, text=True)
     try:
         answer = json.loads(done.stdout)
     except ValueError:

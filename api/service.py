@@ -44,7 +44,7 @@ class Service:
 
     Args:
         settings: where they are.
-        command: command line of the child process; by default this Python with `-m api.child`.
+        command: command line of the child process; by default `api.child` (api/isolated.py).
 
     Raises:
         StoreUnavailable: store or database cannot be opened.

@@ -31,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from api.isolated import SOLVE, child_command
 from api.outcome import Ending, Outcome, Remains, judge
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -56,7 +57,7 @@ class Request:
         memory_mb: what the solve was admitted with, in units of 2^20 bytes.
         seconds_limit: wall limit in seconds, counted from the start of the child process.
         threads: threads per BLAS, OpenMP or numba pool.
-        command: the child's command line; by default this Python with ``-m api.child``.
+        command: the child's command line; by default ``api.child`` (api/isolated.py).
     """
 
     spec_digest: str
@@ -145,7 +146,7 @@ class _Child:
 
     def _start(self, folder: str) -> subprocess.Popen[bytes]:
         request = self.request
-        command = request.command or (sys.executable, "-m", "api.child")
+        command = request.command or child_command(SOLVE)
         data_bytes = request.data_limit_mb * MEBIBYTE if _KERNEL_LIMITS_DATA else 0
         watch_read, self._watch = os.pipe()
         guard = (sys.executable, "-I", "-S", str(_GUARD), str(watch_read), str(os.getpid()), str(data_bytes))

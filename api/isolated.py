@@ -1,0 +1,62 @@
+"""A child Python that imports what this process imports, and nothing from the folder in which the user stands.
+
+`python -m api.child` puts the working folder first on `sys.path`: a folder `api/`, a `numpy.py` or a
+`sitecustomize.py` there would be imported in place of the real one. Children are therefore started with `-I` (no
+working folder, no PYTHON* variables, no sitecustomize from there) on this very file, which takes over this process's
+own `sys.path` without the working folder and runs the module as `__main__`. So a virtual environment, an editable
+install, a user's site-packages and a PYTHONPATH of absolute folders go on working.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+SOLVE, COMPARE, PROVE = "api.child", "api.comparing", "api.proof"
+"""The modules that run in a process of their own."""
+
+_HERE = Path(__file__).resolve()
+_ROOT = str(_HERE.parents[__name__.count(".")])
+"""The folder that holds our packages: a source checkout, or site-packages."""
+
+
+def child_command(module: str) -> tuple[str, ...]:
+    """Return the command line that runs one of our modules in a process of its own.
+
+    Args:
+        module: SOLVE, COMPARE or PROVE.
+    """
+    return (sys.executable, "-I", str(_HERE), module, *search_path())
+
+
+def search_path() -> list[str]:
+    """Return `sys.path` as absolute folders without the working folder; our own folder is in it, wherever that is."""
+    here = _working_folder()
+    found = [os.path.abspath(entry) for entry in sys.path if entry and os.path.realpath(entry) != here]
+    return found if _ROOT in map(os.path.realpath, found) else [_ROOT, *found]
+
+
+def leave_working_folder() -> None:
+    """Take the working folder off this process's `sys.path`, where `python -m` or PYTHONPATH=. has put it."""
+    sys.path[:] = search_path()
+
+
+def _working_folder() -> str | None:
+    try:
+        return os.path.realpath(os.getcwd())
+    except FileNotFoundError:  # it was removed; nothing can be imported from it
+        return None
+
+
+def _run(module: str, path: list[str]) -> None:
+    """Run a module as `__main__` on a search path; in a child, whose `sys.argv` is the module's alone."""
+    import runpy
+
+    sys.path[:] = path
+    sys.argv = [module]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1], sys.argv[2:])
