@@ -70,7 +70,17 @@ class ParticipationAuditor:
     def of(
         cls, calibration: Calibration, steps: int, *, users: Sequence[Any] | np.ndarray | None = None
     ) -> ParticipationAuditor:
-        """Return the auditor for the sensitivity, and the sampling if it counts on one, of a calibration."""
+        """Return the auditor for the sensitivity, and the sampling if it counts on one, of a calibration.
+
+        Raises:
+            InvalidParameter: it counts on balls in bins, for which there is `BinsAuditor.of(order)`.
+        """
+        if getattr(calibration, "sampling", None) == "balls_in_bins":
+            raise InvalidParameter(
+                "this auditor does not look for balls in bins, which the calibration counts on; use "
+                "BinsAuditor.of(order) of factorize.training.bins_audit",
+                field="calibration",
+            )
         groups = calibration.groups if isinstance(calibration, AmplifiedCalibration) else None
         return cls(calibration.sensitivity.participation, steps, users=users, groups=groups)
 

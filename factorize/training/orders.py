@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training.bins import BallsInBins
 
 
 class Order:
@@ -210,3 +211,52 @@ def _visits(steps: int, groups: int, group: int) -> int:
 def full_batch(examples: int, steps: int) -> Order:
     """Return the order in which every example takes part in every step (participation `fixed_epochs{steps}`)."""
     return Order([np.arange(examples)], epochs=steps)
+
+
+def balls_in_bins(
+    examples: int,
+    bins: int,
+    epochs: int,
+    secret_key: bytes | None = None,
+    *,
+    public_seed: int | None = None,
+    physical_batch: int | None = None,
+    capacity: int | None = None,
+    overflow: Literal["abort", "unlimited"] = "abort",
+) -> BallsInBins:
+    """Return the secret order in which each example draws its bin j once and takes part in steps j, j + b, j + 2b, ...
+
+    Bins are uniform and independent, so batches have random sizes. These are secret, as the bins are: take means with a
+    fixed public divisor, never with the size of a batch. n = bins x epochs.
+
+    Args:
+        examples: N.
+        bins: b, the steps of one epoch.
+        epochs: passes, in all of which an example has the same bin.
+        secret_key: random bytes, at least 16, of this run alone; a restart needs them. None draws 32.
+        public_seed: of the run, where it has one; a key that is this number is refused.
+        physical_batch: examples per part, where batches are taken in equal padded parts (`micro_batches`).
+        capacity: examples that the parts of a step have room for, a multiple of `physical_batch`; by default so many
+            that a bin holds more with probability below 2^-50.
+        overflow: of the capacity. `abort`: a key whose bins do not fit is refused here, before any step, and the
+            order's `tau` bounds the probability, to be charged: delta + (1 + e^epsilon) tau. `unlimited`: as many parts
+            as a batch needs, so that the time of a step shows the size of its batch.
+
+    Raises:
+        InvalidParameter: sizes below 1, or a key that cannot be secret.
+        InvalidParticipation: a bin holds more than the capacity.
+
+    Reference:
+        Chua et al. 2024 (Balls-and-bins sampling for DP-SGD); Choquette-Choo et al. 2024 (Near exact privacy
+        amplification for matrix mechanisms).
+    """
+    return BallsInBins(
+        examples,
+        bins,
+        epochs,
+        secret_key,
+        public_seed=public_seed,
+        physical_batch=physical_batch,
+        capacity=capacity,
+        overflow=overflow,
+    )

@@ -1,0 +1,240 @@
+"""Balls in bins: each example draws its steps once, from a secret key, and keeps them in every epoch.
+
+Epsilon counts on nobody knowing which bin an example has, so the key, the batches and the sizes of the batches are
+secret (docs/training.md). What is public: the number of examples and bins, the divisor of the means, the capacity.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import numpy as np
+
+from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
+from factorize.privacy import Adjacency
+from factorize.training.bin_keys import KEY_BYTES, checked_key, commitment, draw_bins
+from factorize.training.binomial import capacity_for, overflow_probability
+
+TAU = 2.0**-50
+"""Probability of an overflow that a capacity is chosen for, where none is given."""
+
+
+class MicroBatches(NamedTuple):
+    """One step's batch in equal parts, padded.
+
+    Attributes:
+        indices: of the examples, shape (parts, physical_batch); 0 where the mask is False.
+        mask: True where there is an example, False where there is padding; same shape.
+    """
+
+    indices: np.ndarray
+    mask: np.ndarray
+
+
+class BallsInBins:
+    """Batches of balls in bins; make it with `factorize.training.orders.balls_in_bins`, which says what all this is.
+
+    The bin of example i is a function of (key, bins, i) alone: SHAKE-128 keyed with the key, 64 bits for each example,
+    made exactly uniform by rejection. So every step can be asked for at any time, and a restart needs the key alone.
+
+    Attributes:
+        examples: N.
+        bins: b, steps of one epoch.
+        epochs: how often the bins are gone through.
+        physical_batch: examples per part of a batch, None for whole batches.
+        capacity: examples that the parts of one step have room for, None without limit.
+        tau: probability, rounded up, that a key is refused since a bin overflows; charge `extra_delta(epsilon)`.
+    """
+
+    __slots__ = ("_key", "_members", "_starts", "bins", "capacity", "epochs", "examples", "physical_batch", "tau")
+
+    def __init__(
+        self,
+        examples: int,
+        bins: int,
+        epochs: int,
+        secret_key: bytes | None = None,
+        *,
+        public_seed: int | None = None,
+        physical_batch: int | None = None,
+        capacity: int | None = None,
+        overflow: Literal["abort", "unlimited"] = "abort",
+    ) -> None:
+        self.examples, self.bins, self.epochs = (
+            _at_least_one(name, value) for name, value in (("examples", examples), ("bins", bins), ("epochs", epochs))
+        )
+        self._key = secrets.token_bytes(KEY_BYTES) if secret_key is None else checked_key(secret_key, public_seed)
+        self.physical_batch, self.capacity = _checked_room(examples, bins, physical_batch, capacity, overflow)
+        self.tau = 0.0 if self.capacity is None else overflow_probability(examples, bins, self.capacity)
+        drawn = draw_bins(self._key, examples, bins)
+        self._members = np.argsort(drawn, kind="stable")
+        self._starts = np.concatenate([[0], np.cumsum(np.bincount(drawn, minlength=bins))])
+        if self.capacity is not None and int(np.diff(self._starts).max()) > self.capacity:
+            raise InvalidParticipation(
+                f"a bin holds more than capacity={self.capacity} examples, which happens with probability tau="
+                f"{self.tau:.3g} at most; use a larger capacity, or another key and charge extra_delta(epsilon)",
+                field="capacity",
+            )
+
+    def __len__(self) -> int:
+        """Return the number of steps, n."""
+        return self.bins * self.epochs
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        """Return the indices of the examples of one step, ascending. They are secret, and so is their number."""
+        if not 0 <= step < len(self):
+            raise IndexError(f"step {step} is outside 0..{len(self) - 1}")
+        start, stop = self._starts[step % self.bins : step % self.bins + 2]
+        return self._members[start:stop]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield the batch of every step."""
+        return (self[step] for step in range(len(self)))
+
+    def __repr__(self) -> str:
+        """Return what is public."""
+        room = f"physical_batch={self.physical_batch}, capacity={self.capacity}"
+        return f"BallsInBins(examples={self.examples}, bins={self.bins}, epochs={self.epochs}, {room}, key is secret)"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled, copied or saved by `torch.save`.
+
+        Raises:
+            InvalidParameter: always.
+        """
+        raise InvalidParameter(
+            "a copy of this order would show its key and bins; keep state_dict(), and the key where secrets are kept"
+        )
+
+    @property
+    def participation(self) -> dict[str, Any]:
+        """The spec's participation for this order: its sensitivity is what holds if the key becomes known."""
+        return {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
+
+    @property
+    def commitment(self) -> str:
+        """A hash that names the key and shows nothing of it: 64 hexadecimal digits."""
+        return commitment(self._key)
+
+    def extra_delta(self, epsilon: float) -> float:
+        """Return (1 + e^epsilon) tau, what the calibrated delta has to be raised by for the refusal of a key."""
+        return float(np.nextafter((1 + np.exp(epsilon)) * self.tau, np.inf)) if self.tau else 0.0
+
+    def micro_batches(self, step: int) -> MicroBatches:
+        """Return one step's batch in parts of `physical_batch`, the last ones padded.
+
+        With a capacity there are equally many parts in every step, so that neither shapes nor time show a size.
+
+        Raises:
+            InvalidParameter: there is no physical batch size.
+        """
+        if self.physical_batch is None:
+            raise InvalidParameter("there are no parts without a physical_batch; give one", field="physical_batch")
+        batch, size = self[step], self.physical_batch
+        parts = max(1, -(-len(batch) // size)) if self.capacity is None else self.capacity // size
+        indices, mask = np.zeros(parts * size, dtype=np.intp), np.zeros(parts * size, dtype=bool)
+        indices[: len(batch)], mask[: len(batch)] = batch, True
+        return MicroBatches(indices.reshape(parts, size), mask.reshape(parts, size))
+
+    def bin_of_each(self) -> np.ndarray:
+        """Return the bin of each example, shape (examples,). It is secret, for ever."""
+        found = np.empty(self.examples, dtype=np.int64)
+        found[self._members] = np.repeat(np.arange(self.bins), np.diff(self._starts))
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: public numbers, and the hash that a restart's key is held to."""
+        sizes = {"examples": self.examples, "bins": self.bins, "epochs": self.epochs}
+        return {"sampling": "balls_in_bins", **sizes, "commitment": self.commitment}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of another order.
+
+        Raises:
+            InvalidParameter: it is of other sizes, or of another key.
+        """
+        mine = self.state_dict()
+        wrong = [key for key in mine if state.get(key) != mine[key]]
+        if wrong == ["commitment"]:
+            raise InvalidParameter(
+                "the checkpoint was made with another secret key: all bins would be drawn again, and epsilon counts on "
+                "one bin for the whole run; restart with the key of the run",
+                field="secret_key",
+            )
+        if wrong:
+            theirs, ours = str(state.get(wrong[0]))[:80], str(mine[wrong[0]])[:80]
+            raise InvalidParameter(f"the checkpoint's {wrong[0]} is {theirs}, here it is {ours}", field=wrong[0])
+
+    def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
+        """Refuse a factorization whose epochs are not this order's.
+
+        Args:
+            participation: of its sensitivity, in the contract's JSON form.
+            steps: its n; fewer steps may be taken, more not.
+
+        Raises:
+            InvalidParticipation: more steps than n, or epochs of another number of steps than there are bins.
+        """
+        n = len(self) if steps is None else steps
+        epochs = {"single": 1, "fixed_epochs": participation.get("epochs")}.get(str(participation.get("kind")))
+        if len(self) > n or not epochs or n != self.bins * int(epochs):
+            raise InvalidParticipation(
+                f"{self.bins} bins in {self.epochs} epochs are not the participation {dict(participation)} over n={n} "
+                f"steps; factor n={len(self)} for {self.participation}",
+                field="order",
+            )
+
+    def check_calibration(self, calibration: Any, steps: int) -> None:
+        """Refuse a calibration whose epsilon does not count on exactly these bins.
+
+        Args:
+            calibration: with `sampling`, `bins`, `adjacency` and `sensitivity`.
+            steps: n of the factorization.
+
+        Raises:
+            InvalidParameter: it is for a fixed order, another sampling or another number of bins.
+            UnsupportedAdjacency: it is not for zero-out.
+            InvalidParticipation: it is for other epochs.
+        """
+        sampling, bins = getattr(calibration, "sampling", None), getattr(calibration, "bins", None)
+        if sampling != "balls_in_bins" or bins != self.bins:
+            what = f"{bins} bins" if sampling == "balls_in_bins" else f"the sampling {str(sampling)[:20]!r}"
+            raise InvalidParameter(
+                f"the calibration is for {what}, the order is balls in {self.bins} bins; calibrate with "
+                f"sampling='balls_in_bins', bins={self.bins}",
+                field="calibration",
+            )
+        if calibration.adjacency is not Adjacency.ZERO_OUT:
+            raise UnsupportedAdjacency(
+                f"adjacency={calibration.adjacency.value!r} is not covered under balls in bins; use zero_out",
+                field="adjacency",
+            )
+        self.check(calibration.sensitivity.participation, steps)
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise InvalidParameter(f"{name}={str(value)[:20]} is not an integer >= 1; give one", field=name)
+    return int(value)
+
+
+def _checked_room(
+    examples: int, bins: int, physical: int | None, capacity: int | None, overflow: str
+) -> tuple[int | None, int | None]:
+    """Return physical batch size and capacity: of its own, or the smallest that overflows with probability `TAU`."""
+    if overflow not in ("abort", "unlimited"):
+        raise InvalidParameter(f"overflow={overflow[:20]!r} is not abort or unlimited", field="overflow")
+    if physical is None or overflow == "unlimited":
+        if capacity is not None:
+            message = f"capacity={capacity} needs a physical_batch, and overflow='abort'; give both, or no capacity"
+            raise InvalidParameter(message, field="capacity")
+        return (None if physical is None else _at_least_one("physical_batch", physical)), None
+    physical = _at_least_one("physical_batch", physical)
+    if capacity is None:
+        return physical, capacity_for(examples, bins, physical_batch=physical, tau=TAU)
+    if _at_least_one("capacity", capacity) % physical:
+        message = f"capacity={capacity} is no multiple of physical_batch={physical}; the parts of a step are equal"
+        raise InvalidParameter(message, field="capacity")
+    return physical, capacity

@@ -1,0 +1,241 @@
+"""The auditor of balls in bins: every example in exactly one bin, the same in every epoch, and none left out.
+
+It keeps everybody's bin, which is secret: its checkpoints show none, and its messages name no example and no size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training.bin_keys import checked_key
+from factorize.training.bins import BallsInBins
+from factorize.training.regularity import equal_sizes_probability, regularity
+
+_VERSION = 1
+REFUSED_BELOW = 2.0**-64
+"""Of the probability that honest bins are as equal as they are: bins so unlikely are refused."""
+WARNED_BELOW = 1e-6
+
+_REMEDY = "do not release the step, and take batches from orders.balls_in_bins"
+_MOVED = (
+    "examples come in other steps than their bin's, as with shuffle=True, or with bins that are drawn again in each "
+    "epoch: epsilon counts on one bin for the whole run"
+)
+_MISSING = (
+    "examples of the bin are missing, as where a batch is truncated, or padded so that it drops some: then the bins of "
+    "the others show in which bin an example is; give every batch room for all (capacity)"
+)
+_AGAIN = (
+    "an example takes part twice in one epoch, as under Poisson sampling, or with replacement; each example has one "
+    "step in an epoch"
+)
+_NEVER = (
+    "the epoch ends and examples have had no step, as with drop_last: then the bins of the others show in which bin an "
+    "example is; every example has one bin"
+)
+_DEALT = (
+    "all batches have equal sizes, as where a permutation is cut into batches: that is not balls in bins. Whoever "
+    "knows the others' bins then knows an example's (two bins, C = I, sigma 0.6: delta(2) is at least 0.201, not "
+    "0.119); draw each example's bin for itself"
+)
+
+
+class RegularBins(UserWarning):
+    """The sizes of the bins are more equal than independent bins make them, once in a million runs."""
+
+
+class BinsAuditor:
+    """Holds a job to balls in bins: call `record` with the examples of each step before its gradient is released.
+
+    With the order it compares with the order's own bins. Without it the first epoch says who is in which bin; where
+    `tau` is not zero, bins of equal sizes are refused then, too.
+
+    Args:
+        examples: N.
+        bins: b.
+        epochs: n / b.
+        order: that the job uses.
+        key: secret, for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
+
+    Attributes:
+        step: the step that `record` expects next, from 0.
+        steps: n.
+        tau: probability that independent bins are refused since they happen to be equal; add (1 + e^epsilon) tau to
+            delta. 0 with an order, and where equal sizes are too likely to be refused.
+
+    Raises:
+        InvalidParameter: sizes below 1, an order of other sizes, or a key that cannot be secret.
+    """
+
+    def __init__(
+        self, examples: int, bins: int, epochs: int, *, order: BallsInBins | None = None, key: bytes | None = None
+    ) -> None:
+        if min(examples, bins, epochs) < 1:
+            message = f"examples={examples}, bins={bins}, epochs={epochs}: give at least one of each"
+            raise InvalidParameter(message, field="bins")
+        if order is not None and (order.examples, order.bins, order.epochs) != (examples, bins, epochs):
+            raise InvalidParameter(
+                f"the order has {order.examples} examples and {order.bins} bins in {order.epochs} epochs, here are "
+                f"{examples}, {bins} and {epochs}; give the order's own",
+                field="order",
+            )
+        self.examples, self.bins, self.epochs, self.steps = examples, bins, epochs, bins * epochs
+        self._order, self._key = order, None if key is None else checked_key(key, None)
+        self._bin = np.full(examples, -1, dtype=np.int64) if order is None else order.bin_of_each()
+        self._sizes = np.bincount(self._bin + 1, minlength=bins + 1)[1:]
+        likely = equal_sizes_probability(examples, bins)
+        self._refuses_equal = order is None and likely < REFUSED_BELOW
+        self.tau = likely if self._refuses_equal else 0.0
+        self.step = 0
+
+    @classmethod
+    def of(cls, order: BallsInBins) -> BinsAuditor:
+        """Return the auditor for an order."""
+        return cls(order.examples, order.bins, order.epochs, order=order)
+
+    def __repr__(self) -> str:
+        """Return what is public."""
+        return f"BinsAuditor(examples={self.examples}, bins={self.bins}, epochs={self.epochs}, step={self.step})"
+
+    def record(self, indices: Sequence[int] | np.ndarray) -> None:
+        """Check the examples of the next step, and go on to it.
+
+        Args:
+            indices: of the examples, without those that pad, those of all parts where one step's gradient is
+                accumulated over several. Empty is fine where the bin is.
+
+        Raises:
+            InvalidParticipation: more steps than n, or not the examples of one bin. Nothing is recorded then.
+            InvalidParameter: what is no index of an example.
+        """
+        who = self._identify(indices)
+        if self.step >= self.steps:
+            raise InvalidParticipation(
+                f"step {self.step + 1} is past n={self.steps}: no calibration covers it; stop, or factor a larger n"
+            )
+        learning = self._order is None and self.step < self.bins
+        reason = self._reason_to_learn(who) if learning else self._reason(who)
+        if reason:
+            raise InvalidParticipation(f"step {self.step} is not balls in bins: {reason}; {_REMEDY}", field="order")
+        if learning:
+            self._bin[who], self._sizes[self.step] = self.step, len(who)
+        self.step += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: no bin in clear, and not the key.
+
+        Raises:
+            InvalidParameter: there is neither an order nor a key to encrypt the bins with.
+        """
+        state = {"version": _VERSION, "step": self.step, **self._promise()}
+        if self._order is not None:
+            return state
+        nonce = secrets.token_bytes(16)
+        hidden = self._masked(nonce, self._bin.astype("<i8").tobytes())
+        tag = self._tag(state, nonce, hidden)
+        return {**state, "nonce": nonce.hex(), "hidden": np.frombuffer(hidden, dtype=np.uint8).copy(), "tag": tag}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a checkpoint.
+
+        Raises:
+            InvalidParameter: it belongs to other sizes or another key, or is damaged.
+        """
+        if state.get("version") != _VERSION:
+            raise InvalidParameter("the checkpoint has no auditor of balls in bins; restore its own", field="version")
+        if self._order is not None:
+            self._order.check_state(state)
+        wrong = next((key for key, value in self._promise().items() if state.get(key) != value), None)
+        step = state.get("step")
+        if wrong or not isinstance(step, int) or not 0 <= step <= self.steps:
+            message = f"the checkpoint's {wrong or 'step'} is {str(state.get(wrong or 'step'))[:80]}, not of this run"
+            raise InvalidParameter(message, field=wrong or "step")
+        if self._order is None:
+            self._bin = self._shown(state, step)
+            self._sizes = np.bincount(self._bin + 1, minlength=self.bins + 1)[1:]
+        self.step = step
+
+    def _reason(self, who: np.ndarray) -> str | None:
+        own = self.step % self.bins
+        if (self._bin[who] != own).any():
+            return _MOVED
+        return _MISSING if len(who) < self._sizes[own] else None
+
+    def _reason_to_learn(self, who: np.ndarray) -> str | None:
+        if (self._bin[who] >= 0).any():
+            return _AGAIN
+        if self.step < self.bins - 1:
+            return None
+        sizes = self._sizes.copy()
+        sizes[-1] = len(who)
+        if sizes.sum() < self.examples:
+            return _NEVER
+        if self._refuses_equal and np.ptp(sizes) <= 1:
+            return _DEALT
+        if regularity(sizes) < WARNED_BELOW:
+            warnings.warn(
+                "the sizes of the bins are more equal than those of independent bins in all but one of a million "
+                "runs; batches cut from a permutation are not balls in bins: draw each example's bin for itself",
+                RegularBins,
+                stacklevel=3,
+            )
+        return None
+
+    def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        given = np.asarray(indices)
+        if given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= self.examples):
+            message = f"indices of examples are integers in 0..{self.examples - 1}; pass positions in the data"
+            raise InvalidParameter(message, field="indices")
+        flat = given.reshape(-1).astype(np.int64)
+        if len(np.unique(flat)) < len(flat):
+            raise InvalidParticipation(
+                f"step {self.step} has an example twice, and the sensitivity allows one contribution of the clip norm; "
+                "clip per example and record each once",
+                field="order",
+            )
+        return flat
+
+    def _promise(self) -> dict[str, Any]:
+        sizes = {"sampling": "balls_in_bins", "examples": self.examples, "bins": self.bins, "epochs": self.epochs}
+        return sizes if self._order is None else self._order.state_dict()
+
+    def _derived(self, purpose: bytes) -> bytes:
+        if self._key is None:
+            raise InvalidParameter(
+                "the auditor's state is everybody's bin, which a checkpoint must not show; give the auditor the order, "
+                "or a secret key= to encrypt it with",
+                field="key",
+            )
+        return hashlib.sha256(b"factorize bins audit 1\0" + purpose + b"\0" + self._key).digest()
+
+    def _masked(self, nonce: bytes, plain: bytes) -> bytes:
+        """Return plain + key stream, modulo 2; of a nonce that is used once."""
+        stream = hashlib.shake_128(self._derived(b"mask") + nonce).digest(len(plain))
+        return (np.frombuffer(plain, np.uint8) ^ np.frombuffer(stream, np.uint8)).tobytes()
+
+    def _tag(self, state: Mapping[str, Any], nonce: bytes, hidden: bytes) -> str:
+        stated = repr([state[key] for key in ("version", "step", *self._promise())]).encode()
+        return hmac.new(self._derived(b"tag"), nonce + hidden + stated, "sha256").hexdigest()
+
+    def _shown(self, state: Mapping[str, Any], step: int) -> np.ndarray:
+        """Return everybody's bin from a checkpoint, if this key hid it."""
+        hidden = np.asarray(state.get("hidden", []), dtype=np.uint8).tobytes()
+        kept = str(state.get("nonce"))
+        nonce = bytes.fromhex(kept) if re.fullmatch("[0-9a-f]{32}", kept) else b""
+        whole = {**state, "step": step}
+        if not hmac.compare_digest(self._tag(whole, nonce, hidden), str(state.get("tag"))):
+            raise InvalidParameter(
+                "the checkpoint's bins are damaged, or hidden with another key; restore a whole one, with the key of "
+                "the run",
+                field="key",
+            )
+        return np.frombuffer(self._masked(nonce, hidden), dtype="<i8").astype(np.int64)
