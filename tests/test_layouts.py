@@ -124,8 +124,8 @@ def test_a_tensor_that_is_missing_is_named(structure, missing):
         build_matrix(structure, parts, N)
 
 
-def test_without_any_other_a_scaled_matrix_is_a_toeplitz_one():
-    with pytest.raises(CorruptObject, match="a toeplitz matrix needs the tensor 'coefficients'"):
+def test_a_scale_alone_is_no_matrix():
+    with pytest.raises(CorruptObject, match=r"the tensors \[\] beside column_scale are those of no structure"):
         build_matrix("scaled", {"column_scale": SCALE}, N)
 
 

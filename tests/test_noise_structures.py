@@ -221,18 +221,6 @@ def test_a_forgotten_diagonal_is_caught(name, calibration, monkeypatch):
     assert statistic(draw(strategy, calibration), Known(strategy), SIGMA) > 1
 
 
-@pytest.mark.parametrize("inner", ["banded", "buffered", "redrawn", "toeplitz", "dense"])
-def test_rows_and_columns_scaled(inner, calibration):
-    """No class has a row scale yet; the file format does."""
-    strategy, scale = strategies()[inner], draws()(2, N) + 0.5
-    parts = strategy.tensors() | {"row_scale": scale[0], "column_scale": scale[1]}
-    source = noise_source("scaled", parts, N, "digest")
-    drawn = np.array(list(NoiseGenerator(source, calibration, D, seed=11)))
-    both = DenseMatrix(scale[0][:, None] * strategy.dense() * scale[1])
-    assert statistic(drawn, Known(both), SIGMA) < 1
-    assert statistic(drawn, Known(strategy), SIGMA) > 1
-
-
 class TestBits:
     @pytest.mark.parametrize("name", NAMES)
     @pytest.mark.parametrize("shard", [(0, 1), (7, 8), (BLOCK - 1, BLOCK + 1), (BLOCK + 5, BLOCK + 40)])

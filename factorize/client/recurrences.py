@@ -158,33 +158,22 @@ class Tree(Recurrence):
 
 
 class Scaled(Recurrence):
-    """Another strategy with rows and columns scaled, diag(row_scale) C diag(column_scale) (structure `scaled`).
+    """Another strategy with its columns scaled, C diag(column_scale) (structure `scaled`).
 
     Args:
         inner: recurrence of C.
-        row_scale: shape (n,), or None.
-        column_scale: shape (n,), or None.
+        column_scale: shape (n,).
     """
 
-    def __init__(self, inner: Recurrence, row_scale: np.ndarray | None, column_scale: np.ndarray | None) -> None:
+    def __init__(self, inner: Recurrence, column_scale: np.ndarray) -> None:
         self.steps, self.vectors, self.scratch = inner.steps, inner.vectors, inner.scratch
-        self.redraws = inner.redraws
-        self._inner = inner
-        self._rows, self._columns = row_scale, column_scale
+        self._inner, self._columns = inner, column_scale
 
     def gain(self, step: int) -> float:
-        """As the inner one, with z divided by the row's scale, as the inner strategy wants it."""
-        return self._inner.gain(step) / self._row(step)
-
-    def earlier(self, step: int) -> list[tuple[int, float]]:
-        """Those of the inner one, each divided by its own row's scale."""
-        return [(before, factor / self._row(before)) for before, factor in self._inner.earlier(step)]
-
-    def _row(self, step: int) -> float:
-        return 1.0 if self._rows is None else float(self._rows[step])
+        """As the inner one."""
+        return self._inner.gain(step)
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Divide by the column's scale once the inner state has seen x."""
         self._inner.advance(step, x, state, scratch)
-        if self._columns is not None:
-            x *= 1.0 / float(self._columns[step])
+        x *= 1.0 / float(self._columns[step])

@@ -12,6 +12,7 @@ from factorize.client.buffers import Blt, Buffered, Redrawn, StateSpace
 from factorize.client.recurrences import Banded, BandedInverse, Precision, Recurrence, Scaled, Tree
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.numbers.series import series_quotient
+from factorize.structures.names import COLUMN_SCALE, SCALED, wrapped_structure
 from factorize.structures.triangular import lower_inverse
 
 Tensors = Mapping[str, np.ndarray]
@@ -63,11 +64,12 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
         digest: of the factorization.
 
     Raises:
-        CorruptObject: unknown structure, or a tensor is missing.
+        CorruptObject: unknown structure, a tensor is missing, or a scale is around what cannot be scaled.
         UnsupportedProblem: a strategy without end whose noise has no recurrence.
     """
     try:
-        inner = _inner(parts) if structure == "scaled" else structure
+        inner = wrapped_structure(parts, n) if structure == SCALED else structure
+        columns = parts[COLUMN_SCALE] if structure == SCALED else None
         if inner == "nu_toeplitz":
             raise UnsupportedProblem(
                 "the noise of nu_toeplitz without end takes all the noise before it, which no memory holds for ever; "
@@ -75,8 +77,8 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
                 field="structure",
             )
         if inner in _RECURRENCES:
-            return Streamable(digest, structure, _scaled(_RECURRENCES[inner](parts, n), parts))
-        return ComputedRows((n, n), digest, cache(_scaled_rows(_ROWS[inner](parts, n), parts)))
+            return Streamable(digest, structure, _scaled(_RECURRENCES[inner](parts, n), columns))
+        return ComputedRows((n, n), digest, cache(_scaled_rows(_ROWS[inner](parts, n), columns)))
     except KeyError as missing:
         raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
 
@@ -136,44 +138,20 @@ _ROWS: dict[str, Callable[[Tensors, int], Callable[[], Callable[[int], np.ndarra
     "dense": _dense,
     "toeplitz": _toeplitz,
 }
-_TELLING = {
-    "": "dense",
-    "bands": "banded",
-    "coefficients": "toeplitz",
-    "inverse_coefficients": "inverse_banded_toeplitz",
-    "theta": "blt",
-    "transition": "state_space",
-    "decay": "buffered",
-    "direct": "redrawn",
-    "tree.nodes": "tree",
-}
 
 
-def _inner(parts: Tensors) -> str:
-    """Return the structure under a scaling, told by the tensors that it has; a tree may also be stored whole."""
-    found = [structure for suffix, structure in _TELLING.items() if suffix in parts]
-    if not found:
-        raise KeyError("tensors of a matrix")
-    n = len(parts.get("column_scale", parts.get("row_scale", np.empty(0))))
-    if found[-1] == "toeplitz" and len(parts["coefficients"]) < n:
-        return "banded_toeplitz"
-    return found[-1]
-
-
-def _scaled(make: Callable[[Precision], Recurrence], parts: Tensors) -> Callable[[Precision], Recurrence]:
-    rows, columns = parts.get("row_scale"), parts.get("column_scale")
-    return make if rows is None and columns is None else lambda dtype: Scaled(make(dtype), rows, columns)
+def _scaled(make: Callable[[Precision], Recurrence], columns: np.ndarray | None) -> Callable[[Precision], Recurrence]:
+    return make if columns is None else lambda dtype: Scaled(make(dtype), columns)
 
 
 def _scaled_rows(
-    make: Callable[[], Callable[[int], np.ndarray]], parts: Tensors
+    make: Callable[[], Callable[[int], np.ndarray]], columns: np.ndarray | None
 ) -> Callable[[], Callable[[int], np.ndarray]]:
-    """Scale rows of the inverse: (diag(r) C diag(c))^-1 = diag(1/c) C^-1 diag(1/r)."""
-    rows, columns = parts.get("row_scale"), parts.get("column_scale")
+    """Scale rows of the inverse: (C diag(c))^-1 = diag(1/c) C^-1."""
 
     def scaled() -> Callable[[int], np.ndarray]:
-        inner = make()
-        left, right = 1.0 if rows is None else 1.0 / rows, None if columns is None else 1.0 / columns
-        return lambda step: inner(step) * left * (1.0 if right is None else right[step])
+        assert columns is not None
+        inner, factors = make(), 1.0 / columns
+        return lambda step: inner(step) * factors[step]
 
-    return make if rows is None and columns is None else scaled
+    return make if columns is None else scaled

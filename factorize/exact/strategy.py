@@ -10,6 +10,7 @@ import numpy as np
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact import buffers, geometric, redrawn, renewal, trees
 from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split, squares
+from factorize.structures.names import COLUMN_SCALE, SCALED, TENSORS, WRAPPED
 
 LARGEST_WHOLE = 2048
 _COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs stay small beside the matrix
@@ -43,8 +44,8 @@ class Strategy:
         parts = dict(parts)
         if not all(np.isfinite(part).all() for part in parts.values()):
             raise InvalidStrategy("C holds NaN or infinity")
-        if structure == "scaled":
-            self.scale = _checked(parts.pop("column_scale", np.empty(0)), (n,))
+        if structure == SCALED:
+            self.scale = _checked(parts.pop(COLUMN_SCALE, np.empty(0)), (n,))
             structure = _inner_structure(parts, n)
         self.structure = structure
         try:
@@ -260,12 +261,13 @@ def _checked(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
-    names = {"": "dense", "bands": "banded", "decay": "buffered", "transition": "state_space", "theta": "blt"}
-    names["inverse_coefficients"] = "inverse_banded_toeplitz"
-    for tensor, structure in names.items():
-        if tensor in parts:
-            return structure
-    return "toeplitz" if len(parts.get("coefficients", ())) == n else "banded_toeplitz"
+    """The structure whose tensors these are, all of them and no other."""
+    found = [structure for structure in WRAPPED if set(TENSORS[structure]) == set(parts)]
+    if not found:
+        raise CorruptObject(f"the tensors {sorted(parts)[:6]} beside {COLUMN_SCALE} are not those of one structure")
+    if len(found) == 1:
+        return found[0]
+    return "toeplitz" if parts["coefficients"].shape == (n,) else "banded_toeplitz"
 
 
 def _toeplitz_column(array: np.ndarray) -> np.ndarray | None:

@@ -16,6 +16,7 @@ from factorize.structures.computed_toeplitz import InverseBandedToeplitz
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
 from factorize.structures.matrix import Matrix
+from factorize.structures.names import COLUMN_SCALE, SCALED, wrapped_structure
 from factorize.structures.redrawn import read_redrawn
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -35,7 +36,7 @@ BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "blt": lambda parts, n: BltMatrix(parts["theta"], parts["omega"], n),
     "inverse_banded_toeplitz": lambda parts, n: InverseBandedToeplitz(parts["inverse_coefficients"], n),
     "redrawn": lambda parts, n: read_redrawn(*(parts[name] for name in ("decay", "output", "input", "direct", "lag"))),
-    "scaled": lambda parts, n: ColumnScaled(_inner(parts, n), parts["column_scale"]),
+    SCALED: lambda parts, n: ColumnScaled(_inner(parts, n), parts[COLUMN_SCALE]),
 }
 """Structures of n x n matrices, by the contract's name."""
 
@@ -45,12 +46,9 @@ ENDLESS_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray]], Matrix]] = {
 }
 """Structures without a last row."""
 
-_INNER = {"": "dense", "theta": "blt", "inverse_coefficients": "inverse_banded_toeplitz"}
-
 
 def _inner(parts: Mapping[str, np.ndarray], n: int) -> Matrix:
-    structure = next((name for suffix, name in _INNER.items() if suffix in parts), "toeplitz")
-    return build_matrix(structure, parts, n)
+    return build_matrix(wrapped_structure(parts, n), parts, n)
 
 
 def _buffered(parts: Mapping[str, np.ndarray], middle: str) -> Matrix:

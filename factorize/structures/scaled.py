@@ -1,4 +1,4 @@
-"""A strategy whose columns are scaled, to norm 1 say: the structure `scaled`, around any other."""
+"""A strategy whose columns are scaled, to norm 1 say: the structure `scaled`, around those that names.py lists."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.structures.matrix import Matrix
+from factorize.structures.names import COLUMN_SCALE, SCALED, WRAPPED
 from factorize.workloads.state_space import StateSpace, scaling
 
 LARGEST_SCALE = 1e60
@@ -16,16 +17,21 @@ class ColumnScaled(Matrix):
     """Another matrix with its columns scaled: C diag(scale).
 
     Args:
-        inner: the matrix.
+        inner: the matrix, of a structure in `WRAPPED`.
         scale: shape (n,), in [1e-60, 1e60].
 
     Raises:
         InvalidStrategy: otherwise.
     """
 
-    structure = "scaled"
+    structure = SCALED
 
     def __init__(self, inner: Matrix, scale: np.ndarray) -> None:
+        if inner.structure not in WRAPPED:
+            raise InvalidStrategy(
+                f"the columns of a {inner.structure} matrix cannot be scaled: no reader of files knows it; "
+                f"scale one of {', '.join(WRAPPED)}"
+            )
         scale = np.array(scale, dtype=np.float64)
         if scale.shape != (inner.n,) or not np.isfinite(scale).all() or (scale <= 0).any():
             raise InvalidStrategy(f"column_scale needs {inner.n} positive finite entries; got shape {scale.shape}")
@@ -49,7 +55,7 @@ class ColumnScaled(Matrix):
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The inner tensors and the scale."""
-        return {**self.inner.tensors(), "column_scale": self.scale}
+        return {**self.inner.tensors(), COLUMN_SCALE: self.scale}
 
     def column_norms_squared(self) -> np.ndarray:
         """Those of the inner matrix times the squared scale."""
