@@ -132,7 +132,7 @@ def epochs_table() -> None:
 
 
 def floor(optimum: np.ndarray, epochs: int, states: int) -> float:
-    """Return a lower bound of loss / optimum - 1 over all strategies with so many states (docs/streaming.md).
+    """Return a lower bound of loss / optimum - 1 over all strategies with so many states (docs/notes/streaming.md).
 
     In floating point, prefix workload.
 
