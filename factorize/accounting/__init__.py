@@ -1,0 +1,30 @@
+"""Accounting: from a mechanism and a law of participation to sigma, epsilon and delta.
+
+Names are loaded on first use: the light client imports nothing of this room but the Gaussian mechanism.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "BinGram": "factorize.accounting.gram_matrix",
+    "bin_gram": "factorize.accounting.gram_matrix",
+    "bins_delta": "factorize.accounting.star_bound",
+    "bins_epsilon": "factorize.accounting.star_bound",
+    "bins_sigma": "factorize.accounting.star_bound",
+    "renyi_divergence": "factorize.accounting.star_bound",
+}
+
+if TYPE_CHECKING:
+    from factorize.accounting.gram_matrix import BinGram, bin_gram
+    from factorize.accounting.star_bound import bins_delta, bins_epsilon, bins_sigma, renyi_divergence
+
+__all__ = ["BinGram", "bin_gram", "bins_delta", "bins_epsilon", "bins_sigma", "renyi_divergence"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'factorize.accounting' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,130 @@
+"""The Gram matrix of the bins: all that balls-in-bins accounting needs to know of C.
+
+G_jl = <m_j, m_l>, with m_j the sum of the columns of |C| over the steps of bin j, rounded up. What the run gives away is
+at most what a mixture of Gaussians with these shifts does, whatever n, the dimension and the signs are; and it does not
+improve as an entry of G grows, so that every rounding here goes upwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from factorize.accounting.column_sums import column_sums, comb_sums, is_signed
+from factorize.errors import CertificateError, InvalidParameter, TooLarge
+from factorize.numbers.rounding import UNIT, square_root_up
+from factorize.structures.endless import EndlessMatrix
+from factorize.structures.matrix import Matrix
+
+LARGEST_BINS = 4096
+"""Bins above it: b^2 doubles and b^2 exponentials per evaluation stop being cheap."""
+
+_BLOCK = 4096  # terms of one sum, at most
+_TINY = 1e-300  # covers products that underflow
+
+
+@dataclass(frozen=True, eq=False)
+class BinGram:
+    """The Gram matrix of a strategy's bins, from above.
+
+    Attributes:
+        gram: G, shape (b, b), symmetric, each entry at least the true one.
+        steps: n.
+        slack: relative amount by which an entry may be above that of the column sums it is made of.
+        signed: whether |C| is not C, so that the answer may be larger than it has to be.
+    """
+
+    gram: np.ndarray
+    steps: int
+    slack: float
+    signed: bool
+
+    @property
+    def bins(self) -> int:
+        """B."""
+        return len(self.gram)
+
+    @property
+    def epochs(self) -> int:
+        """Steps of the first bin, the largest: ceil(n / b)."""
+        return -(-self.steps // self.bins)
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """Without amplification: max_j sqrt(G_jj), rounded up."""
+        return square_root_up(float(self.gram.diagonal().max()))
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:` of the little-endian doubles."""
+        return "sha256:" + hashlib.sha256(np.ascontiguousarray(self.gram, dtype="<f8").tobytes()).hexdigest()
+
+
+def bin_gram(matrix: Matrix, bins: int) -> BinGram:
+    """Return the Gram matrix of the bins of C.
+
+    Args:
+        matrix: C, lower-triangular, of any structure with an end.
+        bins: b, from 1 to n; bin j holds the steps j, j + b, ... and the last epoch may be short.
+
+    Raises:
+        InvalidParameter: bins outside 1 to n, or a C without end.
+        TooLarge: more than 4096 bins, or a C whose entries cannot be enclosed at this n.
+        CertificateError: doubles do not enclose C.
+    """
+    if isinstance(matrix, EndlessMatrix):
+        raise InvalidParameter(
+            "a C without end has no bins of known size; solve for a finite n, or calibrate without sampling",
+            field="sampling",
+        )
+    check_bins(bins, matrix.n)
+    comb = comb_sums(matrix, bins)
+    gram, terms = _of_blocks(matrix, bins) if comb is None else _of_comb(comb, bins)
+    slack = 2 * (terms + 8) * UNIT
+    raised = np.maximum(gram, gram.T) * (1 + slack / 2) + _TINY
+    if not np.isfinite(raised).all() or not raised.diagonal().min() > 0:
+        raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
+    raised.setflags(write=False)
+    return BinGram(raised, matrix.n, slack, is_signed(matrix))
+
+
+def check_bins(bins: int, steps: int) -> int:
+    """Return the number of bins.
+
+    Raises:
+        InvalidParameter: it is no integer from 1 to n.
+        TooLarge: it is above 4096.
+    """
+    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or not 1 <= bins <= steps:
+        raise InvalidParameter(
+            f"bins={bins!r} is not an integer from 1 to n={steps}; an epoch of the run has that many steps",
+            field="bins",
+        )
+    if bins > LARGEST_BINS:
+        raise TooLarge(
+            f"bins={bins} is above the limit {LARGEST_BINS}: an evaluation takes b^2 exponentials; use fewer, larger "
+            "batches",
+            field="bins",
+        )
+    return int(bins)
+
+
+def _of_comb(comb: np.ndarray, bins: int) -> tuple[np.ndarray, int]:
+    from factorize.accounting.bin_kernels import lag_sums
+
+    gram = np.empty((bins, bins))
+    lag_sums(comb, bins, gram)
+    return gram, _BLOCK + len(comb) // _BLOCK + bins
+
+
+def _of_blocks(matrix: Matrix, bins: int) -> tuple[np.ndarray, int]:
+    gram, parts = np.zeros((bins, bins)), 0
+    for block in column_sums(matrix, bins):
+        for start in range(0, len(block), _BLOCK):
+            rows = block[start : start + _BLOCK]
+            gram += rows.T @ rows
+            parts += 1
+    return gram, _BLOCK + parts
