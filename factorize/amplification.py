@@ -12,6 +12,7 @@ The accounting is dp_accounting's (privacy loss distributions); it is imported o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjac
 from factorize.gaussian import check_delta, mu_of, rho_of
 from factorize.numbers.scalars import finite_real
 from factorize.participation import MinSep
-from factorize.privacy import Adjacency, Calibration, within_scale
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
 from factorize.sensitivity import Sensitivity
 from factorize.structures.matrix import Matrix
 
@@ -53,6 +54,20 @@ class AmplifiedCalibration(Calibration):
     sampling_probability: float
     groups: int
     compositions: int
+
+    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Matrix]) -> CertifiedSensitivity:
+        """Return the sensitivity of examples that are sampled once per turn of the groups, if C has as many bands.
+
+        Raises:
+            InvalidParameter: C has more bands than there are groups, so that examples meet their own noise.
+        """
+        c = strategy()
+        if c.bandwidth() > self.groups:
+            raise InvalidParameter(
+                f"the calibration counts on {self.groups} groups, this C has {c.bandwidth()} bands; calibrate this one",
+                field="calibration",
+            )
+        return MinSep(kind="min_sep", min_sep=self.groups, max_participations=self.compositions).sensitivity(c)
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""

@@ -8,7 +8,7 @@ amplified by sampling.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -171,6 +171,29 @@ class Calibration:
     mu: float
     batch_size: int | None = None
 
+    def check_belongs(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> None:
+        """Refuse a factorization that this noise was not calibrated for.
+
+        Args:
+            mine: what the factorization's certificate states.
+            strategy: gives C, for a calibration under another participation than the certificate's.
+
+        Raises:
+            InvalidParameter: the sensitivities differ in value, kind, rule or participation.
+        """
+        wrong = differing(self.sensitivity, self._wanted(mine, strategy))
+        if wrong:
+            name, theirs, ours = wrong
+            raise InvalidParameter(
+                f"the calibration is for a sensitivity of {name} {theirs!r}, this factorization has {ours!r}; "
+                "calibrate this one: use its own calibrate()",
+                field="calibration",
+            )
+
+    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
+        """Return the sensitivity that a factorization has to have for this noise to be its own."""
+        return mine
+
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form, in the names of the contract's `calibrate` answer."""
         return {
@@ -188,6 +211,20 @@ class Calibration:
             "rho": self.rho,
             "mu": self.mu,
         }
+
+
+def differing(one: CertifiedSensitivity, other: CertifiedSensitivity) -> tuple[str, Any, Any] | None:
+    """Return the first of value, kind, rule and participation in which two differ, and both; None where they agree.
+
+    What states them may be of any class: a certificate's in memory, a manifest's in a training job.
+    """
+    for name in ("value", "kind", "rule", "participation"):
+        theirs, ours = getattr(one, name), getattr(other, name)
+        if name == "participation":
+            theirs, ours = dict(theirs), dict(ours)
+        if theirs != ours:
+            return name, theirs, ours
+    return None
 
 
 def calibrate(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from factorize import load as open_whole
+from factorize.adapters.factors import Held
 from factorize.amplification import (
     amplified_epsilon,
     amplified_multiplier,
     calibrate_amplified,
     sampling_probability,
 )
+from factorize.client import load
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
 from factorize.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
-from factorize.privacy import Calibration
+from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.spec import parse_spec
 from solvers import solve
 
@@ -71,6 +76,43 @@ def test_dp_sgd_is_the_case_of_one_band() -> None:
     assert (found.groups, found.compositions, found.sampling_probability) == (1, 50, 0.02)
     z = amplified_multiplier(1.0, 1e-6, probability=0.02, compositions=50)
     assert found.sigma == pytest.approx(z / 100, rel=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", [{"kind": "banded", "bands": 4}, {"kind": "banded_toeplitz", "bands": 4}])
+def test_a_training_job_draws_the_noise_that_was_calibrated_with_sampling(mechanism, tmp_path: Path) -> None:
+    solved(mechanism, 16).save(tmp_path / "c.safetensors")
+    factors, asked = load(tmp_path / "c.safetensors"), {"delta": 1e-6, "dataset_size": 1600, "batch_size": 10}
+    found = calibrate_amplified(open_whole(tmp_path / "c.safetensors"), epsilon=1.0, **asked)
+    assert factors.noise(found, 100, seed=1).calibration is found
+    other = calibrate_amplified(solved({"kind": "banded", "bands": 3}, 16), epsilon=1.0, **asked)
+    with pytest.raises(InvalidParameter, match="3 groups, this C has 4 bands; calibrate this one"):
+        factors.noise(other, 100, seed=1)
+    twice = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "identity"}}))
+    scaled = calibrate_amplified(twice, epsilon=1.0, **asked)
+    with pytest.raises(InvalidParameter, match="1 groups, this C has 4 bands"):
+        factors.noise(scaled, 100, seed=1)
+    with pytest.raises(InvalidParameter, match="sensitivity of value"):
+        factors.noise(replace(found, sensitivity=replace(found.sensitivity, value=0.5)), 100, seed=1)
+
+
+@pytest.mark.parametrize("changed", [None, "value", "kind", "rule", "participation"])
+def test_equal_sensitivities_are_equal_whoever_states_them(changed: str | None, tmp_path: Path) -> None:
+    result = solved({"kind": "banded", "bands": 4}, 16)
+    result.save(tmp_path / "c.safetensors")
+    factors, stated = load(tmp_path / "c.safetensors"), result.certificate.sensitivity
+    assert type(stated) is not type(factors.sensitivity)
+    others = {"value": 9.5, "kind": "upper_bound", "rule": "another", "participation": {"kind": "single"}}
+    if changed:
+        stated = replace(stated, **{changed: others[changed]})
+    scale = calibrate(stated, PrivacyTarget(mu=1.0))
+    for noise in (factors.noise, lambda c, shape, seed: (Held(result).check(c), c)):
+        if changed is None:
+            assert noise(scale, 10, seed=1) is not None
+        else:
+            mine, other = getattr(factors.sensitivity, changed), others[changed]
+            with pytest.raises(InvalidParameter) as caught:
+                noise(scale, 10, seed=1)
+            assert f"of {changed} {other!r}" in str(caught.value) and f"has {mine!r}" in str(caught.value)
 
 
 def test_the_smallest_group_decides_the_probability() -> None:

@@ -133,7 +133,7 @@ def test_composed_runs_agree_with_discretised_privacy_losses() -> None:
 
 
 def test_rdp_accountant_lies_between_the_exact_and_the_optimised_epsilon() -> None:
-    accountant = dp_accounting.rdp.RdpAccountant()
+    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
     accountant.compose(dp_accounting.GaussianDpEvent(2.0))
     optimised = zcdp_epsilon_optimised(rho_of(2.0), 1e-5)
     assert gaussian_epsilon(1e-5, mu_of(2.0)) < optimised <= accountant.get_epsilon(1e-5) + 1e-9

@@ -6,6 +6,8 @@ independent standard normals. What is broken on purpose below is caught by this 
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Callable
 
@@ -16,7 +18,7 @@ from test_noise import statistic
 
 from factorize.client import NoiseGenerator, even_shard
 from factorize.client.engines import Streaming
-from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, canary, pieces
+from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, commitment, pieces
 from factorize.client.recurrences import Recurrence, Scaled
 from factorize.client.structures import ComputedRows, Streamable, noise_source
 from factorize.errors import CorruptObject, InvalidParameter
@@ -301,6 +303,34 @@ class TestCheckpoints:
         generator.load_state_dict(first)
         assert generator.step == 1
 
+    @pytest.mark.parametrize("generator", ["sfc64", "shake128"])
+    @pytest.mark.parametrize("name", ["blt", "dense"])
+    def test_the_plain_part_tells_nothing_of_the_noise(self, calibration, name, generator):
+        """No number that is drawn or released stands in it, and its commitment needs the seed."""
+        options = {"seed": 11, "generator": generator}
+        made = NoiseGenerator(source_of(strategies()[name]), calibration, 30, **options)
+        rows = [made.next() for _ in range(3)]
+        plain = made.state_dict(arrays=False)
+        drawn = z(11, N, 30) if generator == "sfc64" else np.zeros((1, 1))
+        secret = {value for row in [*rows, *drawn, *(SIGMA * drawn)] for value in row.tolist()}
+        text = json.dumps(plain)
+        assert not any(value.hex() in text or repr(value) in text for value in secret - {0.0})
+        assert set(plain) == {
+            *("version", "step", "steps", "shape", "sigma", "commitment", "factorization", "generator", "shard"),
+            *(["precision"] if name == "blt" else []),
+        }
+        first = np.empty(64)
+        made._normals.fill(first, 0, 0)
+        assert plain["commitment"] != hashlib.sha256(first.tobytes()).hexdigest()
+        keyed = hmac.new(made._normals.key, b"factorize commitment " + first.tobytes(), "sha256").hexdigest()
+        assert plain["commitment"] == keyed
+
+    def test_of_a_release_that_made_other_bits(self, calibration):
+        made = NoiseGenerator(source_of(strategies()["blt"]), calibration, 30, seed=11)
+        old = {**made.state_dict(), "version": 2, "canary": (0.3).hex()}
+        with pytest.raises(InvalidParameter, match="version is 2, this release writes 3 .* new seed"):
+            made.load_state_dict(old)
+
     @pytest.mark.parametrize("options", [{"shard": (0, 10)}, {"precision": "float64"}, {"generator": "shake128"}])
     def test_of_another_worker(self, calibration, options):
         source = source_of(strategies()["blt"])
@@ -346,7 +376,7 @@ class TestGenerators:
         ):
             kind(seed, context).fill(row, step, block)
         assert len(np.unique(drawn)) == drawn.size
-        assert canary(kind(1)) != canary(kind(2))
+        assert commitment(kind(1)) != commitment(kind(2))
 
 
 class TestRefusals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import FrozenInstanceError, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -87,9 +88,23 @@ def test_a_delta_beside_rho_or_mu_adds_the_exact_epsilon(target: PrivacyTarget) 
 def test_the_accountant_of_another_library_confirms_the_calibrated_noise() -> None:
     answer = calibrate(Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), clip_norm=0.3, adjacency="replace_one")
     relative_noise = answer.sigma / (2 * 0.3 * 1.7)
-    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    accountant = dp_accounting.pld.PLDAccountant(relation, value_discretization_interval=1e-4)
     accountant.compose(dp_accounting.GaussianDpEvent(relative_noise))
     assert 3.0 <= accountant.get_epsilon(1e-6) <= 3.0 + 1e-3
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_the_printed_words_to_dp_accounting_name_the_relation_and_give_the_epsilon(adjacency: str) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "privacy.md").read_text()
+    (printed,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "GaussianDpEvent" in code]
+    assert "NeighboringRelation.REPLACE_SPECIAL" in printed and "(`REPLACE_SPECIAL`)" in text
+    noise = calibrate(Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), adjacency=adjacency)
+    names: dict[str, Any] = {"noise": noise}
+    *lines, last = printed.strip().splitlines()
+    exec("\n".join(lines), names)
+    assert names["accountant"]._neighboring_relation is dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    assert 3.0 <= eval(last, names) <= 3.0 + 1e-2
 
 
 @given(

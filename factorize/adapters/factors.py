@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from factorize.amplification import AmplifiedCalibration
 from factorize.client.engines import RowSource
 from factorize.client.structures import Streamable, noise_source
 from factorize.errors import InvalidParameter
@@ -66,19 +65,7 @@ class Held:
                 f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration",
                 field="calibration",
             )
-        other, mine = calibration.sensitivity, self.sensitivity
-        if isinstance(calibration, AmplifiedCalibration):
-            from factorize.participation import MinSep
-
-            apart, most = calibration.groups, calibration.compositions
-            participation = MinSep(kind="min_sep", min_sep=apart, max_participations=most)
-            mine = participation.sensitivity(self.banded().strategy)
-        if other != mine:
-            raise InvalidParameter(
-                f"the calibration is for sensitivity {other.value!r} under {dict(other.participation)}, this "
-                f"factorization has {mine.value!r} under {dict(mine.participation)}; calibrate this one",
-                field="calibration",
-            )
+        calibration.check_belongs(self.sensitivity, lambda: self.banded().strategy)
 
     def calibrate(
         self, target: PrivacyTarget, *, clip_norm: float, batch_size: int | None, adjacency: Adjacency | str

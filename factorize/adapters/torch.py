@@ -12,14 +12,14 @@ import torch
 
 from factorize.adapters.factors import Held
 from factorize.adapters.torch_engine import DeviceStreaming
-from factorize.adapters.torch_normals import device_normals
+from factorize.adapters.torch_normals import commitment, device_normals
 from factorize.client import noise as core
 from factorize.client.structures import Streamable
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 
-_VERSION = 1
+_VERSION = 2
 
 
 class TorchNoiseOptions(TypedDict, total=False):
@@ -152,7 +152,8 @@ class NoiseGenerator:
         """Return what a checkpoint needs beside the seed; see `factorize.client.NoiseGenerator`.
 
         Args:
-            arrays: with the state's vectors, as a tensor; without them restarting makes all earlier steps again.
+            arrays: with the state's vectors, as a tensor as secret as the seed; without them restarting makes all
+                earlier steps again.
         """
         state = self._source.state_dict(arrays=arrays)
         if isinstance(state.get("state"), np.ndarray):
@@ -224,8 +225,6 @@ class _Device:
         self._engine = DeviceStreaming(recurrence, normals, calibration.sigma, first, last, device, threads)
         self.step, self.steps = 0, self._engine.steps
         self._flat = torch.empty(last - first, device=device)
-        probe = torch.empty(normals.block, device=device)
-        normals.fill(probe, 0, 0)
         self._header = {
             "version": _VERSION,
             "steps": self.steps,
@@ -234,7 +233,7 @@ class _Device:
             "sigma": calibration.sigma.hex(),
             "factorization": source.digest,
             "generator": f"torch-{device.type}",
-            "canary": float(probe[0]).hex(),
+            "commitment": commitment(normals, device),
         }
 
     def next(self) -> torch.Tensor:
@@ -264,6 +263,7 @@ class _Device:
         step = state.get("step")
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.steps:
             raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
+        core.refuse_version(state, _VERSION)
         wrong = [key for key in self._header if state.get(key) != self._header[key]]
         if wrong:
             theirs, ours = str(state.get(wrong[0]))[:80], str(self._header[wrong[0]])[:80]

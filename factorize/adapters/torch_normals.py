@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from factorize.client.normals import committed
 from factorize.errors import InvalidParameter, UnsupportedProblem
 
 _WORDS = 624  # of the Mersenne Twister
@@ -25,9 +26,11 @@ class TorchNormals(Protocol):
 
     Attributes:
         block: entries of one block.
+        key: the secret that every block is hashed from.
     """
 
     block: int
+    key: bytes
 
     def fill(self, out: torch.Tensor, step: int, block: int, scale: float = 1.0) -> None:
         """Fill a tensor of one whole block, with this standard deviation."""
@@ -46,7 +49,7 @@ class CpuNormals:
     block = 1 << 16
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self.key = key
         fresh = torch.Generator().get_state().numpy().copy()
         fresh[:_FIRST] = np.frombuffer(np.array([0, 1 | 1 << 32, 0], dtype="<u8").tobytes(), np.uint8)
         fresh[_FIRST + 8 * _WORDS :] = 0
@@ -55,7 +58,7 @@ class CpuNormals:
 
     def fill(self, out: torch.Tensor, step: int, block: int, scale: float = 1.0) -> None:
         """Fill a tensor of one whole block, with this standard deviation."""
-        words = np.frombuffer(_stream(self._key, step, block, 4 * _WORDS), "<u4")
+        words = np.frombuffer(_stream(self.key, step, block, 4 * _WORDS), "<u4")
         out.normal_(0, scale, generator=self._generator(words))
 
     def _generator(self, words: np.ndarray) -> torch.Generator:
@@ -88,6 +91,7 @@ class CudaNormals:
     block = 1 << 20
 
     def __init__(self, key: bytes, device: torch.device) -> None:
+        self.key = key
         self._generator = torch.Generator(device=device)
         self._seed = _stream(key, 0, 0, 8)
 
@@ -120,6 +124,13 @@ def device_normals(seed: int, context: str, device: torch.device) -> TorchNormal
     if device.type == "cuda":
         return CudaNormals(key, device)
     raise UnsupportedProblem(f"torch's generator on {device.type} is not known here; use generator='sfc64'")
+
+
+def commitment(normals: TorchNormals, device: torch.device) -> str:
+    """Return what tells another seed, and a torch that draws another stream; see `factorize.client.normals`."""
+    probe = torch.empty(normals.block, device=device)
+    normals.fill(probe, 0, 0)
+    return committed(normals.key, probe[:64].cpu().numpy().astype("<f4").tobytes())
 
 
 def _stream(key: bytes, step: int, block: int, size: int) -> bytes:

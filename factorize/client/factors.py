@@ -177,13 +177,21 @@ class Factors:
             return ArrayRows(matrix_parts(path, self.manifest, "C_inv")[""], self.digest)
         return noise_source(self.structure, matrix_parts(path, self.manifest, "C"), self.steps, self.digest)
 
+    def _strategy(self) -> Any:
+        """C in memory, as calibrations that count on sampling need it; takes pydantic, as their accounting does."""
+        from factorize.factor_file import load as open_file
+
+        return open_file(self.path()).strategy
+
     def noise(
         self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Unpack[NoiseOptions]
     ) -> NoiseGenerator:
         """Return the noise of each step.
 
         Args:
-            calibration: from this object's `calibrate`.
+            calibration: from this object's `calibrate`, or from `factorize.privacy.calibrate` with this sensitivity; or
+                from `factorize.amplification.calibrate_amplified` for this C, whose epsilon holds for a job that
+                samples as it says: take batches from `factorize.training.sampling.CyclicPoisson`.
             shape: of the (flattened) parameters.
             seed: a secret integer, `secrets.randbits(128)`.
             **options: shard, generator, precision, memory_bytes, threads; see `NoiseGenerator`.
@@ -191,13 +199,8 @@ class Factors:
         Raises:
             InvalidParameter: the calibration is for another sensitivity than this factorization's.
         """
-        if isinstance(calibration, Calibration) and calibration.sensitivity != self.sensitivity:
-            other, mine = calibration.sensitivity, self.sensitivity
-            raise InvalidParameter(
-                f"the calibration is for sensitivity {other.value!r} under {dict(other.participation)}, this "
-                f"factorization has {mine.value!r} under {dict(mine.participation)}; use its own calibrate()",
-                field="calibration",
-            )
+        if isinstance(calibration, Calibration):
+            calibration.check_belongs(self.sensitivity, self._strategy)
         return NoiseGenerator(self.noise_source(), calibration, shape, seed=seed, **options)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
-from factorize.client.normals import canary, make_normals
+from factorize.client.normals import commitment, make_normals
 from factorize.client.structures import Streamable
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
@@ -23,7 +23,7 @@ MEMORY_BYTES = 1 << 28
 """Where C has no structure: Z is kept if it takes at most this much; otherwise its rows are drawn again."""
 
 PRECISIONS: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float64": np.float64}
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 
 
 class NoiseOptions(TypedDict, total=False):
@@ -164,8 +164,9 @@ class NoiseGenerator:
         """Return what a checkpoint needs beside the seed.
 
         Args:
-            arrays: with the state's vectors, so that restarting costs nothing. Without them it is plain data, and
-                restarting draws the rows of all earlier steps again, with the same bits.
+            arrays: with the state's vectors, so that restarting costs nothing. These are sums of the noise: as secret
+                as the seed. Without them it is plain data that tells nothing of the noise, and restarting draws the
+                rows of all earlier steps again, with the same bits.
         """
         state = self._header(self.step)
         if arrays and self._engine.state is not None:
@@ -183,6 +184,7 @@ class NoiseGenerator:
         step = state.get("step")
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.steps:
             raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
+        refuse_version(state, _STATE_VERSION)
         mine = self._header(step)
         wrong = [key for key in mine if state.get(key) != mine[key]]
         if wrong:
@@ -224,7 +226,7 @@ class NoiseGenerator:
             "steps": self.steps,
             "shape": list(self._whole),
             "sigma": self.calibration.sigma.hex(),
-            "canary": canary(self._normals),
+            "commitment": commitment(self._normals),
             **self._belongs,
         }
 
@@ -243,6 +245,22 @@ class NoiseGenerator:
                 f"step {step} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n",
                 field="step",
             )
+
+
+def refuse_version(state: Mapping[str, Any], mine: int) -> None:
+    """Refuse a checkpoint of a release that made other bits from the same seed.
+
+    Raises:
+        InvalidParameter: it is one, or none at all.
+    """
+    version = state.get("version")
+    if version != mine:
+        raise InvalidParameter(
+            f"the checkpoint's version is {str(version)[:20]}, this release writes {mine} and makes other bits of "
+            "noise from the same seed, which must not be mixed in one run; finish the run with the release that wrote "
+            "it, or begin another with a new seed and a new privacy budget",
+            field="version",
+        )
 
 
 def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -12,12 +13,20 @@ from numpy.random.bit_generator import ISeedSequence
 
 from factorize.errors import InvalidParameter
 
+_COMMITTED = 64  # numbers of z_0 that a commitment is made from
+
 BLOCK = 1 << 16
 """Entries of one block of a step's noise; each block of each step has a counter range of its own."""
 
 
 class Normals(Protocol):
-    """Rows z_0, z_1, ... of independent standard normals, in float64, any block of any row at any time."""
+    """Rows z_0, z_1, ... of independent standard normals, in float64, any block of any row at any time.
+
+    Attributes:
+        key: the secret that every stream is hashed from.
+    """
+
+    key: bytes
 
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step."""
@@ -49,11 +58,11 @@ class ReplayableNormals:
     """
 
     def __init__(self, seed: int, context: str = "") -> None:
-        self._key = _key("sfc64", seed, context)
+        self.key = _keyed("sfc64", seed, context)
 
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step."""
-        state = _Hashed(self._key + step.to_bytes(8, "little") + block.to_bytes(8, "little"))
+        state = _Hashed(self.key + step.to_bytes(8, "little") + block.to_bytes(8, "little"))
         seeds = cast(np.random.SeedSequence, state)  # the stubs know no other kind of seed sequence
         np.random.Generator(np.random.SFC64(seeds)).standard_normal(out=out)
 
@@ -69,7 +78,7 @@ class CryptographicNormals:
     """
 
     def __init__(self, seed: int, context: str = "") -> None:
-        self._key = _key("shake128", seed, context)
+        self.key = _keyed("shake128", seed, context)
 
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step.
@@ -78,7 +87,7 @@ class CryptographicNormals:
         many are asked for.
         """
         pairs = (len(out) + 1) // 2
-        stream = hashlib.shake_128(self._key + step.to_bytes(8, "little") + block.to_bytes(8, "little"))
+        stream = hashlib.shake_128(self.key + step.to_bytes(8, "little") + block.to_bytes(8, "little"))
         words = np.frombuffer(stream.digest(16 * pairs), dtype="<u8").reshape(pairs, 2)
         uniform = (words + 0.5) * 2.0**-64  # in (0, 1]: the largest words round up to 1, whose logarithm is 0
         radius = np.sqrt(-2.0 * np.log(uniform[:, 0]))
@@ -105,11 +114,20 @@ def make_normals(generator: str, seed: int, context: str) -> Normals:
     return GENERATORS[generator](seed, context)
 
 
-def canary(normals: Normals) -> str:
-    """Return the first number of z_0: it tells another seed, and a library that draws another stream."""
-    first = np.empty(1)
+def commitment(normals: Normals) -> str:
+    """Return what tells another seed, and a library that draws another stream, and says nothing of either.
+
+    It is a hash of the first numbers of z_0, keyed with the secret of 128 random bits that they are drawn from: without
+    that key it cannot be told from random bits, however few parameters there are.
+    """
+    first = np.empty(_COMMITTED)
     normals.fill(first, 0, 0)
-    return float(first[0]).hex()
+    return committed(normals.key, first.astype("<f8").tobytes())
+
+
+def committed(key: bytes, numbers: bytes) -> str:
+    """Return HMAC-SHA256 of the bytes of some normals, in hex."""
+    return hmac.digest(key, b"factorize commitment " + numbers, "sha256").hex()
 
 
 @dataclass(frozen=True)
@@ -143,7 +161,7 @@ def pieces(start: int, stop: int) -> list[Piece]:
     return found
 
 
-def _key(generator: str, seed: int, context: str) -> bytes:
+def _keyed(generator: str, seed: int, context: str) -> bytes:
     """Return the secret that the streams are hashed from: the same length for any context, and no two alike."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InvalidParameter(f"seed={seed!r} is not an integer >= 0; draw secrets.randbits(128)", field="seed")

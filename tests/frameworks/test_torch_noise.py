@@ -229,7 +229,7 @@ class TestReplay:
         assert products.abs().max() < 0.03
 
     @pytest.mark.parametrize(
-        "key", ["sigma", "size", "factorization", "generator", "canary", "shard", "steps", "version"]
+        "key", ["sigma", "size", "factorization", "generator", "commitment", "shard", "steps", "version"]
     )
     def test_refuses_another_runs_checkpoint(self, key):
         noise = make(factors("blt"))
