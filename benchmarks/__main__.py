@@ -1,7 +1,7 @@
-"""Run the benchmarks: `python -m benchmarks [NAME ...] [--quick | --full] [--cap SECONDS]`.
+"""Run the benchmarks: `python -m benchmarks [NAME ...] [--quick | --full] [--cap SECONDS] [--to FOLDER]`.
 
 Prints the machine, then rows with absolute seconds and a ratio against something measured in the same run; writes
-build/bench/NAME.json. The exit code is 0 also where a goal is missed: the last lines say which, and by how much.
+build/bench/NAME.json, from which `python -m benchmarks.page` makes the page. The exit code is 0 also where a goal is missed: the last lines say which, and by how much.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import sys
 from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Machine, Report
+from benchmarks.report import FOLDER, Machine, Report
 
 NAMES = tuple(
     name
@@ -80,6 +81,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that all runs, not how fast")
     parser.add_argument("--full", action="store_true", help="also n = 10^7")
     parser.add_argument("--cap", type=float, help="seconds for each run of the peer")
+    parser.add_argument("--to", type=Path, default=FOLDER, help=f"folder of the JSON files, {FOLDER} by default")
     asked = parser.parse_args()
     unknown = set(asked.names) - set(NAMES)
     if unknown:
@@ -93,7 +95,7 @@ def main() -> None:
         report = Report(name, machine, quick=asked.quick, full=asked.full)
         run(name, report, asked.cap)
         missed += [f"{name}: {text}" for text in report.missed()]
-        print(f"  written to {report.write()}", flush=True)
+        print(f"  written to {report.write(asked.to)}", flush=True)
     print("\nGoals that were missed:" if missed else "\nNo goal was missed.")
     for text in missed:
         print(f"  {text}")

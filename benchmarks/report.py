@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -149,8 +150,9 @@ class Report:
         self._before: dict[str, tuple[int, float]] = {}
 
     def heading(self, text: str) -> None:
-        """Print what the next rows are."""
+        """Print and keep what the next rows are."""
         print(f"\n{text}")
+        self.rows.append({"heading": text})
 
     def row(
         self,
@@ -199,7 +201,8 @@ class Report:
         """Write the rows as `<name>.json` into a folder; returns the file."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
-        document = {"benchmark": self.name, "quick": self.quick, "machine": asdict(self.machine), "rows": self.rows}
+        document = {"benchmark": self.name, "date": date.today().isoformat(), "quick": self.quick}
+        document |= {"machine": asdict(self.machine), "rows": self.rows}
         path.write_text(json.dumps({**document, "load_after": os.getloadavg()}, indent=1) + "\n")
         return path
 

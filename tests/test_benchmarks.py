@@ -230,3 +230,46 @@ def test_changes_of_code(benchmark_of: Any, tmp_path: Path, monkeypatch: pytest.
         outcomes.append(module.smaller(1, 2) if mutant.text != "if not a < b:" else module.smaller(2, 1))
     module.smaller.__code__ = original
     assert outcomes == [2, 1, None, 1]
+
+
+class TestPage:
+    """The measured part of the page comes from the JSON files of one run."""
+
+    @pytest.fixture
+    def folder(self, benchmark_of: Any, machine: Any, tmp_path: Path) -> Path:
+        module = benchmark_of("report")
+        report = module.Report("single", machine)
+        report.heading("How long does the search take?")
+        goals = [module.at_most("seconds", 3.0, 1.0), module.at_least("ratio", 4.0, 2.0)]
+        report.row("prefix, n=8", seconds=3.0, ratio=4.0, of="DGEMM(32)", note="gap 1e-9 | certified", goals=goals)
+        report.remark("Beside nothing else.")
+        report.write(tmp_path)
+        return tmp_path
+
+    def test_each_question_has_a_table_and_misses_have_one_list(self, benchmark_of: Any, folder: Path) -> None:
+        page = benchmark_of("page")
+        text = page.measured(page.documents(folder))
+        assert "**How long does the search take?**" in text
+        row = "| prefix, n=8 | 3 s | 4 DGEMM(32) |  | gap 1e-9 / certified | seconds <= 1: MISSED by a factor 3; ratio"
+        assert row in text
+        assert "Beside nothing else." in text
+        missed = text.partition("## Goals that were missed")[2]
+        assert missed.split("\n")[2:] == ["- `single`, prefix, n=8: seconds is 3, goal 1", ""]
+
+    def test_what_stands_above_is_kept(self, benchmark_of: Any, folder: Path) -> None:
+        page = benchmark_of("page")
+        once = page.page("# Benchmarks\n\n", page.documents(folder))
+        assert once.startswith(f"# Benchmarks\n\n{page.BEGIN}")
+        assert page.page(once, page.documents(folder)) == once
+
+    def test_quick_runs_and_several_machines_are_refused(self, benchmark_of: Any, folder: Path) -> None:
+        page = benchmark_of("page")
+        document = json.loads((folder / "single.json").read_text())
+        document["machine"]["cores"] += 1
+        (folder / "other.json").write_text(json.dumps(document))
+        with pytest.raises(ValueError, match="several machines"):
+            page.documents(folder)
+        document["quick"] = True
+        (folder / "other.json").write_text(json.dumps(document))
+        with pytest.raises(ValueError, match="not quick"):
+            page.documents(folder)

@@ -1,10 +1,9 @@
 """Fixed epochs with few states: a recurrence with full transitions, all of its numbers optimised together.
 
 The optimum over all matrices forgets a step at once when its class returns, an epoch later; that sharp edge has
-singular values like 1/r, so few states come near it only slowly, whatever their transitions are (docs/notes/streaming.md).
-Signed transitions are worth a factor of two over decays. The search starts from the optimum, projected
-(epoch_start.py), and follows the exact loss with every class normalised
-(epoch_kernels.py).
+singular values like 1/r, so few states come near it only slowly, whatever their transitions are
+(docs/notes/streaming.md). Signed transitions are worth a factor of two over decays. The search starts from the optimum,
+projected (epoch_start.py), and follows the exact loss with every class normalised (epoch_kernels.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,117 @@
+"""The measured part of docs/benchmarks.md, made from the JSON files of one dated run on one machine.
+
+`python -m benchmarks --to benchmarks/results`, then `python -m benchmarks.page`; a test compares the page with the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Goal, duration
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+BEGIN = "<!-- Made by `python -m benchmarks.page` from benchmarks/results; edit neither by hand. -->"
+
+
+def documents(folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """Return the runs of a folder, by name.
+
+    Raises:
+        ValueError: there is none, one is a quick run, or they come from several machines.
+    """
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    if not found or any(document["quick"] for document in found):
+        raise ValueError(f"{folder} must hold runs that are not quick; use python -m benchmarks --to {folder}")
+    models = {(document["machine"]["model"], document["machine"]["cores"]) for document in found}
+    if len(models) > 1:
+        raise ValueError(f"{folder} holds runs of several machines, {sorted(models)}; keep those of one")
+    return found
+
+
+def measured(found: Sequence[dict[str, Any]]) -> str:
+    """Return the generated part: the machine, one table for each question, and one list of what was missed."""
+    lines = [BEGIN, "", "## Measured", "", _machine(found), ""]
+    for document in found:
+        lines += [f"### `{document['benchmark']}`", "", _load(document), ""]
+        for heading, rows in _tables(document["rows"]):
+            lines += [f"**{heading}**", ""] if heading else []
+            lines += _table(rows)
+            lines += [f"{row['remark'].strip()}\n" for row in rows if row.get("remark", "").strip()]
+    return "\n".join([*lines, "## Goals that were missed", "", *_missed(found)]) + "\n"
+
+
+def _machine(found: Sequence[dict[str, Any]]) -> str:
+    machine = found[0]["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    dgemm = sorted(document["machine"]["dgemm_seconds"] for document in found)
+    span = f"{dgemm[0]:.3f}" if dgemm[0] == dgemm[-1] else f"{dgemm[0]:.3f} to {dgemm[-1]:.3f}"
+    dates = sorted({document["date"] for document in found})
+    return (
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}. {machine['cores']} cores, {machine['model']}; {versions}. "
+        f"DGEMM({machine['dgemm_side']}) takes {span} s."
+    )
+
+
+def _load(document: dict[str, Any]) -> str:
+    return f"Load {document['machine']['load'][0]:.1f} before and {document['load_after'][0]:.1f} after."
+
+
+def _tables(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    heading: str = ""
+    kept: list[dict[str, Any]] = []
+    for row in rows:
+        if "heading" not in row:
+            kept.append(row)
+            continue
+        if kept:
+            yield heading, kept
+        heading, kept = row["heading"], []
+    if kept:
+        yield heading, kept
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    shown = [row for row in rows if "problem" in row]
+    if not shown:
+        return []
+    lines = ["| problem | seconds | ratio | n^x | note | goal |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in shown:
+        grown = "" if row["exponent"] is None else f"{row['exponent']:.2f}"
+        goals = "; ".join(_goal(goal).text.removeprefix("goal ") for goal in row["goals"])
+        cells = (row["problem"], duration(row["seconds"]), f"{row['ratio']:.3g} {row['ratio_of']}", grown, row["note"])
+        lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in (*cells, goals)) + " |")
+    return [*lines, ""]
+
+
+def _goal(goal: dict[str, Any]) -> Goal:
+    return Goal(**{key: value for key, value in goal.items() if key != "met"})
+
+
+def _missed(found: Sequence[dict[str, Any]]) -> list[str]:
+    missed = [
+        f"- `{document['benchmark']}`, {row['problem']}: {goal.name} is {goal.value:.3g}, goal {goal.limit:g}"
+        for document in found
+        for row in document["rows"]
+        for goal in map(_goal, row.get("goals", ()))
+        if goal.met is False
+    ]
+    return missed or ["None."]
+
+
+def page(text: str, found: Sequence[dict[str, Any]]) -> str:
+    """Return the page with its measured part made anew."""
+    return text.partition(BEGIN)[0] + measured(found)
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(PAGE.read_text(), documents()))
+
+
+if __name__ == "__main__":
+    main()
