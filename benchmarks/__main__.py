@@ -1,7 +1,8 @@
 """Run the benchmarks: `python -m benchmarks [NAME ...] [--quick | --full] [--cap SECONDS] [--to FOLDER]`.
 
 Prints the machine, then rows with absolute seconds and a ratio against something measured in the same run; writes
-build/bench/NAME.json, from which `python -m benchmarks.page` makes the page. The exit code is 0 also where a goal is missed: the last lines say which, and by how much.
+build/bench/NAME.json, from which `python -m benchmarks.page` makes the page. The exit code is 0 also where a goal is
+missed: the last lines say which, and by how much.
 """
 
 from __future__ import annotations

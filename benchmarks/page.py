@@ -1,6 +1,6 @@
 """The measured part of docs/benchmarks.md, made from the JSON files of one dated run on one machine.
 
-`python -m benchmarks --to benchmarks/results`, then `python -m benchmarks.page`; a test compares the page with the files.
+`python -m benchmarks --to benchmarks/results` measures, then `python -m benchmarks.page` writes.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def _machine(found: Sequence[dict[str, Any]]) -> str:
     dgemm = sorted(document["machine"]["dgemm_seconds"] for document in found)
     span = f"{dgemm[0]:.3f}" if dgemm[0] == dgemm[-1] else f"{dgemm[0]:.3f} to {dgemm[-1]:.3f}"
     dates = sorted({document["date"] for document in found})
+    days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     return (
-        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}. {machine['cores']} cores, {machine['model']}; {versions}. "
+        f"{days}. {machine['cores']} cores, {machine['model']}; {versions}. "
         f"DGEMM({machine['dgemm_side']}) takes {span} s."
     )
 
