@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOMES = {
     "BinGram": "factorize.accounting.gram_matrix",
+    "StarEstimate": "factorize.accounting.star_estimate",
     "bin_gram": "factorize.accounting.gram_matrix",
     "bins_delta": "factorize.accounting.star_bound",
     "bins_epsilon": "factorize.accounting.star_bound",
@@ -20,8 +21,9 @@ _HOMES = {
 if TYPE_CHECKING:
     from factorize.accounting.gram_matrix import BinGram, bin_gram
     from factorize.accounting.star_bound import bins_delta, bins_epsilon, bins_sigma, renyi_divergence
+    from factorize.accounting.star_estimate import StarEstimate
 
-__all__ = ["BinGram", "bin_gram", "bins_delta", "bins_epsilon", "bins_sigma", "renyi_divergence"]
+__all__ = ["BinGram", "StarEstimate", "bin_gram", "bins_delta", "bins_epsilon", "bins_sigma", "renyi_divergence"]
 
 
 def __getattr__(name: str) -> Any:

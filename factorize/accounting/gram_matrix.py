@@ -1,8 +1,8 @@
 """The Gram matrix of the bins: all that balls-in-bins accounting needs to know of C.
 
-G_jl = <m_j, m_l>, with m_j the sum of the columns of |C| over the steps of bin j, rounded up. What the run gives away is
-at most what a mixture of Gaussians with these shifts does, whatever n, the dimension and the signs are; and it does not
-improve as an entry of G grows, so that every rounding here goes upwards.
+G_jl = <m_j, m_l>, with m_j the sum of the columns of |C| over the steps of bin j, rounded up. What the run gives away
+is at most what a mixture of Gaussians with these shifts does, whatever n, the dimension and the signs are; and it does
+not improve as an entry of G grows, so that every rounding here goes upwards.
 """
 
 from __future__ import annotations

@@ -233,17 +233,17 @@ def bins_sigma(gram: BinGram, *, epsilon: float, delta: float) -> float:
     return math.exp(descend(excess, low, high)) * (1 + 4 * _UP)
 
 
-def descend(excess: Callable[[float], float], low: float, high: float) -> float:
-    """Return a point within 1e-7 of where a falling function crosses 0, on the side where it is at most 0.
+def descend(excess: Callable[[float], float], low: float, high: float, *, tolerance: float = _TOLERANCE) -> float:
+    """Return a point within a tolerance of where a falling function crosses 0, on the side where it is at most 0.
 
     False position with halved ends (Illinois), and a bisection every third step, so that both ends move.
     """
     at_low, at_high = excess(low), excess(high)
     for step in range(_STEPS):
-        if high - low <= _TOLERANCE:
+        if high - low <= tolerance:
             break
         share = at_low / (at_low - at_high) if at_high < 0 < at_low and step % 3 < 2 else 0.5
-        edge = _TOLERANCE / 4 / (high - low)
+        edge = tolerance / 4 / (high - low)
         point = low + (high - low) * min(max(share, edge), 1 - edge)
         value = excess(point)
         if value > 0:

@@ -1,0 +1,166 @@
+"""Point estimates of delta, epsilon and sigma under balls-in-bins sampling, on common random numbers.
+
+An estimate proves nothing: it says which claim is worth testing. The normals and the picks are drawn once, and L scales
+as 1 / s, so that an evaluation at another sigma, epsilon or order takes no further product of matrices.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.star_bound import StarEvaluator, bins_sigma, descend, log_constant
+from factorize.accounting.star_sampler import (
+    CHUNK,
+    StarTables,
+    best_tilt,
+    bin_covariance,
+    forward_weights,
+    log_mixture,
+    log_reverse_ceiling,
+    multiplied,
+    normals_of,
+    reverse_weights,
+)
+
+_NUMBERS = 1 << 23  # of normals kept
+_MOST, _LEAST = 4 * CHUNK, CHUNK
+_CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
+
+
+class Sampled(NamedTuple):
+    """Weights of one direction with what they were drawn by.
+
+    Attributes:
+        weights: shape (samples,), with mean delta.
+        ceiling: W, that none exceeds.
+        tilt: m of the forward direction, eta of the reverse one.
+    """
+
+    weights: np.ndarray
+    ceiling: float
+    tilt: float
+
+    @property
+    def delta(self) -> float:
+        """The mean."""
+        return float(self.weights.mean())
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the mean over the mean; it is itself an estimate, and small where nothing was seen."""
+        mean = self.delta
+        return float(self.weights.std() / math.sqrt(len(self.weights)) / mean) if mean > 0 else math.inf
+
+
+class StarEstimate:
+    """Weights at any multiplier and epsilon on one set of normals and picks.
+
+    Args:
+        gram: of the bins.
+        seed: of the common random numbers.
+        samples: their number; from 4096 to 16384 by default, fewer for many bins.
+    """
+
+    def __init__(self, gram: BinGram, *, seed: int = 0, samples: int | None = None) -> None:
+        self.gram = gram
+        self.samples = samples or max(_LEAST, min(_MOST, _NUMBERS // gram.bins // CHUNK * CHUNK))
+        self.star = StarEvaluator(gram)
+        self._unit = bin_covariance(gram.gram, 1.0)
+        self._random = np.random.Philox(seed)
+        words = self._random.random_raw(self.samples * gram.bins)
+        self._base = multiplied(self._unit.factor, normals_of(words).reshape(self.samples, gram.bins))
+        self._picks = np.empty((self.samples, 0), dtype=np.uint64)
+
+    def forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
+        """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest."""
+        from factorize.accounting.star_kernels import draw_tuples
+
+        m = order or self.star.best_order(multiplier, epsilon)[0]
+        matrix = self._unit.matrix / multiplier**2
+        tables = StarTables(matrix, m)
+        tuples, log_ratio = np.empty((self.samples, m), dtype=np.int64), np.empty(self.samples)
+        draw_tuples(self._words(m), tables.centres, tables.rows, matrix, tuples, log_ratio)
+        log_l = self._log_l(multiplier, matrix, tuples)
+        weights = forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m)
+        return Sampled(weights, math.exp(min(tables.log_moment + log_constant(epsilon, m), 700.0)), m)
+
+    def reverse(self, multiplier: float, epsilon: float, eta: float | None = None) -> Sampled:
+        """Return weights for delta of (Q, P); by default with the tilt whose ceiling is lowest."""
+        matrix = self._unit.matrix / multiplier**2
+        kbar, kappa = float(matrix.diagonal().mean()), float(matrix.mean())
+        tilt = best_tilt(kbar, kappa, epsilon) if eta is None else eta
+        log_l, means = np.empty(self.samples), np.empty(self.samples)
+        for start in range(0, self.samples, CHUNK):
+            part = slice(start, start + CHUNK)
+            shifted = self._base[part] / multiplier - tilt * matrix.mean(axis=0)
+            means[part] = shifted.mean(axis=1)
+            log_l[part] = log_mixture(shifted, matrix.diagonal() / 2)
+        weights = reverse_weights(log_l, tilt * means + tilt**2 * kappa / 2, epsilon)
+        return Sampled(weights, math.exp(min(log_reverse_ceiling(kbar, kappa, epsilon, tilt), 700.0)), tilt)
+
+    def _words(self, order: int) -> np.ndarray:
+        missing = order - self._picks.shape[1]
+        if missing > 0:
+            more = self._random.random_raw(self.samples * missing).reshape(self.samples, missing)
+            self._picks = np.ascontiguousarray(np.hstack([self._picks, more]))
+        return np.ascontiguousarray(self._picks[:, :order])
+
+    def _log_l(self, multiplier: float, matrix: np.ndarray, tuples: np.ndarray) -> np.ndarray:
+        from factorize.accounting.star_kernels import scaled_with_rows
+
+        log_l = np.empty(self.samples)
+        shifted = np.empty((CHUNK, self.gram.bins))
+        for start in range(0, self.samples, CHUNK):
+            part = slice(start, min(start + CHUNK, self.samples))
+            some = shifted[: part.stop - start]
+            scaled_with_rows(self._base[part], 1 / multiplier, tuples[part], matrix, some)
+            log_l[part] = log_mixture(some, matrix.diagonal() / 2)
+        return log_l
+
+    def sigma(self, epsilon: float, delta: float) -> float:
+        """Return the multiplier s at which the larger of both estimated deltas is `delta`, to 2e-4."""
+        order = 0
+
+        def excess(log_multiplier: float) -> float:
+            seen = self.forward(math.exp(log_multiplier), epsilon, order or None).delta
+            return math.log(max(seen, 1e-320) / delta)
+
+        high = math.log(bins_sigma(self.gram, epsilon=epsilon, delta=delta))
+        order = self.star.best_order(math.exp(high) * 0.95, epsilon)[0]
+        low, high = _bracket(excess, high)
+        found = descend(excess, low, high, tolerance=_CLOSE)
+        order = self.star.best_order(math.exp(found), epsilon)[0]
+        low, high = _bracket(excess, found, step=4 * _CLOSE)
+        return math.exp(descend(excess, low, high, tolerance=_CLOSE))
+
+    def epsilon(self, multiplier: float, delta: float) -> float:
+        """Return the epsilon at which the estimated delta of (P, Q) is `delta`, to 2e-4; 0 where it is below that."""
+
+        def excess(epsilon: float) -> float:
+            return math.log(max(self.forward(multiplier, epsilon).delta, 1e-320) / delta)
+
+        if excess(0.0) <= 0:
+            return 0.0
+        high = 1.0
+        while excess(high) > 0:
+            high *= 2
+        return descend(excess, 0.0 if high == 1.0 else high / 2, high, tolerance=_CLOSE)
+
+
+def _bracket(excess, start: float, *, step: float = 0.1) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+    """Return two points around the root of a falling function, from `start`, in steps that double."""
+    if excess(start) > 0:
+        low, high = start, start + step
+        while excess(high) > 0:
+            step *= 2
+            low, high = high, high + step
+        return low, high
+    low, high = start - step, start
+    while excess(low) <= 0:
+        step *= 2
+        low, high = low - step, low
+    return low, high

@@ -1,0 +1,300 @@
+"""The star sampler: weights with a proved ceiling, whose mean is delta of the dominating pair.
+
+With K = L L^T and r_j = mean_l exp(m K_jl / 2): a centre j_1 is drawn with probability proportional to r_j^(m-1), the
+other j_2..j_m proportional to exp(m K_{l j_1} / 2), and X = L (xi + L^T s) with s the sum of their unit vectors. Then
+
+    w = (L - T)_+ L^-m E*(m) exp(mean_i A_i) / mean_i exp(A_i),    A_i = (m/2) sum_{i' != i} K_{j_i j_i'}
+
+has the mean delta of (P, Q) and 0 <= w <= W(m), by the inequality of the arithmetic and the geometric mean. The other
+direction draws X = L (xi - (eta/b) L^T 1) and has a ceiling by the geometric mean of the mixture. Bits, rounding and
+slack are those of the protocol (docs/notes/star-1.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg.blas import dtrmm
+
+from factorize.accounting.star_bound import log_constant
+from factorize.errors import CertificateError, InvalidParameter
+
+CHUNK = 4096
+"""Samples of one chunk, which has a Philox stream of its own."""
+
+LARGEST_SLACK = 2.0**-10
+
+_UNIT = 2.0**-50
+_ROWS = 256  # whose exponentials are taken together, so that they stay in the cache
+_INFLATIONS = 16
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class BinCovariance:
+    """The covariance that is sampled, entrywise at least G / s^2.
+
+    Attributes:
+        matrix: K = L L^T, shape (b, b).
+        factor: L, lower-triangular.
+    """
+
+    matrix: np.ndarray
+    factor: np.ndarray
+
+    @property
+    def bins(self) -> int:
+        """B."""
+        return len(self.matrix)
+
+    @cached_property
+    def largest(self) -> float:
+        """Largest entry, which is on the diagonal."""
+        return float(self.matrix.diagonal().max())
+
+    @cached_property
+    def half_diagonal(self) -> np.ndarray:
+        """K_jj / 2, shape (b,)."""
+        return self.matrix.diagonal() / 2
+
+    def slack(self, order: float) -> float:
+        """Return S: what doubles lose in log L and in the exponents of a sample, as a power of two.
+
+        Raises:
+            InvalidParameter: it is above 2^-10, so that no weight would mean anything.
+        """
+        b, m, kmax = self.bins, order, self.largest
+        drift = math.sqrt(kmax) * (math.sqrt(b) + 15) + 2 * m * kmax + 1
+        lost = _UNIT * (b + m + 16) * ((m + 1) * drift + m * m * kmax)
+        slack = 2.0 ** max(-30, math.ceil(math.log2(lost)))
+        if slack > LARGEST_SLACK:
+            raise InvalidParameter(
+                f"order m={m:g} with b={b} bins and K up to {kmax:.3g} loses {lost:.2g} in doubles, above 2^-10; "
+                "use more noise, or the bound without sampling",
+                field="order",
+            )
+        return slack
+
+
+def bin_covariance(gram: np.ndarray, multiplier: float) -> BinCovariance:
+    """Return a covariance that is entrywise at least G / s^2 and is what its factor says.
+
+    K0 + tau (1 1^T + I) covers what the Cholesky factor is off by; more of a covariance is never less delta
+    (corollary 1).
+
+    Raises:
+        CertificateError: no inflation makes the factorization succeed.
+    """
+    base = gram / (multiplier * multiplier) * (1 + _UNIT)
+    tau = 2.0**-47 * len(gram) * float(base.max())
+    for _ in range(_INFLATIONS):
+        try:
+            factor = np.linalg.cholesky(base + tau + tau * np.eye(len(gram)))
+        except np.linalg.LinAlgError:
+            tau *= 4
+            continue
+        product = factor @ factor.T
+        return BinCovariance(np.maximum(product, product.T), np.asfortranarray(factor))
+    raise CertificateError(f"the Gram matrix of {len(gram)} bins is not positive semidefinite in doubles; scale C")
+
+
+class StarTables:
+    """Probabilities of centres and tuples for one covariance and order.
+
+    Args:
+        matrix: K, shape (b, b).
+        order: m, at least 2.
+
+    Attributes:
+        order: m.
+        log_moment: log E*(m).
+        centres: running sums, shape (b,).
+        rows: running sums, shape (b, b).
+    """
+
+    def __init__(self, matrix: np.ndarray, order: int) -> None:
+        half, top = order / 2, matrix.max(axis=1)
+        self.order = order
+        self.rows = np.exp(half * (matrix - top[:, None]))
+        np.cumsum(self.rows, axis=1, out=self.rows)
+        totals = self.rows[:, -1].copy()
+        self.rows /= totals[:, None]
+        logs = (order - 1) * (half * top + np.log(totals / len(matrix)))
+        shares = np.exp(logs - logs.max())
+        self.log_moment = float(logs.max() + math.log(shares.mean()))
+        self.centres = np.cumsum(shares)
+        self.centres /= self.centres[-1]
+
+
+class ForwardTest:
+    """Weights for delta of (P, Q), the data with the example against those without.
+
+    Args:
+        covariance: what is sampled.
+        epsilon: at which delta is asked for.
+        order: m, at least 2; any choice is sound, the minimiser of W is a good one.
+
+    Attributes:
+        ceiling: W, never exceeded.
+        words_per_sample: 64-bit words that a sample takes.
+
+    Raises:
+        InvalidParameter: an order that no double holds the weights of.
+    """
+
+    direction = "pq"
+
+    def __init__(self, covariance: BinCovariance, epsilon: float, order: int) -> None:
+        self.covariance, self.order = covariance, order
+        self.slack = covariance.slack(order)
+        self.level = epsilon - self.slack
+        self.tables = StarTables(covariance.matrix, order)
+        log_plain = self.tables.log_moment + log_constant(self.level, order)
+        if log_plain > 300:
+            raise InvalidParameter(
+                f"order m={order} has a ceiling of e^{log_plain:.0f} at epsilon={epsilon:g}: no number of samples "
+                "would tell anything; use a smaller order or more noise",
+                field="order",
+            )
+        b, m = covariance.bins, order
+        self._rest = math.exp(log_plain) * m * b * (b + 4 + m * covariance.largest) * 2.0**-51
+        self.ceiling = math.exp(log_plain + 2 * self.slack) + self._rest
+        self.words_per_sample = m + b
+
+    def weights(self, key: Key, chunk: int) -> np.ndarray:
+        """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
+        from factorize.accounting.star_kernels import add_rows, draw_tuples
+
+        b, m = self.covariance.bins, self.order
+        words = chunk_words(key, chunk, CHUNK * self.words_per_sample)
+        tuples, log_ratio = np.empty((CHUNK, m), dtype=np.int64), np.empty(CHUNK)
+        picks = words[: CHUNK * m].reshape(CHUNK, m)
+        draw_tuples(picks, self.tables.centres, self.tables.rows, self.covariance.matrix, tuples, log_ratio)
+        normals = normals_of(words[CHUNK * m :]).reshape(CHUNK, b)
+        add_rows(tuples, np.ascontiguousarray(self.covariance.factor), normals)
+        return self._of(self._log_mixture(normals), log_ratio)
+
+    def _log_mixture(self, normals: np.ndarray) -> np.ndarray:
+        """Return log L at X = L times each row."""
+        return log_mixture(multiplied(self.covariance.factor, normals), self.covariance.half_diagonal)
+
+    def _of(self, log_l: np.ndarray, log_ratio: np.ndarray) -> np.ndarray:
+        scale = self.tables.log_moment + 2 * self.slack
+        weights = forward_weights(log_l, log_ratio + scale, self.level, self.order)
+        return check_ceiling(weights + self._rest, self.ceiling)
+
+
+class ReverseTest:
+    """Weights for delta of (Q, P), the data without the example against those with it.
+
+    Args:
+        covariance: what is sampled.
+        epsilon: at which delta is asked for.
+        eta: tilt, above 0; any choice is sound, `best_tilt` is a good one.
+
+    Attributes:
+        ceiling: W, never exceeded.
+        words_per_sample: 64-bit words that a sample takes.
+    """
+
+    direction = "qp"
+
+    def __init__(self, covariance: BinCovariance, epsilon: float, eta: float) -> None:
+        self.covariance, self.eta = covariance, eta
+        self.slack = covariance.slack(2 + eta)
+        self.level = epsilon - self.slack
+        self._kbar, self._kappa = float(covariance.matrix.diagonal().mean()), float(covariance.matrix.mean())
+        self.ceiling = math.exp(log_reverse_ceiling(self._kbar, self._kappa, self.level, eta) + 2 * self.slack)
+        self._drift = covariance.factor.sum(axis=0) * (-eta / covariance.bins)
+        self.words_per_sample = covariance.bins
+
+    def weights(self, key: Key, chunk: int) -> np.ndarray:
+        """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
+        b = self.covariance.bins
+        normals = normals_of(chunk_words(key, chunk, CHUNK * b)).reshape(CHUNK, b)
+        normals += self._drift
+        shifted = multiplied(self.covariance.factor, normals)
+        means = shifted.mean(axis=1)
+        log_l = log_mixture(shifted, self.covariance.half_diagonal)
+        log_tilt = self.eta * means + self.eta**2 * self._kappa / 2 + 2 * self.slack
+        return check_ceiling(reverse_weights(log_l, log_tilt, self.level), self.ceiling)
+
+
+def forward_weights(log_l: np.ndarray, log_scale: np.ndarray, level: float, order: int) -> np.ndarray:
+    """Return (L - T)_+ L^-m e^scale with T = e^level, shape of log L."""
+    gap = np.expm1(np.minimum(level - log_l, 0.0))  # T / L - 1
+    return -gap * np.exp((1 - order) * log_l + log_scale, where=gap < 0, out=np.zeros_like(gap))
+
+
+def reverse_weights(log_l: np.ndarray, log_scale: np.ndarray, level: float) -> np.ndarray:
+    """Return (1 - T L)_+ e^scale with T = e^level, shape of log L."""
+    return -np.expm1(np.minimum(level + log_l, 0.0)) * np.exp(log_scale)
+
+
+def log_reverse_ceiling(kbar: float, kappa: float, level: float, eta: float) -> float:
+    """Return the log of sup (1 - T e^y) e^(eta y) times the tilt's constant: the ceiling of the other direction."""
+    return eta * (kbar / 2 - level) + eta**2 * kappa / 2 + eta * math.log(eta) - (1 + eta) * math.log1p(eta)
+
+
+def best_tilt(kbar: float, kappa: float, level: float) -> float:
+    """Return the eta of the smallest ceiling, whose log is convex; its derivative is `slope`."""
+    low, high = 1e-9, 1.0
+
+    def slope(eta: float) -> float:
+        return kbar / 2 - level + eta * kappa - math.log1p(1 / eta)
+
+    while slope(high) < 0 and high < 1e6:
+        high *= 2
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return high
+
+
+def chunk_words(key: Key, chunk: int, count: int) -> np.ndarray:
+    """Return the first words of a chunk's Philox stream."""
+    return np.random.Philox(key=np.array(key, dtype=np.uint64), counter=[0, 0, chunk, 0]).random_raw(count)
+
+
+def normals_of(words: np.ndarray) -> np.ndarray:
+    """Return a standard normal for each word."""
+    from factorize.accounting.star_kernels import fill_normals
+
+    out = np.empty(words.shape)
+    fill_normals(words, out)
+    return out
+
+
+def multiplied(factor: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return L times each row, in place where it can: shape (samples, b), L stored by columns."""
+    return dtrmm(1.0, factor, rows.T, lower=1, overwrite_b=1).T
+
+
+def log_mixture(shifted: np.ndarray, half_diagonal: np.ndarray) -> np.ndarray:
+    """Return log mean_j exp(X_j - K_jj / 2) of each row X; the rows are overwritten."""
+    out = np.empty(len(shifted))
+    for start in range(0, len(shifted), _ROWS):
+        part = shifted[start : start + _ROWS]
+        part -= half_diagonal
+        top = part.max(axis=1)
+        part -= top[:, None]
+        np.exp(part, out=part)
+        out[start : start + _ROWS] = top + np.log(part.mean(axis=1))
+    return out
+
+
+def check_ceiling(weights: np.ndarray, ceiling: float) -> np.ndarray:
+    """Return the weights.
+
+    Raises:
+        CertificateError: one is above its ceiling, which is a theorem: a bug, or a damaged machine.
+    """
+    if not (weights <= ceiling * (1 + 1e-9)).all():
+        raise CertificateError(
+            f"a weight of {float(weights.max())!r} is above its proved ceiling {ceiling!r}; do not use this result"
+        )
+    return weights
