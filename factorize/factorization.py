@@ -22,12 +22,16 @@ from factorize.manifest import SCHEMA, manifest_digest
 from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
+from factorize.structures.covered import column_defect, covering, defect
 from factorize.structures.endless import LARGEST_ROW, EndlessMatrix
 from factorize.structures.layouts import describe, side
 from factorize.structures.matrix import MAX_DENSE, Matrix
 
 MatrixName = Literal["C", "C_inv", "B"]
 MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
+LARGEST_COVERED = 2048
+"""Longest n for which a stored C_inv without structure is enlarged by its rounding, as the checker can prove it."""
+_EXTRA = 2.0**-31  # relative; readers compare a stored C_inv with their own up to 1e-9
 
 
 class Factorization:
@@ -191,6 +195,8 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
     extra: dict[str, np.ndarray] = {}
     for name in (name for name in MATRIX_NAMES if name in names and name != "C"):
         structure, parts = materialise(base, name)
+        if name == "C_inv":
+            parts = _covered(base, structure, parts)
         parts = {suffix: array.astype(base.dtype, copy=False) for suffix, array in parts.items()}
         matrices[name] = describe(name, structure, parts, base.shape(name))
         claim = _encoder_claim(base, structure, parts) if name == "B" else None
@@ -216,6 +222,24 @@ def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.n
         stored = wide[""] if structure == "dense" else toeplitz_rows(wide["coefficients"], 0, base.strategy.n)
         return encoder_sensitivity(stored, *given)
     return None if structure == "dense" else toeplitz_encoder_sensitivity(wide["coefficients"], *given)
+
+
+def _covered(base: Factorization, structure: str, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Enlarge a C_inv by what its rounding can cost, so that the claim for C covers it, where n lets us find out.
+
+    One in float32 is the inverse of another matrix, and stays as it is; so does one whose rounding is more than a
+    reader takes for C^-1.
+    """
+    column = base.strategy.divide(np.eye(1, base.strategy.n)[0]) if structure == "toeplitz" else None
+    if base.dtype != "float64" or (column is None and base.strategy.n > LARGEST_COVERED):
+        return parts
+    if column is not None:
+        lost = column_defect(base.strategy.rows(base.strategy.n - 1, base.strategy.n)[0, ::-1], column)
+    else:
+        lost = defect(base.strategy.dense(), parts[""])
+    if not lost <= _EXTRA:
+        return parts
+    return {suffix: array * covering(lost) for suffix, array in parts.items()}
 
 
 def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:

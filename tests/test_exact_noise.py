@@ -15,7 +15,7 @@ from factorize import parse_spec
 from factorize.casts import cast
 from factorize.encoder import encoder_sensitivity, toeplitz_encoder_sensitivity
 from factorize.errors import CorruptObject
-from factorize.exact import check_factor_file, forms, integers, series, toeplitz_forms
+from factorize.exact import check_factor_file, integers, series, toeplitz_forms
 from factorize.exact.intervals import NotEnclosed
 from factorize.exact.report import Report
 from factorize.factorization import Factorization
@@ -85,27 +85,6 @@ def test_the_encoder_is_enclosed_by_fractions(seed: int) -> None:
     assert found == pytest.approx(bound, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_stored_inverse_is_enclosed_by_fractions(seed: int) -> None:
-    rng, n = np.random.default_rng(seed), 7
-    c = np.concatenate([[1.0 + rng.random()], 0.3 * rng.standard_normal(n - 1)])
-    exact = quotient([Fraction(1)] + [Fraction(0)] * (n - 1), [Fraction(x) for x in c])
-    stored = np.array([float(x) for x in exact]) + 1e-4 * rng.standard_normal(n)
-    column = integers.integers(c)
-    error, defect = toeplitz_forms.inverse_defect(column, stored)
-    product = [
-        sum((Fraction(stored[s]) * Fraction(c[t - s]) for s in range(t + 1)), Fraction(-(t == 0))) for t in range(n)
-    ]
-    assert defect == sum(map(abs, product))
-    assert Fraction(error) >= max(map(abs, product)) >= Fraction(error) * (1 - Fraction(1, 2**50))
-    upper = sum((Fraction(x) ** 2 for x in c), Fraction(0))
-    found = forms.stored_inverse(toeplitz_forms.norm(column), defect, 3, upper)
-    encoder = quotient([Fraction(1)] + [Fraction(0)] * (n - 1), [Fraction(x) for x in stored])
-    change = norm([a - Fraction(b) for a, b in zip(encoder, c, strict=True)])
-    assert isinstance(found, float) and found >= math.sqrt(upper) + 3 * change
-    assert found <= math.sqrt(upper) + 0.1
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("document", TOEPLITZ)
 def test_long_and_whole_agree_on_what_rests_on_b(
@@ -123,13 +102,10 @@ def test_long_and_whole_agree_on_what_rests_on_b(
     restated(manifest, claim["value"])
     for report in (check_factor_file(sealed(manifest, tensors)), long_report(monkeypatch, manifest, tensors)):
         assert report.supported, report.failed
-        for text in (
-            "B C = A up to",
-            "the stored C_inv times C is I",
-            "N^-1 has sensitivity at most",
-            "B has full rank",
-        ):
+        for text in ("B C = A up to", "the stored C_inv and C multiply to I", "B has full rank"):
             assert any(text in line for line in report.checked), text
+        said = report.checked if dtype == "float64" else report.not_checked
+        assert any("N^-1 has sensitivity at most" in line for line in said)
         assert any("every loss enclosed" in line for line in report.checked)
 
 
@@ -150,7 +126,7 @@ def test_false_claims_about_long_matrices_fail(monkeypatch: pytest.MonkeyPatch) 
 
 def test_spoilt_decoders_and_inverses_of_long_matrices_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     file = made(TOEPLITZ[1])
-    for name, text in (("B.coefficients", "B C differs from A"), ("C_inv.coefficients", "C_inv times C differs")):
+    for name, text in (("B.coefficients", "B C differs from A"), ("C_inv.coefficients", "C_inv is not C^-1")):
         manifest, tensors = parts(file)
         tensors[name][3] += 1e-6
         assert any(text in line for line in long_report(monkeypatch, manifest, tensors).failed)
@@ -168,7 +144,6 @@ def test_a_long_decoder_that_is_singular_or_far_from_invertible_has_no_claim() -
         toeplitz_forms.added_noise(growing, rest, 1, Fraction(1))
     with pytest.raises(NotEnclosed, match="range of doubles"):
         toeplitz_forms.added_noise(np.concatenate([[1e-300, 1.0], np.zeros(62)]), rest, 1, Fraction(1))
-    assert "full rank" in str(forms.stored_inverse(Fraction(1), Fraction(1, 2), 1, Fraction(1)))
 
 
 def test_a_decoder_whose_inverse_is_not_enclosed_leaves_its_claim_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,16 +242,17 @@ class TestFactors:
             drawn.append(dense.rows("C", 0, N) @ np.array(list(generator)))
         assert drawn[0].std() == pytest.approx(drawn[1].std(), rel=0.1)  # other digests, hence other normals
 
-    def test_dense_rows_stream_and_structured_files_are_fetched(self, server, tmp_path, dense, toeplitz):
+    def test_rows_stream_and_noise_fetches_the_file_whose_c_is_certified(self, server, tmp_path, dense, toeplitz):
         factors = Factors.connect(dense.digest, url=server.url)
         assert isinstance(factors.rows(), RowStream)
-        factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
         assert blobs(server) == 0
+        factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
+        assert blobs(server) == 1
         server.add(tmp_path, make(8, mechanism={"kind": "identity"}))
         server.add(tmp_path, toeplitz)
         factors = Factors.connect(toeplitz.digest, url=server.url)
         factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
-        assert blobs(server) == 1
+        assert blobs(server) == 2
         assert isinstance(factors.rows(), FileRows)
 
     @pytest.mark.parametrize("kind", ["buffered_linear", "banded_square_root"])

@@ -8,6 +8,7 @@ with n(n+1)/2 degrees of freedom. A right generator exceeds the limit with proba
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -214,14 +215,22 @@ class TestStreamed:
 
     def test_the_same_noise_as_from_memory(self, server, rows, factorization, calibration):
         factors = Factors.connect(factorization.digest, url=server.url)
-        generator = NoiseGenerator(factors.rows(block_bytes=8 * N * 5), calibration, 50, seed=7)
-        whole = draw(rows, calibration, shape=50)
+        own = factors.calibrate(epsilon=2.0, delta=1e-6)
+        generator = factors.noise(own, 50, seed=7)
+        whole = draw(rows, own, shape=50)
         assert np.allclose(np.array(list(generator)), whole, rtol=1e-6, atol=0)
 
-    def test_goes_on_after_the_service_was_away(self, server, rows, factorization, calibration):
+    def test_streamed_rows_are_no_source_of_noise(self, server, factorization, calibration):
+        """No proof is about the rows that a service sends; noise comes from the certified C."""
+        factors = Factors.connect(factorization.digest, url=server.url)
+        with pytest.raises(InvalidParameter, match=r"RowStream is no source of noise.*Factors\.noise"):
+            NoiseGenerator(factors.rows(), calibration, 50, seed=7)
+
+    def test_rows_of_the_callers_own_are_opened_again_where_they_broke(self, server, rows, factorization, calibration):
         whole = draw(rows, calibration, shape=50)
         stream = RowStream(server.url, factorization.digest, block_bytes=8 * N * 5)
-        generator = NoiseGenerator(stream, calibration, 50, seed=7)
+        own = SimpleNamespace(shape=stream.shape, digest=stream.digest, iterate=stream.iterate)
+        generator = NoiseGenerator(own, calibration, 50, seed=7)
         got = [generator.next() for _ in range(5)]
         server.plan("rows", cut(8), *[vanish] * 5)
         with pytest.raises(ServiceUnreachable):

@@ -13,7 +13,7 @@ from factorize.client.events import ProgressCallback, ignore
 from factorize.client.factor_file import matrix_parts
 from factorize.client.file_rows import BLOCK_BYTES, FileRows
 from factorize.client.loading import Source, obtain
-from factorize.client.noise import ArrayRows, NoiseGenerator, NoiseOptions
+from factorize.client.noise import NoiseGenerator, NoiseOptions
 from factorize.client.rows import RowStream
 from factorize.client.service import Service, SpecSource
 from factorize.client.structures import Streamable, noise_source
@@ -162,20 +162,15 @@ class Factors:
         )
 
     def noise_source(self) -> RowSource | Streamable:
-        """Return what a `NoiseGenerator` needs of C; without a file, dense rows stream and others are fetched."""
-        if self._source is None:
-            self._source = self._find_source()
-        return self._source
+        """Return what a `NoiseGenerator` needs of C, from the file's C alone; the file is fetched where there is none.
 
-    def _find_source(self) -> RowSource | Streamable:
-        if self.structure == "dense" and self._path is None and self._service is not None:
-            return self.rows()
-        path = self.path()
-        inverse = self.manifest["matrices"].get("C_inv", {})
-        # The claim is that of C: a rounded C^-1 would be the noise of another matrix.
-        if self.structure == "dense" and (inverse.get("structure"), inverse.get("dtype")) == ("dense", "float64"):
-            return ArrayRows(matrix_parts(path, self.manifest, "C_inv")[""], self.digest)
-        return noise_source(self.structure, matrix_parts(path, self.manifest, "C"), self.steps, self.digest)
+        The claim is that of C. A C_inv that is stored or streamed beside it is another matrix, of which it says
+        nothing.
+        """
+        if self._source is None:
+            parts = matrix_parts(self.path(), self.manifest, "C")
+            self._source = noise_source(self.structure, parts, self.steps, self.digest)
+        return self._source
 
     def _strategy(self) -> Any:
         """C in memory, as calibrations that count on sampling need it; takes pydantic, as their accounting does."""

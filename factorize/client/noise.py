@@ -13,7 +13,9 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
+from factorize.client.file_rows import FileRows
 from factorize.client.normals import commitment, make_normals
+from factorize.client.rows import RowStream
 from factorize.client.structures import Streamable
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
@@ -63,7 +65,8 @@ class NoiseGenerator:
     and workers that each make their own shard hold, together, the bits that one worker would have made.
 
     Args:
-        source: what C is: a `Streamable`, which needs a few vectors of memory, or rows of C^-1.
+        source: what C is: a `Streamable`, which needs a few vectors of memory, or rows of C^-1 (`ComputedRows`, or an
+            array of the caller's own as `ArrayRows`; not a stream, whose rows no proof is about).
         calibration: from `Factors.calibrate`, for the sensitivity of this very C. Never a bare number.
         shape: of the noise, the shape of the (flattened) parameters.
         seed: a secret integer, `secrets.randbits(128)`. Never use it for a second run of the same factorization.
@@ -79,7 +82,8 @@ class NoiseGenerator:
         shape: of what `next` returns.
 
     Raises:
-        InvalidParameter: no `Calibration`, an empty shape, a shard outside it, or rows that are not square.
+        InvalidParameter: no `Calibration`, rows from a service, an empty shape, a shard outside it, or rows that are
+            not square.
     """
 
     def __init__(
@@ -100,6 +104,12 @@ class NoiseGenerator:
                 f"the scale of the noise is a bare {type(calibration).__name__}; pass the Calibration that "
                 "factorize.privacy.calibrate makes from a certified sensitivity and a privacy target",
                 field="calibration",
+            )
+        if isinstance(source, (RowStream, FileRows)):
+            raise InvalidParameter(
+                f"a {type(source).__name__} is no source of noise: no proof is about rows of C^-1 that were streamed "
+                "or read apart from C; use Factors.noise, which makes them from the certified C",
+                field="source",
             )
         if precision not in PRECISIONS:
             message = f"precision {str(precision)[:20]!r} is not one of {', '.join(PRECISIONS)}"

@@ -12,8 +12,8 @@ from factorize.client.buffers import Blt, Buffered, Redrawn, StateSpace
 from factorize.client.recurrences import Banded, BandedInverse, Precision, Recurrence, Scaled, Tree
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.numbers.series import series_quotient
+from factorize.structures.covered import covered_column, covered_inverse
 from factorize.structures.names import COLUMN_SCALE, SCALED, wrapped_structure
-from factorize.structures.triangular import lower_inverse
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -35,7 +35,7 @@ class Streamable:
 
 @dataclass(frozen=True)
 class ComputedRows:
-    """Rows of C^-1 that are computed from C when they are first wanted.
+    """Rows of C^-1 that are computed from C when they are first wanted, and that the claim for C covers.
 
     Attributes:
         shape: (n, n).
@@ -121,14 +121,14 @@ _RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[Precision], Recurrenc
 
 def _dense(parts: Tensors, n: int) -> Callable[[], Callable[[int], np.ndarray]]:
     array = parts[""]
-    return lambda: lower_inverse(array).__getitem__
+    return lambda: covered_inverse(array).__getitem__
 
 
 def _toeplitz(parts: Tensors, n: int) -> Callable[[], Callable[[int], np.ndarray]]:
     column = parts["coefficients"]
 
     def make() -> Callable[[int], np.ndarray]:
-        inverse = series_quotient(np.eye(1, n)[0], column)
+        inverse = covered_column(column, series_quotient(np.eye(1, n)[0], column))
         return lambda step: np.concatenate([inverse[step::-1], np.zeros(n - 1 - step)])
 
     return make

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
 
 from factorize.errors import CorruptObject
-from factorize.exact import determinants, residual, resolvents, row_products, series, toeplitz_forms, variances
+from factorize.exact import determinants, noising, residual, resolvents, row_products, series, toeplitz_forms, variances
 from factorize.exact.claims import (
     check_added_noise,
     check_bound,
     check_class_bound,
     check_ends,
     check_losses,
-    check_stored_inverse,
-    compare_inverse,
 )
 from factorize.exact.file import FactorFile
-from factorize.exact.forms import stored_inverse
 from factorize.exact.intervals import NotEnclosed
 from factorize.exact.report import Report
 from factorize.exact.sensitivity import Bracket, allowed, square_root_up
@@ -43,7 +39,7 @@ def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Br
         report.not_checked.append(f"the lower bound: {reason}")
     check_class_bound(report, file, strategy, None)
     if "C_inv" in file.matrices:
-        _check_inverse(report, file, strategy, bracket, whole)
+        noising.check_noising(report, file, _noising(file, strategy, bracket))
     if "B" not in file.matrices:
         check_added_noise(report, file, None)
     try:
@@ -126,23 +122,20 @@ def _encoder(stored: np.ndarray, found: residual.Losses, most: int, bracket: Bra
         return str(reason)
 
 
-def _check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
-    """The stored C^-1 by series or row by row, and what rests on it: the encoder of A (G + N Z) is N^-1."""
-    stored, most = _column(file, "C_inv", strategy.n), allowed(file.manifest["spec"]["participation"], strategy.n).most
+def _noising(file: FactorFile, strategy: Strategy, bracket: Bracket) -> noising.Noising | str:
+    """What is proved of the stored C^-1: by series, in doubles, or row by row."""
+    stored = _column(file, "C_inv", strategy.n)
     array = _array(file, "C_inv", strategy.n)
+    if stored is not None and strategy.toeplitz is not None and strategy.n <= series.LARGEST:
+        return noising.toeplitz(strategy.toeplitz, stored, bracket.upper)
+    if array is not None and strategy.array is not None:
+        return noising.in_doubles(strategy.array, strategy.scale, array, bracket.upper)
     rows = None if array is None else row_products.residual(array, strategy, None)
-    if rows is not None and array is not None:
-        norms = strategy.column_norms
-        norm = Fraction(square_root_up(norms.fraction(int(norms.values.sum()) + strategy.n * norms.radius)))
-        compare_inverse(report, file, rows[0], float(np.abs(array).sum(axis=1).max()))
-        check_stored_inverse(report, stored_inverse(norm, Fraction(rows[1]), most, bracket.upper))
-    elif strategy.toeplitz is None or stored is None or strategy.n > series.LARGEST:
-        report.not_checked.append(f"the stored C_inv: up to n={whole}, for a C of this structure")
-    else:
-        error, defect = toeplitz_forms.inverse_defect(strategy.toeplitz, stored)
-        compare_inverse(report, file, error, math.fsum(np.abs(stored)))
-        norm = toeplitz_forms.norm(strategy.toeplitz)
-        check_stored_inverse(report, stored_inverse(norm, defect, most, bracket.upper))
+    if rows is None:
+        return "it is not evaluated at this size for a C of this structure"
+    norms, most = strategy.column_norms, allowed(file.manifest["spec"]["participation"], strategy.n).most
+    norm = Fraction(square_root_up(norms.fraction(int(norms.values.sum()) + strategy.n * norms.radius)))
+    return noising.by_rows(Fraction(rows[1]), norm, most, bracket.upper)
 
 
 def _unchecked_residual(losses: bool, stored: bool, rows: bool, whole: int) -> str:

@@ -25,12 +25,12 @@ from factorize.exact.claims import (
     check_bound,
     check_class_bound,
     check_losses,
-    check_stored_inverse,
-    compare_inverse,
 )
 from factorize.exact.endless import check_endless
 from factorize.exact.file import FactorFile, read_factor_file
-from factorize.exact.forms import added_noise, stored_inverse
+from factorize.exact.forms import added_noise
+from factorize.exact.noising import check_noising
+from factorize.exact.noising import whole as whole_noising
 from factorize.exact.report import Report, check_claim
 from factorize.exact.sensitivity import (
     TWO_STAGE,
@@ -115,7 +115,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
     most = allowed(spec["participation"], n).most
     encoder = None if stored is None else added_noise(stored, found.rest, most, bracket.upper)
     check_added_noise(report, file, encoder)
-    _check_inverse(report, file, strategy, most, bracket)
+    _check_inverse(report, file, strategy, bracket)
     check_losses(report, file, found, m, stored is not None)
     check_bound(report, file, lower_bound(spec, file.dual, workload))
     check_class_bound(report, file, strategy, workload)
@@ -180,17 +180,12 @@ def _brief(participation: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
 
 
-def _check_inverse(report: Report, file: FactorFile, strategy: Strategy, most: int, bracket: Bracket) -> None:
+def _check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket) -> None:
     matrices, n = file.manifest["matrices"], strategy.n
     if "C_inv" not in matrices:
         return
     inverse = residual.read_matrix(matrices["C_inv"]["structure"], file.matrices["C_inv"], (n, n))
-    error = residual.inverse_residual(strategy, inverse)
-    compare_inverse(report, file, error, float(np.abs(inverse).sum(axis=1).max()))
-    norms = strategy.column_norms
-    whole = norms.fraction(int(norms.values.sum()) + n * norms.radius)
-    norm = Fraction(square_root_up(whole))
-    check_stored_inverse(report, stored_inverse(norm, n * Fraction(error), most, bracket.upper))
+    check_noising(report, file, whole_noising(strategy, inverse, bracket.upper))
 
 
 def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:

@@ -18,16 +18,6 @@ TOLERANCE = 1e-9
 """Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
 
 
-def compare_inverse(report: Report, file: FactorFile, error: float, longest: float) -> None:
-    """File the error of a stored C_inv, beside what its type allows for rows of absolute sum `longest`."""
-    most = float(residual.LIMITS[file.manifest["matrices"]["C_inv"]["dtype"]]) * max(1.0, longest)
-    report.require(
-        error <= most,
-        f"the stored C_inv times C is I up to {error:.3g} per entry, computed without rounding",
-        f"the stored C_inv times C differs from I by {error:.3g}, above {most:.3g}",
-    )
-
-
 def check_losses(report: Report, file: FactorFile, found: residual.Losses, m: int, from_file: bool) -> None:
     """File the residual, and compare the m rows' losses with those claimed."""
     origin = "the stored B" if from_file else "a B recomputed here by substitution"
@@ -136,12 +126,3 @@ def check_class_bound(report: Report, file: FactorFile, strategy: Strategy, work
         f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
         f"the class_lower_bound {claim['objective']!r} is not supported: proved is {below!r}",
     )
-
-
-def check_stored_inverse(report: Report, encoder: float | str) -> None:
-    """File the sensitivity of a stored N's inverse, or why it is not known; a file claims nothing of it."""
-    text = "adding noise with the stored C_inv, A (G + N Z): "
-    if isinstance(encoder, str):
-        report.not_checked.append(text + encoder)
-    else:
-        report.checked.append(f"{text}its encoder N^-1 has sensitivity at most {encoder!r}")

@@ -45,23 +45,6 @@ def added_noise(stored: np.ndarray, rest: Numbers, most: int, upper: Fraction) -
     return enlarged(upper, most * longest / (1 - defect))
 
 
-def stored_inverse(norm: Fraction, defect: Fraction, most: int, upper: Fraction) -> float | str:
-    """Return an upper bound of the sensitivity of N^-1, the encoder of A (G + N Z) for a stored N, or why none is.
-
-    With N C = I + E, N^-1 = C - C E (I + E)^-1, so that no column differs by more than |C| |E| / (1 - |E|); for
-    Toeplitz matrices, by more than the norm of c times the sum of |e| over 1 less that.
-
-    Args:
-        norm: of C (its first column), from above.
-        defect: norm of E (sum of its first column), from above.
-        most: participations.
-        upper: squared sensitivity of C from above.
-    """
-    if defect >= Fraction(1, 2):
-        return "N C is so far from I that N cannot be proved to have full rank"
-    return enlarged(upper, most * norm * defect / (1 - defect))
-
-
 def enlarged(upper: Fraction, added: Fraction) -> float:
     """Return the root of a squared sensitivity plus what each pattern gains, rounded up."""
     return square_root_up((Fraction(square_root_up(upper)) + added) ** 2)

@@ -104,11 +104,6 @@ def losses(
     )
 
 
-def inverse_residual(strategy: Strategy, inverse: np.ndarray) -> float:
-    """Return the largest entry of |N C - I| for a stored N, rounded up."""
-    return square_root_up(_magnitude(_times(limbs(inverse), strategy).minus(_identity(strategy.n))) ** 2)
-
-
 def approximation(numbers: Numbers) -> np.ndarray:
     """Return the nearest doubles, or nearly; only guesses are made from them."""
     bits = int(abs(numbers.values).max()).bit_length()

@@ -1,4 +1,4 @@
-"""What rests on stored Toeplitz matrices, at any n that series reach: the encoder of A G + B Z, and N C - I.
+"""What rests on a stored Toeplitz B, at any n that series reach: the encoder of A G + B Z.
 
 For first columns b of B and r of R = B C - A, the encoder B^-1 A = C - B^-1 R differs from C by the series r / b, whose
 norm is at most that of r times the sum of |1 / b|; later columns hold fewer of its coefficients.
@@ -39,26 +39,7 @@ def added_noise(stored: np.ndarray, rest: Numbers, most: int, upper: Fraction) -
     return enlarged(upper, most * moved)
 
 
-def inverse_defect(column: Numbers, stored: np.ndarray) -> tuple[float, Fraction]:
-    """Return upper bounds of the largest entry of |N C - I| and of the sum of its first column.
-
-    Args:
-        column: first column of C, shape (n,).
-        stored: first column of N.
-    """
-    rest = series.product(integers(stored), column).minus(_unit(len(stored)))
-    sizes = abs(rest.values) + rest.radius
-    largest = rest.fraction(int(sizes.max()))
-    return square_root_up(largest**2), rest.fraction(int(sizes.sum()))
-
-
 def norm(numbers: Numbers) -> Fraction:
     """Return at least the norm of a vector."""
     squares = int(((abs(numbers.values) + numbers.radius) ** 2).sum())
     return Fraction(square_root_up(numbers.fraction(1) ** 2 * squares))
-
-
-def _unit(n: int) -> Numbers:
-    values = np.full(n, 0, dtype=object)
-    values[0] = 1
-    return Numbers(values, 0)
