@@ -20,7 +20,8 @@ from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency, Calibration
 from factorize.sensitivity import Sensitivity
-from factorize.training.bin_keys import draw_bins
+from factorize.training.audited import AuditedBatches
+from factorize.training.bin_keys import derived_key, draw_bins
 from factorize.training.binomial import capacity_for, overflow_probability
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor, RegularBins
@@ -163,6 +164,58 @@ class TestSecrecy:
             balls_in_bins(50, 5, 2, OTHER).check_state(state)
         with pytest.raises(InvalidParameter, match="bins is 5, here it is 6"):
             balls_in_bins(50, 6, 2, KEY).check_state(state)
+
+
+class TestDerivedKey:
+    def test_is_a_function_of_seed_and_factorization(self):
+        seed = 1 << 100
+        assert derived_key(seed, "a", 0) == derived_key(seed, "a", None) and len(derived_key(seed, "a", 0)) == 32
+        assert len({derived_key(s, d, 0) for s in (seed, seed + 1, seed << 1) for d in ("a", "b")}) == 6
+
+    @pytest.mark.parametrize("seed", [0, 11, (1 << 64) - 1, -(1 << 100), True, 1.5, "text", 1 << 99])
+    def test_refuses_what_can_be_guessed_or_is_public(self, seed):
+        with pytest.raises(InvalidParameter, match="randbits") as caught:
+            derived_key(seed, "digest", 1 << 99)
+        assert caught.value.field == "seed"
+
+
+class TestAuditedBatches:
+    def batches(self, physical: int | None = 4, key: bytes = KEY) -> AuditedBatches:
+        order = balls_in_bins(60, 5, 2, key, physical_batch=physical)
+        return AuditedBatches(order, BinsAuditor.of(order))
+
+    def test_hands_out_each_step_once_and_goes_on(self):
+        whole = [parts.indices[parts.mask].tolist() for parts in self.batches()]
+        assert whole == [batch.tolist() for batch in balls_in_bins(60, 5, 2, KEY)]
+        started, resumed = self.batches(), self.batches()
+        for _ in zip(range(3), started, strict=False):
+            pass
+        resumed.load_state_dict(started.state_dict())
+        rest = [parts.indices[parts.mask].tolist() for parts in resumed]
+        assert rest == whole[3:] and list(resumed) == []
+        with pytest.raises(InvalidParameter, match="another secret key"):
+            self.batches(key=OTHER).load_state_dict(started.state_dict())
+
+    @pytest.mark.parametrize(("physical", "shape"), [(None, (1, 7)), (3, (3, 3)), (7, (1, 7))])
+    def test_fixed_orders_have_equal_parts_too(self, physical, shape):
+        order = fixed_order(20, 7, epochs=2, remainder="pad")
+        batches = AuditedBatches(order, ParticipationAuditor(order.participation, len(order)), physical=physical)
+        found = list(batches)
+        assert {parts.mask.shape for parts in found} == {shape} and batches.step == len(batches) == 6
+        assert [parts.indices[parts.mask].tolist() for parts in found] == [batch.tolist() for batch in order]
+
+    def test_the_audit_comes_first(self):
+        order = balls_in_bins(60, 5, 2, KEY, physical_batch=4)
+        mixed = AuditedBatches(order, BinsAuditor.of(balls_in_bins(60, 5, 2, OTHER)))
+        with pytest.raises(InvalidParticipation):
+            next(iter(mixed))
+
+    def test_needs_a_physical_batch(self):
+        with pytest.raises(InvalidParameter, match="physical_batch"):
+            self.batches(physical=None)
+        with pytest.raises(InvalidParameter, match="physical_batch_size=0"):
+            order = fixed_order(20, 5)
+            AuditedBatches(order, ParticipationAuditor(order.participation, 4), physical=0)
 
 
 class TestRoom:

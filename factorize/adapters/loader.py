@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training.bins import BallsInBins
 from factorize.training.orders import Order
 from factorize.training.sampling import CyclicPoisson
 
@@ -23,14 +24,14 @@ class PrivateLoader:
         order: indices of every step.
         optimizer: whose auditor checks each batch.
         passes: number of equal passes that the order is cut into.
-        physical: examples per part of a batch, None for whole batches.
+        physical: examples per part of a batch, None for whole batches; balls in bins have their own.
         loading: arguments of the `DataLoader` that fetches them.
     """
 
     def __init__(
         self,
         dataset: Any,
-        order: Order | CyclicPoisson,
+        order: Order | CyclicPoisson | BallsInBins,
         optimizer: CorrelatedOptimizer,
         *,
         passes: int,
@@ -61,18 +62,22 @@ class PrivateLoader:
         if step >= len(self.order):
             raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers another pass")
         stop = min(len(self.order), (step // self._per_pass + 1) * self._per_pass)
-        batches = [self.order[t] for t in range(step, stop)]
-        parts = [self._parts(batch) for batch in batches]
-        flat = [part.tolist() for some in parts for part in some]
+        parts = [self._parts(t) for t in range(step, stop)]
+        flat = [part.tolist() for some, _ in parts for part in some]
         fetched = iter(DataLoader(self.dataset, batch_sampler=flat, **self._loading))
-        for batch, some in zip(batches, parts, strict=True):
-            self._optimizer.expect(batch)
+        for t, (some, masks) in zip(range(step, stop), parts, strict=True):
+            self._optimizer.expect(self.order[t], masks=masks)
             for i in range(len(some)):
                 if len(some) > 1:
                     self._optimizer.signal_skip_step(do_skip=i < len(some) - 1)
                 yield next(fetched)
 
-    def _parts(self, batch: np.ndarray) -> list[np.ndarray]:
+    def _parts(self, step: int) -> tuple[list[np.ndarray], np.ndarray | None]:
+        """Return the indices of each part of a step, and which of them do not pad; None where nothing does."""
+        if isinstance(self.order, BallsInBins) and self.order.physical_batch is not None:
+            indices, mask = self.order.micro_batches(step)
+            return list(indices), mask
+        batch = self.order[step]
         if self._physical is None or len(batch) <= self._physical:
-            return [batch]
-        return np.array_split(batch, -(-len(batch) // self._physical))
+            return [batch], None
+        return np.array_split(batch, -(-len(batch) // self._physical)), None

@@ -16,6 +16,7 @@ from factorize.amplification import AmplifiedCalibration
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import Calibration
+from factorize.training.bins_audit import BinsAuditor
 
 
 class CorrelatedOptimizer(DPOptimizer):
@@ -48,22 +49,18 @@ class CorrelatedOptimizer(DPOptimizer):
         calibration: Calibration,
         *,
         seed: int,
-        auditor: ParticipationAuditor | None = None,
+        auditor: ParticipationAuditor | BinsAuditor | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
-        if isinstance(calibration, AmplifiedCalibration) and auditor is None:
-            raise InvalidParameter(
-                f"epsilon={calibration.epsilon} counts on cyclic Poisson sampling; use make_private, which samples so, "
-                "or give the auditor that is told of every sampled batch",
-                field="auditor",
-            )
+        _check_auditor(calibration, auditor)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, **options)
         self.auditor = auditor
         self._samples = 0
         self._expected: int | None = None
+        self._masks: list[np.ndarray] = []
         super().__init__(
             optimizer,
             noise_multiplier=calibration.noise_multiplier,
@@ -72,8 +69,13 @@ class CorrelatedOptimizer(DPOptimizer):
             loss_reduction="sum" if calibration.batch_size is None else "mean",
         )
 
-    def expect(self, indices: np.ndarray) -> None:
+    def expect(self, indices: np.ndarray, *, masks: np.ndarray | None = None) -> None:
         """Have the batch of the next step audited; `step` then wants the gradients of as many examples.
+
+        Args:
+            indices: of the examples.
+            masks: of the parts that the batch comes in, shape (parts, rows): False for rows that pad, whose gradients
+                count as zero. None where nothing pads.
 
         Raises:
             InvalidParticipation: it breaks the participation, or the step before it was not taken.
@@ -86,10 +88,12 @@ class CorrelatedOptimizer(DPOptimizer):
                 "for each batch, or examples and noise part ways"
             )
         self.auditor.record(indices)
-        self._expected = len(indices)
+        self._expected = len(indices) if masks is None else masks.size
+        self._masks = [] if masks is None else list(masks)
 
     def clip_and_accumulate(self) -> None:
-        """Clip as Opacus does, and count the examples; a gradient that is not finite counts as zero."""
+        """Clip as Opacus does, and count the rows; padding, and a gradient that is not finite, count as zero."""
+        self._drop_padding()
         self._drop_not_finite()
         super().clip_and_accumulate()
         self._samples += len(self.grad_samples[0])
@@ -144,6 +148,25 @@ class CorrelatedOptimizer(DPOptimizer):
             self.auditor.load_state_dict({k: v.numpy() if torch.is_tensor(v) else v for k, v in kept.items()})
         super().load_state_dict({k: v for k, v in state_dict.items() if k not in ("noise", "auditor")})
 
+    def _drop_padding(self) -> None:
+        """Padding is computed like examples, so that no time shows how much of it there is, and then set to zero."""
+        if not self._masks:
+            return
+        mask, rows = self._masks.pop(0), len(self.grad_samples[0])
+        if len(mask) != rows:
+            raise InvalidParticipation(
+                f"a part of step {self.noise.step} has gradients of {rows} rows, not {len(mask)}; use each part whole, "
+                "once, and call step() after each"
+            )
+        self._keep(torch.from_numpy(mask.copy()))
+
+    def _keep(self, kept: torch.Tensor) -> None:
+        """Set the gradients of the other rows to zero."""
+        for p, g in zip(self.params, self.grad_samples, strict=True):
+            _check_processed_flag(p.grad_sample)
+            rows = kept.to(g.device).reshape(-1, *(1,) * (g.dim() - 1))
+            p.grad_sample = torch.where(rows, g, torch.zeros_like(g))
+
     def _drop_not_finite(self) -> None:
         """No factor clips what is not finite: one example would make the sum NaN, and show that it was there."""
         samples = self.grad_samples
@@ -152,10 +175,7 @@ class CorrelatedOptimizer(DPOptimizer):
         sums = [g.reshape(len(g), -1).sum(dim=1).to(samples[0].device) for g in samples]
         finite = torch.stack(sums).isfinite().all(dim=0)
         if not finite.all():
-            for p, g in zip(self.params, samples, strict=True):
-                _check_processed_flag(p.grad_sample)
-                kept = finite.to(g.device).reshape(-1, *(1,) * (g.dim() - 1))
-                p.grad_sample = torch.where(kept, g, torch.zeros_like(g))
+            self._keep(finite)
 
     def _check_batch(self) -> None:
         if self.auditor is None:
@@ -170,6 +190,19 @@ class CorrelatedOptimizer(DPOptimizer):
                 f"step {self.noise.step} has gradients of {self._samples} examples, its batch holds {self._expected}; "
                 "use each batch whole, once, and nothing beside it"
             )
+
+
+def _check_auditor(calibration: Calibration, auditor: ParticipationAuditor | BinsAuditor | None) -> None:
+    """Refuse a calibration that counts on sampling without the auditor that sees it."""
+    balls = getattr(calibration, "sampling", None) == "balls_in_bins"
+    missing = auditor is None and isinstance(calibration, AmplifiedCalibration)
+    if missing or (balls and not isinstance(auditor, BinsAuditor)):
+        what, kind = ("balls in bins", "BinsAuditor") if balls else ("cyclic Poisson sampling", "auditor")
+        raise InvalidParameter(
+            f"epsilon={calibration.epsilon} counts on {what}; use make_private, which samples so, or give the {kind} "
+            "that is told of every sampled batch",
+            field="auditor",
+        )
 
 
 def refuse_sampling(loader: Any) -> None:

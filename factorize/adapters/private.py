@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
@@ -15,55 +14,13 @@ from opacus import GradSampleModule
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader
 
-from factorize.adapters.factors import Held
+from factorize.adapters.jobs import Job, find_factors
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
+from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
-from factorize.amplification import calibrate_amplified
-from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
-from factorize.training.orders import Order, fixed_order
-from factorize.training.sampling import CyclicPoisson
-
-
-@dataclass(frozen=True)
-class PrivacyStatement:
-    """What is guaranteed, and what the guarantee rests on.
-
-    Attributes:
-        calibration: the noise, with epsilon, delta, mu, rho, adjacency and the sensitivity's kind, rule, participation.
-        digest: of the factorization.
-        steps: n; stopping earlier keeps the guarantee.
-        examples: in the data.
-        used: examples that the order uses.
-        sampling: `fixed` or `cyclic_poisson`.
-        unit: whose data are protected: `example`, or `user`.
-    """
-
-    calibration: Calibration
-    digest: str
-    steps: int
-    examples: int
-    used: int
-    sampling: str
-    unit: str
-
-    def document(self) -> dict[str, Any]:
-        """Return the plain JSON form."""
-        own = {key: value for key, value in vars(self).items() if key != "calibration"}
-        return {**self.calibration.document(), **own}
-
-    def __str__(self) -> str:
-        """One paragraph for a log or a model card."""
-        c = self.calibration
-        return (
-            f"({c.epsilon:g}, {c.delta:g})-differential privacy per {self.unit}, adjacency {c.adjacency.value}, over "
-            f"{self.steps} steps on {self.used} of {self.examples} examples ({self.sampling} order, participation "
-            f"{dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.batch_size}, noise "
-            f"multiplier {c.noise_multiplier:.6g} on sensitivity {c.sensitivity.value:.6g} ({c.sensitivity.kind}: "
-            f"{c.sensitivity.rule}); factorization {self.digest}. The choice of hyperparameters is not covered."
-        )
 
 
 class Private(NamedTuple):
@@ -87,7 +44,7 @@ def make_private(
     clip_norm: float = 1.0,
     batch_size: int | None = None,
     physical_batch_size: int | None = None,
-    sampling: Literal["fixed", "cyclic_poisson"] = "fixed",
+    sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins"] = "fixed",
     bands: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
@@ -95,6 +52,8 @@ def make_private(
     users: Sequence[Any] | np.ndarray | None = None,
     order_seed: int = 0,
     seed: int | None = None,
+    overflow: Literal["abort", "unlimited"] = "abort",
+    calibration: Calibration | None = None,
     url: str | None = None,
     store: str | Path | None = None,
     solve: Callable[..., Any] | None = None,
@@ -118,7 +77,8 @@ def make_private(
         batch_size: examples per step and divisor of the means; the loader's by default.
         physical_batch_size: examples per forward pass, where a batch is too large for the memory; the loader then
             yields the batch in parts, and `step()` acts after the last.
-        sampling: `fixed`: the same batches in every epoch; or `cyclic_poisson`, which amplifies a banded C.
+        sampling: `fixed`: the same batches in every epoch; `cyclic_poisson`, which amplifies a banded C; or
+            `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret.
         bands: of the C that `auto` asks for with `cyclic_poisson`; 1 is DP-SGD.
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out` or `replace_one`.
@@ -126,6 +86,10 @@ def make_private(
         users: user of each example; a user with two examples in a step is then refused, and epsilon is per user.
         order_seed: public, of the fixed order.
         seed: secret, of noise and sampling; drawn here if None. A job that restarts must keep it.
+        overflow: of balls in bins. `abort`: every step computes equally many padded parts (one, without
+            `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of any
+            size, which shapes and times then show.
+        calibration: that counts on balls in bins in place of a new one, for (epsilon, delta) or less.
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
@@ -146,66 +110,37 @@ def make_private(
     if users is not None and len(users) != len(dataset):
         raise InvalidParameter(f"{len(users)} users for {len(dataset)} examples; name one for each", field="users")
     secret = secrets.randbits(128) if seed is None else seed
-    job = _Job(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
-    find = partial(_factors, spec, optimizer, bands=bands, url=url, store=store, solve=solve)
-    order: Order | CyclicPoisson
+    if calibration is not None and sampling != "balls_in_bins":
+        message = f"calibration= is for sampling='balls_in_bins'; with {sampling!r} the job's own is computed"
+        raise InvalidParameter(message, field="calibration")
+    job = Job(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
+    workload = partial(workload_of, optimizer)
+    find = partial(find_factors, spec, workload, bands=bands, url=url, store=store, solve=solve)
     if sampling == "fixed":
-        held, calibration, order = job.fixed(find, remainder, order_seed)
+        planned = job.fixed(find, remainder, order_seed)
     elif sampling == "cyclic_poisson":
-        held, calibration, order = job.sampled(find, _banded_participation(bands, spec), secret ^ _SAMPLING)
+        planned = job.cyclic_poisson(find, _banded_participation(bands, spec), secret)
+    elif sampling == "balls_in_bins":
+        public = None if seed is None else order_seed
+        planned = job.balls_in_bins(
+            find,
+            seed=secret,
+            public_seed=public,
+            physical=physical_batch_size,
+            overflow=overflow,
+            calibration=calibration,
+        )
     else:
-        raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not fixed or cyclic_poisson", field="sampling")
-    order.check(calibration.sensitivity.participation, held.steps)
-    auditor = ParticipationAuditor.of(calibration, held.steps, users=users)
-    private = CorrelatedOptimizer(optimizer, held.factors, calibration, seed=secret, auditor=auditor, **options)
+        known = "fixed, cyclic_poisson or balls_in_bins"
+        raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not {known}", field="sampling")
+    noise, factors = planned.calibration, planned.held.factors
+    private = CorrelatedOptimizer(optimizer, factors, noise, seed=secret, auditor=planned.auditor(users), **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
-    loader = PrivateLoader(dataset, order, private, passes=epochs, physical=physical_batch_size, loading=loading)
-    used = len(dataset) if isinstance(order, CyclicPoisson) else len(np.unique(np.concatenate(list(order))))
-    unit = "example" if users is None else "user"
-    statement = PrivacyStatement(calibration, held.digest, held.steps, len(dataset), used, sampling, unit)
+    loader = PrivateLoader(
+        dataset, planned.order, private, passes=epochs, physical=physical_batch_size, loading=loading
+    )
+    statement = planned.statement(len(dataset), sampling, "example" if users is None else "user")
     return Private(wrapped, private, loader, statement)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What order and calibration follow from."""
-
-    examples: int
-    size: int
-    epochs: int
-    target: PrivacyTarget
-    clip_norm: float
-    adjacency: Adjacency | str
-
-    def fixed(
-        self, find: Callable[..., Any], remainder: Literal["drop", "pad"], order_seed: int
-    ) -> tuple[Held, Calibration, Order]:
-        order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=order_seed, remainder=remainder)
-        held = Held(find(len(order), order.participation))
-        calibration = held.calibrate(
-            self.target, clip_norm=self.clip_norm, batch_size=self.size, adjacency=self.adjacency
-        )
-        return held, calibration, order
-
-    def sampled(
-        self, find: Callable[..., Any], participation: dict[str, Any], seed: int
-    ) -> tuple[Held, Calibration, CyclicPoisson]:
-        steps = self.epochs * max(1, self.examples // self.size)
-        held = Held(find(steps, participation))
-        assert self.target.epsilon is not None and self.target.delta is not None  # make_private asks for both
-        calibration = calibrate_amplified(
-            held.banded(),
-            epsilon=self.target.epsilon,
-            delta=self.target.delta,
-            dataset_size=self.examples,
-            batch_size=self.size,
-            clip_norm=self.clip_norm,
-            adjacency=self.adjacency,
-        )
-        return held, calibration, CyclicPoisson(self.examples, calibration, steps=steps, seed=seed)
-
-
-_SAMPLING = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
 
 
 def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, int, dict[str, Any]]:
@@ -216,7 +151,7 @@ def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, int, d
                 "a data set has no batch size; give batch_size=, or a DataLoader", field="batch_size"
             )
         return data, batch_size, {}
-    if sampling == "fixed":
+    if sampling != "cyclic_poisson":
         refuse_sampling(data)
     size = batch_size if batch_size is not None else data.batch_size
     if size is None:
@@ -232,32 +167,6 @@ def _banded_participation(bands: int | None, spec: Any) -> dict[str, Any]:
             raise InvalidParameter(message, field="bands")
         return {"kind": "single"}
     return {"kind": "single"} if bands == 1 else {"kind": "min_sep", "min_sep": bands}
-
-
-def _factors(
-    spec: Any,
-    optimizer: torch.optim.Optimizer,
-    steps: int,
-    participation: dict[str, Any],
-    *,
-    bands: int | None,
-    url: str | None,
-    store: str | Path | None,
-    solve: Callable[..., Any] | None,
-) -> Any:
-    if hasattr(spec, "noise_source") or hasattr(spec, "strategy"):
-        return spec
-    if spec == "auto":
-        banded = {"kind": "identity"} if bands == 1 else {"kind": "banded", "bands": bands}
-        mechanism = {"kind": "auto"} if bands is None else banded
-        spec = {"workload": workload_of(optimizer, steps), "participation": participation, "mechanism": mechanism}
-    if solve is not None:
-        from factorize.spec import parse_spec
-
-        return solve(parse_spec(spec))
-    from factorize.client import load
-
-    return load(spec, url=url, store=store)
 
 
 def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from factorize.errors import InvalidParameter
 
 KEY_BYTES = 32
 SMALLEST_KEY_BYTES = 16
+SMALLEST_SEED = 1 << 64
 
 _DOMAIN = b"factorize balls in bins 1\0"
 _BLOCK = 1 << 16  # examples for each call of SHAKE-128
@@ -69,6 +70,27 @@ def checked_key(key: object, public_seed: int | None) -> bytes:
             field="secret_key",
         )
     return key
+
+
+def derived_key(seed: int, digest: str, public_seed: int | None) -> bytes:
+    """Return the key of a run's bins from the secret seed of its noise.
+
+    Args:
+        seed: secret, as `secrets.randbits(128)` draws it.
+        digest: of the factorization: the same seed draws other bins for another one.
+        public_seed: of the run, which the secret one must not be.
+
+    Raises:
+        InvalidParameter: a seed that is public, or that can be guessed from the hash of the key.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < SMALLEST_SEED or seed == public_seed:
+        raise InvalidParameter(
+            "seed is the public seed of the run, or an integer below 2^64: the hash in the checkpoint would let it be "
+            "guessed, and with it every bin; draw it with secrets.randbits(128), and keep it where secrets are kept",
+            field="seed",
+        )
+    plain = seed.to_bytes((seed.bit_length() + 7) // 8, "little")
+    return hashlib.sha256(_DOMAIN + b"seed" + _framed(digest.encode()) + plain).digest()
 
 
 def commitment(key: bytes) -> str:

@@ -120,7 +120,8 @@ class BallsInBins:
 
     def extra_delta(self, epsilon: float) -> float:
         """Return (1 + e^epsilon) tau, what the calibrated delta has to be raised by for the refusal of a key."""
-        return float(np.nextafter((1 + np.exp(epsilon)) * self.tau, np.inf)) if self.tau else 0.0
+        charged = float(np.nextafter((1 + np.exp(min(epsilon, 700.0))) * self.tau, np.inf))
+        return min(1.0, charged) if self.tau else 0.0
 
     def micro_batches(self, step: int) -> MicroBatches:
         """Return one step's batch in parts of `physical_batch`, the last ones padded.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
-from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation
-from factorize.privacy import PrivacyTarget, calibrate
+from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation, UnsupportedAdjacency
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 from solvers import solve
@@ -366,3 +367,141 @@ class TestAuto:
         )
         (x,) = next(iter(made.loader))
         assert torch.equal(x, data().tensors[0][made.loader.order[0]] * 2)
+
+
+SECRET = 0xC0FFEE << 90
+BINS = EXAMPLES // SIZE
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinsNoise(Calibration):
+    """A calibration by hand that counts on balls in bins."""
+
+    bins: int
+    sampling: str = "balls_in_bins"
+
+
+def bins_noise(delta: float = 0.9e-5, bins: int = BINS, **more: Any) -> BinsNoise:
+    plain = calibrate(
+        factors().certificate.sensitivity, PrivacyTarget(epsilon=4.0, delta=delta), clip_norm=0.7, batch_size=SIZE
+    )
+    return BinsNoise(**{**vars(plain), "bins": bins, **more})
+
+
+def binned(calibration: Calibration | None = None, **options: Any) -> Private:
+    settings = {"sampling": "balls_in_bins", "seed": SECRET, "calibration": calibration or bins_noise()}
+    return private(**{**settings, **options})
+
+
+class TestBallsInBins:
+    @pytest.mark.parametrize("options", [{}, {"physical_batch_size": 3}, {"overflow": "unlimited"}])
+    def test_clipped_gradients_of_the_bins_and_the_rows_of_noise(self, options):
+        made = binned(**options)
+        rows = NoiseGenerator(factors(), made.statement.calibration, list(network().parameters()), seed=SECRET)
+        model = network()
+        assert len({len(batch) for batch in made.loader.order}) > 1
+        for step, released in enumerate(train(made)):
+            gradient = clipped_mean(model, made.loader.order[step], 0.7, SIZE)  # the divisor is no batch's size
+            drawn = torch.cat([part.flatten() for part in rows.next()])
+            assert torch.allclose(released, gradient + drawn, atol=1e-5)
+            with torch.no_grad():
+                torch.nn.utils.vector_to_parameters(
+                    torch.nn.utils.parameters_to_vector(model.parameters()) - 0.1 * released, model.parameters()
+                )
+        assert made.optimizer.auditor.step == N
+
+    @pytest.mark.parametrize("physical", [None, 4])
+    def test_shapes_show_no_size(self, physical):
+        made = binned(physical_batch_size=physical)
+        shapes = []
+        for x, y in made.loader:
+            shapes.append(tuple(x.shape))
+            torch.nn.functional.cross_entropy(made.model(x), y).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+        assert len(set(shapes)) == 1 and len(shapes) == BINS * made.loader.order.capacity // shapes[0][0]
+        assert physical is None or shapes[0][0] == physical
+
+    def test_states_what_the_capacity_costs(self):
+        made = binned()
+        extra = made.statement.overflow_delta
+        assert 0 < extra <= 1e-5 / 1024 and made.statement.delta == 0.9e-5 + extra
+        assert made.statement.document()["delta"] == 0.9e-5 + extra
+        assert "counts on bins, batches and batch sizes being secret" in str(made.statement)
+        assert binned(overflow="unlimited").statement.overflow_delta == 0
+
+    @pytest.mark.parametrize("physical", [None, 3])
+    def test_goes_on_to_the_same_weights(self, tmp_path, physical):
+        whole = binned(physical_batch_size=physical)
+        train(whole)
+        part = binned(physical_batch_size=physical)
+        for x, y in part.loader:
+            torch.nn.functional.cross_entropy(part.model(x), y).backward()
+            part.optimizer.step()
+            part.optimizer.zero_grad()
+            if part.optimizer.noise.step == 3:
+                break
+        torch.save({"model": part.model.state_dict(), "optimizer": part.optimizer.state_dict()}, tmp_path / "job.pt")
+        saved = torch.load(tmp_path / "job.pt", weights_only=True)
+        resumed = binned(physical_batch_size=physical)
+        resumed.model.load_state_dict(saved["model"])
+        resumed.optimizer.load_state_dict(saved["optimizer"])
+        train(resumed)
+        for mine, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+
+    def test_a_checkpoint_shows_no_bin_and_wants_its_key(self):
+        made = binned()
+        auditor = made.optimizer.state_dict()["auditor"]
+        assert not any(torch.is_tensor(value) for value in auditor.values())
+        assert auditor["commitment"] == made.loader.order.commitment
+        other = binned(seed=SECRET + 1)
+        with pytest.raises(InvalidParameter, match="another secret key"):
+            other.optimizer.auditor.load_state_dict(auditor)
+        with pytest.raises(InvalidParameter):
+            other.optimizer.load_state_dict(made.optimizer.state_dict())
+
+    def test_the_batch_of_another_bin_is_refused(self):
+        made = binned()
+        with pytest.raises(InvalidParticipation, match="not balls in bins"):
+            made.optimizer.expect(made.loader.order[1])
+
+    def test_a_part_cut_short(self):
+        made = binned(physical_batch_size=4)
+        x, y = next(iter(made.loader))
+        torch.nn.functional.cross_entropy(made.model(x[:3]), y[:3]).backward()
+        with pytest.raises(InvalidParticipation, match="gradients of 3 rows, not 4"):
+            made.optimizer.step()
+
+    @pytest.mark.parametrize(
+        ("wrong", "error"),
+        [
+            ({"calibration": bins_noise(bins=BINS + 1)}, InvalidParameter),
+            ({"calibration": bins_noise(sampling="cyclic_poisson")}, InvalidParameter),
+            ({"calibration": bins_noise(delta=1e-5)}, InvalidParameter),  # the capacity is not charged
+            ({"calibration": bins_noise(epsilon=4.5)}, InvalidParameter),
+            ({"calibration": bins_noise(batch_size=SIZE + 1)}, InvalidParameter),
+            ({"calibration": bins_noise(clip_norm=1.0)}, InvalidParameter),
+            ({"calibration": bins_noise(adjacency=Adjacency.REPLACE_ONE)}, UnsupportedAdjacency),
+            ({"adjacency": "replace_one"}, UnsupportedAdjacency),
+            ({"adjacency": "add_remove"}, UnsupportedAdjacency),
+            ({"epochs": EPOCHS + 1}, InvalidParticipation),
+            ({"seed": 11}, InvalidParameter),
+            ({"order_seed": SECRET}, InvalidParameter),
+            ({"overflow": "truncate"}, InvalidParameter),
+            ({"users": ["one"] * EXAMPLES}, InvalidParameter),
+            ({"sampling": "fixed"}, InvalidParameter),
+        ],
+    )
+    def test_refusals(self, wrong, error):
+        with pytest.raises(error):
+            binned(**wrong)
+
+    def test_users_with_one_example_each(self):
+        assert binned(users=list(range(EXAMPLES))).statement.unit == "user"
+
+    def test_the_optimizer_wants_the_auditor_of_bins(self):
+        for auditor in (None, ParticipationAuditor({"kind": "fixed_epochs", "epochs": EPOCHS}, N)):
+            with pytest.raises(InvalidParameter, match="counts on balls in bins"):
+                optimizer = torch.optim.SGD(network().parameters())
+                CorrelatedOptimizer(optimizer, factors(), bins_noise(), seed=SECRET, auditor=auditor)

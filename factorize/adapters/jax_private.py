@@ -1,0 +1,146 @@
+"""One call that makes a JAX training job private: factorization, noise, order, auditor, and parts of fixed shapes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from factorize.adapters.jax import Precision, correlated_noise
+from factorize.adapters.jobs import Job, find_factors
+from factorize.adapters.statement import PrivacyStatement
+from factorize.errors import InvalidParameter
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget
+from factorize.training.audited import AuditedBatches
+
+
+class PrivateJax(NamedTuple):
+    """A job made private; it unpacks to noise, batches, statement.
+
+    Attributes:
+        noise: the transformation that comes first in `optax.chain`.
+        batches: yields (indices, mask) for each step, both of the same shape in all steps.
+        statement: what they guarantee together, if gradients are clipped and divided as it says.
+    """
+
+    noise: optax.GradientTransformation
+    batches: AuditedBatches
+    statement: PrivacyStatement
+
+
+def make_private(
+    spec: Any = "auto",
+    *,
+    examples: int,
+    epsilon: float,
+    delta: float,
+    epochs: int,
+    batch_size: int,
+    clip_norm: float = 1.0,
+    physical_batch_size: int | None = None,
+    sampling: Literal["fixed", "balls_in_bins"] = "fixed",
+    workload: Callable[[int], dict[str, Any]] | None = None,
+    remainder: Literal["drop", "pad"] = "drop",
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+    users: Sequence[Any] | np.ndarray | None = None,
+    order_seed: int = 0,
+    seed: int | None = None,
+    calibration: Calibration | None = None,
+    dtype: Precision = "float32",
+    url: str | None = None,
+    store: str | Path | None = None,
+    solve: Callable[..., Any] | None = None,
+) -> PrivateJax:
+    """Return noise, batches and the statement of what they guarantee together.
+
+    For each (indices, mask) of the batches: sum the clipped gradients of all parts (`summed_over_parts`), divide by
+    `batch_size`, and update with `optax.chain(noise, ...)`. Checkpoint the optimizer's state, `batches.state_dict()`
+    and the weights together, after a step.
+
+    Args:
+        spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
+        examples: in the data.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        epochs: passes over the data; n = epochs x batches.
+        batch_size: examples per step, expected where it is random, and divisor of the means.
+        clip_norm: bound on an example's gradient, `l2_clip_norm` of jax_privacy's `clipped_grad`.
+        physical_batch_size: examples per part, None for one part.
+        sampling: `fixed`: the same batches in every epoch; or `balls_in_bins`, where each example draws its step of an
+            epoch once, in secret, and every step computes equally many padded parts.
+        workload: for n steps, that `auto` asks the optimum of; running sums by default.
+        remainder: of a fixed order: `drop` what fills no batch, or `pad`.
+        adjacency: `zero_out`, or `replace_one` with a fixed order.
+        users: user of each example; a user with two examples in a step is then refused, and epsilon is per user.
+        order_seed: public, of the fixed order.
+        seed: secret, of noise and bins; drawn here if None. A job that restarts must keep it.
+        calibration: that counts on balls in bins in place of a new one, for (epsilon, delta) or less.
+        dtype: of the noise.
+        url: of a service that solves and serves.
+        store: of factorizations.
+        solve: `solvers.solve`, to solve in this process what is given as a spec.
+
+    Raises:
+        InvalidParticipation: the factorization's participation is not that of the order.
+        InvalidParameter: settings that contradict each other or lie out of range.
+        UnsupportedAdjacency: balls in bins with another adjacency than zero-out.
+    """
+    if users is not None and len(users) != examples:
+        raise InvalidParameter(f"{len(users)} users for {examples} examples; name one for each", field="users")
+    secret = secrets.randbits(128) if seed is None else seed
+    job = Job(examples, batch_size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
+    find = partial(find_factors, spec, workload or _running_sums, url=url, store=store, solve=solve)
+    if sampling == "balls_in_bins":
+        public = None if seed is None else order_seed
+        planned = job.balls_in_bins(
+            find,
+            seed=secret,
+            public_seed=public,
+            physical=physical_batch_size,
+            overflow="abort",
+            calibration=calibration,
+        )
+    elif sampling == "fixed" and calibration is None:
+        planned = job.fixed(find, remainder, order_seed)
+    else:
+        message = f"sampling={str(sampling)[:20]!r} is not fixed or balls_in_bins, or calibration= is not for it"
+        raise InvalidParameter(message, field="sampling")
+    noise = correlated_noise(planned.held.factors, planned.calibration, seed=secret, dtype=dtype)
+    batches = AuditedBatches(planned.fixed_or_bins(), planned.auditor(users), physical=physical_batch_size)
+    statement = planned.statement(examples, sampling, "example" if users is None else "user")
+    return PrivateJax(noise, batches, statement)
+
+
+def summed_over_parts(
+    gradient: Callable[..., Any], params: Any, data: Sequence[jax.Array], indices: Any, mask: Any
+) -> Any:
+    """Return the sum of clipped gradients over all parts of a batch; padding is computed like examples and counts zero.
+
+    It may be jitted: shapes are those of every step, so that neither compilation nor time shows the size of a batch. Do
+    not give `clipped_grad` a `microbatch_size`: jax_privacy leaves out microbatches of padding alone.
+
+    Args:
+        gradient: of `jax_privacy.clipped_grad`: takes params, the arrays of `data`, and `is_padding_example`.
+        params: what is trained.
+        data: arrays whose first axis is the examples.
+        indices: of the parts, shape (parts, physical batch size).
+        mask: True where there is an example, same shape.
+    """
+
+    def add(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        rows, real = part
+        one = gradient(params, *(values[rows] for values in data), is_padding_example=~real)
+        return jax.tree.map(lambda a, b: a + b, total, one), None
+
+    zero = jax.tree.map(jax.numpy.zeros_like, params)
+    return jax.lax.scan(add, zero, (jax.numpy.asarray(indices), jax.numpy.asarray(mask)))[0]
+
+
+def _running_sums(steps: int) -> dict[str, Any]:
+    return {"kind": "prefix", "n": steps}

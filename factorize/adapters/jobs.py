@@ -1,0 +1,236 @@
+"""A training job in numbers: from what is asked for to the factorization, its calibration and the order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from factorize.adapters.factors import Held
+from factorize.adapters.statement import PrivacyStatement
+from factorize.amplification import calibrate_amplified
+from factorize.auditor import ParticipationAuditor
+from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget
+from factorize.training.bin_keys import derived_key
+from factorize.training.binomial import capacity_for
+from factorize.training.bins import BallsInBins
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.orders import Order, balls_in_bins, fixed_order
+from factorize.training.sampling import CyclicPoisson
+
+AnyOrder = Order | CyclicPoisson | BallsInBins
+AnyAuditor = ParticipationAuditor | BinsAuditor
+
+_SAMPLING = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
+_OVERFLOW_SHARE = 1024  # the capacity may cost this part of delta
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A factorization, its noise, and the order that both are for."""
+
+    held: Held
+    calibration: Calibration
+    order: AnyOrder
+    overflow_delta: float = 0.0
+
+    def auditor(self, users: Sequence[Any] | np.ndarray | None) -> AnyAuditor:
+        """Return the auditor of the order.
+
+        Raises:
+            InvalidParameter: users with several examples, where these are sampled.
+        """
+        if not isinstance(self.order, BallsInBins):
+            return ParticipationAuditor.of(self.calibration, self.held.steps, users=users)
+        if users is not None:  # refuses users with several examples: each example has a bin of its own
+            bins, participation = self.order.bins, self.calibration.sensitivity.participation
+            ParticipationAuditor(participation, self.held.steps, users=users, groups=bins)
+        return BinsAuditor.of(self.order)
+
+    def fixed_or_bins(self) -> Order | BallsInBins:
+        """Return the order, which is not one that samples anew in every step."""
+        assert not isinstance(self.order, CyclicPoisson)
+        return self.order
+
+    def statement(self, examples: int, sampling: str, unit: str) -> PrivacyStatement:
+        """Return what the job guarantees."""
+        fixed = isinstance(self.order, Order)
+        used = len(np.unique(np.concatenate(list(self.order)))) if fixed else examples
+        held, c = self.held, self.calibration
+        return PrivacyStatement(c, held.digest, held.steps, examples, used, sampling, unit, self.overflow_delta)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What order and calibration follow from.
+
+    Attributes:
+        examples: N.
+        size: of a batch, expected where it is random; divisor of the means.
+        epochs: passes.
+        target: epsilon and delta.
+        clip_norm: bound on an example's gradient.
+        adjacency: `zero_out` or `replace_one`.
+    """
+
+    examples: int
+    size: int
+    epochs: int
+    target: PrivacyTarget
+    clip_norm: float
+    adjacency: Adjacency | str
+
+    def fixed(self, find: Callable[..., Any], remainder: Literal["drop", "pad"], order_seed: int) -> Planned:
+        """Plan the same public batches in every epoch."""
+        order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=order_seed, remainder=remainder)
+        held = Held(find(len(order), order.participation))
+        calibration = held.calibrate(
+            self.target, clip_norm=self.clip_norm, batch_size=self.size, adjacency=self.adjacency
+        )
+        order.check(calibration.sensitivity.participation, held.steps)
+        return Planned(held, calibration, order)
+
+    def cyclic_poisson(self, find: Callable[..., Any], participation: dict[str, Any], seed: int) -> Planned:
+        """Plan batches sampled anew in every step, for a banded C."""
+        steps = self.epochs * max(1, self.examples // self.size)
+        held = Held(find(steps, participation))
+        epsilon, delta = self._epsilon_delta()
+        calibration = calibrate_amplified(
+            held.banded(),
+            epsilon=epsilon,
+            delta=delta,
+            dataset_size=self.examples,
+            batch_size=self.size,
+            clip_norm=self.clip_norm,
+            adjacency=self.adjacency,
+        )
+        order = CyclicPoisson(self.examples, calibration, steps=steps, seed=seed ^ _SAMPLING)
+        order.check(calibration.sensitivity.participation, held.steps)
+        return Planned(held, calibration, order)
+
+    def balls_in_bins(
+        self,
+        find: Callable[..., Any],
+        *,
+        seed: int,
+        public_seed: int | None,
+        physical: int | None,
+        overflow: Literal["abort", "unlimited"],
+        calibration: Any,
+    ) -> Planned:
+        """Plan the secret order in which each example draws its bin once.
+
+        Args:
+            find: gives the factorization for (steps, participation).
+            seed: secret, of the key.
+            public_seed: of the run.
+            physical: examples per part; None for whole batches, padded to the capacity unless that is unlimited.
+            overflow: see `factorize.training.orders.balls_in_bins`.
+            calibration: that counts on these bins, None to have it computed.
+
+        Raises:
+            UnsupportedAdjacency: another adjacency than zero-out.
+            InvalidParameter: a calibration of something else, or a seed that cannot be secret.
+            InvalidParticipation: a factorization of other epochs, or bins that do not fit into the capacity.
+        """
+        if Adjacency.parse(self.adjacency) is not Adjacency.ZERO_OUT:
+            raise UnsupportedAdjacency(
+                f"adjacency={str(self.adjacency)!r} is not covered under balls in bins; use zero_out, or a fixed order",
+                field="adjacency",
+            )
+        epsilon, delta = self._epsilon_delta()
+        bins, capacity = max(1, self.examples // self.size), None
+        if overflow == "abort":
+            tau = delta / _OVERFLOW_SHARE / (1 + float(np.exp(min(epsilon, 700.0))))
+            capacity = capacity_for(self.examples, bins, physical_batch=physical or 1, tau=tau)
+            physical = physical or capacity
+        held = Held(find(bins * self.epochs, _participation(self.epochs)))
+        order = balls_in_bins(
+            self.examples,
+            bins,
+            self.epochs,
+            derived_key(seed, held.digest, public_seed),
+            physical_batch=physical,
+            capacity=capacity,
+            overflow=overflow,
+        )
+        extra = order.extra_delta(epsilon)
+        left = math.nextafter(delta - extra, 0.0)  # so that both together are delta at most
+        if calibration is None:
+            calibration = self._counting_on(held, bins, PrivacyTarget(epsilon=epsilon, delta=left))
+        order.check_calibration(calibration, held.steps)
+        self._check_given(calibration, left)
+        return Planned(held, calibration, order, extra)
+
+    def _counting_on(self, held: Held, bins: int, target: PrivacyTarget) -> Any:
+        raise InvalidParameter(
+            "balls in bins need a calibration that counts on them; give calibration=", field="calibration"
+        )
+
+    def _check_given(self, calibration: Any, left: float) -> None:
+        """Refuse a calibration for less privacy, another clip norm or another divisor than asked for."""
+        epsilon, _ = self._epsilon_delta()
+        if calibration.epsilon > epsilon or calibration.delta > left:
+            raise InvalidParameter(
+                f"the calibration is for ({calibration.epsilon:g}, {calibration.delta!r}), and the target leaves "
+                f"({epsilon:g}, {left!r}) beside what the capacity costs; calibrate for that",
+                field="calibration",
+            )
+        for name, asked, stated in (
+            ("clip_norm", self.clip_norm, calibration.clip_norm),
+            ("batch_size", self.size, calibration.batch_size),
+        ):
+            if asked != stated:
+                message = f"the calibration is for {name}={stated}, the job has {asked}; calibrate for the job's"
+                raise InvalidParameter(message, field=name)
+
+    def _epsilon_delta(self) -> tuple[float, float]:
+        assert self.target.epsilon is not None and self.target.delta is not None  # make_private asks for both
+        return self.target.epsilon, self.target.delta
+
+
+def _participation(epochs: int) -> dict[str, Any]:
+    return {"kind": "single"} if epochs == 1 else {"kind": "fixed_epochs", "epochs": epochs}
+
+
+def find_factors(
+    spec: Any,
+    workload: Callable[[int], dict[str, Any]],
+    steps: int,
+    participation: dict[str, Any],
+    *,
+    bands: int | None = None,
+    url: str | None = None,
+    store: str | Path | None = None,
+    solve: Callable[..., Any] | None = None,
+) -> Any:
+    """Return the factorization that a job named, or that `auto` asks for.
+
+    Args:
+        spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
+        workload: of the job's optimizer, for n steps.
+        steps: n.
+        participation: of the order, in the contract's JSON form.
+        bands: of the C that `auto` asks for; None leaves the mechanism to `auto`.
+        url: of a service that solves and serves.
+        store: of factorizations.
+        solve: `solvers.solve`, to solve in this process what is given as a spec.
+    """
+    if hasattr(spec, "noise_source") or hasattr(spec, "strategy"):
+        return spec
+    if spec == "auto":
+        banded = {"kind": "identity"} if bands == 1 else {"kind": "banded", "bands": bands}
+        mechanism = {"kind": "auto"} if bands is None else banded
+        spec = {"workload": workload(steps), "participation": participation, "mechanism": mechanism}
+    if solve is not None:
+        from factorize.spec import parse_spec
+
+        return solve(parse_spec(spec))
+    from factorize.client import load
+
+    return load(spec, url=url, store=store)

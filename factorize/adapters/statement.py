@@ -1,0 +1,55 @@
+"""What a job made private guarantees, and what the guarantee rests on: for a log or a model card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from factorize.privacy import Calibration
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """What is guaranteed, and what the guarantee rests on.
+
+    Attributes:
+        calibration: the noise, with epsilon, delta, mu, rho, adjacency and the sensitivity's kind, rule, participation.
+        digest: of the factorization.
+        steps: n; stopping earlier keeps the guarantee.
+        examples: in the data.
+        used: examples that the order uses.
+        sampling: `fixed`, `cyclic_poisson` or `balls_in_bins`.
+        unit: whose data are protected: `example`, or `user`.
+        overflow_delta: what a limited capacity adds to the calibration's delta, (1 + e^epsilon) tau.
+    """
+
+    calibration: Calibration
+    digest: str
+    steps: int
+    examples: int
+    used: int
+    sampling: str
+    unit: str
+    overflow_delta: float = 0.0
+
+    @property
+    def delta(self) -> float | None:
+        """Of the guarantee: the calibration's, and what the capacity adds."""
+        return None if self.calibration.delta is None else self.calibration.delta + self.overflow_delta
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        own = {key: value for key, value in vars(self).items() if key != "calibration"}
+        return {**self.calibration.document(), **own, "delta": self.delta}
+
+    def __str__(self) -> str:
+        """One paragraph for a log or a model card."""
+        c = self.calibration
+        secret = " It counts on bins, batches and batch sizes being secret." if self.sampling == "balls_in_bins" else ""
+        return (
+            f"({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, adjacency {c.adjacency.value}, "
+            f"over {self.steps} steps on {self.used} of {self.examples} examples ({self.sampling} order, participation "
+            f"{dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.batch_size}, noise "
+            f"multiplier {c.noise_multiplier:.6g} on sensitivity {c.sensitivity.value:.6g} ({c.sensitivity.kind}: "
+            f"{c.sensitivity.rule}); factorization {self.digest}. The choice of hyperparameters is not covered.{secret}"
+        )

@@ -1,0 +1,86 @@
+"""Audited batches: each step of an order in equal parts with masks, checked when it is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.auditor import ParticipationAuditor
+from factorize.errors import InvalidParameter
+from factorize.training.bins import BallsInBins, MicroBatches
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.orders import Order
+
+
+class AuditedBatches:
+    """The batches of one run, for jobs that keep shapes fixed; iterating goes on from the auditor's step.
+
+    Args:
+        order: a fixed order, or balls in bins with a physical batch size.
+        auditor: that checks each step.
+        physical: examples per part of a fixed order's batch, None for whole batches; balls in bins have their own.
+
+    Raises:
+        InvalidParameter: balls in bins without a physical batch size, or one below 1.
+    """
+
+    def __init__(
+        self, order: Order | BallsInBins, auditor: ParticipationAuditor | BinsAuditor, *, physical: int | None = None
+    ) -> None:
+        if isinstance(order, BallsInBins) and order.physical_batch is None:
+            message = "balls in bins come in parts here; give the order a physical_batch"
+            raise InvalidParameter(message, field="physical_batch")
+        if physical is not None and physical < 1:
+            raise InvalidParameter(
+                f"physical_batch_size={physical} is not an integer >= 1", field="physical_batch_size"
+            )
+        self.order, self.auditor = order, auditor
+        self._shape = (0, 0) if isinstance(order, BallsInBins) else _parts(order, physical)
+
+    def __len__(self) -> int:
+        """Return the number of steps, n."""
+        return len(self.order)
+
+    @property
+    def step(self) -> int:
+        """The step that is handed out next, from 0."""
+        return self.auditor.step
+
+    def __iter__(self) -> Iterator[MicroBatches]:
+        """Yield the indices and masks of each step that is left, shape (parts, physical batch size).
+
+        Raises:
+            InvalidParticipation: the calibration does not cover the step.
+        """
+        for step in range(self.auditor.step, len(self.order)):
+            self.auditor.record(self.order[step])
+            yield self._micro_batches(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, after a step and before the next batch."""
+        return self.auditor.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a checkpoint; restore model and noise with it.
+
+        Raises:
+            InvalidParameter: it belongs to another run.
+        """
+        self.auditor.load_state_dict(state)
+
+    def _micro_batches(self, step: int) -> MicroBatches:
+        if isinstance(self.order, BallsInBins):
+            return self.order.micro_batches(step)
+        batch, (parts, size) = self.order[step], self._shape
+        indices, mask = np.zeros(parts * size, dtype=np.intp), np.zeros(parts * size, dtype=bool)
+        indices[: len(batch)], mask[: len(batch)] = batch, True
+        return MicroBatches(indices.reshape(parts, size), mask.reshape(parts, size))
+
+
+def _parts(order: Order, physical: int | None) -> tuple[int, int]:
+    """Return how many parts the largest batch has, and their size."""
+    largest = max(1, max(len(order[step]) for step in range(len(order) // order.epochs)))
+    size = physical or largest
+    return -(-largest // size), size

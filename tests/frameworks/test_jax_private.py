@@ -1,0 +1,183 @@
+"""A JAX job in one call: what is released, shapes that show no size, restarts to the same bits, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from handmade import handmade
+from jax import numpy as jnp
+from jax_privacy import clipped_grad
+
+from factorize.adapters.jax_private import PrivateJax, make_private, summed_over_parts
+from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
+from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.structures.buffered import BufferedMatrix
+from solvers import solve
+
+# Of jax_privacy's clipping, about optax.
+pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
+
+EXAMPLES, SIZE, EPOCHS, CLIP = 44, 8, 3, 0.7
+BINS = EXAMPLES // SIZE
+N = EPOCHS * BINS
+SECRET = 0xC0FFEE << 90
+X = np.random.default_rng(0).normal(size=(EXAMPLES, 6)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 3, EXAMPLES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinsNoise(Calibration):
+    """A calibration by hand that counts on balls in bins."""
+
+    bins: int
+    sampling: str = "balls_in_bins"
+
+
+def factors() -> Any:
+    u = np.random.default_rng(1).uniform(0.2, 0.6, (3, N, 2))
+    return handmade(BufferedMatrix(np.ones(N), *u), {"kind": "fixed_epochs", "epochs": EPOCHS}, value=2.5)
+
+
+def noise(**more: Any) -> BinsNoise:
+    target = PrivacyTarget(epsilon=4.0, delta=0.9e-5)
+    plain = calibrate(factors().certificate.sensitivity, target, clip_norm=CLIP, batch_size=SIZE)
+    return BinsNoise(**{**vars(plain), "bins": BINS, **more})
+
+
+def job(**options: Any) -> PrivateJax:
+    settings = {
+        "examples": EXAMPLES,
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "epochs": EPOCHS,
+        "batch_size": SIZE,
+        "clip_norm": CLIP,
+        "seed": SECRET,
+        "sampling": "balls_in_bins",
+        "calibration": noise(),
+        "spec": factors(),
+    }
+    return make_private(**{**settings, **options})
+
+
+def fixed(**options: Any) -> PrivateJax:
+    return job(sampling="fixed", calibration=None, **options)
+
+
+def loss(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(x @ weights, y).mean()
+
+
+GRADIENT = clipped_grad(loss, l2_clip_norm=CLIP, batch_argnums=(1, 2))
+
+
+class Training:
+    """A job as users write it."""
+
+    def __init__(self, made: PrivateJax) -> None:
+        self.made = made
+        self.optimizer = optax.chain(made.noise, optax.sgd(0.1))
+        self.weights = jnp.zeros((6, 3))
+        self.state = self.optimizer.init(self.weights)
+        self.shapes: set[tuple[int, ...]] = set()
+
+        @jax.jit
+        def step(weights, state, indices, mask):
+            total = summed_over_parts(GRADIENT, weights, (jnp.asarray(X), jnp.asarray(Y)), indices, mask)
+            updates, state = self.optimizer.update(total / SIZE, state)
+            return optax.apply_updates(weights, updates), state
+
+        self.step = step
+
+    def run(self, steps: int = N) -> Training:
+        for indices, mask in self.made.batches:
+            self.shapes.add(indices.shape)
+            self.weights, self.state = self.step(self.weights, self.state, indices, mask)
+            if self.made.batches.step == steps:
+                break
+        return self
+
+
+def one_by_one(weights: jax.Array, batch: np.ndarray) -> np.ndarray:
+    """Clipped gradients without jax_privacy."""
+    total = np.zeros((6, 3))
+    for i in batch:
+        own = np.asarray(jax.grad(loss)(weights, X[i : i + 1], Y[i : i + 1]))
+        total += own * min(1.0, CLIP / np.linalg.norm(own))
+    return total
+
+
+class TestBallsInBins:
+    @pytest.mark.parametrize("physical", [None, 3])
+    def test_clipped_gradients_of_the_bins_and_the_rows_of_noise(self, physical):
+        made = job(physical_batch_size=physical)
+        assert len({len(batch) for batch in made.batches.order}) > 1
+        training = Training(made).run()
+        assert len(training.shapes) == 1 and made.batches.step == N
+        weights, state = jnp.zeros((6, 3)), made.noise.init(jnp.zeros((6, 3)))
+        for step in range(N):
+            gradient = jnp.asarray(one_by_one(weights, made.batches.order[step]) / SIZE, dtype=jnp.float32)
+            noisy, state = made.noise.update(gradient, state)
+            weights = weights - 0.1 * noisy
+        assert np.allclose(weights, training.weights, atol=1e-5)
+
+    @pytest.mark.parametrize("physical", [None, 3])
+    def test_goes_on_with_the_same_bits(self, physical):
+        whole = Training(job(physical_batch_size=physical)).run()
+        part = Training(job(physical_batch_size=physical)).run(steps=4)
+        kept = jax.tree.map(np.asarray, (part.weights, part.state)), part.made.batches.state_dict()
+        resumed = Training(job(physical_batch_size=physical))
+        (resumed.weights, resumed.state), batches = jax.tree.map(jnp.asarray, kept[0]), kept[1]
+        resumed.made.batches.load_state_dict(batches)
+        assert np.array_equal(resumed.run().weights, whole.weights)
+
+    def test_states_what_the_capacity_costs_and_shows_no_bin(self):
+        made = job()
+        assert 0 < made.statement.overflow_delta < 1e-5 / 1024 and made.statement.sampling == "balls_in_bins"
+        state = made.batches.state_dict()
+        assert set(state) == {"version", "step", "sampling", "examples", "bins", "epochs", "commitment"}
+        with pytest.raises(InvalidParameter, match="another secret key"):
+            job(seed=SECRET + 1).batches.load_state_dict(state)
+
+    @pytest.mark.parametrize(
+        ("wrong", "error"),
+        [
+            ({"calibration": noise(bins=BINS + 1)}, InvalidParameter),
+            ({"calibration": noise(delta=1e-5)}, InvalidParameter),
+            ({"adjacency": "replace_one"}, UnsupportedAdjacency),
+            ({"epochs": EPOCHS + 1}, InvalidParticipation),
+            ({"seed": 11}, InvalidParameter),
+            ({"physical_batch_size": 0}, InvalidParameter),
+            ({"sampling": "fixed"}, InvalidParameter),
+            ({"sampling": "cyclic_poisson"}, InvalidParameter),
+            ({"users": [1] * EXAMPLES}, InvalidParameter),
+            ({"users": [1]}, InvalidParameter),
+        ],
+    )
+    def test_refusals(self, wrong, error):
+        with pytest.raises(error):
+            job(**wrong)
+
+
+class TestFixedOrder:
+    @pytest.mark.parametrize("physical", [None, 3])
+    def test_the_same_batches_in_every_epoch(self, physical):
+        made = fixed(physical_batch_size=physical)
+        training = Training(made).run()
+        assert training.shapes == {(1, SIZE) if physical is None else (3, 3)}
+        assert made.statement.used == BINS * SIZE and "fixed order" in str(made.statement)
+        c = made.statement.calibration
+        target = PrivacyTarget(epsilon=4.0, delta=1e-5)
+        assert c == calibrate(factors().certificate.sensitivity, target, clip_norm=CLIP, batch_size=SIZE)
+
+    def test_auto_solves_running_sums(self):
+        made = fixed(spec="auto", solve=solve)
+        assert made.statement.steps == N
+        with pytest.raises(InvalidParticipation):
+            made.batches.auditor.record(made.batches.order[0])
+            made.batches.auditor.record(made.batches.order[0])
