@@ -1,7 +1,7 @@
 """The service behind the doors: one path from a spec to a stored factorization.
 
-`obtain` is what HTTP and command line have in common: parse, name the mechanism, take the digest, look into the store,
-and only then have it solved. Besides the child process this is the only module here that imports `solvers`.
+`obtain` is what HTTP takes: parse, name the mechanism, take the digest, look into the store, and only then have it
+solved by a child process. The command line takes the same steps in its own process (`api/local.py`).
 """
 
 from __future__ import annotations

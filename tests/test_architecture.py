@@ -18,27 +18,48 @@ FORBIDDEN = {
     "solvers": {"api", "fastapi", "uvicorn", "distributed", "dask", "sqlalchemy"},
     "api": {"cvxpy", "scs"},
 }
-MAY_IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/frequency/spectral.py"}
-MAY_IMPORT_SOLVERS = {
+IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/frequency/spectral.py"}
+IMPORT_SOLVERS = {
     "api/service.py",
     "api/child.py",
     "api/local.py",
     "api/comparing.py",
 }  # behind HTTP, in its children, on the command line
+IMPORT_BY_A_TABLE = {"factorize/__init__.py"}
+"""Where the name of what is imported is no constant: the public names and their homes, all of them our own."""
+IMPORTERS = ("import_module", "__import__")
 
 
 def modules(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+def called_names(tree: ast.AST) -> Iterator[str | None]:
+    """What `import_module(...)` and `__import__(...)` import, by whatever path they are called; None for no constant."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in IMPORTERS:
+                name = node.args[0] if node.args else None
+                constant = isinstance(name, ast.Constant) and isinstance(name.value, str)
+                yield str(name.value) if constant else None  # type: ignore[union-attr]  # constant says so
+
+
 def imports(path: Path) -> Iterator[str]:
-    """Every imported top-level name, also those inside functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Every imported top-level name, also those inside functions and of `import_module`."""
+    tree = ast.parse(path.read_text())
+    yield from (name.split(".")[0] for name in called_names(tree) if name is not None)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: relative import"
             yield node.module.split(".")[0]
+
+
+def users(package: str, *names: str) -> set[str]:
+    """Files of a package that import one of the names."""
+    return {str(path.relative_to(ROOT)) for path in modules(package) if set(names) & set(imports(path))}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -75,13 +96,37 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 
 def test_only_the_reference_solvers_import_cvxpy() -> None:
-    users = {str(p.relative_to(ROOT)) for p in modules("solvers") if {"cvxpy", "scs"} & set(imports(p))}
-    assert users <= MAY_IMPORT_CVXPY
+    assert set().union(*(users(package, "cvxpy", "scs") for package in PACKAGES)) == IMPORT_CVXPY
 
 
-def test_only_the_three_that_solve_import_solvers() -> None:
-    users = {str(p.relative_to(ROOT)) for p in modules("api") if "solvers" in set(imports(p))}
-    assert users <= MAY_IMPORT_SOLVERS
+def test_only_four_modules_of_the_service_import_solvers() -> None:
+    assert users("api", "solvers") == IMPORT_SOLVERS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import cvxpy",
+        "import cvxpy.atoms as atoms",
+        "from cvxpy import Variable",
+        "cp = import_module('cvxpy')",
+        "cp = importlib.import_module('cvxpy.atoms')",
+        "cp = __import__('cvxpy')",
+    ],
+)
+def test_every_way_to_import_is_seen(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "hidden.py"
+    path.write_text(f"def solve():\n    {line}\n")
+    assert "cvxpy" in set(imports(path))
+
+
+def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
+    files = [path for package in PACKAGES for path in modules(package)]
+    unseen = {str(p.relative_to(ROOT)) for p in files if None in set(called_names(ast.parse(p.read_text())))}
+    assert unseen == IMPORT_BY_A_TABLE
+    import factorize
+
+    assert all(home.split(".")[0] == "factorize" for home in factorize._HOMES.values())
 
 
 def loaded_by(statement: str) -> set[str]:

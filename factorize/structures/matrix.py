@@ -1,7 +1,7 @@
 """A lower-triangular n x n matrix known by its structure: rows on demand, and products with its inverse.
 
-`right_solve` is the one operation that everything else follows from: rows of C^-1 are unit rows times C^-1, rows of B
-are rows of A times C^-1. No structure ever needs its inverse stored.
+No structure needs its inverse stored: rows of C^-1 are unit rows times C^-1, and rows of B are rows of A times C^-1,
+both by `right_solve`. Rows, products and column norms come from the structure itself.
 """
 
 from __future__ import annotations
