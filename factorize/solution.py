@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,6 @@ class Solution:
         dual: evidence for the lower bound, by name without the prefix `dual.`; see lower_bounds/bounds.py.
         outcome: how the solver stopped.
         iterations: steps of its outer loop.
-        class_gap: relative gap within the mechanism's own class as the solver sees it, if it has one.
         provenance: further plain data for the manifest's `solver`, such as an asymptotic objective; never certified.
     """
 
@@ -40,7 +39,6 @@ class Solution:
     outcome: Outcome
     iterations: int
     dual: Mapping[str, np.ndarray] = field(default_factory=dict)
-    class_gap: float | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -63,10 +61,3 @@ class Progress:
 
 ProgressCallback = Callable[[Progress], None]
 """Called between steps; may raise `factorize.errors.Cancelled` to stop the solve."""
-
-
-class Solver(Protocol):
-    """One mechanism's solver."""
-
-    def __call__(self, problem: object, progress: ProgressCallback) -> Solution:
-        """Return a claim, or raise UnsupportedProblem or SolveFailed."""

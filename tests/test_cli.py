@@ -53,8 +53,6 @@ COMMANDS = (
     "fsck",
 )
 COMMANDS += ("gc", "revoke")
-LATER = ("worker", "jobs ls", "jobs show", "jobs watch", "jobs cancel", "keys create")
-LATER += ("keys ls", "keys revoke", "db upgrade")
 HEAVY = ("cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy")
 
 
@@ -117,22 +115,20 @@ def test_version(factorize: CommandLine) -> None:
     assert factorize("--version") == Run(0, f"factorize {__version__}\n", "")
 
 
-def test_help_lists_every_command_of_the_contract(factorize: CommandLine) -> None:
+def test_help_lists_every_command_that_there_is_and_no_other(factorize: CommandLine) -> None:
+    import typer
+
+    from api.commands.app import app
+
     listed = factorize("--help").out
-    for name in (*COMMANDS, *(name.split()[0] for name in LATER)):
-        assert f" {name} " in listed, name
+    assert all(f" {name} " in listed for name in COMMANDS)
+    assert set(typer.main.get_command(app).commands) == set(COMMANDS)  # type: ignore[attr-defined]  # a group's own
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_store_and_output(within: Within, name: str) -> None:
     text = within(name, "--help").out
     assert "--store" in text and "--output" in text
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_later_commands_say_so(name: str, within: Within) -> None:
-    message = within(*name.split(), "argument", "--option", "3").error(2)
-    assert f"`factorize {name}` comes with a later release" in message
 
 
 def test_without_a_command_the_help_is_shown_and_usage_is_the_exit_code(factorize: CommandLine) -> None:
@@ -680,7 +676,6 @@ def test_every_command_and_option_is_documented() -> None:
         for parameter in root.commands[name].params:  # type: ignore[attr-defined]  # a group's own
             flags = [flag for flag in parameter.opts if flag.startswith("--") and flag != "--help"]
             assert all(flag in section for flag in flags), f"{name} {flags}"
-    assert all(f"`{name}`" in page for name in LATER)
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -247,7 +247,7 @@ class TestLiars:
         assert doubled.certificate.relative_gap < 1e-9
 
     def test_a_claim_of_convergence_is_not_believed(self, monkeypatch, honest):
-        poor = Solution(DenseMatrix(np.eye(16)), Outcome.CONVERGED, 1, honest.dual, class_gap=0.0)
+        poor = Solution(DenseMatrix(np.eye(16)), Outcome.CONVERGED, 1, honest.dual)
         found = self.lie(monkeypatch, poor)
         assert not found.certificate.converged
         assert found.certificate.relative_gap > 1

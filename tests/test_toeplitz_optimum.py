@@ -18,7 +18,7 @@ from factorize.solution import Outcome, Progress, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.matrix import from_array
 from solvers.closed_form import strategy_coefficients
-from solvers.problem import Problem
+from solvers.problem import Problem, Reporter
 from solvers.toeplitz import optimum as toeplitz
 from solvers.toeplitz.gradients import ToeplitzLoss, reciprocal, square_root
 
@@ -198,11 +198,14 @@ def test_the_estimated_gap_covers_what_is_left(workload: str, participation: Any
     asked = spec(workload, 64, participation)
     _, reference = solved(asked.model_copy(update={"tolerance": 1e-12}))
     for tolerance in (1e-2, 1e-4, 1e-6):
-        solution, certificate = solved(asked.model_copy(update={"tolerance": tolerance}))
+        problem = Problem(asked.model_copy(update={"tolerance": tolerance}))
+        error, report = toeplitz.error_form(problem), Reporter(quiet)
+        found = [toeplitz.optimise(64, error, kind, tolerance, report) for kind in toeplitz.classes(problem)]
+        best = min(found, key=lambda minimum: minimum.value)
+        _, certificate = solved(problem.spec)
         left = certificate.loss.objective / reference.loss.objective - 1
-        assert solution.class_gap is not None
-        assert left <= solution.class_gap + 1e-11
-        assert solution.class_gap <= tolerance
+        assert left <= best.gap + 1e-11
+        assert best.gap <= tolerance
 
 
 @pytest.mark.parametrize("workload", ["prefix", "momentum", {"kind": "window", "width": 700}])

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from api.commands import later
 from api.commands.add import add
 from api.commands.batch import batch
 from api.commands.calibrate import calibrate
@@ -62,7 +61,6 @@ def root(version: Version = False) -> None:
 
 for _command in COMMANDS:
     app.command()(_command)
-later.register(app)
 
 
 def run(arguments: list[str]) -> int:

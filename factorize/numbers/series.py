@@ -77,8 +77,6 @@ def series_product_rows(rows: np.ndarray, series: np.ndarray) -> np.ndarray:
     """Return each row times the series modulo x^n, shape (r, n); direct up to n = 2048, by FFT above."""
     n = rows.shape[1]
     if n <= _DIRECT_ROWS:
-        from factorize.numbers.series import toeplitz_rows
-
         return np.ascontiguousarray(rows) @ toeplitz_rows(series, 0, n).T
     from scipy.fft import irfft, next_fast_len, rfft
 

@@ -115,9 +115,7 @@ def search(problem: Problem, progress: ProgressCallback) -> Solution:
         landscape = Landscape(recursion(problem), problem.n, bands)
         descent = Descent(problem, landscape, start(problem, landscape, report), report)
     outcome = descent.run()
-    return Solution(
-        strategy=descent.strategy, outcome=outcome, iterations=descent.steps, dual={}, class_gap=descent.gap
-    )
+    return Solution(strategy=descent.strategy, outcome=outcome, iterations=descent.steps, dual={})
 
 
 def knotted(n: int, bands: int) -> bool:

@@ -121,7 +121,6 @@ def best(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=_normalised(problem, plain, None if point is None else _matrix(problem, point)),
         outcome=found.outcome,
         iterations=found.steps,
-        class_gap=found.gap,
     )
 
 

@@ -8,7 +8,6 @@ projected (epoch_start.py), and follows the exact loss with every class normalis
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -76,7 +75,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
         dual=dual_of(problem, found.optimum, report),
-        class_gap=found.gain,
     )
 
 
@@ -87,7 +85,6 @@ class Found(NamedTuple):
         loss: the function.
         z: its variables.
         value: loss / lower bound - 1, without smoothing.
-        gain: of the last hundred steps.
         steps: of the search.
         finished: whether the rule on gains stopped it.
         optimum: the dual without a limit on states.
@@ -96,7 +93,6 @@ class Found(NamedTuple):
     loss: EpochLoss
     z: np.ndarray
     value: float
-    gain: float
     steps: int
     finished: bool
     optimum: Ascent
@@ -131,7 +127,7 @@ def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: fl
 def _descend(loss: EpochLoss, z: np.ndarray, optimum: Ascent, tolerance: float, report: Reporter) -> Found:
     from solvers.buffered.quasi_newton import descend
 
-    steps, gain, finished = 0, math.inf, False
+    steps, finished = 0, False
     best, value = z, loss.value(z)
     n = optimum.point.dual.shape[0] * optimum.point.dual.shape[1]
     for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
@@ -145,8 +141,8 @@ def _descend(loss: EpochLoss, z: np.ndarray, optimum: Ascent, tolerance: float, 
             most=most,
             report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
         )
-        z, gain, finished, steps = end.z, end.gain, end.finished, steps + end.steps
+        z, finished, steps = end.z, end.finished, steps + end.steps
         loss.kink = 0.0
         if loss.value(z) < value:
             best, value = z, loss.value(z)
-    return Found(loss, best, value, gain, steps, finished, optimum)
+    return Found(loss, best, value, steps, finished, optimum)

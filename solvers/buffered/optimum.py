@@ -153,7 +153,6 @@ def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Repor
         outcome=Outcome.CONVERGED if found.end.finished else Outcome.ITERATION_LIMIT,
         iterations=found.end.steps,
         dual=_dual(problem, found.optimum.v, report),
-        class_gap=found.end.gain,
     )
 
 

@@ -28,14 +28,12 @@ class Descent:
     Attributes:
         z: the last and best point.
         value: the function there.
-        gain: what the last hundred steps gained.
         steps: taken.
         finished: whether the rule on gains stopped it, or no step gains any more; else it was the limit of steps.
     """
 
     z: Array
     value: float
-    gain: float
     steps: int
     finished: bool
 
@@ -65,7 +63,7 @@ def descend(
     memory, values = Memory(_PAIRS), [value]
 
     def ended(finished: bool) -> Descent:
-        return Descent(z, value, values[max(0, len(values) - 1 - _WINDOW)] - value, len(values) - 1, finished)
+        return Descent(z, value, len(values) - 1, finished)
 
     while len(values) <= most:
         size = math.sqrt(dot(gradient, gradient))

@@ -94,7 +94,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
         dual=dual_of(problem, found.optimum, report),
-        class_gap=found.gain,
     )
 
 
@@ -104,7 +103,6 @@ class Found(NamedTuple):
     Attributes:
         numbers: of C^-1, every class scaled to a sensitivity of just below 1.
         value: loss / lower bound - 1.
-        gain: of the last hundred steps.
         steps: of the search.
         finished: whether the rule on gains stopped it.
         optimum: the dual without a limit on states.
@@ -112,7 +110,6 @@ class Found(NamedTuple):
 
     numbers: Redrawn
     value: float
-    gain: float
     steps: int
     finished: bool
     optimum: Ascent
@@ -190,11 +187,11 @@ def _start(
 def _descend(loss: RedrawnLoss, z: np.ndarray, optimum: Ascent, most: int, tolerance: float, report: Reporter) -> Found:
     from solvers.buffered.quasi_newton import descend
 
-    steps, gain, finished = 0, math.inf, False
+    steps, finished = 0, False
     best, value = z, loss.value(z)
     for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
         if value <= tolerance:
-            return Found(loss.scaled(best), value, 0.0, steps, True, optimum)
+            return Found(loss.scaled(best), value, steps, True, optimum)
         loss.kink = kink * loss.share(z)
         end = descend(
             loss,
@@ -205,11 +202,11 @@ def _descend(loss: RedrawnLoss, z: np.ndarray, optimum: Ascent, most: int, toler
             most=max(int(share * most), 1),
             report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
         )
-        z, gain, finished, steps = end.z, end.gain, end.finished, steps + end.steps
+        z, finished, steps = end.z, end.finished, steps + end.steps
         loss.kink = 0.0
         if loss.value(z) < value:
             best, value = z, loss.value(z)
-    return Found(loss.scaled(best), value, gain, steps, finished, optimum)
+    return Found(loss.scaled(best), value, steps, finished, optimum)
 
 
 def _per_gradient(n: int, epochs: int, buffers: int) -> float:

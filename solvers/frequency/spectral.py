@@ -45,14 +45,12 @@ class Filter:
         asymptotic: what it is worth in the long run, for the manifest.
         outcome: how the design stopped.
         steps: rounds of the design.
-        class_gap: relative gain of its last round, if it had rounds.
     """
 
     coefficients: Array
     asymptotic: dict[str, Any]
     outcome: Outcome
     steps: int
-    class_gap: float | None = None
 
 
 def supports(spec: Spec) -> str | None:
@@ -100,7 +98,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         outcome=found.outcome,
         iterations=found.steps,
         dual=evidence(problem.spec, report),
-        class_gap=found.class_gap,
         provenance={"asymptotic": found.asymptotic},
     )
 
@@ -146,7 +143,7 @@ def for_strong_convexity(mechanism: Spectral, n: int, tolerance: float, report: 
         "nu_toeplitz": nu_bound(plant, plant.width).upper if plant.width < 1 else None,
     }
     phase = minimum_phase(lambda w: 0.5 * np.log(found.multiplier.gain(plant, w)), n, tolerance=_PHASE_TOLERANCE)
-    return Filter(phase.coefficients, asymptotic, found.outcome, found.rounds, found.gain)
+    return Filter(phase.coefficients, asymptotic, found.outcome, found.rounds)
 
 
 def _plant(mechanism: Spectral) -> Plant:

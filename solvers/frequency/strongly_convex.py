@@ -42,14 +42,12 @@ class Design:
         bound: of F, per unit of d G^2 / (2 rho).
         rounds: alternations done.
         outcome: whether the last one still gained.
-        gain: relative decrease of the bound on the grid by the last round.
     """
 
     multiplier: Multiplier
     bound: Enclosure
     rounds: int
     outcome: Outcome
-    gain: float
 
 
 def gain_jet(multiplier: Multiplier, plant: Plant, cells: Cells) -> Jet:
@@ -149,4 +147,4 @@ def design(plant: Plant, *, tolerance: float, report: Callable[[int, float], Non
         previous = value
         found = program.solve(math.sqrt(value) / root, start=found.interior)
     bound = best_bound(found.multiplier, plant)
-    return Design(found.multiplier, bound, rounds, outcome, gain)
+    return Design(found.multiplier, bound, rounds, outcome)

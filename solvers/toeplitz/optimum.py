@@ -106,7 +106,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,
         iterations=sum(minimum.steps for minimum in found),
         dual=evidence(problem.spec, report) | class_evidence(problem, error, best.x, report),
-        class_gap=best.gap,
     )
 
 
