@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -51,6 +51,8 @@ class AmplifiedCalibration(Calibration):
         compositions: steps at which one example may be sampled.
     """
 
+    sampling: ClassVar[str] = "cyclic_poisson"
+
     sampling_probability: float
     groups: int
     compositions: int
@@ -71,7 +73,7 @@ class AmplifiedCalibration(Calibration):
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        sampling = {"sampling": "cyclic_poisson", "sampling_probability": self.sampling_probability}
+        sampling = {"sampling": self.sampling, "sampling_probability": self.sampling_probability}
         return {**super().document(), **sampling, "groups": self.groups, "compositions": self.compositions}
 
 

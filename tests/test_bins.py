@@ -25,7 +25,10 @@ from factorize.training.bin_keys import derived_key, draw_bins
 from factorize.training.binomial import capacity_for, overflow_probability
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor, RegularBins
+from factorize.training.ftrl import dp_ftrl
+from factorize.training.optimizers import Sgd
 from factorize.training.orders import balls_in_bins, fixed_order
+from factorize.training.private_sums import PrivateSums
 from factorize.training.regularity import equal_sizes_probability, regularity
 
 KEY = hashlib.sha256(b"the tests").digest()
@@ -383,6 +386,11 @@ class TestAuditor:
         order = balls_in_bins(3, 3, 1, key)
         assert BinsAuditor.of(order).tau == 0 and replay(BinsAuditor.of(order), order) is None
 
+    def test_is_not_copied(self):
+        for auditor in auditors(balls_in_bins(60, 5, 2, KEY)):
+            with pytest.raises(InvalidParameter, match="everybody's bin"):
+                pickle.dumps(auditor)
+
     def test_messages_name_nobody(self):
         order = balls_in_bins(60, 5, 2, KEY)
         auditor = BinsAuditor.of(order)
@@ -404,6 +412,58 @@ class TestAuditor:
             BinsAuditor(0, 2, 1)
         with pytest.raises(InvalidParameter, match="the order has 60"):
             BinsAuditor(61, 5, 2, order=balls_in_bins(60, 5, 2, KEY))
+
+
+class TestPrivateSums:
+    class Silence:
+        """Noise without noise, which knows its calibration."""
+
+        def __init__(self, calibration: Calibration) -> None:
+            self.calibration, self.steps = calibration, 12
+
+        def next(self) -> np.ndarray:
+            return np.zeros(2)
+
+    def test_trains_over_bins_with_the_fixed_divisor(self):
+        order = balls_in_bins(40, 4, 3, KEY)
+        points = np.random.default_rng(0).normal(size=(40, 2)) / 10
+
+        def gradient(weights, batch):
+            return points[batch]
+
+        run = dp_ftrl(
+            gradient, np.zeros(2), order, PrivateSums(self.Silence(noise())), optimizer=Sgd(learning_rate=1.0)
+        )
+        assert np.allclose(run.weights, -3 * points.sum(axis=0) / 4)  # every example in every epoch, over batch_size=4
+
+    def test_a_calibration_that_counts_on_sampling_wants_its_order(self):
+        for calibration, order in (
+            (noise(), fixed_order(40, 10, epochs=3)),
+            (noise(bins=5), balls_in_bins(40, 4, 3, KEY)),
+            (noise(sampling="cyclic_poisson"), fixed_order(40, 10, epochs=3)),
+        ):
+            with pytest.raises(InvalidParameter) as caught:
+                PrivateSums(self.Silence(calibration)).check(order)
+            assert caught.value.field == "calibration"
+
+
+def test_the_counterexample_of_the_refusals():
+    """Two examples, two bins, C = I, sigma 0.6, by integration over the plane: bins keep delta(2), a deal does not.
+
+    Zero-out of one of them; dealt, the other contributes -1 and is in the other bin.
+    """
+    grid = np.linspace(-6, 6, 1201)
+
+    def normal(at: float, beside: float) -> np.ndarray:
+        return np.exp(-((grid[:, None] - at) ** 2 + (grid - beside) ** 2) / 0.72) / (0.72 * np.pi)
+
+    def delta(one: np.ndarray, other: np.ndarray) -> float:
+        return float(np.clip(one - math.exp(2) * other, 0, None).sum() * (grid[1] - grid[0]) ** 2)
+
+    alone = (normal(1, 0) + normal(0, 1)) / 2, normal(0, 0)
+    dealt = (normal(1, -1) + normal(-1, 1)) / 2, (normal(0, -1) + normal(-1, 0)) / 2
+    assert delta(*alone) == pytest.approx(0.1185, abs=5e-5) and delta(*alone[::-1]) < delta(*alone)
+    assert delta(*dealt) == pytest.approx(0.2010, abs=5e-5)
 
 
 class TestRegularity:

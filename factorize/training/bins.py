@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class BallsInBins:
         capacity: examples that the parts of one step have room for, None without limit.
         tau: probability, rounded up, that a key is refused since a bin overflows; charge `extra_delta(epsilon)`.
     """
+
+    sampling: ClassVar[str] = "balls_in_bins"
 
     __slots__ = ("_key", "_members", "_starts", "bins", "capacity", "epochs", "examples", "physical_batch", "tau")
 
@@ -148,7 +150,7 @@ class BallsInBins:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: public numbers, and the hash that a restart's key is held to."""
         sizes = {"examples": self.examples, "bins": self.bins, "epochs": self.epochs}
-        return {"sampling": "balls_in_bins", **sizes, "commitment": self.commitment}
+        return {"sampling": self.sampling, **sizes, "commitment": self.commitment}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another order.
@@ -200,8 +202,8 @@ class BallsInBins:
             InvalidParticipation: it is for other epochs.
         """
         sampling, bins = getattr(calibration, "sampling", None), getattr(calibration, "bins", None)
-        if sampling != "balls_in_bins" or bins != self.bins:
-            what = f"{bins} bins" if sampling == "balls_in_bins" else f"the sampling {str(sampling)[:20]!r}"
+        if sampling != self.sampling or bins != self.bins:
+            what = f"{bins} bins" if sampling == self.sampling else f"the sampling {str(sampling)[:20]!r}"
             raise InvalidParameter(
                 f"the calibration is for {what}, the order is balls in {self.bins} bins; calibrate with "
                 f"sampling='balls_in_bins', bins={self.bins}",

@@ -11,7 +11,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -105,6 +105,14 @@ class BinsAuditor:
     def __repr__(self) -> str:
         """Return what is public."""
         return f"BinsAuditor(examples={self.examples}, bins={self.bins}, epochs={self.epochs}, step={self.step})"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled, copied or saved by `torch.save`.
+
+        Raises:
+            InvalidParameter: always.
+        """
+        raise InvalidParameter("a copy of this auditor would show everybody's bin; keep state_dict() in checkpoints")
 
     def record(self, indices: Sequence[int] | np.ndarray) -> None:
         """Check the examples of the next step, and go on to it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from factorize.training.bins import BallsInBins
 from factorize.training.clip import GradientFunction, contributions_at
 from factorize.training.optimizers import Optimizer
 from factorize.training.orders import Order
@@ -21,7 +22,7 @@ from factorize.training.runs import Observer, Run, guarantee, unobserved
 def dp_ftrl(
     gradient: GradientFunction,
     start: np.ndarray,
-    order: Order,
+    order: Order | BallsInBins,
     sums: Sums,
     *,
     optimizer: Optimizer,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -22,6 +22,8 @@ class Order:
     Raises:
         InvalidParameter: no batches, fewer than one epoch, an index twice in one batch, or one that is no integer >= 0.
     """
+
+    sampling: ClassVar[str] = "fixed"
 
     def __init__(
         self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, Any] | None = None

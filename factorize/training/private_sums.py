@@ -8,6 +8,7 @@ import numpy as np
 
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
+from factorize.training.bins import BallsInBins
 from factorize.training.clip import Contributions, clipped_sum
 from factorize.training.noise import NoiseSource
 from factorize.training.orders import Order
@@ -30,7 +31,7 @@ class Sums(Protocol):
     def release_clipped(self, total: np.ndarray) -> np.ndarray:
         """Return the same for the sum of contributions that were clipped elsewhere."""
 
-    def check(self, order: Order) -> None:
+    def check(self, order: Order | BallsInBins) -> None:
         """Refuse an order of the data that the guarantee does not cover."""
 
 
@@ -97,11 +98,12 @@ class PrivateSums:
         self.step += 1
         return total / (self.batch_size or 1) + noise
 
-    def check(self, order: Order) -> None:
+    def check(self, order: Order | BallsInBins) -> None:
         """Refuse an order that is not within the participation of the sensitivity, or has more steps than the noise.
 
         Raises:
             InvalidParticipation: saying which rule is broken.
+            InvalidParameter: epsilon counts on a sampling that is not the order's.
             InvalidParameter: some of the noise was used before: a second run would be at other steps.
         """
         used: int = max(self.step, getattr(self._noise, "step", 0))
@@ -111,6 +113,15 @@ class PrivateSums:
                 field="noise",
             )
         steps: Any = getattr(self._noise, "steps", None)
+        sampling = getattr(self.calibration, "sampling", None)
+        if isinstance(order, BallsInBins) and sampling is not None:
+            order.check_calibration(self.calibration, len(order) if steps is None else steps)
+        elif sampling is not None:
+            raise InvalidParameter(
+                f"epsilon counts on the sampling {sampling!r}, and the order is {order.sampling!r}; calibrate without "
+                "sampling, or take batches as the calibration says",
+                field="calibration",
+            )
         order.check(self.calibration.sensitivity.participation, steps)
 
 
@@ -139,7 +150,7 @@ class PlainSums:
         mean = total / (self.batch_size or 1)
         return mean if self._noise is None else mean + self._noise.next()
 
-    def check(self, order: Order) -> None:
+    def check(self, order: Order | BallsInBins) -> None:
         """Accept any order."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class CyclicPoisson:
     Reference:
         Choquette-Choo et al. 2023 ((Amplified) banded matrix factorization), algorithm 2.
     """
+
+    sampling: ClassVar[str] = "cyclic_poisson"
 
     def __init__(self, examples: int, calibration: AmplifiedCalibration, *, steps: int, seed: int) -> None:
         if not isinstance(calibration, AmplifiedCalibration):
