@@ -296,6 +296,11 @@ class TestCalibration:
                 order.check_calibration(wrong, 12)
         with pytest.raises(InvalidParticipation):
             order.check_calibration(noise(), 16)
+        longer = {"kind": "balls_in_bins", "bins": 4, "epochs": 4}  # n = 14: the last epoch is shorter
+        order.check(longer, 14)
+        for wrong, n in (({**longer, "bins": 5}, 14), (longer, 11), ({"kind": "min_sep", "min_sep": 4}, 12)):
+            with pytest.raises(InvalidParticipation, match="factor n=12"):
+                order.check(wrong, n)
         with pytest.raises(InvalidParameter, match=r"sampling='balls_in_bins', bins=4"):
             order.check_calibration(Sensitivity(1.0, "exact", "by hand", {"kind": "single"}), 12)
 
@@ -385,6 +390,26 @@ class TestAuditor:
         key = next(k for i in range(999) if len(set(draw_bins(k := hashlib.sha256(b"%d" % i).digest(), 3, 3))) == 3)
         order = balls_in_bins(3, 3, 1, key)
         assert BinsAuditor.of(order).tau == 0 and replay(BinsAuditor.of(order), order) is None
+
+    def test_a_divisor_that_is_the_size_of_the_batch(self):
+        order = balls_in_bins(60, 5, 2, KEY)
+        for auditor in auditors(order):
+            auditor.record(order[0], divisor=len(order[0]))
+            assert len(order[1]) != len(order[0])
+            with pytest.raises(InvalidParticipation, match="one public constant"):
+                auditor.record(order[1], divisor=len(order[1]))
+            auditor.record(order[1], divisor=len(order[0]))
+        with pytest.raises(InvalidParticipation, match="one public constant"):
+            BinsAuditor.of(order, divisor=12).record(order[0], divisor=13)
+
+    def test_a_restart_with_another_divisor(self):
+        order = balls_in_bins(60, 5, 2, KEY)
+        state = BinsAuditor.of(order, divisor=12).state_dict()
+        with pytest.raises(InvalidParameter, match="divisor is 12"):
+            BinsAuditor.of(order, divisor=13).load_state_dict(state)
+        resumed = BinsAuditor.of(order)
+        resumed.load_state_dict(state)
+        assert resumed.divisor == 12
 
     def test_is_not_copied(self):
         for auditor in auditors(balls_in_bins(60, 5, 2, KEY)):

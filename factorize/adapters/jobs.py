@@ -50,7 +50,7 @@ class Planned:
         if users is not None:  # refuses users with several examples: each example has a bin of its own
             bins, participation = self.order.bins, self.calibration.sensitivity.participation
             ParticipationAuditor(participation, self.held.steps, users=users, groups=bins)
-        return BinsAuditor.of(self.order)
+        return BinsAuditor.of(self.order, divisor=self.calibration.batch_size)
 
     def fixed_or_bins(self) -> Order | BallsInBins:
         """Return the order, which is not one that samples anew in every step."""

@@ -87,7 +87,10 @@ class CorrelatedOptimizer(DPOptimizer):
                 f"batch {self.auditor.step} was handed out, and step {self.noise.step} not taken yet; call step() once "
                 "for each batch, or examples and noise part ways"
             )
-        self.auditor.record(indices)
+        if isinstance(self.auditor, BinsAuditor):
+            self.auditor.record(indices, divisor=self.expected_batch_size)
+        else:
+            self.auditor.record(indices)
         self._expected = len(indices) if masks is None else masks.size
         self._masks = [] if masks is None else list(masks)
 

@@ -181,8 +181,12 @@ class BallsInBins:
             InvalidParticipation: more steps than n, or epochs of another number of steps than there are bins.
         """
         n = len(self) if steps is None else steps
-        epochs = {"single": 1, "fixed_epochs": participation.get("epochs")}.get(str(participation.get("kind")))
-        if len(self) > n or not epochs or n != self.bins * int(epochs):
+        kind, epochs = participation.get("kind"), participation.get("epochs")
+        if kind == "balls_in_bins":  # where n is no multiple of b, and the last epoch is shorter
+            fits = participation.get("bins") == self.bins
+        else:
+            fits = (kind == "single" or kind == "fixed_epochs") and n == self.bins * int(epochs or 1)
+        if len(self) > n or not fits:
             raise InvalidParticipation(
                 f"{self.bins} bins in {self.epochs} epochs are not the participation {dict(participation)} over n={n} "
                 f"steps; factor n={len(self)} for {self.participation}",

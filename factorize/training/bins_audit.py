@@ -47,6 +47,10 @@ _DEALT = (
     "knows the others' bins then knows an example's (two bins, C = I, sigma 0.6: delta(2) is at least 0.201, not "
     "0.119); draw each example's bin for itself"
 )
+_DIVISOR = (
+    "the sum was divided by another number than before: dividing by the size of a batch shows the size, and noise and "
+    "clip norm are calibrated for one public constant"
+)
 
 
 class RegularBins(UserWarning):
@@ -65,6 +69,7 @@ class BinsAuditor:
         epochs: n / b.
         order: that the job uses.
         key: secret, for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
+        divisor: of the means, the calibration's `batch_size`; None takes the first that is recorded.
 
     Attributes:
         step: the step that `record` expects next, from 0.
@@ -77,7 +82,14 @@ class BinsAuditor:
     """
 
     def __init__(
-        self, examples: int, bins: int, epochs: int, *, order: BallsInBins | None = None, key: bytes | None = None
+        self,
+        examples: int,
+        bins: int,
+        epochs: int,
+        *,
+        order: BallsInBins | None = None,
+        key: bytes | None = None,
+        divisor: int | None = None,
     ) -> None:
         if min(examples, bins, epochs) < 1:
             message = f"examples={examples}, bins={bins}, epochs={epochs}: give at least one of each"
@@ -95,12 +107,12 @@ class BinsAuditor:
         likely = equal_sizes_probability(examples, bins)
         self._refuses_equal = order is None and likely < REFUSED_BELOW
         self.tau = likely if self._refuses_equal else 0.0
-        self.step = 0
+        self.step, self.divisor = 0, divisor
 
     @classmethod
-    def of(cls, order: BallsInBins) -> BinsAuditor:
+    def of(cls, order: BallsInBins, *, divisor: int | None = None) -> BinsAuditor:
         """Return the auditor for an order."""
-        return cls(order.examples, order.bins, order.epochs, order=order)
+        return cls(order.examples, order.bins, order.epochs, order=order, divisor=divisor)
 
     def __repr__(self) -> str:
         """Return what is public."""
@@ -114,15 +126,17 @@ class BinsAuditor:
         """
         raise InvalidParameter("a copy of this auditor would show everybody's bin; keep state_dict() in checkpoints")
 
-    def record(self, indices: Sequence[int] | np.ndarray) -> None:
+    def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
         """Check the examples of the next step, and go on to it.
 
         Args:
             indices: of the examples, without those that pad, those of all parts where one step's gradient is
                 accumulated over several. Empty is fine where the bin is.
+            divisor: that the job takes the mean with, None where it takes sums.
 
         Raises:
-            InvalidParticipation: more steps than n, or not the examples of one bin. Nothing is recorded then.
+            InvalidParticipation: more steps than n, another divisor, or not the examples of one bin. Nothing is
+                recorded then.
             InvalidParameter: what is no index of an example.
         """
         who = self._identify(indices)
@@ -132,11 +146,13 @@ class BinsAuditor:
             )
         learning = self._order is None and self.step < self.bins
         reason = self._reason_to_learn(who) if learning else self._reason(who)
+        if divisor is not None and self.divisor not in (None, divisor):
+            reason = _DIVISOR
         if reason:
             raise InvalidParticipation(f"step {self.step} is not balls in bins: {reason}; {_REMEDY}", field="order")
         if learning:
             self._bin[who], self._sizes[self.step] = self.step, len(who)
-        self.step += 1
+        self.step, self.divisor = self.step + 1, self.divisor if divisor is None else divisor
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: no bin in clear, and not the key.
@@ -144,7 +160,7 @@ class BinsAuditor:
         Raises:
             InvalidParameter: there is neither an order nor a key to encrypt the bins with.
         """
-        state = {"version": _VERSION, "step": self.step, **self._promise()}
+        state = {"version": _VERSION, "step": self.step, "divisor": self.divisor, **self._promise()}
         if self._order is not None:
             return state
         nonce = secrets.token_bytes(16)
@@ -163,6 +179,8 @@ class BinsAuditor:
         if self._order is not None:
             self._order.check_state(state)
         wrong = next((key for key, value in self._promise().items() if state.get(key) != value), None)
+        if None not in (self.divisor, state.get("divisor")) and state["divisor"] != self.divisor:
+            wrong = "divisor"
         step = state.get("step")
         if wrong or not isinstance(step, int) or not 0 <= step <= self.steps:
             message = f"the checkpoint's {wrong or 'step'} is {str(state.get(wrong or 'step'))[:80]}, not of this run"
@@ -170,7 +188,7 @@ class BinsAuditor:
         if self._order is None:
             self._bin = self._shown(state, step)
             self._sizes = np.bincount(self._bin + 1, minlength=self.bins + 1)[1:]
-        self.step = step
+        self.step, self.divisor = step, self.divisor if state.get("divisor") is None else state["divisor"]
 
     def _reason(self, who: np.ndarray) -> str | None:
         own = self.step % self.bins
@@ -231,7 +249,7 @@ class BinsAuditor:
         return (np.frombuffer(plain, np.uint8) ^ np.frombuffer(stream, np.uint8)).tobytes()
 
     def _tag(self, state: Mapping[str, Any], nonce: bytes, hidden: bytes) -> str:
-        stated = repr([state[key] for key in ("version", "step", *self._promise())]).encode()
+        stated = repr([state[key] for key in ("version", "step", "divisor", *self._promise())]).encode()
         return hmac.new(self._derived(b"tag"), nonce + hidden + stated, "sha256").hexdigest()
 
     def _shown(self, state: Mapping[str, Any], step: int) -> np.ndarray:
@@ -239,7 +257,7 @@ class BinsAuditor:
         hidden = np.asarray(state.get("hidden", []), dtype=np.uint8).tobytes()
         kept = str(state.get("nonce"))
         nonce = bytes.fromhex(kept) if re.fullmatch("[0-9a-f]{32}", kept) else b""
-        whole = {**state, "step": step}
+        whole = {"divisor": None, **state, "step": step}
         if not hmac.compare_digest(self._tag(whole, nonce, hidden), str(state.get("tag"))):
             raise InvalidParameter(
                 "the checkpoint's bins are damaged, or hidden with another key; restore a whole one, with the key of "

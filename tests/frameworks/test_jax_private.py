@@ -140,7 +140,7 @@ class TestBallsInBins:
         made = job()
         assert 0 < made.statement.overflow_delta < 1e-5 / 1024 and made.statement.sampling == "balls_in_bins"
         state = made.batches.state_dict()
-        assert set(state) == {"version", "step", "sampling", "examples", "bins", "epochs", "commitment"}
+        assert set(state) == {"version", "step", "divisor", "sampling", "examples", "bins", "epochs", "commitment"}
         with pytest.raises(InvalidParameter, match="another secret key"):
             job(seed=SECRET + 1).batches.load_state_dict(state)
 
