@@ -10,20 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 _HOMES = {
     "BinGram": "factorize.accounting.gram_matrix",
+    "BinsCalibration": "factorize.accounting.bins_calibration",
+    "BinsClaim": "factorize.accounting.bins_claim",
     "StarEstimate": "factorize.accounting.star_estimate",
     "bin_gram": "factorize.accounting.gram_matrix",
     "bins_delta": "factorize.accounting.star_bound",
     "bins_epsilon": "factorize.accounting.star_bound",
     "bins_sigma": "factorize.accounting.star_bound",
+    "calibrate_bins": "factorize.accounting.bins_calibration",
+    "epsilon_bins": "factorize.accounting.bins_calibration",
+    "examine": "factorize.accounting.bins_claim",
     "renyi_divergence": "factorize.accounting.star_bound",
 }
 
 if TYPE_CHECKING:
+    from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins, epsilon_bins
+    from factorize.accounting.bins_claim import BinsClaim, examine
     from factorize.accounting.gram_matrix import BinGram, bin_gram
     from factorize.accounting.star_bound import bins_delta, bins_epsilon, bins_sigma, renyi_divergence
     from factorize.accounting.star_estimate import StarEstimate
 
-__all__ = ["BinGram", "StarEstimate", "bin_gram", "bins_delta", "bins_epsilon", "bins_sigma", "renyi_divergence"]
+__all__ = [
+    "BinGram",
+    "BinsCalibration",
+    "BinsClaim",
+    "StarEstimate",
+    "bin_gram",
+    "bins_delta",
+    "bins_epsilon",
+    "bins_sigma",
+    "calibrate_bins",
+    "epsilon_bins",
+    "examine",
+    "renyi_divergence",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -154,12 +154,7 @@ class ForwardTest:
         self.level = epsilon - self.slack
         self.tables = StarTables(covariance.matrix, order)
         log_plain = self.tables.log_moment + log_constant(self.level, order)
-        if log_plain > 300:
-            raise InvalidParameter(
-                f"order m={order} has a ceiling of e^{log_plain:.0f} at epsilon={epsilon:g}: no number of samples "
-                "would tell anything; use a smaller order or more noise",
-                field="order",
-            )
+        check_hopeful(log_plain, f"order m={order}", epsilon)
         b, m = covariance.bins, order
         self._rest = math.exp(log_plain) * m * b * (b + 4 + m * covariance.largest) * 2.0**-51
         self.ceiling = math.exp(log_plain + 2 * self.slack) + self._rest
@@ -199,6 +194,9 @@ class ReverseTest:
     Attributes:
         ceiling: W, never exceeded.
         words_per_sample: 64-bit words that a sample takes.
+
+    Raises:
+        InvalidParameter: a tilt that no double holds the weights of.
     """
 
     direction = "qp"
@@ -208,7 +206,9 @@ class ReverseTest:
         self.slack = covariance.slack(2 + eta)
         self.level = epsilon - self.slack
         self._kbar, self._kappa = float(covariance.matrix.diagonal().mean()), float(covariance.matrix.mean())
-        self.ceiling = math.exp(log_reverse_ceiling(self._kbar, self._kappa, self.level, eta) + 2 * self.slack)
+        log_plain = log_reverse_ceiling(self._kbar, self._kappa, self.level, eta)
+        check_hopeful(log_plain, f"tilt eta={eta:g}", epsilon)
+        self.ceiling = math.exp(log_plain + 2 * self.slack)
         self._drift = covariance.factor.sum(axis=0) * (-eta / covariance.bins)
         self.words_per_sample = covariance.bins
 
@@ -253,6 +253,20 @@ def best_tilt(kbar: float, kappa: float, level: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     return high
+
+
+def check_hopeful(log_ceiling: float, what: str, epsilon: float) -> None:
+    """Refuse weights that no double holds.
+
+    Raises:
+        InvalidParameter: the ceiling is above e^300.
+    """
+    if not log_ceiling <= 300:
+        raise InvalidParameter(
+            f"{what} has a ceiling of e^{log_ceiling:.0f} at epsilon={epsilon:g}: no number of samples would tell "
+            "anything; use a smaller one, or more noise",
+            field="order",
+        )
 
 
 def chunk_words(key: Key, chunk: int, count: int) -> np.ndarray:

@@ -168,8 +168,12 @@ class Job:
         return Planned(held, calibration, order, extra)
 
     def _counting_on(self, held: Held, bins: int, target: PrivacyTarget) -> Any:
-        raise InvalidParameter(
-            "balls in bins need a calibration that counts on them; give calibration=", field="calibration"
+        from factorize.accounting import calibrate_bins
+
+        epsilon, delta = target.epsilon, target.delta
+        assert epsilon is not None and delta is not None
+        return calibrate_bins(
+            held.banded(), epsilon=epsilon, delta=delta, bins=bins, batch_size=self.size, clip_norm=self.clip_norm
         )
 
     def _check_given(self, calibration: Any, left: float) -> None:

@@ -1,0 +1,288 @@
+"""The calibration that counts on balls in bins: sigma, its claim, and what holds if the bins are not secret."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, Protocol
+
+from factorize.accounting.bins_claim import BinsClaim
+from factorize.accounting.bins_search import WORK, Question, find_claim
+from factorize.accounting.gram_matrix import BinGram, bin_gram
+from factorize.accounting.star_bound import StarEvaluator
+from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.gaussian import check_delta, mu_of, rho_of
+from factorize.numbers.scalars import finite_real
+from factorize.participation import FixedEpochs, Single
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
+from factorize.sensitivity import Sensitivity
+from factorize.structures.matrix import Matrix
+
+Method = Literal["verified", "deterministic"]
+
+
+class HasClaims(Protocol):
+    """A factorization with its C in memory (`factorize.Factorization`)."""
+
+    @property
+    def strategy(self) -> Matrix:
+        """C."""
+
+    @property
+    def digest(self) -> str:
+        """Names its bytes."""
+
+    @property
+    def spec(self) -> Any:
+        """What was asked, with the participation."""
+
+    @property
+    def certificate(self) -> Any:
+        """With its sensitivity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinsCalibration(Calibration):
+    """A calibration whose epsilon counts on balls in bins; `rho` and `mu` are what the noise gives without them.
+
+    Attributes:
+        bins: b; each example draws one of them, once, in secret.
+        epochs: steps of an example, at most.
+        method: `verified` by a claim that was tested, or `deterministic`, by bounds alone.
+        claim: the document, with everything that a verifier needs beside C.
+        samples: drawn for it.
+        seconds: that it took.
+        deterministic_sigma: of the bounds that need no sampling.
+        epsilon_without_secrecy: at the same delta, if the bins, batches or batch sizes become known.
+        signed: whether |C| stood in for a C that has, or may have, negative entries.
+        absolute_cost: sensitivity of |C| over that of C for these participations, 1 where nothing was lost; None where
+            the latter is not known.
+        sampling: the law of participation.
+    """
+
+    bins: int
+    epochs: int
+    method: Method
+    claim: BinsClaim
+    samples: int
+    seconds: float
+    deterministic_sigma: float
+    epsilon_without_secrecy: float
+    signed: bool
+    absolute_cost: float | None
+    sampling: str = field(default="balls_in_bins", init=False)
+
+    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
+        """Return the certificate's sensitivity where it is for these epochs, else that of the bins of C."""
+        if dict(mine.participation) == dict(self.sensitivity.participation):
+            return mine
+        c = strategy()
+        return sensitivity_of_bins(c, bin_gram(c, self.bins))
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        return {
+            **super().document(),
+            "sampling": self.sampling,
+            "sigma_for": "sums" if self.batch_size is None else "means",
+            "bins": self.bins,
+            "epochs": self.epochs,
+            "method": self.method,
+            "deterministic_sigma": self.deterministic_sigma,
+            "epsilon_without_secrecy": self.epsilon_without_secrecy,
+            "signed": self.signed,
+            "absolute_cost": self.absolute_cost,
+            "samples": self.samples,
+            "seconds": self.seconds,
+            "claim": self.claim.document(),
+            "claim_digest": self.claim.digest,
+        }
+
+
+def calibrate_bins(
+    factorization: Any,
+    *,
+    epsilon: float,
+    delta: float,
+    bins: int | None = None,
+    batch_size: int | None = None,
+    clip_norm: float = 1.0,
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+    method: Method = "verified",
+    work: int = WORK,
+) -> BinsCalibration:
+    """Return the noise of any C under balls-in-bins sampling.
+
+    Args:
+        factorization: a `factorize.Factorization`, or factors that have a file.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        bins: b; by default the steps of an epoch of the spec's participation.
+        batch_size: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
+        clip_norm: bound on one contribution.
+        adjacency: `zero_out` only.
+        method: `verified` tests a claim (seconds); `deterministic` uses bounds alone (7 to 25 % more noise).
+        work: samples times bins of one direction of a claim, at most.
+
+    Raises:
+        UnsupportedAdjacency: replace_one or add/remove.
+        InvalidParameter: a value outside its range, bins that are not known, or a C without end.
+        TooLarge: more than 4096 bins, or a C whose entries cannot be enclosed at this n.
+
+    Reference:
+        docs/amplification.md.
+    """
+    refuse_other_adjacency(adjacency)
+    level = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
+    target = check_delta(delta)
+    clip = within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
+    if method not in ("verified", "deterministic"):
+        raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
+    started = time.perf_counter()
+    held = with_strategy(factorization)
+    gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
+    question = Question(
+        factors=_prefixed(held.digest),
+        gram=gram,
+        epsilon=level,
+        delta=target,
+        clip_norm=clip,
+        divisor=1 if batch_size is None else _divisor(batch_size),
+    )
+    found = find_claim(question, work=work if method == "verified" else 0)
+    sensitivity, certified = _sensitivity(held, gram)
+    exact = Fraction(found.claim.sigma) * question.divisor / Fraction(clip) / Fraction(gram.sensitivity)
+    noise_multiplier = float(exact) * (1 - 2.0**-51)
+    return BinsCalibration(
+        noise_multiplier=noise_multiplier,
+        sigma=within_scale("sigma", found.claim.sigma),
+        sensitivity=sensitivity,
+        clip_norm=clip,
+        adjacency=Adjacency.ZERO_OUT,
+        epsilon=level,
+        delta=target,
+        rho=rho_of(noise_multiplier),
+        mu=mu_of(noise_multiplier),
+        batch_size=None if batch_size is None else int(batch_size),
+        bins=gram.bins,
+        epochs=gram.epochs,
+        method="verified" if found.sampled else "deterministic",
+        claim=found.claim,
+        samples=found.samples,
+        seconds=time.perf_counter() - started,
+        deterministic_sigma=question.sigma(found.deterministic_multiplier),
+        epsilon_without_secrecy=found.claim.unamplified_epsilon,
+        signed=gram.signed,
+        absolute_cost=max(gram.sensitivity / sensitivity.value, 1.0) if certified else None,
+    )
+
+
+def epsilon_bins(
+    factorization: Any,
+    *,
+    sigma: float,
+    epsilons: Sequence[float],
+    bins: int | None = None,
+    batch_size: int | None = None,
+    clip_norm: float = 1.0,
+) -> list[tuple[float, float]]:
+    """Return the privacy profile: (epsilon, delta) pairs that all hold at once for this noise, without sampling.
+
+    Args:
+        factorization: as for `calibrate_bins`.
+        sigma: standard deviation per entry of Z, for sums, or for means with the divisor `batch_size`.
+        epsilons: where delta is asked for, at least 0.
+        bins: b.
+        batch_size: the fixed public divisor of means; None for sums.
+        clip_norm: bound on one contribution.
+    """
+    held = with_strategy(factorization)
+    star = StarEvaluator(bin_gram(held.strategy, bins_of(held) if bins is None else bins))
+    noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
+    divisor = 1 if batch_size is None else _divisor(batch_size)
+    multiplier = noise * divisor / finite_real("clip_norm", clip_norm, remedy="give the norm of clipping") * (1 - 1e-15)
+    levels = [finite_real("epsilon", one, strict=False, remedy="give finite epsilons >= 0") for one in epsilons]
+    return [(level, star.delta(multiplier, level).delta) for level in levels]
+
+
+def refuse_other_adjacency(adjacency: Adjacency | str) -> None:
+    """Refuse what the proofs do not cover.
+
+    Raises:
+        UnsupportedAdjacency: replace_one, add/remove, or an unknown name.
+    """
+    if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
+        raise UnsupportedAdjacency(
+            "adjacency='replace_one' is not covered under balls in bins: twice the sigma is not proved to suffice; use "
+            "zero_out, or calibrate without sampling",
+            field="adjacency",
+        )
+
+
+def with_strategy(factorization: Any) -> HasClaims:
+    """Return a factorization with its C in memory: itself, or the one of the file behind the factors.
+
+    Raises:
+        InvalidParameter: it is neither.
+    """
+    if hasattr(factorization, "strategy") and hasattr(factorization, "spec"):
+        return factorization
+    if hasattr(factorization, "path"):
+        from factorize.opening import load
+
+        return load(factorization.path())
+    raise InvalidParameter(
+        f"a {type(factorization).__name__} is no factorization; pass what load or solve gave", field="factors"
+    )
+
+
+def bins_of(factorization: HasClaims) -> int:
+    """Return the steps of an epoch: n / epochs of fixed epochs, n of a single participation.
+
+    Raises:
+        InvalidParameter: the spec's participation has no epochs.
+    """
+    participation, n = factorization.spec.participation, factorization.strategy.n
+    if isinstance(participation, FixedEpochs):
+        return n // participation.epochs
+    if isinstance(participation, Single):
+        return n
+    raise InvalidParameter(
+        f"the spec's participation {participation.kind!r} has no epochs that bins could be; give bins, the steps of an "
+        "epoch",
+        field="bins",
+    )
+
+
+def sensitivity_of_bins(matrix: Matrix, gram: BinGram) -> Sensitivity:
+    """Return the sensitivity of examples that take part in the steps of one bin, without amplification."""
+    if gram.steps % gram.bins == 0:
+        participation = FixedEpochs(kind="fixed_epochs", epochs=gram.epochs) if gram.epochs > 1 else Single()
+        return participation.sensitivity(matrix)
+    pattern = {"kind": "balls_in_bins", "bins": gram.bins, "epochs": gram.epochs}
+    return Sensitivity(gram.sensitivity, "upper_bound", "absolute column sums of the bins", pattern)
+
+
+def _sensitivity(held: HasClaims, gram: BinGram) -> tuple[CertifiedSensitivity, bool]:
+    """Return the sensitivity, and whether it is one of C rather than of |C|."""
+    participation = held.spec.participation
+    same = isinstance(participation, (FixedEpochs, Single)) and bins_of(held) == gram.bins
+    if same and gram.steps % gram.bins == 0:
+        return held.certificate.sensitivity, True
+    return sensitivity_of_bins(held.strategy, gram), gram.steps % gram.bins == 0
+
+
+def _prefixed(digest: str) -> str:
+    return digest if digest.startswith("sha256:") else f"sha256:{digest}"
+
+
+def _divisor(batch_size: object) -> int:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidParameter(
+            f"batch_size={batch_size!r} is not an integer >= 1; give the fixed public divisor of the means, or leave "
+            "it out for sums",
+            field="batch_size",
+        )
+    return batch_size

@@ -1,0 +1,219 @@
+"""The search for a claim: estimate sigma, add a margin, plan the bets, and let the finished claim be tested.
+
+Nothing here is trusted. A plan that was too bold costs samples: its claim fails, and the next one has a larger margin
+and says that it is the next one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from factorize.accounting.bins_claim import (
+    LOG_THRESHOLD,
+    MOST_ATTEMPTS,
+    BinsClaim,
+    ClaimTest,
+    Direction,
+    Evidence,
+    examine,
+)
+from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.star_bound import BinsDelta, bins_sigma, log_gaussian, log_reverse
+from factorize.accounting.star_estimate import Sampled, StarEstimate
+from factorize.accounting.star_sampler import CHUNK
+from factorize.errors import CertificateError
+from factorize.gaussian import gaussian_epsilon
+from factorize.numbers.scalars import double_above
+
+MARGIN = 0.005
+"""Relative, of sigma: what a claim adds to the estimate, and what each further attempt adds again."""
+
+_MOST_MARGIN = 0.1
+WORK = 1 << 27
+"""Samples times bins of one direction of a claim, at most."""
+
+_QUICK, _QUICK_MARGIN = 1 << 25, 0.01  # work that is preferred: a margin up to 1 % is taken before more
+_MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
+_CAP = 0.9  # of the largest lambda
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is to be claimed of one mechanism.
+
+    Attributes:
+        factors: digest of the factorization.
+        gram: of its bins.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        clip_norm: bound on one contribution.
+        divisor: public, of means; 1 for sums.
+    """
+
+    factors: str
+    gram: BinGram
+    epsilon: float
+    delta: float
+    clip_norm: float = 1.0
+    divisor: int = 1
+
+    def sigma(self, multiplier: float) -> float:
+        """Return sigma of a multiplier s, rounded up."""
+        return double_above(Fraction(multiplier) * Fraction(self.clip_norm) / self.divisor, "sigma")
+
+    def claim(self, multiplier: float, *, pq: Evidence, qp: Evidence, attempt: int = 1) -> BinsClaim:
+        """Return the claim at a multiplier."""
+        sigma = self.sigma(multiplier)
+        exact = Fraction(sigma) * self.divisor / Fraction(self.clip_norm) / Fraction(self.gram.sensitivity)
+        return BinsClaim(
+            factors=self.factors,
+            gram=self.gram.digest,
+            steps=self.gram.steps,
+            bins=self.gram.bins,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            sigma=sigma,
+            clip_norm=self.clip_norm,
+            divisor=self.divisor,
+            pq=pq,
+            qp=qp,
+            attempt=attempt,
+            unamplified_epsilon=gaussian_epsilon(self.delta, double_above(1 / exact, "mu")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundClaim:
+    """A claim that has passed.
+
+    Attributes:
+        claim: the claim.
+        tests: how its two directions went.
+        deterministic_multiplier: s of the bounds that need no sampling.
+        samples: drawn in all attempts, estimates left out.
+    """
+
+    claim: BinsClaim
+    tests: dict[Direction, ClaimTest]
+    deterministic_multiplier: float
+    samples: int
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a direction rests on a bet."""
+        return "bet" in (self.claim.pq.rule, self.claim.qp.rule)
+
+
+def find_claim(question: Question, *, work: int = WORK, seed: int = 0) -> FoundClaim:
+    """Return a claim that has passed its test, at a sigma as small as the work allows.
+
+    Args:
+        question: what is to be claimed.
+        work: samples times bins of one direction, at most; 0 leaves only bounds without sampling.
+        seed: of the estimates, which decide what is claimed and nothing else.
+
+    Returns:
+        After 16 claims that failed, or where no sampling is worth it, one by bounds alone.
+    """
+    gram = question.gram
+    ceiling = bins_sigma(gram, epsilon=question.epsilon, delta=question.delta)
+    drawn = 0
+    if work and gram.bins > 1:
+        estimate = StarEstimate(gram, seed=seed)
+        point, margin, attempt = estimate.sigma(question.epsilon, question.delta), MARGIN, 1
+        order = 0
+        while point * (1 + margin) < ceiling and margin <= _MOST_MARGIN and attempt <= MOST_ATTEMPTS:
+            multiplier = point * (1 + margin)
+            allowed = min(work, _QUICK) if margin <= _QUICK_MARGIN else work
+            pq = plan(estimate, "pq", multiplier, question, allowed, order)
+            qp = plan(estimate, "qp", multiplier, question, allowed)
+            margin += MARGIN
+            if pq is None or qp is None:
+                continue
+            order = int(pq.tilt or 0)
+            claim = question.claim(multiplier, pq=pq, qp=qp, attempt=attempt)
+            tests = examine(claim, gram)
+            drawn += sum(test.samples for test in tests.values())
+            if all(test.accepted for test in tests.values()):
+                return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=ceiling, samples=drawn)
+            attempt += 1
+    return _deterministic(question, ceiling, drawn)
+
+
+def _deterministic(question: Question, multiplier: float, drawn: int) -> FoundClaim:
+    """Claim by bounds alone; the unit multiplier of the rounded sigma may be an ulp lower, so it is given a few."""
+    from factorize.accounting.star_bound import StarEvaluator
+
+    multiplier *= 1 + 2.0**-44
+    bound: BinsDelta = StarEvaluator(question.gram).delta(multiplier, question.epsilon)
+    pq = Evidence(rule=bound.pq_rule, tilt=float(bound.order) if bound.pq_rule == "star_bound" else None)
+    claim = question.claim(multiplier, pq=pq, qp=Evidence(rule=bound.qp_rule))
+    tests = examine(claim, question.gram)
+    if not all(test.accepted for test in tests.values()):
+        raise CertificateError("the bound without sampling failed its own test; report this with the factors' digest")
+    return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=multiplier, samples=drawn)
+
+
+def plan(
+    estimate: StarEstimate, direction: Direction, multiplier: float, question: Question, work: int, order: int = 0
+) -> Evidence | None:
+    """Return how a direction is to be shown at this multiplier, or None where the work does not suffice.
+
+    Args:
+        estimate: weights on common random numbers.
+        direction: `pq` or `qp`.
+        multiplier: s.
+        question: what is to be claimed.
+        work: samples times bins, at most.
+        order: m of an earlier plan; else those around the lowest ceiling are tried.
+    """
+    log_delta, epsilon = math.log(question.delta), question.epsilon
+    slightly = 1e-9  # between bounds here and in the test, whose multiplier is rounded
+    if log_gaussian(question.gram, multiplier, epsilon) <= log_delta - slightly:
+        return Evidence(rule="gaussian")
+    if direction == "qp":
+        if log_reverse(question.gram, multiplier, epsilon) <= log_delta - slightly:
+            return Evidence(rule="closed_form")
+        candidates = [estimate.reverse(multiplier, epsilon)]
+    else:
+        lowest, star = estimate.star.best_order(multiplier, epsilon)
+        if star <= log_delta - slightly:
+            return Evidence(rule="star_bound", tilt=float(lowest))
+        tried = [order] if order else range(max(2, lowest - 1), lowest + 2)
+        candidates = [estimate.forward(multiplier, epsilon, m) for m in tried]
+    bets = (_bet(sampled, question.delta) for sampled in candidates)
+    best = min((bet for bet in bets if bet is not None), key=lambda bet: bet.samples or 0, default=None)
+    if best is None or (best.samples or 0) / _MORE * question.gram.bins > work:
+        return None
+    return best
+
+
+def _bet(sampled: Sampled, delta: float) -> Evidence | None:
+    """Return the stake of the largest rate of growth, and how long it takes; None where it does not grow.
+
+    The weights count with one standard error of their mean on top: the mean was chosen to be about delta.
+    """
+    if sampled.ceiling <= delta:
+        return None
+    most = _CAP / (sampled.ceiling * (1 + 1e-6) - delta)
+    gains = delta - sampled.weights * (1 + min(sampled.relative_error, 1.0))
+    if not gains.mean() > 0:
+        return None
+
+    def slope(stake: float) -> float:
+        return float(np.mean(gains / (1 + stake * gains)))
+
+    low, high = 0.0, most
+    if slope(most) < 0:
+        while high - low > 1e-3 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if slope(middle) > 0 else (low, middle)
+    rate = float(np.mean(np.log1p(high * gains)))
+    if rate <= 0:
+        return None
+    samples = math.ceil(_MORE * LOG_THRESHOLD / rate / CHUNK) * CHUNK
+    return Evidence(rule="bet", tilt=sampled.tilt, stake=high, samples=samples)
