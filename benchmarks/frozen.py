@@ -237,6 +237,10 @@ def differences(before: Any, now: Any, *, exact: bool, at: str = "") -> Iterator
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for i, (old, new) in enumerate(zip(before, now, strict=True)):
             yield from differences(old, new, exact=exact, at=f"{at}[{i}]")
+    elif isinstance(before, list) and isinstance(now, list):
+        yield from (f"{at}: is gone: {_brief(each)}" for each in before if each not in now)
+        yield from (f"{at}: is new: {_brief(each)}" for each in now if each not in before)
+        yield f"{at}: had {len(before)} entries, has {len(now)}"
     elif not (before == now and type(before) is type(now)) and (exact or not alike(before, now)):
         yield f"{at}: was {_brief(before)}, is {_brief(now)}"
 

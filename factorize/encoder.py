@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from factorize.numbers.series import series_product, series_quotient
-from factorize.participation import AnyParticipation, FixedEpochs, Single
+from factorize.participation import AnyParticipation
 from factorize.structures.matrix import Matrix
 from factorize.workloads import Workload
 
@@ -43,7 +43,7 @@ def encoder_sensitivity(
     longest = float(np.linalg.norm(moved, axis=0).max())
     if m < n:  # the proof goes through norms there
         longest = float(np.linalg.norm(np.linalg.pinv(decoder)) * np.linalg.norm(rest, axis=0).max())
-    return _claim(sensitivity, _most(participation, n) * longest)
+    return _claim(sensitivity, participation.spread(n).most * longest)
 
 
 def toeplitz_encoder_sensitivity(
@@ -68,15 +68,9 @@ def toeplitz_encoder_sensitivity(
         noise = np.finfo(float).eps * math.log2(2 * n) * math.sqrt(n) * float(np.linalg.norm(column)) * sensitivity
         length = float(np.linalg.norm(coefficients - product)) + noise
         longest = float(np.abs(inverse).sum()) * length
-    return _claim(sensitivity, _most(participation, n) * longest)
+    return _claim(sensitivity, participation.spread(n).most * longest)
 
 
 def _claim(sensitivity: float, gained: float) -> dict[str, Any] | None:
     value = float(sensitivity * (1 + _SLACK) + _ALLOWANCE * gained)
     return {"value": value, "hex": value.hex(), "kind": "upper_bound"} if math.isfinite(value) else None
-
-
-def _most(participation: AnyParticipation, n: int) -> int:
-    if isinstance(participation, Single):
-        return 1
-    return participation.epochs if isinstance(participation, FixedEpochs) else participation.count(n)

@@ -7,12 +7,12 @@ in; the sensitivity of C is the largest norm of C u over all allowed patterns an
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from factorize.errors import InvalidParticipation
+from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.model import Count, Frozen
 from factorize.numbers.wide import root_above
 from factorize.sensitivity import Sensitivity, gram_blocks, of_bound, of_endless, of_toeplitz, two_stage
@@ -26,7 +26,38 @@ _WIDE_WORK = 1 << 27  # steps of a selection that are repeated in wide numbers, 
 _TWO_STAGE_BESIDE = 4096  # up to here a structure's own upper bound is compared with the two-stage one
 
 
-class Single(Frozen):
+class Spread(NamedTuple):
+    """How one user's steps lie apart.
+
+    Attributes:
+        separation: smallest number of steps from one to the next; n where there is only one.
+        most: largest number of them.
+        name: of the separation, for messages.
+    """
+
+    separation: int
+    most: int
+    name: str
+
+
+class Participation(Frozen):
+    """A kind of participation; each says itself how its steps lie apart, and nobody assumes it of an unknown one."""
+
+    kind: str
+
+    def spread(self, n: int) -> Spread:
+        """Return how they lie within n steps.
+
+        Raises:
+            UnsupportedProblem: the kind does not say.
+        """
+        raise UnsupportedProblem(
+            f"participation {self.kind!r} does not say how far apart and how many the steps of one user are; use "
+            "single, fixed_epochs or min_sep"
+        )
+
+
+class Single(Participation):
     """Each example takes part in at most one step."""
 
     kind: Literal["single"] = "single"
@@ -39,6 +70,10 @@ class Single(Frozen):
         """Itself."""
         return self
 
+    def spread(self, n: int) -> Spread:
+        """One step, with no other to be apart from."""
+        return Spread(n, 1, "n")
+
     def sensitivity(self, matrix: Matrix) -> Sensitivity:
         """Largest column norm: exact for every sign and dimension."""
         if isinstance(matrix, EndlessMatrix):
@@ -46,7 +81,7 @@ class Single(Frozen):
         return Sensitivity(root_above(largest_column(matrix)), "exact", "column norms", self.document())
 
 
-class FixedEpochs(Frozen):
+class FixedEpochs(Participation):
     """Fixed order, `epochs` passes: step j of each epoch sees the same examples; n = epochs x b exactly."""
 
     kind: Literal["fixed_epochs"]
@@ -70,6 +105,10 @@ class FixedEpochs(Frozen):
                 field="/participation/kind",
             )
         return Single()
+
+    def spread(self, n: int) -> Spread:
+        """One step in each epoch, always the same one."""
+        return Spread(n // self.epochs, self.epochs, "n / epochs")
 
     def patterns(self, n: int) -> np.ndarray:
         """Return the patterns, shape (b, epochs): row j is {j, j + b, ...}."""
@@ -96,7 +135,7 @@ class FixedEpochs(Frozen):
         return Sensitivity(root_above(upper), "exact" if exact else "upper_bound", rule, self.document())
 
 
-class MinSep(Frozen):
+class MinSep(Participation):
     """Any steps at least `min_sep` apart (inclusive), at most `max_participations` of them."""
 
     kind: Literal["min_sep"]
@@ -125,6 +164,10 @@ class MinSep(Frozen):
                 field="/participation/max_participations",
             )
         return Single() if self.max_participations == 1 else self
+
+    def spread(self, n: int) -> Spread:
+        """As many steps as fit, `min_sep` apart."""
+        return Spread(self.min_sep, self.count(n), "min_sep")
 
     def count(self, n: int) -> int:
         """Return the largest number of participations that fits in n steps."""

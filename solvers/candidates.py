@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.participation import FixedEpochs
 from factorize.spec import Spec
 
 BUFFERS = 4
@@ -90,18 +90,11 @@ def _both(mechanism: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _bands(spec: Spec, buffers: int | None) -> list[int]:
     """Return the numbers of diagonals: a budget's, or a usual one and the largest that keeps a user's steps apart."""
-    n, apart = spec.workload.n, separation(spec)
+    n = spec.workload.n
+    apart = spec.participation.spread(n).separation
     if buffers is not None:
         return [min(buffers + 1, n)]
     return sorted({min(BANDS, apart), apart} if apart < n else {min(BANDS, n)})
-
-
-def separation(spec: Spec) -> int:
-    """Return the smallest number of steps between two participations of one user; n for a single one."""
-    participation = spec.participation
-    if isinstance(participation, FixedEpochs):
-        return spec.workload.n // participation.epochs
-    return participation.min_sep if isinstance(participation, MinSep) else spec.workload.n
 
 
 def _buffers(spec: Spec, buffers: int | None) -> list[int]:
@@ -112,5 +105,6 @@ def _buffers(spec: Spec, buffers: int | None) -> list[int]:
 def _trees(spec: Spec) -> Iterator[dict[str, Any]]:
     decoders = ("online", "honaker_online", "honaker_full")
     yield from ({"kind": "tree", "decoder": decoder} for decoder in decoders)
-    if not isinstance(spec.participation, Single):
-        yield {"kind": "tree", "decoder": "honaker_full", "restart_every": separation(spec)}
+    apart, count, _ = spec.participation.spread(spec.workload.n)
+    if count > 1:
+        yield {"kind": "tree", "decoder": "honaker_full", "restart_every": apart}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,8 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from factorize.errors import CertificateError, InvalidParticipation, InvalidStrategy
-from factorize.participation import FixedEpochs, MinSep, Single
+from factorize import parse_spec
+from factorize.encoder import encoder_sensitivity
+from factorize.errors import CertificateError, InvalidParticipation, InvalidStrategy, UnsupportedProblem
+from factorize.lower_bounds.class_bounds import squared_sensitivity
+from factorize.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
+from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.sensitivity import best_selection
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.computed_toeplitz import InverseBandedToeplitz
@@ -20,6 +25,10 @@ from factorize.structures.dense import DenseMatrix
 from factorize.structures.matrix import Matrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.workloads import Prefix
+from solvers.blt import solver as blt
+from solvers.candidates import mechanisms
+from solvers.problem import Problem
 
 CLOSE = 1 + 1e-11
 entries = st.floats(-2, 2, allow_subnormal=False)
@@ -247,3 +256,47 @@ def test_a_zero_before_a_larger_coefficient_is_no_fall() -> None:
     stated = MinSep(kind="min_sep", min_sep=1, max_participations=2).sensitivity(strategy)
     assert stated.kind == "upper_bound"
     assert stated.value**2 >= absolute_sensitivity(strategy.dense(), min_sep_patterns(5, 1, 2)) ** 2
+
+
+class Quarterly(Participation):
+    """A kind that nobody has heard of."""
+
+    kind: Literal["quarterly"] = "quarterly"
+
+
+def asked(mechanism, participation):
+    document = {"workload": {"kind": "prefix", "n": 12}, "mechanism": mechanism}
+    return parse_spec(document).model_copy(update={"participation": participation})
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda kind: squared_sensitivity(kind, 12, 4),
+        lambda kind: toeplitz_lower_bound(asked({"kind": "toeplitz"}, kind), ToeplitzMatrix(np.ones(12), 12), {}),
+        lambda kind: blt.supports(asked({"kind": "blt", "buffers": 2}, kind)),
+        lambda kind: blt.estimate(asked({"kind": "blt", "buffers": 2}, kind)),
+        lambda kind: blt.solve(Problem(asked({"kind": "blt", "buffers": 2}, kind)), lambda _step: None),
+        lambda kind: list(mechanisms(asked({"kind": "auto"}, kind), None)),
+        lambda kind: encoder_sensitivity(np.tri(12), DenseMatrix(np.eye(12)), Prefix(kind="prefix", n=12), kind, 1.0),
+    ],
+)
+def test_nobody_assumes_how_steps_of_an_unknown_kind_lie_apart(ask):
+    ask(Single())
+    ask(MinSep(kind="min_sep", min_sep=6, max_participations=2))
+    ask(FixedEpochs(kind="fixed_epochs", epochs=2))
+    with pytest.raises(UnsupportedProblem, match="'quarterly' does not say.*use single, fixed_epochs or min_sep"):
+        ask(Quarterly())
+
+
+@pytest.mark.parametrize("n", [1, 5, 12])
+def test_spreads_are_those_of_the_patterns(n):
+    assert Single().spread(n)[:2] == (n, 1)
+    for epochs in (k for k in range(1, n + 1) if n % k == 0):
+        patterns = FixedEpochs(kind="fixed_epochs", epochs=epochs).patterns(n)
+        separation, count, _ = FixedEpochs(kind="fixed_epochs", epochs=epochs).spread(n)
+        assert count == patterns.shape[1] and (np.diff(patterns, axis=1) == separation).all()
+    for apart, most in itertools.product(range(1, n + 1), (None, 1, 2, 20)):
+        separation, count, _ = MinSep(kind="min_sep", min_sep=apart, max_participations=most).spread(n)
+        assert separation == apart
+        assert count == max(len(pattern) for pattern in min_sep_patterns(n, apart, most or n))

@@ -54,7 +54,7 @@ from factorize.lower_bounds.class_terms import lower_gram, lower_rows, relative_
 from factorize.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
 from factorize.mechanisms import Banded, BandedToeplitz, Toeplitz
 from factorize.numbers.rounding import UNIT
-from factorize.participation import AnyParticipation, FixedEpochs, MinSep
+from factorize.participation import AnyParticipation
 from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.matrix import Matrix
@@ -136,14 +136,10 @@ def squared_sensitivity(participation: AnyParticipation, n: int, bands: int) -> 
 
     Raises:
         ConditionNotMet: two steps of one user could overlap in the band.
+        UnsupportedProblem: the participation does not say how far apart they are.
     """
-    if isinstance(participation, MinSep):
-        name, separation, count = "min_sep", participation.min_sep, participation.count(n)
-    elif isinstance(participation, FixedEpochs):
-        name, separation, count = "n / epochs", n // participation.epochs, participation.epochs
-    else:
-        return 1
-    if bands > separation:
+    separation, count, name = participation.spread(n)
+    if count > 1 and bands > separation:
         raise ConditionNotMet(
             f"bands={bands} exceeds {name}={separation}, so two steps of one user would overlap and the closed form "
             f"for the sensitivity would not hold; use bands <= {separation}",

@@ -37,7 +37,6 @@ from factorize.lower_bounds.bounds import LowerBound
 from factorize.numbers.rounding import UNIT
 from factorize.numbers.series import series_quotient
 from factorize.objective import MaxError
-from factorize.participation import AnyParticipation, FixedEpochs, MinSep
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -70,7 +69,7 @@ def toeplitz_lower_bound(spec: Spec, strategy: ToeplitzMatrix, dual: Mapping[str
     bands = int(getattr(spec.mechanism, "bands", n))
     if workload is None or weights is None or not (weights > 0).all() or len(strategy.column) > bands:
         return None
-    separation, count = pattern_of(spec.participation, n)
+    separation, count, _ = spec.participation.spread(n)
     column, metric = strategy.coefficients(), column_counts(separation, count, n)[:bands]
     if count > 1 and bands > separation:
         if not {"class_column", "class_signs"} <= dual.keys():
@@ -86,15 +85,6 @@ def toeplitz_lower_bound(spec: Spec, strategy: ToeplitzMatrix, dual: Mapping[str
     if squared is None or not product > 0:
         return None
     return LowerBound(spec.objective.scale(spec.workload.m) * product**2 / squared * (1 - 64 * UNIT), TOEPLITZ_RULE)
-
-
-def pattern_of(participation: AnyParticipation, n: int) -> tuple[int, int]:
-    """Return separation and number of the steps 0, separation, ... of the pattern that the bound is for."""
-    if isinstance(participation, MinSep):
-        return participation.min_sep, participation.count(n)
-    if isinstance(participation, FixedEpochs):
-        return n // participation.epochs, participation.epochs
-    return n, 1
 
 
 def column_counts(separation: int, count: int, n: int) -> np.ndarray:

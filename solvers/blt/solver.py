@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from factorize.certificate import certify
 from factorize.mechanisms import Blt
 from factorize.objective import MaxError, Mean
-from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.structures.blt import BltMatrix
@@ -53,7 +53,7 @@ def supports(spec: Spec) -> str | None:
 
 def _refuse_size(spec: Spec, mechanism: Blt) -> str | None:
     workload = spec.optimize_for or spec.workload
-    n, (_, count) = workload.n, _pattern(spec)
+    n, count = workload.n, spec.participation.spread(workload.n).most
     if mechanism.normalization == "columns" and n > MAX_DENSE and not isinstance(spec.participation, Single):
         return (
             f"normalised columns under several participations have no sensitivity rule above n={MAX_DENSE}, got n={n}; "
@@ -80,7 +80,8 @@ def estimate(spec: Spec) -> Estimate:
     mechanism = spec.mechanism
     assert isinstance(mechanism, Blt)
     workload = spec.optimize_for or spec.workload
-    n, m, (_, count) = float(workload.n), float(max(workload.m, workload.n)), _pattern(spec)
+    n, m = float(workload.n), float(max(workload.m, workload.n))
+    count = spec.participation.spread(workload.n).most
     evidence_work = evidence_cost(spec)
     certificate = 200.0 * n * mechanism.buffers
     if _is_closed(spec):
@@ -105,7 +106,7 @@ def best(problem: Problem, progress: ProgressCallback) -> Solution:
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, Blt)
     report = Reporter(progress)
-    separation, _ = _pattern(problem.spec)
+    separation = problem.participation.spread(problem.n).separation
     loss = loss_of(problem, mechanism.buffers)
     found = minimise(
         loss,
@@ -126,7 +127,7 @@ def best(problem: Problem, progress: ProgressCallback) -> Solution:
 
 def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
     """Return the logarithm of the loss as a function of a few variables, and what they stand for."""
-    separation, count = _pattern(problem.spec)
+    separation, count, _ = problem.participation.spread(problem.n)
     if _is_closed(problem.spec):
         mean = isinstance(problem.objective, Mean)
         return ClosedLoss(buffers, problem.n, mean=mean, separation=separation, count=count)
@@ -136,16 +137,6 @@ def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
 
 def _is_closed(spec: Spec) -> bool:
     return isinstance(spec.optimize_for or spec.workload, Prefix) and isinstance(spec.objective, (Mean, MaxError))
-
-
-def _pattern(spec: Spec) -> tuple[int, int]:
-    """Return separation and number of participations."""
-    n, participation = spec.workload.n, spec.participation
-    if isinstance(participation, FixedEpochs):
-        return n // participation.epochs, participation.epochs
-    if isinstance(participation, MinSep):
-        return participation.min_sep, participation.count(n)
-    return n, 1
 
 
 def _matrix(problem: Problem, point: Point) -> BltMatrix:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.lower_bounds.toeplitz_bounds import LARGEST_DENSE, pattern_of
+from factorize.lower_bounds.toeplitz_bounds import LARGEST_DENSE
 from factorize.participation import Single
 from solvers.closed_form import strategy_coefficients
 from solvers.problem import Problem, Reporter
@@ -66,7 +66,7 @@ def class_evidence(problem: Problem, error: ErrorForm, best: Array, report: Repo
         report: asked after each step whether to go on.
     """
     n, bands = problem.n, getattr(problem.spec.mechanism, "bands", problem.n)
-    separation, count = pattern_of(problem.participation, n)
+    separation, count, _ = problem.participation.spread(n)
     plain = isinstance(error, ToeplitzError) and problem.spec.optimize_for is None
     if isinstance(problem.participation, Single) or bands <= separation or n > LARGEST_DENSE or not plain:
         return {}
