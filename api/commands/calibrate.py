@@ -24,6 +24,20 @@ BatchSize = Annotated[
     int | None, typer.Option("--batch-size", help="Fixed public divisor, for means.", show_default=False)
 ]
 Adjacency = Annotated[str, typer.Option("--adjacency", help="zero_out or replace_one.")]
+Sampling = Annotated[
+    str,
+    typer.Option("--sampling", metavar="fixed|cyclic_poisson|balls_in_bins|poisson", help="What epsilon counts on."),
+]
+DatasetSize = Annotated[
+    int | None,
+    typer.Option("--dataset-size", help="Public number of examples, for the Poisson schemes.", show_default=False),
+]
+Bins = Annotated[
+    int | None, typer.Option("--bins", help="Of balls_in_bins. Default: the steps of an epoch.", show_default=False)
+]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")
+]
 
 
 def calibrate(
@@ -35,23 +49,38 @@ def calibrate(
     clip_norm: ClipNorm = 1.0,
     batch_size: BatchSize = None,
     adjacency: Adjacency = "zero_out",
+    sampling: Sampling = "fixed",
+    dataset_size: DatasetSize = None,
+    bins: Bins = None,
+    deterministic: Deterministic = False,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Compute the standard deviation of the noise for (--epsilon, --delta), --rho or --mu.
 
+    With --sampling the epsilon counts on random batches; balls_in_bins covers every C and prints a claim that can be
+    tested again, and the epsilon that holds if the bins are not secret.
+
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
+    from factorize.accounting import calibrate_sampling
     from factorize.privacy import PrivacyTarget
-    from factorize.privacy import calibrate as compute
 
     wanted = PrivacyTarget(epsilon=epsilon, delta=delta, rho=rho, mu=mu)
     factorization = open_target(target, store)
     _check_sensitivity(factorization)
-    answer = compute(
-        factorization.certificate.sensitivity, wanted, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
+    answer = calibrate_sampling(
+        factorization,
+        wanted,
+        sampling=sampling,
+        clip_norm=clip_norm,
+        batch_size=batch_size,
+        adjacency=adjacency,
+        dataset_size=dataset_size,
+        bins=bins,
+        method="deterministic" if deterministic else "verified",
     )
-    document = answer.document()
+    document = {"sampling": sampling, "sigma_for": _unit(batch_size)} | answer.document()
     emit(output, document, _text(document))
 
 
@@ -75,5 +104,30 @@ def _text(document: dict[str, Any]) -> str:
     guarantees = ("epsilon", "delta", "rho", "mu")
     shown += [f"{name:<18}{document[name]:.12g}" for name in guarantees if document[name] is not None]
     what = "means with that divisor" if document["batch_size"] is not None else "sums of clipped contributions"
-    shown.append(f"sigma is the standard deviation per entry of Z, for {what}, without amplification by sampling")
+    sampling = document["sampling"]
+    amplified = "without amplification by sampling" if sampling == "fixed" else f"under {sampling} sampling"
+    shown += _of_bins(document) if sampling == "balls_in_bins" else []
+    shown.append(f"sigma is the standard deviation per entry of Z, for {what}, {amplified}")
     return "\n".join(shown)
+
+
+def _of_bins(document: dict[str, Any]) -> list[str]:
+    """What else the answer rests on, and what is left of it without secrecy."""
+    shown = [f"{name:<18}{document[name]}" for name in ("bins", "epochs", "method")]
+    shown.append(f"{'deterministic':<18}{document['deterministic_sigma']} is the sigma of the bounds without samples")
+    shown.append(
+        f"{'without secrecy':<18}{document['epsilon_without_secrecy']:.6g} is epsilon if bins, batches or their sizes "
+        "become known"
+    )
+    shown.append(f"{'claim':<18}{document['claim_digest']}")
+    shown.append(f"{'tested':<18}{document['samples']} samples, {document['seconds']:.2f} s")
+    if document["absolute_cost"] is not None and document["absolute_cost"] > 1 + 1e-9:
+        shown.append(
+            f"{'|C| for C':<18}{document['absolute_cost']:.6g} times the sensitivity, since C has negative entries"
+        )
+    shown.append("rho and mu are those of the noise without amplification")
+    return shown
+
+
+def _unit(batch_size: int | None) -> str:
+    return "sums" if batch_size is None else "means"

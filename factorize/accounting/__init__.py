@@ -18,6 +18,7 @@ _HOMES = {
     "bins_epsilon": "factorize.accounting.star_bound",
     "bins_sigma": "factorize.accounting.star_bound",
     "calibrate_bins": "factorize.accounting.bins_calibration",
+    "calibrate_sampling": "factorize.accounting.schemes",
     "epsilon_bins": "factorize.accounting.bins_calibration",
     "examine": "factorize.accounting.bins_claim",
     "renyi_divergence": "factorize.accounting.star_bound",
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins, epsilon_bins
     from factorize.accounting.bins_claim import BinsClaim, examine
     from factorize.accounting.gram_matrix import BinGram, bin_gram
+    from factorize.accounting.schemes import calibrate_sampling
     from factorize.accounting.star_bound import bins_delta, bins_epsilon, bins_sigma, renyi_divergence
     from factorize.accounting.star_estimate import StarEstimate
 
@@ -40,6 +42,7 @@ __all__ = [
     "bins_epsilon",
     "bins_sigma",
     "calibrate_bins",
+    "calibrate_sampling",
     "epsilon_bins",
     "examine",
     "renyi_divergence",

@@ -129,10 +129,14 @@ class Factors:
         clip_norm: float = 1.0,
         batch_size: int | None = None,
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+        sampling: str = "fixed",
+        dataset_size: int | None = None,
+        bins: int | None = None,
     ) -> Calibration:
         """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
 
-        See `factorize.privacy.calibrate`.
+        See `factorize.privacy.calibrate`; and with another `sampling` than `fixed`, which takes (epsilon, delta) and
+        the file of C, `factorize.accounting.calibrate_sampling`.
 
         Raises:
             InvalidParameter: no target, two of them, or a value out of range.
@@ -142,7 +146,20 @@ class Factors:
             target = PrivacyTarget(epsilon=epsilon, delta=delta, rho=rho, mu=mu)
         elif any(value is not None for value in (epsilon, delta, rho, mu)):
             raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
-        return calibrate(self.sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
+        if sampling == "fixed" and dataset_size is None and bins is None:
+            return calibrate(self.sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
+        from factorize.accounting import calibrate_sampling
+
+        return calibrate_sampling(
+            self,
+            target,
+            sampling=sampling,
+            clip_norm=clip_norm,
+            batch_size=batch_size,
+            adjacency=adjacency,
+            dataset_size=dataset_size,
+            bins=bins,
+        )
 
     def rows(
         self, matrix: Literal["C", "C_inv", "B"] = "C_inv", *, block_bytes: int = BLOCK_BYTES
