@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.structures.matrix import Matrix
+from factorize.structures.names import SCALED, wrapped_structure
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -33,9 +34,9 @@ def noise_cost(strategy: Matrix) -> NoiseCost:
         strategy: C.
     """
     parts, n = strategy.tensors(), strategy.n
-    structure = next(name for suffix, name in _TELLING if suffix in parts)
-    cost = _COSTS[structure](parts, n)
-    return cost._replace(flops=cost.flops + 1.0) if "column_scale" in parts else cost
+    scaled = strategy.structure == SCALED
+    cost = _COSTS[wrapped_structure(parts, n) if scaled else strategy.structure](parts, n)
+    return cost._replace(flops=cost.flops + 1.0) if scaled else cost
 
 
 def _all_rows(n: int) -> NoiseCost:
@@ -91,16 +92,6 @@ _COSTS: dict[str, Callable[[Tensors, int], NoiseCost]] = {
     "inverse_banded_toeplitz": lambda parts, n: _few_diagonals(len(parts["inverse_coefficients"])),
     "banded": lambda parts, n: _few_diagonals(len(parts["bands"])),
     "toeplitz": _toeplitz,
+    "banded_toeplitz": _toeplitz,
     "dense": lambda parts, n: _all_rows(n),
 }
-_TELLING = (
-    ("tree.nodes", "tree"),
-    ("transition", "state_space"),
-    ("direct", "redrawn"),
-    ("decay", "buffered"),
-    ("theta", "blt"),
-    ("inverse_coefficients", "inverse_banded_toeplitz"),
-    ("bands", "banded"),
-    ("coefficients", "toeplitz"),
-    ("", "dense"),
-)

@@ -205,7 +205,8 @@ def test_a_claim_to_have_converged() -> None:
 
 
 def test_workloads_that_are_not_known() -> None:
-    assert workload_numbers({"kind": "other", "n": 4}, {}) is None
+    with pytest.raises(CertificateError, match="knows no workload 'other'.*known are prefix, schedule"):
+        workload_numbers({"kind": "other", "n": 4}, {})
     spec = parse_spec({"workload": {"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0]]}})
     report = check_factor_file(sealed(*parts(solvers.solve(spec))))
     assert report.supported and any("numbers are not known here" in text for text in report.not_checked)

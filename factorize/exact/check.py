@@ -41,7 +41,7 @@ from factorize.exact.sensitivity import (
     squared_sensitivity,
 )
 from factorize.exact.strategy import Strategy
-from factorize.exact.workload import workload_numbers
+from factorize.exact.workload import check_known, workload_numbers
 
 _UNRESTRICTED = ("dense", "semidefinite")
 _OBJECTIVES = ("mean", "lambda_tau", "max", "weighted")
@@ -80,6 +80,7 @@ def check_factor_file(
 
 def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], whole: int) -> None:
     spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
+    check_known(spec["workload"])
     if spec["workload"].get("n") == "unbounded":
         check_endless(report, entry, file.matrices["C"], file.manifest)
         return

@@ -59,9 +59,10 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
         NotEnclosed: n is above `LARGEST`, or the recursion grows beyond the range of doubles.
     """
-    n, program = spec["workload"]["n"], statements(spec["workload"])
+    program = statements(spec["workload"])
     if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
         return None
+    n = spec["workload"]["n"]
     rows = _rows(spec["objective"], dual, n)
     if rows is None:
         return None

@@ -25,6 +25,8 @@ _SLACK = 2.0**-44
 X = -1
 
 Coefficient = Fraction | list[Fraction]
+WITHOUT_STATEMENTS = ("window", "matrix")
+"""Kinds of workload that are no recursion of few states."""
 Statement = tuple[int, dict[int, Coefficient]]
 
 
@@ -40,10 +42,10 @@ class Ends(NamedTuple):
 def statements(document: Mapping[str, Any]) -> tuple[list[Statement], int] | None:
     """Return the workload as statements state <- sum of factors times states, in order, and which state is the output.
 
-    State -1 is x, the input. None where the kind is no recursion of few states.
+    State -1 is x, the input. None where the kind is no recursion of few states (`WITHOUT_STATEMENTS`).
 
     Raises:
-        CertificateError: the learning rates are not one for each step.
+        CertificateError: the learning rates are not one for each step, or the kind is not known.
     """
     one, kind = Fraction(1), document["kind"]
     mu = Fraction(document.get("momentum", 0.0))
@@ -70,6 +72,8 @@ def statements(document: Mapping[str, Any]) -> tuple[list[Statement], int] | Non
             return [(0, {0: mu, X: one, 1: -rate}), (1, {1: one, 0: eta})], 1
         kept = [1 - step * rate for step in eta] if isinstance(eta, list) else 1 - eta * rate
         return [(0, {0: mu, X: one}), (1, {1: kept, 0: eta})], 1
+    if kind not in WITHOUT_STATEMENTS:
+        raise CertificateError(f"this checker knows no recursion of the workload {str(kind)[:40]!r}")
     return None
 
 

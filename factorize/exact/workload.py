@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from factorize.errors import CertificateError
 from factorize.exact.integers import Numbers, integers
 from factorize.exact.intervals import Dyadic, Interval, dyadic
 
@@ -18,20 +19,34 @@ ONE = Dyadic(1, 0)
 
 
 def workload_numbers(document: Mapping[str, Any], user: Mapping[str, np.ndarray]) -> Numbers | None:
-    """Return A, shape (m, n), or None where this checker has no definition or no numbers of its own for it.
+    """Return A, shape (m, n), or None for a user's matrix whose numbers are not given.
 
     Args:
         document: the spec's workload, in canonical form.
         user: numbers of user-supplied matrices by sha256.
+
+    Raises:
+        CertificateError: the kind has no definition here.
     """
+    check_known(document)
     if document["kind"] == "matrix":
         array = user.get(document["sha256"])
         return None if array is None else integers(array)
-    rows = _ROWS.get(document["kind"])
-    if rows is None:
-        return None
-    found = list(rows(document))
+    found = list(_ROWS[document["kind"]](document))
     return Interval(np.stack([row.low for row in found]), np.stack([row.high for row in found])).numbers()
+
+
+def check_known(document: Mapping[str, Any]) -> None:
+    """Refuse a workload that has no definition here: nothing that is claimed of it could be proved.
+
+    Raises:
+        CertificateError: see above.
+    """
+    if document["kind"] not in KINDS:
+        raise CertificateError(
+            f"this checker knows no workload {str(document['kind'])[:40]!r}, and can prove nothing of its losses and "
+            f"bounds; known are {', '.join(KINDS)}"
+        )
 
 
 def toeplitz_column(document: Mapping[str, Any]) -> Numbers | None:
@@ -138,4 +153,6 @@ _ROWS: dict[str, Callable[[Mapping[str, Any]], Iterator[Interval]]] = {
     "mu2": _mu2,
     "identity": _identity,
 }
+KINDS = (*_ROWS, "matrix")
+"""Kinds of workload that this checker has a definition of, its own or the user's numbers."""
 _TOEPLITZ = ("prefix", "momentum", "weight_decay", "decay", "window", "srg", "mu2", "identity")

@@ -1,0 +1,120 @@
+"""Registers: what one part of the code knows, every other part that has to know it knows too, and says so if not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import WORKLOADS
+from exact_files import parts, random_result, sealed
+from golden.make import HERE
+from test_noise_structures import strategies
+from test_workloads import EXAMPLES
+
+from factorize import load, parse_spec
+from factorize.client.structures import _RECURRENCES, _ROWS, noise_source
+from factorize.errors import CertificateError, UnsupportedProblem
+from factorize.exact import check_factor_file, resolvents, variances
+from factorize.exact.strategy import Strategy
+from factorize.exact.workload import KINDS as EXACT_KINDS
+from factorize.exact.workload import toeplitz_column, workload_numbers
+from factorize.manifest import ENDLESS
+from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
+from factorize.structures.names import SCALED, TENSORS
+from factorize.structures.wide_norms import _NORMS, column_norms
+from factorize.workloads import KINDS, UserMatrix
+from solvers.noise_cost import _COSTS, noise_cost
+
+ROOT = Path(__file__).parents[1]
+UNKNOWN = {"kind": "quarterly", "n": 4}
+N = 12
+STRATEGIES = list(strategies(N).items())
+
+
+def rows_of(page: str, heading: str) -> set[str]:
+    """Names in the first column of the table under a heading."""
+    section = (ROOT / page).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+
+
+class TestWorkloads:
+    def test_every_register_has_the_same_kinds(self) -> None:
+        assert set(EXACT_KINDS) == set(KINDS)
+        assert {document["kind"] for document in WORKLOADS.values()} == set(KINDS)
+        assert {document["kind"] for document in EXAMPLES} == set(KINDS)
+        named = ("cosine", "linear_cooldown", "step", "warmup_cosine")  # schedules, on the same page
+        assert rows_of("docs/spec.md", "Workloads") - set(named) == set(KINDS)
+
+    @pytest.mark.parametrize("example", EXAMPLES, ids=str)
+    def test_the_exact_checker_has_a_program_for_each(self, example: dict[str, Any]) -> None:
+        spec = parse_spec({"workload": example})
+        document, workload = spec.document()["workload"], spec.workload
+        user = {str(workload.sha256): workload.array} if isinstance(workload, UserMatrix) else {}
+        found = workload_numbers(document, user)
+        assert found is not None and found.values.shape == (workload.m, workload.n)
+        if workload.coefficients is not None and document["kind"] != "matrix":
+            assert (toeplitz_column(document) is None) == (document.get("learning_rates") is not None)
+        assert (variances.statements(document) is None) == (document["kind"] in variances.WITHOUT_STATEMENTS)
+        if document["kind"] in resolvents.WITHOUT_STEPS and document["kind"] != "matrix":
+            assert resolvents._steps(document) is None
+
+    def test_what_has_no_program_is_a_kind(self) -> None:
+        assert set(variances.WITHOUT_STATEMENTS) | set(resolvents.WITHOUT_STEPS) < set(KINDS)
+
+    def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
+        manifest, tensors = parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 4))
+        assert check_factor_file(sealed(manifest, tensors)).supported
+        manifest["spec"]["workload"] = UNKNOWN
+        for whole in (2048, 2):
+            report = check_factor_file(sealed(manifest, tensors), whole=whole)
+            assert any("knows no workload 'quarterly'" in text for text in report.failed)
+        for ask in (variances.statements, resolvents._steps, lambda document: workload_numbers(document, {})):
+            with pytest.raises(CertificateError, match="workload 'quarterly'"):
+                ask(UNKNOWN)
+
+    def test_a_matrix_of_the_users_own_is_said_not_to_be_checked_at_any_length(self) -> None:
+        import solvers
+
+        rows = np.tri(6) + np.eye(6)
+        found = solvers.solve(parse_spec({"workload": {"kind": "matrix", "rows": rows.tolist()}}))
+        for whole in (2048, 2):
+            report = check_factor_file(sealed(*parts(found)), whole=whole)
+            assert report.supported, report.failed
+            assert any("losses" in text for text in report.not_checked)
+
+
+class TestStructures:
+    def test_every_register_has_the_same_names(self) -> None:
+        every = set(BUILDERS) | set(ENDLESS_BUILDERS)
+        assert set(TENSORS) | {SCALED} == every
+        assert set(_RECURRENCES) | set(_ROWS) == set(BUILDERS) - {SCALED}
+        assert set(_NORMS) == set(BUILDERS)
+        assert set(_COSTS) == set(BUILDERS) - {SCALED}
+        assert rows_of("docs/file-format.md", "Structures") == every
+        golden = {load(path).strategy.structure for path in HERE.glob("*/*.safetensors")}
+        assert golden == every
+        assert {strategy.structure for _, strategy in STRATEGIES} == set(BUILDERS)
+
+    @pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[name for name, _ in STRATEGIES])
+    def test_every_register_serves_each(self, name: str, strategy: Any) -> None:
+        tensors = strategy.tensors()
+        assert build_matrix(strategy.structure, tensors, N).structure == strategy.structure
+        assert noise_source(strategy.structure, tensors, N, "").digest == ""
+        assert Strategy(strategy.structure, tensors, N).n == N
+        norms, found = strategy.column_norms_squared(), column_norms(strategy)
+        np.testing.assert_allclose(found.high + found.low, norms, rtol=1e-12)
+        assert 0 <= noise_cost(strategy).vectors <= N
+
+    @pytest.mark.parametrize("structure", sorted(ENDLESS_BUILDERS))
+    def test_every_one_without_end_is_served_or_refused_with_a_way_out(self, structure: str) -> None:
+        path = next(path for path in HERE.glob(f"*/{structure.replace('_', '-')}-endless.safetensors"))
+        assert check_factor_file(path.read_bytes()).supported
+        strategy = load(path).strategy
+        if structure in _RECURRENCES:
+            assert noise_source(structure, strategy.tensors(), ENDLESS, "").digest == ""
+        else:
+            with pytest.raises(UnsupportedProblem, match="use blt"):
+                noise_source(structure, strategy.tensors(), ENDLESS, "")
