@@ -1,6 +1,7 @@
 """How the command line ends: one exit code and one text (or JSON document) for every expected error.
 
-0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 130 interrupted.
+0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a stated claim was not
+looked at, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class ExitCode(IntEnum):
     SOLVE_FAILED = 3
     VERIFICATION_FAILED = 4
     UNREACHABLE = 5
+    NOT_LOOKED_AT = 6
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 

@@ -40,7 +40,8 @@ def prove(path: Path, *, store: str, strict: bool = False) -> dict[str, Any]:
             refused.
 
     Returns:
-        `digest` and `sha256` of what was read, `checked` and `not_checked` in sentences, `release` and `seconds`.
+        `digest` and `sha256` of what was read, `claims` with their status, `checked` and `not_checked` in sentences,
+        `release` and `seconds`.
 
     Raises:
         CertificateError: a claim does not hold.
@@ -101,6 +102,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
         "sha256": sha256(data),
         "failed": not report.supported,
         "refused": "; ".join(report.failed),
+        "claims": report.claims,
         "checked": report.checked,
         "not_checked": report.not_checked,
         "release": __version__,
@@ -109,7 +111,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
 
 def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
     """Run the exact checker, as far as time and memory allow before a publication."""
-    from factorize.exact import Report, check_factor_file
+    from factorize.exact import check_factor_file, undecided
     from factorize.exact.residual import LARGEST
 
     try:
@@ -119,7 +121,7 @@ def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
     except TooLarge as error:
         if strict:
             raise
-        return Report(not_checked=[f"the sensitivity in exact arithmetic: {error}"])
+        return undecided(data, str(error))
 
 
 def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:

@@ -90,7 +90,7 @@ def random_result(
     document = {
         "workload": workload[rng.integers(3)],
         "participation": participation,
-        "mechanism": {"kind": "square_root"},
+        "mechanism": {"kind": "dense"},  # whose class holds every C
         "objective": {"kind": "lambda_tau", "tau": 2} if rng.random() < 0.3 else {"kind": "mean"},
     }
     solution = Solution(strategy_of(rng, n, structure), Outcome.CLOSED_FORM, 0)

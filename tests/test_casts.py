@@ -134,7 +134,7 @@ def test_claims_about_added_noise_that_do_not_hold() -> None:
 
 
 def rectangular(rows: list[list[float]]) -> Factorization:
-    spec = parse_spec({"workload": {"kind": "matrix", "rows": rows}, "mechanism": {"kind": "square_root"}})
+    spec = parse_spec({"workload": {"kind": "matrix", "rows": rows}, "mechanism": {"kind": "dense"}})
     strategy = DenseMatrix(np.tril(np.ones((3, 3))))
     return Factorization.from_solution(spec, Solution(strategy, Outcome.CLOSED_FORM, 0), solver={"mechanism": "mine"})
 

@@ -310,6 +310,39 @@ def test_verify_exact_refuses_a_claim_that_is_too_low(solved: CommandLine, withi
     assert document.code == 4 and document.json()["verified"] is False
 
 
+def test_verify_exact_ends_with_its_own_code_where_a_claim_was_not_looked_at(
+    solved: CommandLine, within: Within, tmp_path: Path
+) -> None:
+    """6, after the report: a tuned nu is the best of its class because its solver says so."""
+    path = tmp_path / "tuned.safetensors"
+    tuned = spec(8, mechanism={"kind": "nu_toeplitz", "nu": "tune"})
+    assert within("solve", tuned, "--to", path, "--store", tmp_path / "store").code == 0
+    done = within("verify", path, "--exact")
+    assert done.code == 6 and done.out.startswith("NOT ALL SEEN")
+    assert [line for line in done.out.splitlines() if line.startswith("NOT LOOKED AT certificate.converged: ")]
+    document = within("verify", path, "--exact", "--output", "json").json()
+    assert document["verified"] is True and document["complete"] is False
+    status = {one["claim"]: one["status"] for one in document["claims"]}
+    assert status.pop("certificate.converged") == "not_looked_at" and set(status.values()) == {"proved"}
+    sure = within("verify", solved.home / "dense.safetensors", "--exact", "--output", "json").json()
+    assert sure["complete"] is True and {one["status"] for one in sure["claims"]} == {"proved"}
+
+
+def test_verify_exact_ends_with_that_code_where_the_sensitivity_is_undecided(
+    solved: CommandLine, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from factorize.errors import TooLarge
+
+    def undecided(*_arguments: object, **_options: object) -> None:
+        raise TooLarge("n is above the limit")
+
+    monkeypatch.setattr("factorize.exact.check_factor_file", undecided)
+    done = within("verify", solved.home / "dense.safetensors", "--exact", "--output", "json")
+    document = done.json()
+    assert done.code == 6 and {one["status"] for one in document["claims"]} == {"not_looked_at"}
+    assert "n is above the limit" in document["claims"][0]["why"]
+
+
 def test_verify_takes_a_strangers_strategy(within: Within, tmp_path: Path) -> None:
     array = np.tril(np.ones((8, 8)))
     path = tmp_path / "C.npy"

@@ -57,7 +57,7 @@ def document(name: str, objective: str, n: int) -> dict[str, Any]:
         "weighted": {"weights": [1.0, *(float(i % 3) for i in range(1, n))]},
     }
     chosen = {"kind": objective, **options.get(objective, {})}
-    return parse_spec({"workload": workload, "objective": chosen, "mechanism": {"kind": "identity"}}).document()
+    return parse_spec({"workload": workload, "objective": chosen, "mechanism": {"kind": "dense"}}).document()
 
 
 def target(spec: dict[str, Any], evidence: dict[str, np.ndarray]) -> tuple[np.ndarray, float]:

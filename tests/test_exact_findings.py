@@ -15,9 +15,11 @@ import solvers
 from factorize import parse_spec
 from factorize.errors import InvalidStrategy
 from factorize.exact import check, claims
+from factorize.exact.convergence import check_convergence
 from factorize.exact.file import FactorFile
 from factorize.exact.integers import Numbers
-from factorize.exact.report import Report
+from factorize.exact.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
+from factorize.exact.report import LOSS as LOSSES
 from factorize.exact.residual import Losses
 from factorize.exact.sensitivity import Bracket
 from factorize.exact.strategy import Strategy
@@ -165,24 +167,72 @@ def test_encoders_that_are_not() -> None:
     assert len(none.checked) == len(none.not_checked) == 1 and "its encoder is C" in none.checked[0]
 
 
-def convergence(kind: str = "dense", tolerance: float = 0.25, optimize_for: Any = None, **changed: Any) -> Report:
-    report, spec = Report(), {"mechanism": {"kind": kind}, "tolerance": tolerance, "optimize_for": optimize_for}
-    check._check_convergence(report, spec, CLAIMS | {"converged": True} | changed)
+BOUNDS = (LOSSES, LOWER_BOUND, CLASS_BOUND, MECHANISM)
+
+
+def convergence(
+    kind: str = "dense",
+    tolerance: float = 0.25,
+    optimize_for: Any = None,
+    proved: tuple[str, ...] = BOUNDS,
+    normalization: str = "none",
+    **changed: Any,
+) -> Report:
+    """What is said of the gap and of convergence where the claims that they rest on are proved, or some of them."""
+    report = Report(stated=(CONVERGED,), findings={name: [(Status.PROVED, "")] for name in proved})
+    mechanism = {"kind": kind, "normalization": normalization}
+    spec = {"workload": {"kind": "prefix"}, "mechanism": mechanism, "tolerance": tolerance}
+    check_convergence(report, spec | {"optimize_for": optimize_for}, CLAIMS | {"converged": True} | changed)
     return report
 
 
+def status(report: Report) -> str:
+    return report.claims[0]["status"]
+
+
 def test_convergence_is_judged_by_the_gap() -> None:
-    assert convergence().checked[0].startswith("converged: the gap 0.19")
-    assert convergence("semidefinite").checked and convergence(converged=False).document() == Report().document()
+    assert convergence().checked[-1].startswith("converged: the gap 0.19") and status(convergence()) == "proved"
+    assert status(convergence("semidefinite")) == "proved" and not any(
+        "converged" in text for text in convergence(converged=False).checked
+    )
     assert convergence(tolerance=0.1).failed[0].startswith("the file claims to have converged, and its gap 0.19")
     assert convergence(tolerance=12.0 / 10.0 - 1).supported  # at the tolerance
-    for report in (convergence("toeplitz"), convergence(optimize_for={"kind": "prefix"}), convergence("banded")):
-        assert report.supported and len(report.not_checked) == 1
+    for report in (convergence("toeplitz", 0.1), convergence("banded", 0.1)):
+        assert report.supported and status(report) == "not_looked_at" and len(report.not_checked) == 1
+
+
+def test_a_redundant_optimize_for_hides_nothing() -> None:
+    """It names the spec's own workload, so that the gap is about what was optimised."""
+    assert convergence(tolerance=0.1, optimize_for={"kind": "prefix"}).failed
+    other = convergence(tolerance=0.1, optimize_for={"kind": "momentum"})
+    assert other.supported and status(other) == "not_looked_at"
+
+
+def test_any_mechanism_has_converged_where_no_matrix_is_better() -> None:
+    for kind in ("toeplitz", "blt", "buffered_linear"):
+        assert status(convergence(kind)) == "proved"
+        assert status(convergence(kind, 0.1)) == "not_looked_at"
+
+
+def test_a_formula_has_nothing_to_converge_to() -> None:
+    assert status(convergence("square_root", 0.1)) == "proved"
+    assert status(convergence("square_root", 0.1, normalization="auto")) == "not_looked_at"  # which one is better?
+    assert (
+        status(convergence("square_root", 0.1, proved=(LOSSES, LOWER_BOUND))) == "not_looked_at"
+    )  # is it that formula?
+
+
+@pytest.mark.parametrize("missing", [LOSSES, LOWER_BOUND])
+def test_convergence_rests_on_the_losses_and_the_bound(missing: str) -> None:
+    report = convergence(proved=tuple(name for name in BOUNDS if name != missing))
+    assert status(report) == "not_looked_at" and missing in report.claims[0]["why"]
+    assert report.status(GAP) is Status.NOT_LOOKED_AT and convergence().status(GAP) is Status.PROVED
 
 
 def test_convergence_within_a_class() -> None:
     within = {"objective": 11.0, "rule": "class"}
-    assert convergence("banded", 0.1, class_lower_bound=within).checked[0].startswith("converged: the gap 0.0909")
+    assert convergence("banded", 0.1, class_lower_bound=within).checked[-1].startswith("converged: the gap 0.0909")
+    assert status(convergence("toeplitz", 0.1, class_lower_bound=within)) == "proved"
     assert convergence("banded", 0.05, class_lower_bound=within).failed
     assert convergence("dense", 0.1, class_lower_bound=within).failed  # judged over all matrices
 
@@ -228,11 +278,11 @@ def test_claims_of_a_sensitivity() -> None:
 SAID_OF_A_FILE = [
     "every byte of the file belongs to a tensor or the manifest",
     "C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as float64",
+    "C is of the mechanism banded: it has at most 3 diagonals",
     "the sensitivity is stated for the participation of the spec",
     "sensitivity 1.414",
     "the sensitivity is exact: the pattern {1, 5} attains",
     "publishing B (C G + Z) rests on C alone",
-    "converged: the gap",
     "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 1.414",
     "the stored C_inv and C multiply to I up to",
     "drawing noise with the stored C_inv, A (G + N Z), is covered by the claim: its encoder N^-1 has sensitivity at most",
@@ -240,6 +290,8 @@ SAID_OF_A_FILE = [
     "every loss enclosed to relative",
     "no strategy matrix has an objective below",
     "no strategy matrix of the mechanism's class has an objective below",
+    "the relative gap",
+    "converged: the gap",
 ]
 
 
@@ -253,7 +305,7 @@ def test_all_that_is_said_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
         for text, beginning in zip(report.checked, SAID_OF_A_FILE, strict=True):
             assert text.startswith(beginning)
         assert report.not_checked == ["who solved it, with what and for how long: provenance is recorded, not proved"]
-        assert "for the stored B" in report.checked[10]
+        assert "for the stored B" in report.checked[10] and {one["status"] for one in report.claims} == {"proved"}
     monkeypatch.setattr(check.residual, "LARGEST", 5)
     for whole in (5, 10**6):
         assert any("not evaluated" in text for text in check.check_factor_file(data, whole=whole).not_checked)
@@ -265,7 +317,9 @@ def test_a_wide_workload_has_a_decoder_of_its_shape() -> None:
     user = {spec.document()["workload"]["sha256"]: np.array([[1.0, 0, 1], [0, 1, 1]])}
     data = sealed(*parts(result))
     assert check.check_factor_file(data, user=user).supported
-    assert check.check_factor_file(data, user={}).not_checked[-1].endswith("the workload's numbers are not known here")
+    unknown = check.check_factor_file(data, user={})
+    assert any(text.endswith("the workload's numbers are not known here") for text in unknown.not_checked)
+    assert unknown.supported and set(unknown.unseen) >= {LOSSES, DECODER, LOWER_BOUND, GAP, CONVERGED}
     manifest, tensors = parts(result)
     manifest["spec"]["objective"]["kind"] = "median"
     failed = check.check_factor_file(sealed(manifest, tensors), user=user).failed

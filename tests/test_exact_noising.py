@@ -29,7 +29,7 @@ from factorize.structures.dense import DenseMatrix
 
 
 def factorized(array: np.ndarray) -> Factorization:
-    spec = parse_spec({"workload": {"kind": "identity", "n": len(array)}, "mechanism": {"kind": "square_root"}})
+    spec = parse_spec({"workload": {"kind": "identity", "n": len(array)}, "mechanism": {"kind": "dense"}})
     return Factorization.from_solution(spec, Solution(DenseMatrix(array), Outcome.CLOSED_FORM, 0), solver=SOLVER)
 
 

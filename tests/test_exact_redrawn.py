@@ -183,7 +183,7 @@ class TestFiles:
             {
                 "workload": {"kind": "prefix", "n": N},
                 "participation": EPOCHS,
-                "mechanism": {"kind": "buffered_linear", "buffers": 3},
+                "mechanism": {"kind": "buffered_linear", "buffers": 3, "redraws": 2},
             }
         )
         solution = Solution(cases.likely(N), Outcome.ITERATION_LIMIT, 1)

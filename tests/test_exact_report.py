@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
-from factorize.exact.report import Report, check_claim, describe_bracket
+from factorize.exact.report import UNREACHED, Report, check_claim, describe_bracket, stated_claims
 from factorize.exact.sensitivity import Bracket
 
 
@@ -118,5 +119,38 @@ def test_findings() -> None:
     report.require(False, "proved", "otherwise")
     assert report.failed == ["otherwise"] and not report.supported
     assert report.document() == {
-        "checked": ["proved"], "failed": ["otherwise"], "not_checked": [], "warnings": [], "sensitivity": {},
+        "claims": [], "checked": ["proved"], "failed": ["otherwise"], "not_checked": [], "warnings": [],
+        "sensitivity": {},
     }  # fmt: skip
+
+
+def test_every_claim_has_one_status() -> None:
+    """False if a part is, proved if all parts that were met are, and not looked at where nobody came by."""
+    report = Report(stated=("a", "b", "c", "d"))
+    report.prove("holds", of="a")
+    report.prove("holds too", of="a")
+    report.prove("holds", of="b")
+    report.leave("a part is out of reach", of=["b", "unstated"])
+    report.require(False, "holds", "does not hold", of="c")
+    report.prove("holds", of="c")
+    assert report.claims == [
+        {"claim": "a", "status": "proved", "why": "holds; holds too"},
+        {"claim": "b", "status": "not_looked_at", "why": "a part is out of reach"},
+        {"claim": "c", "status": "false", "why": "does not hold"},
+        {"claim": "d", "status": "not_looked_at", "why": "the check ended before it: does not hold"},
+    ]
+    assert report.unseen == ["b", "d"] and not report.supported
+    assert Report(stated=("d",)).claims[0]["why"] == UNREACHED
+
+
+def test_claims_are_what_the_manifest_states() -> None:
+    certificate: dict[str, Any] = {"lower_bound": None, "class_lower_bound": None, "relative_gap": None}
+    certificate["converged"] = False
+    least = ("spec.mechanism", "matrices.C", "certificate.sensitivity", "certificate.loss")
+    assert stated_claims({"certificate": certificate, "matrices": {"C": {}}}) == least
+    certificate |= {"lower_bound": {}, "class_lower_bound": {}, "relative_gap": 0.0, "converged": True}
+    stored = {"C": {}, "B": {"encoder_sensitivity": {}}, "C_inv": {}}
+    assert stated_claims({"certificate": certificate, "matrices": stored}) == (
+        *least, "matrices.B", "matrices.C_inv", "matrices.B.encoder_sensitivity", "certificate.lower_bound",
+        "certificate.class_lower_bound", "certificate.relative_gap", "certificate.converged",
+    )  # fmt: skip

@@ -48,9 +48,12 @@ def holds_nothing(store: Store) -> bool:
 
 
 def test_what_was_checked_is_kept_beside_the_file(store):
-    manifest = store.put(factorization(5, strategy=toeplitz(5)), check=partial(prove, store=store.url))
+    manifest = store.put(factorization(5, kind="dense", strategy=toeplitz(5)), check=partial(prove, store=store.url))
     proof = manifest["files"][0]["proof"]
-    assert set(proof) == {"checked", "not_checked", "release", "seconds"}
+    assert set(proof) == {"claims", "checked", "not_checked", "release", "seconds"}
+    assert {one["claim"]: one["status"] for one in proof["claims"]} == {
+        name: "proved" for name in ("spec.mechanism", "matrices.C", "certificate.sensitivity", "certificate.loss")
+    }
     assert proof["release"] == factorize.__version__
     assert any("is not below the true one" in text for text in proof["checked"])
     assert any("B C = A" in text for text in proof["checked"])

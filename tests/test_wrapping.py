@@ -41,7 +41,7 @@ def scaled_tensors(inner: Matrix) -> dict[str, np.ndarray]:
 
 def result(inner: Matrix, participation: dict[str, Any]) -> Factorization:
     document = {"workload": {"kind": "prefix", "n": N}, "participation": participation}
-    spec = parse_spec({**document, "mechanism": {"kind": "square_root", "normalization": "columns"}})
+    spec = parse_spec({**document, "mechanism": {"kind": "dense"}})
     claim = Solution(ColumnScaled(inner, SCALE), Outcome.CLOSED_FORM, 0)
     return Factorization.from_solution(spec, claim, solver=SOLVER)
 

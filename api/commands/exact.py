@@ -10,13 +10,14 @@ import typer
 from api.commands.sources import is_digest, open_results, read_spec_text
 from api.exits import ExitCode, VerificationFailed
 from api.terminal import OutputForm, emit
-from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 
 if TYPE_CHECKING:
     from factorize.exact import Report
     from factorize.factorization import Factorization
 
 _SHOWN = 12
+_STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
 def check_file(target: str, store: str | None, factorization: Factorization) -> Report:
@@ -29,14 +30,17 @@ def check_file(target: str, store: str | None, factorization: Factorization) -> 
 
     Raises:
         CorruptObject: the bytes are not accounted for.
-        TooLarge: the sensitivity cannot be evaluated exactly at this size.
     """
-    from factorize.exact import check_factor_file
+    from factorize.exact import check_factor_file, undecided
     from factorize.workloads import UserMatrix
 
     workload = factorization.spec.workload
     user = {str(workload.sha256): workload.array} if isinstance(workload, UserMatrix) else {}
-    return check_factor_file(_bytes(target, store), user=user)
+    data = _bytes(target, store)
+    try:
+        return check_factor_file(data, user=user)
+    except TooLarge as reason:
+        return undecided(data, str(reason))
 
 
 def _bytes(target: str, store: str | None) -> bytes:
@@ -86,21 +90,23 @@ def _participation(text: str, n: int) -> dict[str, Any]:
 
 
 def finish(report: Report, head: dict[str, Any], output: OutputForm) -> None:
-    """Write a report, and end with 4 where a claim is not supported.
+    """Write a report, and end with 4 where a claim is not supported, else with 6 where one was not looked at.
 
     Raises:
         typer.Exit: see above.
     """
-    document = {"verified": report.supported, **head, **report.document()}
+    document = {"verified": report.supported, "complete": not report.unseen, **head, **report.document()}
     emit(output, document, "\n".join(lines(report, document)))
     if not report.supported:
         raise typer.Exit(ExitCode.VERIFICATION_FAILED)
+    if report.unseen:
+        raise typer.Exit(ExitCode.NOT_LOOKED_AT)
 
 
 def lines(report: Report, document: dict[str, Any]) -> list[str]:
     """Return a report as text."""
     name = document.get("digest") or document.get("strategy", "")
-    found = [f"{'verified' if report.supported else 'NOT SUPPORTED':13} {name}"]
+    found = [f"{_headline(report):13} {name}"]
     value = report.sensitivity
     if value:
         ends = f"{value['upper']!r}" if value["kind"] == "exact" else f"{value['lower']!r} to {value['upper']!r}"
@@ -110,7 +116,19 @@ def lines(report: Report, document: dict[str, Any]) -> list[str]:
         ]
         more = f" and {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
         found.append(f"attained by   steps {' '.join(steps[:_SHOWN])}{more}: {value['lower']!r}")
+    found += [f"{_STATUS[entry['status']]:13} {entry['claim']}{_reason(entry)}" for entry in report.claims]
     found += [f"failed        {text}" for text in report.failed]
     found += [f"warning       {text}" for text in report.warnings]
     found += [f"checked       {text}" for text in report.checked]
     return found + [f"not checked   {text}" for text in report.not_checked]
+
+
+def _headline(report: Report) -> str:
+    if not report.supported:
+        return "NOT SUPPORTED"
+    return "NOT ALL SEEN" if report.unseen else "verified"
+
+
+def _reason(entry: dict[str, str]) -> str:
+    """Why a claim is not proved; what proves the others is listed below them."""
+    return "" if entry["status"] == "proved" else f": {entry['why']}"

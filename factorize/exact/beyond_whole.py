@@ -17,7 +17,7 @@ from factorize.exact.claims import (
 )
 from factorize.exact.file import FactorFile
 from factorize.exact.intervals import NotEnclosed
-from factorize.exact.report import Report
+from factorize.exact.report import ADDED_NOISE, DECODER, LOSS, LOWER_BOUND, Report
 from factorize.exact.sensitivity import Bracket, allowed, square_root_up
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import toeplitz_column
@@ -36,7 +36,7 @@ def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Br
     try:
         check_bound(report, file, _bound(file))
     except NotEnclosed as reason:
-        report.not_checked.append(f"the lower bound: {reason}")
+        report.leave(f"the lower bound: {reason}", of=[LOWER_BOUND])
     check_class_bound(report, file, strategy, None)
     if "C_inv" in file.matrices:
         noising.check_noising(report, file, _noising(file, strategy, bracket))
@@ -45,7 +45,7 @@ def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Br
     try:
         _check_losses(report, file, strategy, bracket, whole)
     except NotEnclosed as reason:
-        report.not_checked.append(f"residual and losses: {reason}")
+        report.leave(f"residual and losses: {reason}", of=[DECODER, ADDED_NOISE, LOSS])
 
 
 def _bound(file: FactorFile) -> Fraction | None:
@@ -62,7 +62,8 @@ def _check_losses(report: Report, file: FactorFile, strategy: Strategy, bracket:
         rows = "B" in matrices and _check_rows(report, file, strategy, whole)
         ends = variances.losses(strategy, spec["workload"], spec["objective"])
         if ends is None or not rows:
-            report.not_checked.append(_unchecked_residual(ends is not None, "B" in matrices, rows, whole))
+            of = [*([] if rows else [DECODER, ADDED_NOISE]), *([LOSS] if ends is None else [])]
+            report.leave(_unchecked_residual(ends is not None, "B" in matrices, rows, whole), of=of)
         if ends is not None:
             check_ends(report, file, ends, spec["workload"]["n"])
         return
@@ -88,9 +89,10 @@ def _check_rows(report: Report, file: FactorFile, strategy: Strategy, whole: int
         largest <= most,
         f"B C = A up to {largest:.3g} per entry, enclosed row by row, for the stored B",
         f"B C differs from A by {largest:.3g}, above the limit {most:.3g}",
+        of=DECODER,
     )
-    report.not_checked.append(
-        f"adding noise, A G + B Z: the inverse of a B that is not Toeplitz is bounded up to n={whole}"
+    report.leave(
+        f"adding noise, A G + B Z: the inverse of a B that is not Toeplitz is bounded up to n={whole}", of=[ADDED_NOISE]
     )
     return True
 

@@ -20,18 +20,32 @@ from factorize.exact import residual
 from factorize.exact.beyond_whole import check_long
 from factorize.exact.bound import lower_bound
 from factorize.exact.claims import (
-    TOLERANCE,
     check_added_noise,
     check_bound,
     check_class_bound,
     check_losses,
 )
+from factorize.exact.convergence import check_convergence
 from factorize.exact.endless import check_endless
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
+from factorize.exact.intervals import NotEnclosed
+from factorize.exact.mechanism import Contradiction, Named, belongs
 from factorize.exact.noising import check_noising
 from factorize.exact.noising import whole as whole_noising
-from factorize.exact.report import Report, check_claim
+from factorize.exact.report import (
+    ADDED_NOISE,
+    CLASS_BOUND,
+    DECODER,
+    LOSS,
+    LOWER_BOUND,
+    MECHANISM,
+    SENSITIVITY,
+    STRATEGY,
+    Report,
+    check_claim,
+    stated_claims,
+)
 from factorize.exact.sensitivity import (
     TWO_STAGE,
     Bracket,
@@ -43,7 +57,6 @@ from factorize.exact.sensitivity import (
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import check_known, workload_numbers
 
-_UNRESTRICTED = ("dense", "semidefinite")
 _OBJECTIVES = ("mean", "lambda_tau", "max", "weighted")
 
 
@@ -58,15 +71,13 @@ def check_factor_file(
         whole: longest n for which whole matrices are multiplied; beyond, only what recursions and series can reach.
 
     Returns:
-        The report; `supported` says whether every claim that was looked at holds.
+        The report; `supported` says whether every claim that was looked at holds, `unseen` which were not.
 
     Raises:
         CorruptObject: the bytes are not accounted for, or disagree with their digests.
         TooLarge: the sensitivity cannot be evaluated exactly at this size.
     """
-    report = Report()
-    file = read_factor_file(data)
-    report.checked.append("every byte of the file belongs to a tensor or the manifest, and every digest agrees")
+    report, file = _opened(data)
     try:
         _check(report, file, user or {}, min(whole, residual.LARGEST))
     except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
@@ -76,6 +87,27 @@ def check_factor_file(
             raise
         raise CorruptObject(f"the manifest is not one: {type(error).__name__}: {str(error)[:200]}") from None
     return report
+
+
+def undecided(data: bytes, reason: str) -> Report:
+    """Return the report on a file of whose claims none is looked at, since its sensitivity cannot be decided.
+
+    Raises:
+        CorruptObject: see `check_factor_file`.
+    """
+    report, _ = _opened(data)
+    report.leave(f"the sensitivity in exact arithmetic: {reason}", of=report.stated)
+    return report
+
+
+def _opened(data: bytes) -> tuple[Report, FactorFile]:
+    file = read_factor_file(data)
+    try:
+        report = Report(stated=stated_claims(file.manifest))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptObject(f"the manifest is not one: {type(error).__name__}: {str(error)[:200]}") from None
+    report.prove("every byte of the file belongs to a tensor or the manifest, and every digest agrees")
+    return report, file
 
 
 def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], whole: int) -> None:
@@ -92,21 +124,45 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
     if spec["objective"]["kind"] not in _OBJECTIVES:
         raise CertificateError(f"this checker knows no objective {str(spec['objective']['kind'])[:40]!r}")
     strategy = Strategy(entry["structure"], file.matrices["C"], n)
-    report.checked.append(
-        f"C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as {entry['dtype']}"
+    report.prove(
+        f"C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as {entry['dtype']}",
+        of=STRATEGY,
     )
+    _check_mechanism(report, Named(spec, strategy, entry["dtype"], file.matrices["C"]))
     bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
-    report.checked.append("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
-    _check_convergence(report, spec, claims)
-    report.not_checked.append("who solved it, with what and for how long: provenance is recorded, not proved")
+    report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
+    report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
     if n > whole:
         check_long(report, file, strategy, bracket, whole)
-        return
+    else:
+        _check_whole(report, file, strategy, bracket, user)
+    check_convergence(report, spec, claims)
+
+
+def _check_mechanism(report: Report, named: Named) -> None:
+    try:
+        report.prove(belongs(named), of=MECHANISM)
+    except Contradiction as reason:
+        report.refute(
+            f"C is not of the mechanism {named.mechanism['kind']} that the spec names: {reason}", of=MECHANISM
+        )
+    except NotEnclosed as reason:
+        report.leave(f"the mechanism {named.mechanism['kind']}: {reason}", of=[MECHANISM])
+
+
+def _check_whole(
+    report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, user: Mapping[str, np.ndarray]
+) -> None:
+    """Residual, losses, bounds and added noise by whole matrices."""
+    spec, n = file.manifest["spec"], strategy.n
+    m = (spec["workload"].get("shape") or [n])[0]
     workload = workload_numbers(spec["workload"], user)
     if workload is None or workload.values.shape != (m, n):
-        report.not_checked.append(
-            "residual, losses, lower bound and adding noise: the workload's numbers are not known here"
+        report.leave(
+            "residual, losses, lower bound and adding noise: the workload's numbers are not known here",
+            of=[DECODER, ADDED_NOISE, LOSS, LOWER_BOUND, CLASS_BOUND],
         )
+        _check_inverse(report, file, strategy, bracket)
         return
     stored, limit = None, residual.LIMITS["float64"]
     if "B" in file.matrices:
@@ -130,9 +186,10 @@ def _check_sensitivity(
         claim["participation"] == spec["participation"] and claim["kind"] in ("exact", "upper_bound"),
         f"the sensitivity is stated for the participation of the spec: {_brief(spec['participation'])}",
         f"the sensitivity is stated for {_brief(claim['participation'])}, not {_brief(spec['participation'])}",
+        of=SENSITIVITY,
     )
     if value != claim["value"]:
-        report.failed.append("the sensitivity's value and its hex form are two different numbers")
+        report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
     bracket = squared_sensitivity(strategy, spec["participation"])
     _refuse_undecided(strategy, bracket, value)
     check_claim(report, bracket, value, n=strategy.n, kind=claim["kind"])
@@ -149,32 +206,6 @@ def _refuse_undecided(strategy: Strategy, bracket: Bracket, value: float) -> Non
         "certificate's programme over the nodes has no exact form here: verify without exact arithmetic, or take "
         "fixed_epochs, or min_sep without max_participations"
     )
-
-
-def _check_convergence(report: Report, spec: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
-    """What `converged` says, where the lower bound decides it; and that bounds and gap fit the objective."""
-    within, kind = claims.get("class_lower_bound"), spec["mechanism"]["kind"]
-    gaps: dict[str, float | None] = {}
-    for name in ("lower_bound", "class_lower_bound"):
-        bound, attained = claims.get(name), claims["loss"]["objective"]
-        if bound is not None and not 0 < bound["objective"] <= attained * (1 + TOLERANCE):
-            report.failed.append(f"the {name} {bound['objective']!r} is above the objective, which attains less")
-        gaps[name] = attained / bound["objective"] - 1 if bound is not None and bound["objective"] > 0 else None
-    gap, stated = gaps["lower_bound"], claims["relative_gap"]
-    if (stated is None) != (gap is None) or (gap is not None and not abs(gap - stated) <= TOLERANCE):
-        report.failed.append(f"the relative gap is claimed as {stated!r}; losses and lower bound say {gap!r}")
-    if not claims["converged"]:
-        return
-    if kind == "banded" and within is not None:
-        gap = gaps["class_lower_bound"]
-    if (kind in _UNRESTRICTED and spec.get("optimize_for") is None) or (kind == "banded" and within is not None):
-        report.require(
-            gap is not None and gap <= spec["tolerance"],
-            f"converged: the gap {gap!r} is within the tolerance {spec['tolerance']!r}",
-            f"the file claims to have converged, and its gap {gap!r} is not within the tolerance {spec['tolerance']!r}",
-        )
-    else:
-        report.not_checked.append(f"converged: what the solver of {kind} says of its own class")
 
 
 def _brief(participation: Mapping[str, Any]) -> str:
@@ -209,11 +240,11 @@ def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim
     if np.triu(array, 1).any() and not np.tril(array, -1).any():
         raise InvalidStrategy("the matrix is upper-triangular: it looks transposed; C[i, j] is 0 for j > i")
     strategy = Strategy("dense", {"": array}, n)
-    report.checked.append("C is finite and lower-triangular bit by bit, with a positive diagonal")
+    report.prove("C is finite and lower-triangular bit by bit, with a positive diagonal")
     bracket = squared_sensitivity(strategy, participation)
     check_claim(report, bracket, claim, n=n, kind=None)
     report.warnings.extend(_warnings(strategy, array, participation))
-    report.not_checked.append("the workload: whether C serves it, and how well; `factorize add` certifies that too")
+    report.leave("the workload: whether C serves it, and how well; `factorize add` certifies that too")
     return report
 
 

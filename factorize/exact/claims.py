@@ -10,7 +10,7 @@ from factorize.exact.classes import class_bound
 from factorize.exact.file import FactorFile
 from factorize.exact.integers import Numbers
 from factorize.exact.intervals import NotEnclosed
-from factorize.exact.report import Report
+from factorize.exact.report import ADDED_NOISE, CLASS_BOUND, DECODER, LOSS, LOWER_BOUND, Report
 from factorize.exact.strategy import Strategy
 from factorize.exact.workload import toeplitz_column
 
@@ -21,7 +21,8 @@ TOLERANCE = 1e-9
 def check_losses(report: Report, file: FactorFile, found: residual.Losses, m: int, from_file: bool) -> None:
     """File the residual, and compare the m rows' losses with those claimed."""
     origin = "the stored B" if from_file else "a B recomputed here by substitution"
-    report.checked.append(f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}")
+    text = f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}"
+    report.prove(text, of=DECODER if from_file else None)
     check_ends(report, file, found, m)
 
 
@@ -40,9 +41,9 @@ def check_ends(report: Report, file: FactorFile, found: residual.Losses | varian
     for name, (low, high) in enclosures.items():
         stated = claims["loss"][name]
         if not low * (1 - TOLERANCE) <= stated <= high * (1 + TOLERANCE):
-            report.failed.append(f"loss.{name} is claimed as {stated!r}, and lies between {low!r} and {high!r}")
+            report.refute(f"loss.{name} is claimed as {stated!r}, and lies between {low!r} and {high!r}", of=LOSS)
     width = max((high - low) / high if high else 0.0 for low, high in enclosures.values())
-    report.checked.append(f"every loss enclosed to relative {width:.2g} (claims may differ by {TOLERANCE:g})")
+    report.prove(f"every loss enclosed to relative {width:.2g} (claims may differ by {TOLERANCE:g})", of=LOSS)
 
 
 def check_added_noise(report: Report, file: FactorFile, encoder: float | str | None) -> None:
@@ -54,19 +55,20 @@ def check_added_noise(report: Report, file: FactorFile, encoder: float | str | N
         encoder: its sensitivity from above, or why there is none; None where no B is stored.
     """
     if encoder is None:
-        report.checked.append(
+        report.prove(
             "adding noise, A (G + C^-1 Z), is the same as A C^-1 (C G + Z): its encoder is C, and the sensitivity "
             "above is its own"
         )
-        report.not_checked.append(
-            "adding noise: the arithmetic with which a job makes C^-1 Z or rows of A C^-1 (no B is stored)"
-        )
+        report.leave("adding noise: the arithmetic with which a job makes C^-1 Z or rows of A C^-1 (no B is stored)")
         return
     claim = file.manifest["matrices"]["B"].get("encoder_sensitivity")
     if claim is None or isinstance(encoder, str):
         why = encoder if isinstance(encoder, str) else f"it is at most {encoder!r}"
-        kept = report.not_checked if claim is None else report.failed
-        kept.append(f"adding noise, A G + B Z, is not certified by this file: {why}")
+        text = f"adding noise, A G + B Z, is not certified by this file: {why}"
+        if claim is None:
+            report.leave(text)
+        else:
+            report.refute(text, of=ADDED_NOISE)
         return
     value = float.fromhex(claim["hex"])
     report.require(
@@ -74,6 +76,7 @@ def check_added_noise(report: Report, file: FactorFile, encoder: float | str | N
         f"adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most {encoder!r} (claimed "
         f"{value!r})",
         f"the sensitivity of A G + B Z is claimed as {value!r}, {claim['kind']}; proved is at most {encoder!r}",
+        of=ADDED_NOISE,
     )
 
 
@@ -90,13 +93,14 @@ def check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> No
     claims = file.manifest["certificate"]
     claim = claims["lower_bound"]
     if claim is None:
-        report.not_checked.append("optimality: the file claims no lower bound")
+        report.leave("optimality: the file claims no lower bound")
         return
     if proved is None:
-        known = bool(file.dual)
         text = f"the lower bound {claim['objective']!r} ({claim['rule']})"
-        kept = report.not_checked if known else report.failed
-        kept.append(f"{text}: evidence of this kind is not evaluated here" if known else f"{text} has no evidence")
+        if file.dual:
+            report.leave(f"{text}: evidence of this kind is not evaluated here", of=[LOWER_BOUND])
+        else:
+            report.refute(f"{text} has no evidence", of=LOWER_BOUND)
         return
     below = math.nextafter(float(proved), 0.0)
     report.require(
@@ -104,6 +108,7 @@ def check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> No
         f"no strategy matrix has an objective below {below!r}, proved from the dual evidence (claimed "
         f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
         f"the lower bound {claim['objective']!r} is not supported: the dual evidence proves {below!r}",
+        of=LOWER_BOUND,
     )
 
 
@@ -112,12 +117,18 @@ def check_class_bound(report: Report, file: FactorFile, strategy: Strategy, work
     spec, claim = file.manifest["spec"], file.manifest["certificate"].get("class_lower_bound")
     if claim is None:
         return
+    general = file.manifest["certificate"]["lower_bound"]
+    if general is not None and claim["objective"] <= general["objective"] and report.status(LOWER_BOUND) == "proved":
+        text = f"the class_lower_bound {claim['objective']!r} is not above the lower bound over all matrices"
+        report.prove(text, of=CLASS_BOUND)
+        return
     try:
         column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
         below = math.nextafter(float(class_bound(spec, strategy, workload, column, file.dual)), 0.0)
     except NotEnclosed as reason:
-        report.not_checked.append(
-            f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}"
+        report.leave(
+            f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}",
+            of=[CLASS_BOUND],
         )
         return
     report.require(
@@ -125,4 +136,5 @@ def check_class_bound(report: Report, file: FactorFile, strategy: Strategy, work
         f"no strategy matrix of the mechanism's class has an objective below {below!r} (claimed "
         f"{claim['objective']!r}; claims may differ by {TOLERANCE:g})",
         f"the class_lower_bound {claim['objective']!r} is not supported: proved is {below!r}",
+        of=CLASS_BOUND,
     )

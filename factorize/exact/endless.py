@@ -16,7 +16,9 @@ import numpy as np
 
 from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
 from factorize.exact import geometric
-from factorize.exact.report import Report, check_claim
+from factorize.exact.convergence import is_formula
+from factorize.exact.mechanism import Contradiction, belongs_endless
+from factorize.exact.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report, check_claim
 from factorize.exact.sensitivity import Bracket
 
 LARGEST_HEAD = 1 << 20
@@ -48,20 +50,38 @@ def check_endless(
         claim["participation"] == spec["participation"] and claim["kind"] in ("exact", "upper_bound"),
         "the sensitivity is stated for the participation of the spec",
         f"the sensitivity is stated for {claim['participation']}, not {spec['participation']}",
+        of=SENSITIVITY,
     )
     value = float.fromhex(claim["hex"])
     if value != claim["value"]:
-        report.failed.append("the sensitivity's value and its hex form are two different numbers")
+        report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
     check_claim(report, limit(entry["structure"], parts, spec["participation"]), value, n=1, kind=claim["kind"])
     report.require(
         all(loss is None for loss in claims["loss"].values()),
         "the losses are stated as infinite, which prefix sums without end have under every strategy",
         "a loss is stated as finite, and prefix sums without end have none",
+        of=LOSS,
     )
     bounds = [claims["lower_bound"], claims.get("class_lower_bound"), claims["relative_gap"]]
     report.require(bounds == [None] * 3, "no bound is claimed", "a bound is claimed, and nothing supports one")
-    report.not_checked.append("residual and convergence: there is no last row, and no loss to converge to")
-    report.not_checked.append("who solved it, with what and for how long: provenance is recorded, not proved")
+    report.prove("C is finite, with coefficients that fade and a positive diagonal", of=STRATEGY)
+    formula = _check_mechanism(report, spec["mechanism"], entry["structure"], parts) and is_formula(spec["mechanism"])
+    if formula:
+        report.prove("converged: the mechanism is a formula, and has nothing to optimise", of=CONVERGED)
+    text = "residual and convergence: there is no last row, and no loss to converge to"
+    report.leave(text, of=[] if formula else [CONVERGED])
+    report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
+
+
+def _check_mechanism(
+    report: Report, mechanism: Mapping[str, Any], structure: str, parts: Mapping[str, np.ndarray]
+) -> bool:
+    try:
+        report.prove(belongs_endless(mechanism, structure, parts), of=MECHANISM)
+    except Contradiction as reason:
+        report.refute(f"C is not of the mechanism {mechanism['kind']} that the spec names: {reason}", of=MECHANISM)
+        return False
+    return True
 
 
 def limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, Any]) -> Bracket:

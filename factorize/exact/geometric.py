@@ -57,7 +57,10 @@ def read(parts: dict[str, np.ndarray]) -> Decays:
 
 
 def series(given: Decays, n: int) -> Numbers:
-    """Return c_0, ..., c_{n-1} in units of 2^-256; each step cuts less than a unit per decay, and none of it grows."""
+    """Return c_0, ..., c_{n-1} in units of 2^-256.
+
+    Each step after the first cuts less than a unit per decay, and none of it grows.
+    """
     total = [0] * n
     total[0] = 1 << PLACES
     for factor, scale in zip(map(dyadic, given.decay.tolist()), map(dyadic, given.scale.tolist()), strict=True):
@@ -68,4 +71,4 @@ def series(given: Decays, n: int) -> Numbers:
             if not term:
                 break
             term = term * number >> power
-    return Numbers(np.array(total, dtype=object), -PLACES, n * len(given.decay))
+    return Numbers(np.array(total, dtype=object), -PLACES, n * len(given.decay) if n > 1 else 0)

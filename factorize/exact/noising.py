@@ -19,7 +19,7 @@ import numpy as np
 from factorize.errors import CertificateError
 from factorize.exact.file import FactorFile
 from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split
-from factorize.exact.report import Report
+from factorize.exact.report import INVERSE, Report
 from factorize.exact.sensitivity import square_root_up
 from factorize.exact.series import product as series_product
 from factorize.exact.strategy import Strategy
@@ -55,24 +55,25 @@ def check_noising(report: Report, file: FactorFile, found: Noising | str) -> Non
     text = "drawing noise with the stored C_inv, A (G + N Z)"
     advice = "draw it from C, as the client does"
     if isinstance(found, str):
-        report.not_checked.append(f"{text}: {found}; {advice}")
+        report.leave(f"{text}: {found}; {advice}", of=[INVERSE])
         return
     claim = Fraction(float.fromhex(file.manifest["certificate"]["sensitivity"]["hex"]))
     farthest = FARTHEST[file.manifest["matrices"]["C_inv"]["dtype"]]
     if found.distance > farthest:
-        report.failed.append(
+        report.refute(
             f"the stored C_inv is not C^-1: their product differs from I by {float(found.distance):.3g} in norm, above "
-            f"{float(farthest):.3g}"
+            f"{float(farthest):.3g}",
+            of=INVERSE,
         )
         return
-    report.checked.append(f"the stored C_inv and C multiply to I up to {float(found.distance):.3g} in norm")
+    report.prove(f"the stored C_inv and C multiply to I up to {float(found.distance):.3g} in norm", of=INVERSE)
     proved = None if found.squared is None else square_root_up(found.squared)
     if found.squared is None:
-        report.failed.append(f"{text}: no sensitivity of its encoder N^-1 is proved")
+        report.refute(f"{text}: no sensitivity of its encoder N^-1 is proved", of=INVERSE)
     elif found.squared <= claim**2:
-        report.checked.append(f"{text}, is covered by the claim: its encoder N^-1 has sensitivity at most {proved!r}")
+        report.prove(f"{text}, is covered by the claim: its encoder N^-1 has sensitivity at most {proved!r}")
     else:
-        report.not_checked.append(
+        report.leave(
             f"{text}: its encoder N^-1 has sensitivity at most {proved!r}, which the claim {float(claim)!r} does not "
             f"cover; {advice}, or calibrate with that number"
         )
