@@ -45,7 +45,8 @@ class PrivacyStatement:
     def __str__(self) -> str:
         """One paragraph for a log or a model card."""
         c = self.calibration
-        secret = " It counts on bins, batches and batch sizes being secret." if self.sampling == "balls_in_bins" else ""
+        known = getattr(c, "epsilon_without_secrecy", None)
+        secret = "" if known is None else f" If bins, batches or batch sizes become known, epsilon is {known:.4g}."
         return (
             f"({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, adjacency {c.adjacency.value}, "
             f"over {self.steps} steps on {self.used} of {self.examples} examples ({self.sampling} order, participation "

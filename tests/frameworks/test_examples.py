@@ -24,6 +24,18 @@ def test_trains_privately_on_digits(name: str, tmp_path: Path) -> None:
     assert "(2, 1e-05)-differential privacy" in done.stdout
 
 
+def test_balls_in_bins_on_digits(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FACTORIZE_CACHE": str(tmp_path)}
+    command = [sys.executable, ROOT / "examples" / "train_torch.py", "--seed", "1", "--epochs", "4"]
+    done = subprocess.run(
+        [*command, "--sampling", "balls_in_bins"], capture_output=True, text=True, env=environment, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    plain, optimal = (float(found) for found in re.findall(r"test accuracy ([\d.]+)", done.stdout))
+    assert plain > 0.5 and optimal > 0.7
+    assert done.stdout.count("balls_in_bins order") == 2 and "become known, epsilon is" in done.stdout
+
+
 @pytest.mark.parametrize("name", ["train_torch", "train_jax"])
 def test_no_service(name: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -13,6 +13,7 @@ from handmade import handmade
 from jax import numpy as jnp
 from jax_privacy import clipped_grad
 
+from factorize.accounting import BinsCalibration
 from factorize.adapters.jax_private import PrivateJax, make_private, summed_over_parts
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
@@ -143,6 +144,17 @@ class TestBallsInBins:
         assert set(state) == {"version", "step", "divisor", "sampling", "examples", "bins", "epochs", "commitment"}
         with pytest.raises(InvalidParameter, match="another secret key"):
             job(seed=SECRET + 1).batches.load_state_dict(state)
+
+    def test_computes_its_own_calibration(self):
+        made = job(spec="auto", solve=solve, calibration=None)
+        c = made.statement.calibration
+        assert isinstance(c, BinsCalibration) and (c.bins, c.epochs, c.batch_size, c.clip_norm) == (
+            BINS,
+            EPOCHS,
+            SIZE,
+            CLIP,
+        )
+        assert made.statement.delta <= 1e-5 and Training(made).run().made.batches.step == N
 
     @pytest.mark.parametrize(
         ("wrong", "error"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from handmade import handmade
 from opacus import GradSampleModule, PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
+from factorize.accounting import BinsCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
@@ -427,7 +429,6 @@ class TestBallsInBins:
         extra = made.statement.overflow_delta
         assert 0 < extra <= 1e-5 / 1024 and made.statement.delta == 0.9e-5 + extra
         assert made.statement.document()["delta"] == 0.9e-5 + extra
-        assert "counts on bins, batches and batch sizes being secret" in str(made.statement)
         assert binned(overflow="unlimited").statement.overflow_delta == 0
 
     @pytest.mark.parametrize("physical", [None, 3])
@@ -496,6 +497,26 @@ class TestBallsInBins:
     def test_refusals(self, wrong, error):
         with pytest.raises(error):
             binned(**wrong)
+
+    def test_computes_its_own_calibration(self):
+        made = private("auto", solve=solve, sampling="balls_in_bins", seed=SECRET)
+        c = made.statement.calibration
+        assert isinstance(c, BinsCalibration) and (c.bins, c.epochs, c.batch_size, c.clip_norm) == (
+            BINS,
+            EPOCHS,
+            SIZE,
+            0.7,
+        )
+        assert c.epsilon == 4.0 and c.delta + made.statement.overflow_delta <= 1e-5 and c.method == "verified"
+        assert c.epsilon_without_secrecy > 4.0
+        assert f"become known, epsilon is {c.epsilon_without_secrecy:.4g}" in str(made.statement)
+        unamplified = private("auto", solve=solve).statement.calibration
+        assert c.sigma < unamplified.sigma
+        assert len(train(made)) == N
+        kept = pickle.loads(pickle.dumps(c))  # a restart takes the calibration of the checkpoint
+        again = private("auto", solve=solve, sampling="balls_in_bins", seed=SECRET, calibration=kept)
+        again.optimizer.load_state_dict(made.optimizer.state_dict())
+        assert again.statement == made.statement
 
     def test_users_with_one_example_each(self):
         assert binned(users=list(range(EXAMPLES))).statement.unit == "user"
