@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factorize import parse_spec
 from factorize.auditor import ParticipationAuditor
+from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency, Calibration
 from factorize.sensitivity import Sensitivity
@@ -30,6 +32,7 @@ from factorize.training.optimizers import Sgd
 from factorize.training.orders import balls_in_bins, fixed_order
 from factorize.training.private_sums import PrivateSums
 from factorize.training.regularity import equal_sizes_probability, regularity
+from solvers import solve
 
 KEY = hashlib.sha256(b"the tests").digest()
 OTHER = hashlib.sha256(b"another").digest()
@@ -470,6 +473,41 @@ class TestPrivateSums:
             with pytest.raises(InvalidParameter) as caught:
                 PrivateSums(self.Silence(calibration)).check(order)
             assert caught.value.field == "calibration"
+
+
+def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path):
+    """As docs/training.md has it: solved, saved, loaded, calibrated for the bins, trained, stopped and resumed."""
+    spec = {"workload": {"kind": "prefix", "n": 12}, "participation": {"kind": "fixed_epochs", "epochs": 3}}
+    path = tmp_path / "factors.safetensors"
+    solve(parse_spec(spec)).save(path)
+    points = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32) / 10
+
+    class Job:
+        def __init__(self) -> None:
+            factors, order = load(path), balls_in_bins(40, 4, 3, KEY, physical_batch=5)
+            delta = 1e-5 - order.extra_delta(4.0)
+            scale = factors.calibrate(epsilon=4.0, delta=delta, batch_size=10, sampling="balls_in_bins")
+            order.check_calibration(scale, factors.steps)
+            self.noise = factors.noise(scale, 6, seed=1 << 100)
+            self.batches = AuditedBatches(order, BinsAuditor.of(order, divisor=10))
+            self.weights = np.zeros(6, dtype=np.float32)
+
+        def run(self, until: int) -> Job:
+            for indices, mask in self.batches:
+                total = (points[indices] * mask[..., None]).sum(axis=(0, 1))
+                self.weights -= total / 10 + self.noise.next()
+                if self.batches.step == until:
+                    break
+            return self
+
+    whole, part, resumed = Job().run(12), Job().run(5), Job()
+    resumed.noise.load_state_dict(part.noise.state_dict())
+    resumed.batches.load_state_dict(part.batches.state_dict())
+    resumed.weights = part.weights
+    assert np.array_equal(resumed.run(12).weights, whole.weights) and whole.noise.step == 12
+    drawn = Job()
+    released = np.sum([drawn.noise.next() for _ in range(12)], axis=0)
+    assert np.allclose(whole.weights, -(3 * points.sum(axis=0) / 10 + released), atol=1e-4)
 
 
 def test_the_counterexample_of_the_refusals():
