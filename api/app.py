@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+import api.calibrations
 import api.comparisons
 import api.console
 import api.downloads
@@ -30,6 +31,7 @@ _MODULES = (
     api.matrices,
     api.predictions,
     api.comparisons,
+    api.calibrations,
     api.probes,
     api.console,
 )

@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-SOLVE, COMPARE, PROVE = "api.child", "api.comparing", "api.proof"
+SOLVE, COMPARE, PROVE, CALIBRATE = "api.child", "api.comparing", "api.proof", "api.calibrating"
 """The modules that run in a process of their own."""
 
 _HERE = Path(__file__).resolve()
@@ -25,7 +25,7 @@ def child_command(module: str) -> tuple[str, ...]:
     """Return the command line that runs one of our modules in a process of its own.
 
     Args:
-        module: SOLVE, COMPARE or PROVE.
+        module: SOLVE, COMPARE, PROVE or CALIBRATE.
     """
     return (sys.executable, "-I", str(_HERE), module, *search_path())
 

@@ -94,6 +94,7 @@ def describe(app: FastAPI) -> None:
 def _unions() -> dict[str, Any]:
     """Return the schemas of questions and plan requests."""
     from factorize import plan, predict
+    from factorize.accounting.calibration_request import CalibrationRequest
     from factorize.compare_request import CompareRequest
 
     found: dict[str, Any] = {}
@@ -106,6 +107,7 @@ def _unions() -> dict[str, Any]:
     compare = CompareRequest.model_json_schema(ref_template=_REFERENCE)
     compare["properties"]["spec"] = {"$ref": _REFERENCE.format(model="Spec")}
     found["CompareRequest"] = compare
+    found["CalibrationRequest"] = CalibrationRequest.model_json_schema(ref_template=_REFERENCE)
     question = {"$ref": _REFERENCE.format(model="Question")}
     digest = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "digest or spec digest of a stored result"}
     found["PredictionRequest"] = {

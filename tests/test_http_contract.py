@@ -24,6 +24,7 @@ ROUTES = {
     ("get", "/v1/factorizations/{name}/matrices/{matrix}"),
     ("post", "/v1/canonicalize"),
     ("post", "/v1/compare"),
+    ("post", "/v1/factorizations/{name}/calibrations"),
     ("post", "/v1/plan"),
     ("post", "/v1/predict"),
     ("post", "/v1/matrices"),

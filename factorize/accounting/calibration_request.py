@@ -1,0 +1,84 @@
+"""A calibration as it is asked for, in plain data: the same over HTTP and between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from factorize.model import Count, Frozen, Positive
+from factorize.unions import read_union
+
+
+class CalibrationRequest(Frozen):
+    """A privacy target and a sampling scheme.
+
+    Attributes:
+        epsilon: of (epsilon, delta)-DP; or `rho`, or `mu`.
+        delta: with `epsilon`.
+        rho: of rho-zCDP.
+        mu: of mu-GDP.
+        clip_norm: bound on one contribution.
+        batch_size: the fixed public divisor of means.
+        adjacency: `zero_out` or `replace_one`.
+        sampling: a scheme of `factorize.accounting.calibrate_sampling`.
+        dataset_size: public, of the Poisson schemes.
+        bins: of `balls_in_bins`.
+        method: of `balls_in_bins`.
+    """
+
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
+    rho: Positive | None = None
+    mu: Positive | None = None
+    clip_norm: Positive = 1.0
+    batch_size: Count | None = None
+    adjacency: Annotated[str, Field(max_length=40)] = "zero_out"
+    sampling: Annotated[str, Field(max_length=40)] = "fixed"
+    dataset_size: Count | None = None
+    bins: Count | None = None
+    method: Literal["verified", "deterministic"] = "verified"
+
+    @model_validator(mode="after")
+    def _one_target(self) -> CalibrationRequest:
+        given = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
+        if len(given) != 1 or (self.epsilon is not None and self.delta is None):
+            raise ValueError("give exactly one of epsilon with delta, rho, and mu")
+        return self
+
+
+_ADAPTER: TypeAdapter[CalibrationRequest] = TypeAdapter(CalibrationRequest)
+
+
+def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
+    """Read a request from plain data.
+
+    Raises:
+        InvalidSpec: it is none; pointers to the fields.
+    """
+    return read_union(_ADAPTER, document)
+
+
+def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
+    """Return the calibration as plain data.
+
+    Raises:
+        See `factorize.accounting.calibrate_sampling`.
+    """
+    from factorize.accounting.schemes import calibrate_sampling
+    from factorize.privacy import PrivacyTarget
+
+    found = calibrate_sampling(
+        factorization,
+        PrivacyTarget(epsilon=request.epsilon, delta=request.delta, rho=request.rho, mu=request.mu),
+        sampling=request.sampling,
+        clip_norm=request.clip_norm,
+        batch_size=request.batch_size,
+        adjacency=request.adjacency,
+        dataset_size=request.dataset_size,
+        bins=request.bins,
+        method=request.method,
+    )
+    unit = "sums" if request.batch_size is None else "means"
+    return {"sampling": request.sampling, "sigma_for": unit} | found.document()
