@@ -24,14 +24,18 @@ from factorize.privacy import Adjacency, Calibration
 from factorize.sensitivity import Sensitivity
 from factorize.training.audited import AuditedBatches
 from factorize.training.bin_keys import derived_key, draw_bins
-from factorize.training.binomial import capacity_for, overflow_probability
+from factorize.training.bin_sizes import (
+    capacity_for,
+    equal_sizes_probability,
+    overflow_probability,
+    regularity,
+)
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor, RegularBins
 from factorize.training.ftrl import dp_ftrl
 from factorize.training.optimizers import Sgd
 from factorize.training.orders import balls_in_bins, fixed_order
 from factorize.training.private_sums import PrivateSums
-from factorize.training.regularity import equal_sizes_probability, regularity
 from solvers import solve
 
 KEY = hashlib.sha256(b"the tests").digest()

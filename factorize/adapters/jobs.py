@@ -17,7 +17,7 @@ from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
 from factorize.training.bin_keys import derived_key
-from factorize.training.binomial import capacity_for
+from factorize.training.bin_sizes import capacity_for
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import Order, balls_in_bins, fixed_order

@@ -15,7 +15,7 @@ import numpy as np
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency
 from factorize.training.bin_keys import KEY_BYTES, checked_key, commitment, draw_bins
-from factorize.training.binomial import capacity_for, overflow_probability
+from factorize.training.bin_sizes import capacity_for, overflow_probability
 
 TAU = 2.0**-50
 """Probability of an overflow that a capacity is chosen for, where none is given."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.training.bin_keys import checked_key
+from factorize.training.bin_sizes import equal_sizes_probability, regularity
 from factorize.training.bins import BallsInBins
-from factorize.training.regularity import equal_sizes_probability, regularity
 
 _VERSION = 1
 REFUSED_BELOW = 2.0**-64
