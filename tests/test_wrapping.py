@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exact_files import SOLVER, fractions, parts, sealed, true_squares
-from test_noise_structures import strategies
+from structure_cases import strategies
 
 from factorize import load, parse_spec
 from factorize.adapters.coefficients import PlanTable
