@@ -61,3 +61,6 @@ def strategies(n: int = N) -> dict[str, Matrix]:
         "scaled and banded": ColumnScaled(ToeplitzMatrix(np.r_[1.5, u(3)], n), 1 + u(n)),
         "scaled and dense": ColumnScaled(DenseMatrix(full), 1 + u(n)),
     }
+
+
+NAMES = list(strategies())

@@ -35,11 +35,13 @@ def modules(package: str) -> list[Path]:
 
 
 def called_names(tree: ast.AST) -> Iterator[str | None]:
-    """What `import_module(...)` and `__import__(...)` import, by whatever path they are called; None for no constant."""
+    """What `import_module(...)` and `__import__(...)` import, by whatever path and name; None for no constant."""
+    froms = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    renamed = {alias.asname for node in froms for alias in node.names if alias.name in IMPORTERS}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in IMPORTERS:
+            if called in IMPORTERS or called in renamed:
                 name = node.args[0] if node.args else None
                 constant = isinstance(name, ast.Constant) and isinstance(name.value, str)
                 yield str(name.value) if constant else None  # type: ignore[union-attr]  # constant says so
@@ -112,6 +114,7 @@ def test_only_four_modules_of_the_service_import_solvers() -> None:
         "cp = import_module('cvxpy')",
         "cp = importlib.import_module('cvxpy.atoms')",
         "cp = __import__('cvxpy')",
+        "from importlib import import_module as take; cp = take('cvxpy')",
     ],
 )
 def test_every_way_to_import_is_seen(line: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import json
 
 import numpy as np
 import pytest
-from structure_cases import N, strategies
+from structure_cases import NAMES, N, strategies
 from test_noise import statistic
 
 from factorize.client import NoiseGenerator, even_shard
@@ -37,7 +37,6 @@ def calibration():
     return calibrate(Sensitivity(1.0, "exact", "by hand", {"kind": "single"}), PrivacyTarget(mu=1.0), clip_norm=SIGMA)
 
 
-NAMES = list(strategies())
 STREAMS = [
     name for name, c in strategies().items() if isinstance(noise_source(c.structure, c.tensors(), N, ""), Streamable)
 ]

@@ -12,8 +12,8 @@ from handmade import Handmade, handmade
 from jax import numpy as jnp
 from jax_privacy.matrix_factorization import streaming_matrix
 from jax_privacy.noise_addition import matrix_factorization_privatizer
+from structure_cases import NAMES, strategies
 from test_noise import statistic
-from test_noise_structures import NAMES, strategies
 
 from factorize.adapters.coefficients import PlanTable
 from factorize.adapters.jax import correlated_noise, noising_matrix

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from handmade import Handmade, handmade
+from structure_cases import NAMES, strategies
 from test_noise import statistic
-from test_noise_structures import NAMES, strategies
 
 from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch import NoiseGenerator
