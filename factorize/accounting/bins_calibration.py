@@ -74,6 +74,22 @@ class BinsCalibration(Calibration):
     absolute_cost: float | None
     sampling: str = field(default="balls_in_bins", init=False)
 
+    def check_belongs(
+        self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
+    ) -> None:
+        """Refuse another factorization, also one of equal sensitivity: its columns may be more alike.
+
+        Raises:
+            InvalidParameter: another sensitivity, or another digest than the claim's.
+        """
+        super().check_belongs(mine, strategy, digest=digest)
+        if digest is not None and _prefixed(digest) != self.claim.factors:
+            raise InvalidParameter(
+                f"the claim is for the factorization {self.claim.factors[:19]}, this one is {_prefixed(digest)[:19]}, "
+                "and amplification counts on all of C; calibrate this one",
+                field="calibration",
+            )
+
     def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
         """Return the certificate's sensitivity where it is for these epochs, else that of the bins of C."""
         if dict(mine.participation) == dict(self.sensitivity.participation):
