@@ -163,6 +163,9 @@ FALSE: dict[str, Any] = {
     "samples of no whole chunk": lambda c: changed(c, pq__samples=c["pq"]["samples"] + 1),
     "m as text": lambda c: changed(c, pq__m="3"),
     "huge eta": lambda c: changed(c, qp={"rule": "bet", "eta": (1e6).hex(), "lambda": (1.0).hex(), "samples": 4096}),
+    "sigma beside the claim": lambda c: {"claim": c, "claim_digest": digest(c), "sigma": 1.0},
+    "bins beside the claim": lambda c: {"claim": c, "bins": BINS + 1},
+    "a batch size beside the claim": lambda c: {"claim": c, "batch_size": 2},
     "digest of another claim": lambda c: {"claim": c, "claim_digest": "sha256:" + "1" * 64},
 }
 
@@ -240,3 +243,21 @@ def test_the_command_says_what_was_accepted_and_exits_with_4_where_not(claim: di
     assert "--calibration" in factorize("verify", factors, "--seed", "fresh").error(2)
     factors.write_bytes(DATA[:-1])
     factorize("verify", factors, "--calibration", good).error(4)
+
+
+def test_what_calibrate_writes_is_what_verify_reads(tmp_path: Path) -> None:
+    factorize = CommandLine(tmp_path)
+    spec = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "square_root"}}
+    spec |= {"participation": {"kind": "fixed_epochs", "epochs": N // BINS}}
+    assert factorize("solve", json.dumps(spec), "--to", "c.safetensors").code == 0
+    target = ("c.safetensors", "--epsilon", EPSILON, "--delta", DELTA, "--sampling", "balls_in_bins")
+    for more in ((), ("--deterministic",), ("--batch-size", "64", "--clip-norm", "0.5")):
+        written = factorize("calibrate", *target, *more, "--output", "json")
+        assert written.code == 0, written
+        (tmp_path / "calibration.json").write_text(written.out)
+        done = factorize("verify", "c.safetensors", "--calibration", "calibration.json", "--output", "json")
+        assert done.code == 0, done
+        assert {entry["status"] for entry in done.json()["claims"]} == {"proved"}
+        forged = written.json() | {"sigma": written.json()["sigma"] * 0.99}
+        (tmp_path / "calibration.json").write_text(json.dumps(forged))
+        assert factorize("verify", "c.safetensors", "--calibration", "calibration.json").code == 4
