@@ -28,7 +28,7 @@ from factorize.accounting import (
     examine,
 )
 from factorize.accounting.bins_claim import LOG_THRESHOLD
-from factorize.accounting.bins_search import FoundClaim, Question, find_claim
+from factorize.accounting.bins_search import FoundClaim, Question, find_claim, find_delta
 from factorize.accounting.star_bound import log_single_bin
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.client.factors import Factors
@@ -262,3 +262,20 @@ def test_the_profile_holds_at_the_calibrated_point() -> None:
     profile = epsilon_bins(base, sigma=held.sigma, batch_size=10, epsilons=[0.0, 2.0, 4.0, 8.0])
     deltas = [delta for _, delta in profile]
     assert deltas == sorted(deltas, reverse=True) and deltas[2] <= 1e-4 <= deltas[1]
+
+
+def test_a_delta_is_claimed_at_a_sigma_that_is_given(gram: BinGram) -> None:
+    question = Question(factors=NAME, gram=gram, epsilon=3.0, delta=0.5, clip_norm=0.7, divisor=3)
+    found = find_delta(question, 0.4)
+    assert found.claim.sigma == 0.4 and found.claim.pq.rule == "bet" and found.tests["pq"].accepted
+    bound = bins_delta(gram, multiplier=found.claim.multiplier, epsilon=3.0).delta
+    point = StarEstimate(gram, seed=3).forward(found.claim.multiplier, 3.0).delta
+    assert 1.01 * point < found.claim.delta < 1.5 * point < bound
+    assert find_delta(question, 0.4, work=0).claim.delta == bound
+
+
+def test_a_verified_profile_lies_below_the_bounds() -> None:
+    base = factorization()
+    bounds = epsilon_bins(base, sigma=3.0, epsilons=[2.0, 4.0])
+    verified = epsilon_bins(base, sigma=3.0, epsilons=[2.0, 4.0], method="verified")
+    assert all(claimed < bound for (_, claimed), (_, bound) in zip(verified, bounds, strict=True))

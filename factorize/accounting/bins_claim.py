@@ -213,9 +213,7 @@ class BinsClaim:
     @cached_property
     def multiplier(self) -> float:
         """S = sigma * divisor / clip_norm, rounded down."""
-        exact = Fraction(self.sigma) * self.divisor / Fraction(self.clip_norm)
-        nearest = float(exact)
-        return nearest if Fraction(nearest) <= exact else math.nextafter(nearest, 0.0)
+        return double_below(Fraction(self.sigma) * self.divisor / Fraction(self.clip_norm))
 
     def key(self, direction: Direction, *, secret: bytes = b"") -> Key:
         """Return the Philox key of a direction's test; `secret` makes it the verifier's own."""
@@ -332,6 +330,12 @@ def check_stake(stake: float, ceiling: float, delta: float) -> None:
             "has, and its gains would prove nothing; ask the maker for a smaller lambda",
             field="lambda",
         )
+
+
+def double_below(value: Fraction) -> float:
+    """Return the largest double that is not above an exact positive value."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
 
 
 def _malformed(field: str, reason: str) -> InvalidParameter:
