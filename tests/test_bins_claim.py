@@ -27,10 +27,10 @@ from factorize.accounting import (
     epsilon_bins,
     examine,
 )
-from factorize.accounting.bins_claim import LOG_THRESHOLD
-from factorize.accounting.bins_search import FoundClaim, Question, find_claim, find_delta
+from factorize.accounting.bins_search import FoundClaim, Question, find_claim, find_delta, plan_bet
+from factorize.accounting.claim_test import LOG_THRESHOLD
 from factorize.accounting.star_bound import log_single_bin
-from factorize.accounting.star_estimate import StarEstimate
+from factorize.accounting.star_estimate import Sampled, StarEstimate
 from factorize.client.factors import Factors
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
@@ -279,3 +279,12 @@ def test_a_verified_profile_lies_below_the_bounds() -> None:
     bounds = epsilon_bins(base, sigma=3.0, epsilons=[2.0, 4.0])
     verified = epsilon_bins(base, sigma=3.0, epsilons=[2.0, 4.0], method="verified")
     assert all(claimed < bound for (_, claimed), (_, bound) in zip(verified, bounds, strict=True))
+
+
+def test_plans_survive_estimates_that_are_far_from_sure(gram: BinGram) -> None:
+    """A few large weights: the mean plus its error passes the ceiling of a single one."""
+    weights = np.zeros(4096)
+    weights[:4] = 1e-3
+    bet = plan_bet(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-5)
+    assert bet is not None and bet.stake is not None and 0 < bet.stake * (1e-3 - 1e-5) < 1
+    assert plan_bet(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-6) is None

@@ -15,16 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.bins_claim import (
-    LOG_THRESHOLD,
-    MOST_ATTEMPTS,
-    BinsClaim,
-    ClaimTest,
-    Direction,
-    Evidence,
-    double_below,
-    examine,
-)
+from factorize.accounting.bins_claim import MOST_ATTEMPTS, BinsClaim, Direction, Evidence, double_below
+from factorize.accounting.claim_test import LOG_THRESHOLD, ClaimTest, examine
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_gaussian, log_reverse
 from factorize.accounting.star_estimate import Sampled, StarEstimate
@@ -270,14 +262,14 @@ def plan(
             return Evidence(rule="star_bound", tilt=float(lowest))
         tried = [order] if order else range(max(2, lowest - 1), lowest + 2)
         candidates = [estimate.forward(multiplier, epsilon, m) for m in tried]
-    bets = (_bet(sampled, question.delta) for sampled in candidates)
+    bets = (plan_bet(sampled, question.delta) for sampled in candidates)
     best = min((bet for bet in bets if bet is not None), key=lambda bet: bet.samples or 0, default=None)
     if best is None or (best.samples or 0) / _MORE * question.gram.bins > work:
         return None
     return best
 
 
-def _bet(sampled: Sampled, delta: float) -> Evidence | None:
+def plan_bet(sampled: Sampled, delta: float) -> Evidence | None:
     """Return the stake of the largest rate of growth, and how long it takes; None where it does not grow.
 
     The weights count with one standard error of their mean on top: the mean was chosen to be about delta.
@@ -285,7 +277,7 @@ def _bet(sampled: Sampled, delta: float) -> Evidence | None:
     if sampled.ceiling <= delta:
         return None
     most = _CAP / (sampled.ceiling * (1 + 1e-6) - delta)
-    gains = delta - sampled.weights * (1 + min(sampled.relative_error, 1.0))
+    gains = delta - np.minimum(sampled.weights * (1 + min(sampled.relative_error, 1.0)), sampled.ceiling)
     if not gains.mean() > 0:
         return None
 

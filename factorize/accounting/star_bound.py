@@ -13,7 +13,6 @@ All logarithms are rounded up, so a delta of 1e-20 is as good as one of 0.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,14 +21,13 @@ import numpy as np
 from factorize.accounting.gram_matrix import BinGram
 from factorize.errors import InvalidParameter
 from factorize.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
+from factorize.numbers.falling import descend
 from factorize.numbers.scalars import finite_real
 
 LARGEST_ORDER = 4096
 """Orders m that are tried; log W(m) is convex in m, so that the search stops at its minimum."""
 
 _UP = 2.0**-50
-_TOLERANCE = 1e-7
-_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -231,26 +229,6 @@ def bins_sigma(gram: BinGram, *, epsilon: float, delta: float) -> float:
     while excess(low) <= 0:
         low -= 1.0
     return math.exp(descend(excess, low, high)) * (1 + 4 * _UP)
-
-
-def descend(excess: Callable[[float], float], low: float, high: float, *, tolerance: float = _TOLERANCE) -> float:
-    """Return a point within a tolerance of where a falling function crosses 0, on the side where it is at most 0.
-
-    False position with halved ends (Illinois), and a bisection every third step, so that both ends move.
-    """
-    at_low, at_high = excess(low), excess(high)
-    for step in range(_STEPS):
-        if high - low <= tolerance:
-            break
-        share = at_low / (at_low - at_high) if at_high < 0 < at_low and step % 3 < 2 else 0.5
-        edge = tolerance / 4 / (high - low)
-        point = low + (high - low) * min(max(share, edge), 1 - edge)
-        value = excess(point)
-        if value > 0:
-            low, at_low, at_high = point, value, at_high / 2
-        else:
-            high, at_high, at_low = point, value, at_low / 2
-    return high
 
 
 class RenyiDivergences(NamedTuple):

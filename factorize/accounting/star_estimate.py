@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.star_bound import StarEvaluator, bins_sigma, descend, log_constant
+from factorize.accounting.gram_matrix import BinGram, bin_covariance
+from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_constant
 from factorize.accounting.star_sampler import (
     CHUNK,
     StarTables,
     best_tilt,
-    bin_covariance,
     forward_weights,
     log_mixture,
     log_reverse_ceiling,
@@ -25,6 +24,7 @@ from factorize.accounting.star_sampler import (
     normals_of,
     reverse_weights,
 )
+from factorize.numbers.falling import descend
 
 _NUMBERS = 1 << 23  # of normals kept
 _MOST, _LEAST = 4 * CHUNK, CHUNK
