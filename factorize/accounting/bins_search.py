@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.bins_claim import MOST_ATTEMPTS, BinsClaim, Direction, Evidence, double_below
+from factorize.accounting.bins_claim import MOST_ATTEMPTS, MOST_SAMPLES, BinsClaim, Direction, Evidence, double_below
 from factorize.accounting.claim_test import LOG_THRESHOLD, ClaimTest, examine
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_gaussian, log_reverse
@@ -272,25 +272,23 @@ def plan(
 def plan_bet(sampled: Sampled, delta: float) -> Evidence | None:
     """Return the stake of the largest rate of growth, and how long it takes; None where it does not grow.
 
-    The weights count with one standard error of their mean on top: the mean was chosen to be about delta.
+    One standard error of the mean is added as weights at the ceiling: this very mean chose sigma.
     """
-    if sampled.ceiling <= delta:
+    ceiling = sampled.ceiling * (1 + 1e-6)
+    if not delta < ceiling < math.inf:
         return None
-    most = _CAP / (sampled.ceiling * (1 + 1e-6) - delta)
-    gains = delta - np.minimum(sampled.weights * (1 + min(sampled.relative_error, 1.0)), sampled.ceiling)
-    if not gains.mean() > 0:
+    more = min(sampled.relative_error, 1.0) * sampled.delta / ceiling
+    gains = np.append(delta - sampled.weights, [delta - ceiling, delta])
+    mass = np.append(np.full(len(sampled.weights), 1 / len(sampled.weights)), [more, -more])
+    low, high = 0.0, _CAP / (ceiling - delta)
+    if not mass @ gains > 0:
         return None
-
-    def slope(stake: float) -> float:
-        return float(np.mean(gains / (1 + stake * gains)))
-
-    low, high = 0.0, most
-    if slope(most) < 0:
+    if mass @ (gains / (1 + high * gains)) < 0:
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
-            low, high = (middle, high) if slope(middle) > 0 else (low, middle)
-    rate = float(np.mean(np.log1p(high * gains)))
+            low, high = (middle, high) if mass @ (gains / (1 + middle * gains)) > 0 else (low, middle)
+    rate = float(mass @ np.log1p(high * gains))
     if rate <= 0:
         return None
     samples = math.ceil(_MORE * LOG_THRESHOLD / rate / CHUNK) * CHUNK
-    return Evidence(rule="bet", tilt=sampled.tilt, stake=high, samples=samples)
+    return Evidence(rule="bet", tilt=sampled.tilt, stake=high, samples=samples) if samples <= MOST_SAMPLES else None
