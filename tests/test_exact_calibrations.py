@@ -14,7 +14,8 @@ from exact_files import SOLVER, parts, sealed
 from star_claims import changed, digest, estimate, gram_of, make_claim, unamplified
 
 from factorize import parse_spec
-from factorize.accounting.bins_claim import BinsClaim, examine
+from factorize.accounting.bins_claim import BinsClaim
+from factorize.accounting.claim_test import examine
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.errors import CorruptObject, TooLarge
 from factorize.exact import bets, calibrations, star
