@@ -11,6 +11,7 @@ import copy
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from safetensors.numpy import load_file
 from factorize.client import load as load_light
 from factorize.client.structures import Streamable
 from factorize.encoding import canonical_json, json_digest, tensor_digest
-from factorize.errors import FactorizeError, UnsupportedProblem
+from factorize.errors import FactorizeError, InvalidStrategy, UnsupportedProblem
 from factorize.exact import check_factor_file
 from factorize.factor_file import from_container, load
 from factorize.factorization import Factorization
@@ -123,14 +124,15 @@ def read_light(path: Path) -> Reading:
     """As a training job does: unit vectors in the place of normals."""
     factors = load_light(path)
     stop = min(factors.steps, FIRST)
-    try:
+    noising: np.ndarray | None = None
+    with suppress(
+        UnsupportedProblem, InvalidStrategy
+    ):  # no noise: nu_toeplitz without end, a C that is ill-conditioned
         source = factors.noise_source()
-    except UnsupportedProblem:  # nu_toeplitz without end has no noise
-        return Reading(factors.steps, None, None, _claim(factors.sensitivity))
-    if not isinstance(source, Streamable):
-        noising = np.array([row for row, _ in zip(source.iterate(), range(stop), strict=False)])
-    else:
-        noising = impulses(source, stop)
+        if isinstance(source, Streamable):
+            noising = impulses(source, stop)
+        else:
+            noising = np.array([row for row, _ in zip(source.iterate(), range(stop), strict=False)])
     return Reading(factors.steps, None, noising, _claim(factors.sensitivity))
 
 
