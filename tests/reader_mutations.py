@@ -138,7 +138,7 @@ def read_light(path: Path) -> Reading:
 
 def impulses(source: Streamable, stop: int) -> np.ndarray:
     """Rows of C^-1 as the recurrence makes them."""
-    recurrence = source.recurrence(np.float64)
+    recurrence = source.recurrence()
     state, units = np.zeros((recurrence.vectors, stop)), np.eye(stop)
     rows = np.empty((stop, stop))
     for step in range(stop):
