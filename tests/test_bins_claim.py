@@ -288,3 +288,12 @@ def test_plans_survive_estimates_that_are_far_from_sure(gram: BinGram) -> None:
     bet = plan_bet(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-5)
     assert bet is not None and bet.stake is not None and 0 < bet.stake * (1e-3 - 1e-5) < 1
     assert plan_bet(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-6) is None
+
+
+def test_the_hardest_case_is_claimed_below_the_bounds() -> None:
+    """C = I at (2, 1e-10): one bin in 256 does all the harm, and most samples see nothing."""
+    gram = BinGram(8 * np.eye(256), 2048, 1e-13, False)
+    point = StarEstimate(gram).sigma(2.0, 1e-10)
+    assert 0.97 * 0.8872 * math.sqrt(8) < point < 1.01 * 0.8872 * math.sqrt(8)
+    found = find_claim(Question(factors=NAME, gram=gram, epsilon=2.0, delta=1e-10))
+    assert found.claim.pq.rule == "bet" and found.claim.multiplier < 0.85 * found.deterministic_multiplier

@@ -170,11 +170,12 @@ def log_single_bin(gram: BinGram, multiplier: float, epsilon: float) -> float:
 
     A lower bound in ordinary floating point (theorem 8 a), for tests and to refuse claims that cannot be true.
     """
-    mus = np.sqrt(gram.gram.diagonal()) / multiplier
-    level = epsilon + math.log(gram.bins)
-    deltas = [_gaussian(level, float(mu)) for mu in np.unique(mus)]
-    counts = np.unique(mus, return_counts=True)[1]
-    return math.log(max(float(np.dot(deltas, counts)) / gram.bins, 5e-324))
+    from scipy.special import log_ndtr, logsumexp
+
+    mus, level = np.sqrt(gram.gram.diagonal()) / multiplier, epsilon + math.log(gram.bins)
+    first, second = log_ndtr(mus / 2 - level / mus), level + log_ndtr(-mus / 2 - level / mus)
+    gaps = np.maximum(-np.expm1(np.minimum(second - first, 0.0)), 1e-300)
+    return float(logsumexp(first + np.log(gaps))) - math.log(gram.bins)
 
 
 def bins_delta(gram: BinGram, *, multiplier: float, epsilon: float) -> BinsDelta:
@@ -277,8 +278,3 @@ def renyi_epsilon(divergences: dict[int, float], delta: float) -> float:
 
 def _scale(multiplier: float) -> float:
     return (1 + _UP) / multiplier / multiplier * (1 + _UP)
-
-
-def _gaussian(level: float, mu: float) -> float:
-    low = 1 / MAX_NOISE_MULTIPLIER
-    return gaussian_delta(level, min(max(mu, low), MAX_NOISE_MULTIPLIER * (1 - 1e-9)))
