@@ -123,6 +123,14 @@ def changed(claim: dict[str, Any], **values: Any) -> dict[str, Any]:
     return copied
 
 
+def consistent(claim: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """A copy whose epsilon without secrecy is that of its numbers: what is false is left to the test."""
+    sigma, delta, clip = (float.fromhex(claim[name]) for name in ("sigma", "delta", "clip_norm"))
+    found = gram_of(data, claim["mechanism"]["bins"])
+    stated = unamplified(found, sigma * claim["divisor"] / clip, delta)
+    return changed(claim, unamplified__epsilon_at_delta=stated)
+
+
 def digest(claim: dict[str, Any]) -> str:
     """The digest of a claim as it is stated beside it."""
     text = json.dumps(claim, sort_keys=True, separators=(",", ":"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import CommandLine
 from exact_files import SOLVER, parts, sealed
-from star_claims import changed, digest, estimate, gram_of, make_claim, unamplified
+from star_claims import changed, consistent, digest, estimate, gram_of, make_claim, unamplified
 
 from factorize import parse_spec
 from factorize.accounting.bins_claim import BinsClaim
@@ -121,6 +121,10 @@ def true_delta(claim: dict[str, Any]) -> float:
 
 FALSE: dict[str, Any] = {
     "delta 5 % too small": lambda c: changed(c, delta=0.95 * true_delta(c)),
+    "delta 5 % too small and nothing else": lambda c: consistent(changed(c, delta=0.95 * true_delta(c)), DATA),
+    "sigma 2 % smaller and nothing else": lambda c: consistent(
+        changed(c, sigma=float.fromhex(c["sigma"]) * 0.98), DATA
+    ),
     "delta half": lambda c: changed(c, delta=DELTA / 2),
     "sigma 2 % smaller": lambda c: changed(c, sigma=float.fromhex(c["sigma"]) * 0.98),
     "sigma a tenth": lambda c: changed(c, sigma=float.fromhex(c["sigma"]) / 10),
@@ -247,18 +251,14 @@ def test_the_command_says_what_was_accepted_and_exits_with_4_where_not(claim: di
 
 
 def test_what_calibrate_writes_is_what_verify_reads(tmp_path: Path) -> None:
-    factorize = CommandLine(tmp_path)
+    factorize, file = CommandLine(tmp_path), tmp_path / "c.safetensors"
     spec = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "square_root"}}
     spec |= {"participation": {"kind": "fixed_epochs", "epochs": N // BINS}}
-    assert factorize("solve", json.dumps(spec), "--to", "c.safetensors").code == 0
-    target = ("c.safetensors", "--epsilon", EPSILON, "--delta", DELTA, "--sampling", "balls_in_bins")
-    for more in ((), ("--deterministic",), ("--batch-size", "64", "--clip-norm", "0.5")):
-        written = factorize("calibrate", *target, *more, "--output", "json")
-        assert written.code == 0, written
-        (tmp_path / "calibration.json").write_text(written.out)
-        done = factorize("verify", "c.safetensors", "--calibration", "calibration.json", "--output", "json")
-        assert done.code == 0, done
-        assert {entry["status"] for entry in done.json()["claims"]} == {"proved"}
-        forged = written.json() | {"sigma": written.json()["sigma"] * 0.99}
-        (tmp_path / "calibration.json").write_text(json.dumps(forged))
-        assert factorize("verify", "c.safetensors", "--calibration", "calibration.json").code == 4
+    assert factorize("solve", json.dumps(spec), "--to", file.name).code == 0
+    target = (file.name, "--epsilon", EPSILON, "--delta", DELTA, "--sampling", "balls_in_bins", "--output", "json")
+    for more in (("--deterministic",), ("--batch-size", "64", "--clip-norm", "0.5")):
+        written = factorize("calibrate", *target, *more).json()
+        report = check_calibration(file.read_bytes(), written)
+        assert report.supported, report.failed
+        assert {entry["status"] for entry in report.claims} == {"proved"}
+        assert "states sigma" in refusals(written | {"sigma": written["sigma"] * 0.99}, file.read_bytes())
