@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,8 @@ def check_parts(structure: str, parts: Mapping[str, np.ndarray], n: int | None) 
     decays, scales, column = (parts.get(name, none) for name in ("theta", "omega", "inverse_coefficients"))
     if (decays < 0).any() or (scales < 0).any() or (np.diff(np.sort(decays, axis=None)) < 2.0**-43).any():
         raise CorruptObject("decays and scales of a blt are not negative, and no two decays are the same to 2^-43")
+    if n is None and sum(Fraction(w) / (1 + Fraction(t)) for t, w in zip(decays.flat, scales.flat, strict=False)) >= 1:
+        raise CorruptObject("C(-1) is not positive, so that the noise of a blt without end would grow")
     if ((column < 0) & (column > -1e-100)).any():
         raise CorruptObject("the inverse's column holds a number between -1e-100 and 0")
 

@@ -163,6 +163,14 @@ def _blt(parts: Parts, n: int | None) -> None:
             "by closed form holds; add the matrix as a dense one"
         )
     refuse_coinciding(theta)
+    if (
+        n is None
+        and sum(Fraction(w) / (1 + Fraction(t)) for t, w in zip(theta.tolist(), omega.tolist(), strict=True)) >= 1
+    ):
+        raise InvalidStrategy(
+            "the inverse of this strategy alternates and does not fade: C(-1) = 1 - sum omega / (1 + theta) is not "
+            "positive, so noise without end would grow; use smaller scales"
+        )
 
 
 def refuse_coinciding(theta: np.ndarray) -> None:
