@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from pathlib import Path
@@ -13,7 +14,7 @@ from command_line import CommandLine
 from exact_files import SOLVER, parts, sealed
 from star_claims import changed, consistent, digest, estimate, gram_of, make_claim, unamplified
 
-from factorize import parse_spec
+from factorize import exact, parse_spec
 from factorize.accounting.bins_claim import BinsClaim
 from factorize.accounting.claim_test import examine
 from factorize.accounting.gram_matrix import bin_gram
@@ -80,6 +81,17 @@ def test_the_accountant_sees_the_same_sums(sampled: dict[str, Any]) -> None:
     for direction, test in theirs.items():
         assert test.samples == ours[direction]["samples"]
         assert test.log_value == pytest.approx(ours[direction]["log_wealth"], rel=1e-7)
+
+
+def test_the_checker_takes_nothing_from_the_accountant() -> None:
+    """Nor from anything else of the project but errors and the one reader of JSON."""
+    for path in Path(exact.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [module]
+            ours = {name for name in names if name.partition(".")[0] in ("factorize", "solvers", "api")}
+            allowed = ("factorize.exact", "factorize.errors", "factorize.encoding")
+            assert all(name.startswith(allowed) for name in ours), path
 
 
 def test_both_directions_may_be_bets(sampled: dict[str, Any]) -> None:
