@@ -100,7 +100,8 @@ def test_many_false_claims_stay_far_from_passing(gram: BinGram, found: FoundClai
     """Sigma 2 % below the estimate: 88.7 is needed, and luck of e^-20 would already be news."""
     point = StarEstimate(gram).sigma(4.0, 1e-4) * 0.98
     base = replace(found.claim, sigma=point * 0.5 / 3, pq=replace(found.claim.pq, samples=4096))
-    values = [examine(replace(base, attempt=i), gram)["pq"].log_value for i in range(1, 16)]
+    claims = [replace(base, attempt=i, delta=base.delta * (1 - 1e-6 * j)) for i in range(1, 17) for j in range(10)]
+    values = [examine(claim, gram)["pq"].log_value for claim in claims]
     assert max(values) < 20 and not any(value >= LOG_THRESHOLD for value in values)
 
 
@@ -141,6 +142,7 @@ def test_an_estimate_of_zero_is_no_evidence() -> None:
         ({"divisor": 0}, "divisor"),
         ({"extra": 1}, "extra"),
         ({"mechanism": {}}, "mechanism"),
+        ({"mechanism": {"bins": 16, "epochs": 4, "n": 64, "gram": NAME, "factors": "c"}}, "factors"),
         ({"unamplified": None}, "unamplified"),
         ({"pq": {"rule": "trust"}}, "pq"),
         ({"pq": {"rule": "closed_form"}}, "pq"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,6 +21,7 @@ from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 
 PROTOCOL = "star-1"
+_NAME = re.compile(r"sha256:[0-9a-f]{64}")
 MOST_SAMPLES = 1 << 30
 MOST_ATTEMPTS = 16
 
@@ -171,8 +173,8 @@ class BinsClaim:
             if document[name] != value or isinstance(document[name], bool):
                 raise _malformed(name, f"is {document[name]!r}, and this protocol has {value!r}")
         claim = cls(
-            factors=str(mechanism["factors"]),
-            gram=str(mechanism["gram"]),
+            factors=_digest("factors", mechanism["factors"]),
+            gram=_digest("gram", mechanism["gram"]),
             steps=_count("n", mechanism["n"]),
             bins=_count("bins", mechanism["bins"]),
             epsilon=_real("epsilon", document["epsilon"]),
@@ -225,6 +227,12 @@ def _malformed(field: str, reason: str) -> InvalidParameter:
 def _mapping(name: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise _malformed(name, "is no object")
+    return value
+
+
+def _digest(name: str, value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise _malformed(name, "is no sha256: with 64 hexadecimal digits")
     return value
 
 
