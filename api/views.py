@@ -143,7 +143,7 @@ def state_vectors(factorization: Factorization) -> int:
     entry = factorization.manifest["matrices"]["C"]
     parts = {name.removeprefix("C").removeprefix("."): array for name, array in _tensors(factorization).items()}
     source = noise_source(entry["structure"], parts, factorization.spec.workload.n, factorization.digest)
-    return source.recurrence(np.float32).vectors if isinstance(source, Streamable) else source.shape[0]
+    return source.recurrence().vectors if isinstance(source, Streamable) else source.shape[0]
 
 
 def _tensors(factorization: Factorization) -> dict[str, np.ndarray]:

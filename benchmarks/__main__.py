@@ -30,6 +30,7 @@ NAMES = tuple(
         "power",
         "scale",
         "exactness",
+        "forged_claims",
         "service",
         "noise",
         "rows",

@@ -37,6 +37,10 @@ from benchmarks.code_changes import Mutant, mutants
 
 TESTS = {
     "exact": ("test_exact*.py", "test_endless.py", "test_golden.py"),
+    "client.recurrences": ("test_client_law.py", "test_noise_structures.py"),
+    "client.buffers": ("test_client_law.py", "test_noise_structures.py", "test_redrawn_noise.py"),
+    "client.rounding": ("test_client_law.py",),
+    "client.allowances": ("test_client_law.py",),
     "encoding": ("test_encoding.py", "test_spec.py", "test_golden.py"),
     "manifest": ("test_factorization.py", "test_manifest.py"),
     "structures.layouts": ("test_layouts.py",),

@@ -3,6 +3,7 @@
     power   every state that a power loss may leave while two writers put at any moments: some 20,000
     flips   100,000 random bits of larger files and every bit of a small result, on disk, while the service serves them
     kills   kill -9 of a real service, its workers included, in the middle of solves and of publications
+    readers 50,000 changed factor files, each read by every reader: 0 that two of them read in two ways
     strace  each system call of a put fails or kills once, injected by strace (skipped with a line where it is missing)
 
 Ends with status 1 at the first thing that must not happen; the seed that it prints repeats it.
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException
@@ -34,7 +36,8 @@ from factorize.storage.fsck import fsck
 from factorize.storage.store import Store, open_store
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("power", "flips", "kills", "strace")
+PARTS = ("power", "flips", "kills", "readers", "strace")
+CHANGED_FILES = 50_000
 POSITIONS = 100_000
 CALLS = ("openat", "write", "pwrite64", "fsync", "link", "unlink", "mkdir", "fchmod", "pread64", "flock", "close")
 ERRORS = ("ENOSPC", "EIO", "EMFILE")
@@ -174,6 +177,23 @@ class Soak:
             lost = [job for job in jobs if job["state"] not in ("done", "failed")]
             self.demand(not lost, f"jobs without an end: {lost[:3]}")
         return f"{kills} kills, {len(results)} acknowledged results, 0 lost; {len(jobs)} jobs ended by name"
+
+    # readers
+
+    def readers(self) -> str:
+        """Change one thing of a factor file of each structure in turn, and let every reader read it."""
+        mutations = import_module("reader_mutations")
+        rng, files, read, count = np.random.default_rng(self.luck.randrange(2**63)), mutations.originals(), 0, 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # numbers that are none are among what is tried
+            while count < CHANGED_FILES and time.monotonic() < self.end:
+                original = files[count % len(files)]
+                what, data = mutations.changed(rng, original)
+                verdict = mutations.judge(original, what, data, self.folder)
+                self.demand(not verdict.disagreement, f"{original.name}, {what}: {verdict.disagreement}")
+                read += not verdict.refused
+                count += 1
+        return f"{count} changed files, {read} of them read, 0 in two ways"
 
     # strace
 

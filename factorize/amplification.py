@@ -49,6 +49,7 @@ class AmplifiedCalibration(Calibration):
         sampling_probability: of each example of the step's group; the training job must sample so, independently.
         groups: number of groups the examples are split into, once; step t samples from group t mod groups.
         compositions: steps at which one example may be sampled.
+        largest_column: of C, its norm rounded up, which the accounting counts on beside the sensitivity.
     """
 
     sampling: ClassVar[str] = "cyclic_poisson"
@@ -56,17 +57,25 @@ class AmplifiedCalibration(Calibration):
     sampling_probability: float
     groups: int
     compositions: int
+    largest_column: float
 
     def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Matrix]) -> CertifiedSensitivity:
         """Return the sensitivity of examples that are sampled once per turn of the groups, if C has as many bands.
 
         Raises:
-            InvalidParameter: C has more bands than there are groups, so that examples meet their own noise.
+            InvalidParameter: C has more bands than there are groups, so that examples meet their own noise, or a larger
+                column than the one that sigma is for.
         """
         c = strategy()
         if c.bandwidth() > self.groups:
             raise InvalidParameter(
                 f"the calibration counts on {self.groups} groups, this C has {c.bandwidth()} bands; calibrate this one",
+                field="calibration",
+            )
+        if _largest_column(c) > self.largest_column:
+            raise InvalidParameter(
+                f"the calibration is for columns of norm {self.largest_column!r} at most, this C has one of "
+                f"{_largest_column(c)!r}; calibrate this one",
                 field="calibration",
             )
         return MinSep(kind="min_sep", min_sep=self.groups, max_participations=self.compositions).sensitivity(c)
@@ -187,6 +196,7 @@ def calibrate_amplified(
         sampling_probability=probability,
         groups=bands,
         compositions=compositions,
+        largest_column=largest,
     )
 
 

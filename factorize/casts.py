@@ -16,10 +16,11 @@ from factorize.certificate import certify
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
+from factorize.format.matrices import DTYPES
 from factorize.manifest import manifest_digest
 from factorize.mechanisms import Added
 from factorize.solution import Outcome
-from factorize.structures.layouts import DTYPES, build_matrix, describe
+from factorize.structures.layouts import build_matrix, describe
 
 
 def cast(base: Factorization, dtype: str) -> Factorization:

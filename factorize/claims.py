@@ -13,8 +13,15 @@ def compare(claimed: Mapping[str, Any], fresh: Certificate) -> None:
     """Check that a claimed certificate says nothing better than a recomputed one, to relative 1e-9.
 
     Raises:
-        CertificateError: naming the first number that does not hold.
+        CertificateError: naming the first number that does not hold, or what is missing or no number.
     """
+    try:
+        _compare(claimed, fresh)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise CertificateError(f"not a certificate: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+def _compare(claimed: Mapping[str, Any], fresh: Certificate) -> None:
     recomputed = fresh.document()
     if float.fromhex(claimed["sensitivity"]["hex"]) != claimed["sensitivity"]["value"]:
         raise CertificateError("the sensitivity's value and its hex form are two different numbers")

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from factorize.certificate import Certificate
-from factorize.encoding import read_json, tensor_digest
-from factorize.errors import CertificateError, CorruptObject, FactorizeError
+from factorize.errors import CertificateError, CorruptObject
 from factorize.factorization import MATRIX_NAMES, Expanded, Factorization, materialise
+from factorize.format.container import Container
+from factorize.format.reading import check_named, evidence_of, matrix_of, read_manifest
 from factorize.manifest import check_manifest
 from factorize.spec import Spec, parse_spec
-from factorize.structures.layouts import DTYPES, build_matrix
+from factorize.structures.layouts import build_matrix
 from factorize.workloads import UserMatrix
 
-_MANIFEST_BYTES = 1 << 30
 _EXTRA_ERROR = {"float64": 1e-9, "float32": 1e-6}  # allowed between stored and recomputed C_inv and B, relative
 
 
@@ -33,8 +33,13 @@ def load(path: str | Path, *, matrices: Mapping[str, np.ndarray] | None = None) 
     Raises:
         CorruptObject: not a factor file, a tensor is missing, or bytes and manifest disagree.
     """
-    manifest, tensors = _read_file(path)
-    return from_tensors(manifest, tensors, matrices=matrices)
+    return from_container(Container(path), matrices=matrices)
+
+
+def from_container(container: Container, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
+    """Open a factor file from its path or from its bytes; see `load`."""
+    manifest = read_manifest(container)
+    return from_tensors(manifest, {name: container.read(name) for name in container.names}, matrices=matrices)
 
 
 def from_tensors(
@@ -50,8 +55,9 @@ def from_tensors(
         spec = _bound(parse_spec(manifest["spec"]), matrices or {})
         if spec.digest != manifest["spec_digest"]:
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
-        found = {name: _checked(name, entry, tensors) for name, entry in manifest["matrices"].items()}
-        dual = _checked_dual(manifest.get("dual"), tensors)
+        check_named(manifest, tensors)
+        found = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
+        dual = evidence_of(manifest, tensors)
         n = None if spec.workload.endless else spec.workload.n
         strategy = build_matrix(manifest["matrices"]["C"]["structure"], found["C"], n)
         stated = Certificate.from_document(manifest["certificate"]).sensitivity
@@ -98,43 +104,3 @@ def _bound(spec: Spec, matrices: Mapping[str, np.ndarray]) -> Spec:
     if isinstance(workload, UserMatrix) and workload.sha256 is not None and workload.sha256 in matrices:
         return spec.model_copy(update={"workload": workload.bind(matrices[workload.sha256])})
     return spec
-
-
-def _read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            text = (file.metadata() or {}).get("manifest")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # no mapping
-    except SafetensorError as error:
-        raise CorruptObject(f"{path} is not a safetensors file: {error}") from None
-    if text is None:
-        raise CorruptObject(f"{path} has no 'manifest' in its metadata, so it is not a factor file")
-    try:
-        manifest = read_json(text, limit=_MANIFEST_BYTES)
-    except FactorizeError as error:
-        raise CorruptObject(f"the manifest of {path} is not JSON: {error}") from None
-    if not isinstance(manifest, dict):
-        raise CorruptObject(f"the manifest of {path} is not an object")
-    return manifest, tensors
-
-
-def _checked(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return one matrix's tensors by suffix after comparing dtype and digest."""
-    arrays = {tensor.removeprefix(name).removeprefix("."): tensors[tensor] for tensor in entry["tensors"]}
-    stated = entry["dtype"]
-    if stated not in DTYPES or any(array.dtype != np.dtype(stated) for array in arrays.values()):
-        raise CorruptObject(f"{name} is not stored as {str(stated)[:20]!r}, or that is none of {', '.join(DTYPES)}")
-    if tensor_digest(arrays.values()) != entry["sha256"]:
-        raise CorruptObject(f"the bytes of {name} do not hash to {entry['sha256']}; download the file again")
-    return {suffix: array.astype(np.float64, copy=False) for suffix, array in arrays.items()}
-
-
-def _checked_dual(entry: Mapping[str, Any] | None, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if entry is None:
-        return {}
-    arrays = {name.removeprefix("dual."): tensors[name] for name in entry["tensors"]}
-    if tensor_digest(arrays.values()) != entry["sha256"]:
-        raise CorruptObject(f"the bytes of the dual evidence do not hash to {entry['sha256']}")
-    return arrays

@@ -11,6 +11,7 @@ from typing import Any
 
 from factorize.encoding import check_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter
+from factorize.format.matrices import check_description
 
 SCHEMA = 1
 ENDLESS = 10**15 - 1
@@ -28,19 +29,20 @@ def manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
-    """Check that a manifest is of a known schema and hashes to the digest and the spec digest that it states.
+    """Check that a manifest is of a known schema, hashes to its digests, and describes what the format allows.
 
     Raises:
         CorruptObject: it does not, or it is no manifest.
     """
     try:
-        if manifest["schema"] != SCHEMA:
+        if type(manifest["schema"]) is not int or manifest["schema"] != SCHEMA:
             raise CorruptObject(f"schema {manifest['schema']!r} is not {SCHEMA}; use a release that knows it")
         if manifest_digest(manifest) != manifest["digest"]:
             raise CorruptObject("the manifest does not hash to its own digest; get it again")
         if json_digest(manifest["spec"]) != manifest["spec_digest"]:
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        check_description(manifest)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
 
 

@@ -171,12 +171,15 @@ class Calibration:
     mu: float
     batch_size: int | None = None
 
-    def check_belongs(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> None:
+    def check_belongs(
+        self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
+    ) -> None:
         """Refuse a factorization that this noise was not calibrated for.
 
         Args:
             mine: what the factorization's certificate states.
             strategy: gives C, for a calibration under another participation than the certificate's.
+            digest: of the factorization, for a calibration that counts on more of C than its sensitivity.
 
         Raises:
             InvalidParameter: the sensitivities differ in value, kind, rule or participation.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from factorize.certificate import certify
+from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.mechanisms import (
     AntiPgd,
     BandedInverseSquareRoot,
@@ -21,7 +22,7 @@ from factorize.objective import LambdaTau
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec
 from factorize.structures.blt import BltMatrix
-from factorize.structures.computed_toeplitz import SMALLEST_SCALE, InverseBandedToeplitz, fading
+from factorize.structures.computed_toeplitz import InverseBandedToeplitz
 from factorize.structures.matrix import MAX_DENSE, Matrix
 from factorize.structures.nu_toeplitz import flushed
 from factorize.structures.nu_toeplitz import noising_coefficients as noising_coefficients

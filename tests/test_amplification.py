@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjac
 from factorize.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.spec import parse_spec
+from factorize.structures.banded import BandedMatrix
 from solvers import solve
 
 
@@ -93,6 +95,17 @@ def test_a_training_job_draws_the_noise_that_was_calibrated_with_sampling(mechan
         factors.noise(scaled, 100, seed=1)
     with pytest.raises(InvalidParameter, match="sensitivity of value"):
         factors.noise(replace(found, sensitivity=replace(found.sensitivity, value=0.5)), 100, seed=1)
+
+
+def test_equal_sensitivities_do_not_hide_a_larger_column() -> None:
+    """diag(5, 5) and diag(7, 1) have the sensitivity sqrt(50), and a sampled step of the second shows 7 in place of 5."""
+    even, uneven = (BandedMatrix(np.array([diagonal])) for diagonal in ([5.0, 5.0], [7.0, 1.0]))
+    asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 8, "batch_size": 1}
+    found, other = (calibrate_amplified(SimpleNamespace(strategy=c), **asked) for c in (even, uneven))
+    assert found.sensitivity == other.sensitivity and other.sigma == pytest.approx(1.4 * found.sigma)
+    found.check_belongs(found.sensitivity, lambda: even)
+    with pytest.raises(InvalidParameter, match="columns of norm 5.0 at most, this C has one of 7.0"):
+        found.check_belongs(found.sensitivity, lambda: uneven)
 
 
 @pytest.mark.parametrize("changed", [None, "value", "kind", "rule", "participation"])

@@ -40,6 +40,7 @@ def amplified(groups: int = 4, probability: float = 0.3, steps: int = N) -> Ampl
         sampling_probability=probability,
         groups=groups,
         compositions=-(-steps // groups),
+        largest_column=1.0,
     )
 
 

@@ -10,6 +10,7 @@ import math
 import pickle
 from dataclasses import dataclass
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize import parse_spec
+from factorize.accounting import calibrate_bins
+from factorize.adapters.factors import Held
 from factorize.auditor import ParticipationAuditor
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
@@ -512,6 +515,22 @@ def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path):
     drawn = Job()
     released = np.sum([drawn.noise.next() for _ in range(12)], axis=0)
     assert np.allclose(whole.weights, -(3 * points.sum(axis=0) / 10 + released), atol=1e-4)
+
+
+def test_a_claim_is_for_one_factorization(tmp_path):
+    """Equal sensitivity is not enough: two C may have it, and columns that are more or less alike."""
+    made = solve(parse_spec({"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "identity"}}))
+    scale = calibrate_bins(made, epsilon=4.0, delta=1e-5, method="deterministic")
+    Held(made).check(scale)
+    other = SimpleNamespace(strategy=made.strategy, certificate=made.certificate, digest="0" * 64)
+    with pytest.raises(InvalidParameter, match="counts on all of C"):
+        Held(other).check(scale)
+    made.save(tmp_path / "factors.safetensors")
+    factors = load(tmp_path / "factors.safetensors")
+    factors.noise(scale, 3, seed=1)
+    factors.digest = "0" * 64
+    with pytest.raises(InvalidParameter, match="counts on all of C"):
+        factors.noise(scale, 3, seed=1)
 
 
 def test_the_counterexample_of_the_refusals():

@@ -27,10 +27,10 @@ from factorize.accounting import (
     epsilon_bins,
     examine,
 )
-from factorize.accounting.bins_claim import LOG_THRESHOLD
-from factorize.accounting.bins_search import FoundClaim, Question, find_claim
+from factorize.accounting.bins_search import FoundClaim, Question, find_claim, find_delta, plan_bet
+from factorize.accounting.claim_test import LOG_THRESHOLD
 from factorize.accounting.star_bound import log_single_bin
-from factorize.accounting.star_estimate import StarEstimate
+from factorize.accounting.star_estimate import Sampled, StarEstimate
 from factorize.client.factors import Factors
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
@@ -100,7 +100,8 @@ def test_many_false_claims_stay_far_from_passing(gram: BinGram, found: FoundClai
     """Sigma 2 % below the estimate: 88.7 is needed, and luck of e^-20 would already be news."""
     point = StarEstimate(gram).sigma(4.0, 1e-4) * 0.98
     base = replace(found.claim, sigma=point * 0.5 / 3, pq=replace(found.claim.pq, samples=4096))
-    values = [examine(replace(base, attempt=i), gram)["pq"].log_value for i in range(1, 16)]
+    claims = [replace(base, attempt=i, delta=base.delta * (1 - 1e-6 * j)) for i in range(1, 17) for j in range(10)]
+    values = [examine(claim, gram)["pq"].log_value for claim in claims]
     assert max(values) < 20 and not any(value >= LOG_THRESHOLD for value in values)
 
 
@@ -141,6 +142,7 @@ def test_an_estimate_of_zero_is_no_evidence() -> None:
         ({"divisor": 0}, "divisor"),
         ({"extra": 1}, "extra"),
         ({"mechanism": {}}, "mechanism"),
+        ({"mechanism": {"bins": 16, "epochs": 4, "n": 64, "gram": NAME, "factors": "c"}}, "factors"),
         ({"unamplified": None}, "unamplified"),
         ({"pq": {"rule": "trust"}}, "pq"),
         ({"pq": {"rule": "closed_form"}}, "pq"),
@@ -262,3 +264,38 @@ def test_the_profile_holds_at_the_calibrated_point() -> None:
     profile = epsilon_bins(base, sigma=held.sigma, batch_size=10, epsilons=[0.0, 2.0, 4.0, 8.0])
     deltas = [delta for _, delta in profile]
     assert deltas == sorted(deltas, reverse=True) and deltas[2] <= 1e-4 <= deltas[1]
+
+
+def test_a_delta_is_claimed_at_a_sigma_that_is_given(gram: BinGram) -> None:
+    question = Question(factors=NAME, gram=gram, epsilon=3.0, delta=0.5, clip_norm=0.7, divisor=3)
+    found = find_delta(question, 0.4)
+    assert found.claim.sigma == 0.4 and found.claim.pq.rule == "bet" and found.tests["pq"].accepted
+    bound = bins_delta(gram, multiplier=found.claim.multiplier, epsilon=3.0).delta
+    point = StarEstimate(gram, seed=3).forward(found.claim.multiplier, 3.0).delta
+    assert 1.01 * point < found.claim.delta < 1.5 * point < bound
+    assert find_delta(question, 0.4, work=0).claim.delta == bound
+
+
+def test_a_verified_profile_lies_below_the_bounds() -> None:
+    base = factorization()
+    bounds = epsilon_bins(base, sigma=3.0, epsilons=[2.0, 4.0])
+    verified = epsilon_bins(base, sigma=3.0, epsilons=[2.0, 4.0], method="verified")
+    assert all(claimed < bound for (_, claimed), (_, bound) in zip(verified, bounds, strict=True))
+
+
+def test_plans_survive_estimates_that_are_far_from_sure(gram: BinGram) -> None:
+    """A few large weights: the mean plus its error passes the ceiling of a single one."""
+    weights = np.zeros(4096)
+    weights[:4] = 1e-3
+    bet = plan_bet(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-5)
+    assert bet is not None and bet.stake is not None and 0 < bet.stake * (1e-3 - 1e-5) < 1
+    assert plan_bet(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-6) is None
+
+
+def test_the_hardest_case_is_claimed_below_the_bounds() -> None:
+    """C = I at (2, 1e-10): one bin in 256 does all the harm, and most samples see nothing."""
+    gram = BinGram(8 * np.eye(256), 2048, 1e-13, False)
+    point = StarEstimate(gram).sigma(2.0, 1e-10)
+    assert 0.97 * 0.8872 * math.sqrt(8) < point < 1.01 * 0.8872 * math.sqrt(8)
+    found = find_claim(Question(factors=NAME, gram=gram, epsilon=2.0, delta=1e-10))
+    assert found.claim.pq.rule == "bet" and found.claim.multiplier < 0.85 * found.deterministic_multiplier

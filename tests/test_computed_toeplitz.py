@@ -120,7 +120,7 @@ def test_the_square_root_is_stored_so_and_its_noise_keeps_few_vectors(participat
     found = solvers.solve(parse_spec(spec))
     source = noise_source(found.strategy.structure, found.strategy.tensors(), 64, found.digest)
     assert isinstance(source, Streamable)
-    assert source.recurrence(np.float64).vectors == 4
+    assert source.recurrence().vectors == 4
     found.save(tmp_path / "file.safetensors")
     report = check_factor_file((tmp_path / "file.safetensors").read_bytes())
     assert report.supported, report.failed

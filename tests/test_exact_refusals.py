@@ -175,8 +175,14 @@ def test_claims_without_evidence() -> None:
     manifest["dual"] = None
     assert any("has no evidence" in text for text in check_factor_file(sealed(manifest, kept)).failed)
     manifest, tensors = solved(participation={"kind": "fixed_epochs", "epochs": 2})
-    tensors["dual.other"] = tensors.pop("dual.factors")
-    manifest["dual"] = {"tensors": ["dual.other"], "sha256": _digest(tensors["dual.other"])}
+    for name in ("dual.other", "dual.class_signs"):
+        other = {**tensors, name: tensors["dual.factors"]}
+        del other["dual.factors"]
+        manifest["dual"] = {"tensors": [name], "sha256": _digest(other[name])}
+        if name == "dual.other":
+            with pytest.raises(CorruptObject, match="no lower bound is known to take"):
+                check_factor_file(sealed(manifest, other))
+    tensors = other
     assert any("not evaluated here" in text for text in check_factor_file(sealed(manifest, tensors)).not_checked)
     manifest["certificate"]["lower_bound"]["objective"] *= 2
     assert any("above the objective" in text for text in check_factor_file(sealed(manifest, tensors)).failed)

@@ -261,11 +261,11 @@ def test_a_strategy_of_one_result_with_the_claim_of_another_fails(made: Factoriz
 def test_files_that_are_none(tmp_path: Path) -> None:
     garbage = tmp_path / "garbage"
     garbage.write_bytes(b"\x00" * 100)
-    with pytest.raises(CorruptObject, match="not a safetensors file"):
+    with pytest.raises(CorruptObject, match="not a factor file: it has 100 bytes"):
         load(garbage)
     plain = tmp_path / "plain.safetensors"
     save_file({"C": np.eye(2)}, plain)
-    with pytest.raises(CorruptObject, match="no 'manifest'"):
+    with pytest.raises(CorruptObject, match="not one text, 'manifest'"):
         load(plain)
     for text in ("{", "[]", "NaN"):
         save_file({"C": np.eye(2)}, plain, {"manifest": text})

@@ -93,11 +93,12 @@ class TestDistribution:
 
     def test_it_is_the_product_of_the_inverse_and_z(self, name, calibration):
         strategy = strategies()[name]
-        expected = SIGMA * strategy.inverse_rows(0, N) @ z(11, N, 1000)
-        scale = np.abs(expected).max()
-        assert np.abs(draw(strategy, calibration, shape=1000) - expected).max() < 1e-6 * scale
-        double = draw(strategy, calibration, shape=1000, precision="float64")
-        assert np.abs(double - expected).max() < 2.0**-24 * scale  # what rounding to float32 costs
+        product = strategy.inverse_rows(0, N) @ z(11, N, 1000)
+        for precision, limit in ((None, 1e-6), ("float64", 2.0**-24)):  # the latter: what rounding to float32 costs
+            made = NoiseGenerator(source_of(strategy), calibration, 1000, seed=11, precision=precision)
+            assert SIGMA <= made.sigma <= SIGMA * 1.00001
+            expected = made.sigma * product
+            assert np.abs(np.array(list(made)) - expected).max() < limit * np.abs(expected).max()
 
     @pytest.mark.parametrize("dropped", [0, N // 2, N - 1])
     def test_a_dropped_row_of_z_is_caught(self, name, calibration, monkeypatch, dropped):
@@ -167,7 +168,7 @@ def test_a_forgotten_column_scale_is_caught(calibration, monkeypatch):
 )
 def test_a_forgotten_diagonal_is_caught(name, calibration, monkeypatch):
     strategy = strategies()[name]
-    kind = type(source_of(strategy).recurrence(np.float32))
+    kind = type(source_of(strategy).recurrence())
     monkeypatch.setattr(kind, "gain", lambda self, step: 1.0)
     assert statistic(draw(strategy, calibration), Known(strategy), SIGMA) > 1
 
@@ -223,8 +224,8 @@ class TestPrecision:
     def test_rounding_stays_small_over_many_steps(self, calibration, precision, limit):
         n, size = 2000, 50
         strategy = ColumnScaled(BltMatrix(np.array([0.999, 0.97, 0.7]), np.array([0.05, 0.1, 0.3]), n), np.ones(n))
-        drawn = draw(strategy, calibration, shape=size, precision=precision).astype(np.float64)
-        error = strategy.dense() @ drawn / SIGMA - z(11, n, size)
+        made = NoiseGenerator(source_of(strategy), calibration, size, seed=11, precision=precision)
+        error = strategy.dense() @ np.array(list(made), dtype=np.float64) / made.sigma - z(11, n, size)
         assert np.abs(error).max() < limit
 
 
@@ -234,7 +235,7 @@ class TestCheckpoints:
         strategy = strategies()[name]
         generator = NoiseGenerator(source_of(strategy), calibration, 30, seed=11)
         generator.next()
-        recurrence: Recurrence = source_of(strategy).recurrence(np.float32)
+        recurrence: Recurrence = source_of(strategy).recurrence()
         assert generator.state_dict()["state"].shape == (recurrence.vectors, 30)
         assert recurrence.vectors <= 5
         assert json.loads(json.dumps(generator.state_dict(arrays=False)))["step"] == 1

@@ -10,6 +10,7 @@ from scipy.special import ndtri
 from scipy.stats import kstest
 
 from factorize.accounting import BinGram, bin_gram, bins_sigma
+from factorize.accounting.gram_matrix import bin_covariance
 from factorize.accounting.star_bound import log_single_bin
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.accounting.star_kernels import draw_tuples
@@ -18,7 +19,6 @@ from factorize.accounting.star_sampler import (
     ForwardTest,
     ReverseTest,
     StarTables,
-    bin_covariance,
     chunk_words,
     normals_of,
 )

@@ -311,7 +311,7 @@ def test_a_manifest_that_makes_no_entry_is_refused(store, missing):
     manifest["spec_digest"] = json_digest(manifest["spec"])
     manifest["digest"] = manifest_digest(manifest)
     Publisher(store.objects).publish(manifest_key(manifest["digest"]), seal(manifest), lambda: True)
-    with pytest.raises(CorruptObject, match="not one of this format: KeyError"):
+    with pytest.raises(CorruptObject, match="not (one of this format|a manifest): KeyError"):
         store.manifest(manifest["digest"])
 
 
@@ -339,12 +339,12 @@ def test_a_sound_blob_that_is_not_the_manifests_file_is_not_loaded(store):
     one, other = factorization(4), factorization(5)
     manifest, wrong = store.put(one), store.put(other)
     replace(store, manifest_key(one.digest), {**manifest, "files": wrong["files"]})
-    with pytest.raises(CorruptObject, match="do not hash to"):
+    with pytest.raises(CorruptObject, match="the file of .* holds"):
         store.load(one.digest)
     text = b"not a tensor file"
     Publisher(store.objects).publish(blob_key(sha256(text)), text, lambda: True)
     replace(store, manifest_key(one.digest), {**manifest, "files": [{"sha256": sha256(text), "bytes": len(text)}]})
-    with pytest.raises(CorruptObject, match="not a safetensors file"):
+    with pytest.raises(CorruptObject, match="not a factor file"):
         store.load(one.digest)
 
 

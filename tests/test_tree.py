@@ -14,7 +14,8 @@ from factorize.exact import check_factor_file
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures import tree_participation
 from factorize.structures.layouts import build_matrix
-from factorize.structures.tree import LARGEST_WHOLE, TreeMatrix
+from factorize.structures.names import LARGEST_WHOLE_TREE
+from factorize.structures.tree import TreeMatrix
 from solvers.tree import node_weights
 
 DECODERS = ("online", "honaker_online", "honaker_full")
@@ -273,7 +274,7 @@ def test_noise_comes_from_sums_over_blocks_alone(decoder):
     assert np.allclose(matrix.dense() @ out, z, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [30, LARGEST_WHOLE + 40])
+@pytest.mark.parametrize("n", [30, LARGEST_WHOLE_TREE + 40])
 def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
     from safetensors.numpy import load_file
 
@@ -281,7 +282,7 @@ def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
     found.save(tmp_path / "tree.safetensors")
     stored = load_file(tmp_path / "tree.safetensors")
     assert stored["tree.nodes"].shape == (6, n) and stored["tree.restart"].tolist() == [25.0]
-    assert ("C" in stored) == (n <= LARGEST_WHOLE)
+    assert ("C" in stored) == (n <= LARGEST_WHOLE_TREE)
     again = load(tmp_path / "tree.safetensors")
     again.verify()
     assert again.digest == found.digest and again.manifest["matrices"]["C"]["structure"] == "tree"

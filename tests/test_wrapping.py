@@ -50,7 +50,7 @@ def noising(source: Any) -> np.ndarray:
     """C^-1 as the client makes noise: every z a unit vector."""
     if not isinstance(source, Streamable):
         return np.array(list(source.iterate()))
-    recurrence, rows = source.recurrence(np.float64), []
+    recurrence, rows = source.recurrence(), []
     state, scratch = np.zeros((recurrence.vectors, N)), np.zeros((recurrence.scratch, N))
     for step in range(N):
         x = recurrence.gain(step) * np.eye(N)[step]
@@ -63,10 +63,13 @@ def followed(table: PlanTable) -> np.ndarray:
     """C^-1 as the frameworks make noise, from the coefficients of each step."""
     state, rows = np.zeros((table.reads.shape[1], N)), []
     for step, z in enumerate(np.eye(N)):
-        x = table.gain[step] * z - table.reads[step] @ state
-        move = table.moves[step]
+        u = table.gain[step] * z
+        x = u - table.reads[step] @ state
+        move, loads = table.moves[step], table.loads[step]
         state = (move @ state if move.ndim == 2 else move[:, None] * state) + np.outer(table.writes[step], x)
-        rows.append(x)
+        if loads.size:
+            state = state + np.outer(loads[:, 0], u)
+        rows.append(table.scale[step] * x)
     return np.array(rows)
 
 

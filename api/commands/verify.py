@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -41,6 +41,19 @@ ParticipationText = Annotated[
     ),
 ]
 Claim = Annotated[float, typer.Option("--claim", help="With --strategy: the sensitivity that you believe it has.")]
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        metavar="CLAIM.json",
+        help="A claim of privacy under balls-in-bins sampling, checked from the bytes of C.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[
+    Literal["claim", "fresh"],
+    typer.Option("--seed", help="With --calibration: draw with the claim's seed, or with one of this run."),
+]
 
 
 def verify(
@@ -49,21 +62,29 @@ def verify(
     strategy: StrategyFile = None,
     participation: ParticipationText = None,
     claim: Claim = 1.0,
+    calibration: CalibrationFile = None,
+    seed: Seed = "claim",
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Recompute the certificate of a result from its bytes, and say what was checked and what was not.
 
-    With --strategy: answer whether a matrix of your own has the sensitivity that you believe. Exits with 4 where a
-    number does not hold or the bytes are damaged.
+    With --strategy: answer whether a matrix of your own has the sensitivity that you believe. With --calibration:
+    re-run the test of a claim that calibrate wrote. Exits with 4 where a number does not hold or the bytes are damaged.
     """
     from api.commands.exact import check_file, finish, verify_strategy
 
     if (target is None) == (strategy is None):
         raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
+    if seed != "claim" and calibration is None:
+        raise InvalidParameter("--seed is for --calibration CLAIM.json", field="seed")
     if strategy is not None:
         return verify_strategy(strategy, participation, claim, output)
     assert target is not None
+    if calibration is not None:
+        from api.commands.verify_calibration import verify_calibration
+
+        return verify_calibration(target, store, calibration, seed == "fresh", output)
     try:
         factorization = open_target(target, store)
         report = check_file(target, store, factorization) if exact else None

@@ -20,13 +20,14 @@ _HOMES = {
     "calibrate_bins": "factorize.accounting.bins_calibration",
     "calibrate_sampling": "factorize.accounting.schemes",
     "epsilon_bins": "factorize.accounting.bins_calibration",
-    "examine": "factorize.accounting.bins_claim",
+    "examine": "factorize.accounting.claim_test",
     "renyi_divergence": "factorize.accounting.star_bound",
 }
 
 if TYPE_CHECKING:
     from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins, epsilon_bins
-    from factorize.accounting.bins_claim import BinsClaim, examine
+    from factorize.accounting.bins_claim import BinsClaim
+    from factorize.accounting.claim_test import examine
     from factorize.accounting.gram_matrix import BinGram, bin_gram
     from factorize.accounting.schemes import calibrate_sampling
     from factorize.accounting.star_bound import bins_delta, bins_epsilon, bins_sigma, renyi_divergence

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Literal, Protocol
 
 from factorize.accounting.bins_claim import BinsClaim
-from factorize.accounting.bins_search import WORK, Question, find_claim
+from factorize.accounting.bins_search import WORK, Question, find_claim, find_delta
 from factorize.accounting.gram_matrix import BinGram, bin_gram
 from factorize.accounting.star_bound import StarEvaluator
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
@@ -73,6 +73,22 @@ class BinsCalibration(Calibration):
     signed: bool
     absolute_cost: float | None
     sampling: str = field(default="balls_in_bins", init=False)
+
+    def check_belongs(
+        self, mine: CertifiedSensitivity, strategy: Callable[[], Any], *, digest: str | None = None
+    ) -> None:
+        """Refuse another factorization, also one of equal sensitivity: its columns may be more alike.
+
+        Raises:
+            InvalidParameter: another sensitivity, or another digest than the claim's.
+        """
+        super().check_belongs(mine, strategy, digest=digest)
+        if digest is not None and _prefixed(digest) != self.claim.factors:
+            raise InvalidParameter(
+                f"the claim is for the factorization {self.claim.factors[:19]}, this one is {_prefixed(digest)[:19]}, "
+                "and amplification counts on all of C; calibrate this one",
+                field="calibration",
+            )
 
     def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
         """Return the certificate's sensitivity where it is for these epochs, else that of the bins of C."""
@@ -138,8 +154,7 @@ def calibrate_bins(
     level = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
     target = check_delta(delta)
     clip = within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
-    if method not in ("verified", "deterministic"):
-        raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
+    verified = _method(method) == "verified"
     started = time.perf_counter()
     held = with_strategy(factorization)
     gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
@@ -151,7 +166,7 @@ def calibrate_bins(
         clip_norm=clip,
         divisor=1 if batch_size is None else _divisor(batch_size),
     )
-    found = find_claim(question, work=work if method == "verified" else 0)
+    found = find_claim(question, work=work if verified else 0)
     sensitivity, certified = _sensitivity(held, gram)
     exact = Fraction(found.claim.sigma) * question.divisor / Fraction(clip) / Fraction(gram.sensitivity)
     noise_multiplier = float(exact) * (1 - 2.0**-51)
@@ -187,24 +202,35 @@ def epsilon_bins(
     bins: int | None = None,
     batch_size: int | None = None,
     clip_norm: float = 1.0,
+    method: Method = "deterministic",
 ) -> list[tuple[float, float]]:
-    """Return the privacy profile: (epsilon, delta) pairs that all hold at once for this noise, without sampling.
+    """Return the privacy profile: (epsilon, delta) pairs that all hold at once for this noise.
 
     Args:
         factorization: as for `calibrate_bins`.
         sigma: standard deviation per entry of Z, for sums, or for means with the divisor `batch_size`.
-        epsilons: where delta is asked for, at least 0.
+        epsilons: where delta is asked for, at least 0 (above 0 for `verified`).
         bins: b.
         batch_size: the fixed public divisor of means; None for sums.
         clip_norm: bound on one contribution.
+        method: `deterministic`, by bounds; `verified` tests a claim for each epsilon, and all of them are true except
+            with probability 2^-127 for each.
     """
     held = with_strategy(factorization)
-    star = StarEvaluator(bin_gram(held.strategy, bins_of(held) if bins is None else bins))
+    gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
+    clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
     divisor = 1 if batch_size is None else _divisor(batch_size)
-    multiplier = noise * divisor / finite_real("clip_norm", clip_norm, remedy="give the norm of clipping") * (1 - 1e-15)
-    levels = [finite_real("epsilon", one, strict=False, remedy="give finite epsilons >= 0") for one in epsilons]
-    return [(level, star.delta(multiplier, level).delta) for level in levels]
+    verified = _method(method) == "verified"
+    levels = [finite_real("epsilon", one, strict=verified, remedy="give finite epsilons") for one in epsilons]
+    asked = [
+        Question(factors=_prefixed(held.digest), gram=gram, epsilon=one, delta=0.5, clip_norm=clip, divisor=divisor)
+        for one in levels
+    ]
+    if verified:
+        return [(one.epsilon, find_delta(one, noise).claim.delta) for one in asked]
+    star = StarEvaluator(gram)
+    return [(one.epsilon, star.delta(one.multiplier(noise), one.epsilon).delta) for one in asked]
 
 
 def refuse_other_adjacency(adjacency: Adjacency | str) -> None:
@@ -272,6 +298,12 @@ def _sensitivity(held: HasClaims, gram: BinGram) -> tuple[CertifiedSensitivity, 
     if same and gram.steps % gram.bins == 0:
         return held.certificate.sensitivity, True
     return sensitivity_of_bins(held.strategy, gram), gram.steps % gram.bins == 0
+
+
+def _method(method: object) -> object:
+    if method not in ("verified", "deterministic"):
+        raise InvalidParameter(f"method={str(method)[:20]!r} is not verified or deterministic", field="method")
+    return method
 
 
 def _prefixed(digest: str) -> str:

@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import numpy as np
-
-from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.star_bound import StarEvaluator, log_gaussian, log_reverse
-from factorize.accounting.star_sampler import CHUNK, BinCovariance, ForwardTest, Key, ReverseTest, bin_covariance
+from factorize.accounting.star_sampler import CHUNK, Key
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 
 PROTOCOL = "star-1"
-LOG_THRESHOLD = 128 * math.log(2) + 1e-6
-"""Of the log of the bet: a false direction passes with probability 2^-128."""
+_NAME = re.compile(r"sha256:[0-9a-f]{64}")
 MOST_SAMPLES = 1 << 30
 MOST_ATTEMPTS = 16
 
@@ -48,7 +42,6 @@ _FIELDS = {
     "sigma",
     "unamplified",
 }
-_HOPELESS = -40.0  # of the log of a bet: it would take luck of e^-128 to pass from there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +173,8 @@ class BinsClaim:
             if document[name] != value or isinstance(document[name], bool):
                 raise _malformed(name, f"is {document[name]!r}, and this protocol has {value!r}")
         claim = cls(
-            factors=str(mechanism["factors"]),
-            gram=str(mechanism["gram"]),
+            factors=_digest("factors", mechanism["factors"]),
+            gram=_digest("gram", mechanism["gram"]),
             steps=_count("n", mechanism["n"]),
             bins=_count("bins", mechanism["bins"]),
             epsilon=_real("epsilon", document["epsilon"]),
@@ -213,9 +206,7 @@ class BinsClaim:
     @cached_property
     def multiplier(self) -> float:
         """S = sigma * divisor / clip_norm, rounded down."""
-        exact = Fraction(self.sigma) * self.divisor / Fraction(self.clip_norm)
-        nearest = float(exact)
-        return nearest if Fraction(nearest) <= exact else math.nextafter(nearest, 0.0)
+        return double_below(Fraction(self.sigma) * self.divisor / Fraction(self.clip_norm))
 
     def key(self, direction: Direction, *, secret: bytes = b"") -> Key:
         """Return the Philox key of a direction's test; `secret` makes it the verifier's own."""
@@ -223,115 +214,10 @@ class BinsClaim:
         return int.from_bytes(seed[:8], "little"), int.from_bytes(seed[8:16], "little")
 
 
-class ClaimTest(NamedTuple):
-    """How one direction went.
-
-    Attributes:
-        accepted: whether the evidence holds.
-        rule: the kind of evidence.
-        log_value: of the bet, to be at least 128 ln 2; for other rules log(delta / bound).
-        samples: drawn until it was accepted or refused.
-        reason: why it was refused, with the way out; empty where it was accepted.
-    """
-
-    accepted: bool
-    rule: str
-    log_value: float
-    samples: int
-    reason: str = ""
-
-
-def examine(claim: BinsClaim, gram: BinGram, *, secret: bytes = b"") -> dict[Direction, ClaimTest]:
-    """Test a claim in both directions, from the Gram matrix of the C that is to be used.
-
-    Args:
-        claim: what is said.
-        gram: recomputed from the bytes of C, never taken from the maker.
-        secret: of a verifier who trusts no hash: random bytes of its own, in place of the derived seed.
-
-    Raises:
-        InvalidParameter: the Gram matrix is of other bins.
-    """
-    if (gram.bins, gram.steps) != (claim.bins, claim.steps):
-        raise InvalidParameter(
-            f"the claim is about {claim.bins} bins in {claim.steps} steps and C has {gram.bins} in {gram.steps}; test "
-            "it with the C that it names",
-            field="bins",
-        )
-    covariance = bin_covariance(gram.gram, claim.multiplier) if "bet" in (claim.pq.rule, claim.qp.rule) else None
-    found: dict[Direction, ClaimTest] = {}
-    both: dict[Direction, Evidence] = {"pq": claim.pq, "qp": claim.qp}
-    for direction, evidence in both.items():
-        if evidence.rule == "bet":
-            assert covariance is not None
-            found[direction] = _bet(claim, direction, evidence, covariance, claim.key(direction, secret=secret))
-        else:
-            gained = math.log(claim.delta) - _log_bound(claim, evidence, gram)
-            reason = "" if gained >= 0 else f"the bound of rule {evidence.rule} is above delta; use more noise"
-            found[direction] = ClaimTest(gained >= 0, evidence.rule, gained, 0, reason)
-    return found
-
-
-def _log_bound(claim: BinsClaim, evidence: Evidence, gram: BinGram) -> float:
-    if evidence.rule == "gaussian":
-        return log_gaussian(gram, claim.multiplier, claim.epsilon)
-    if evidence.rule == "closed_form":
-        return log_reverse(gram, claim.multiplier, claim.epsilon)
-    assert evidence.tilt is not None
-    return StarEvaluator(gram).log_weight(claim.multiplier, claim.epsilon, int(evidence.tilt))
-
-
-def _bet(claim: BinsClaim, direction: Direction, evidence: Evidence, covariance: BinCovariance, key: Key) -> ClaimTest:
-    assert evidence.tilt is not None and evidence.stake is not None and evidence.samples is not None
-    try:
-        test = _weights(claim, direction, evidence.tilt, covariance)
-        check_stake(evidence.stake, test.ceiling, claim.delta)
-    except InvalidParameter as error:
-        return ClaimTest(False, "bet", 0.0, 0, str(error))
-    total, drawn = 0.0, 0
-    for weights in chunks_of(test, key, evidence.samples // CHUNK):
-        total += float(np.log1p(evidence.stake * (claim.delta - weights)).sum())
-        drawn += CHUNK
-        if total >= LOG_THRESHOLD:
-            return ClaimTest(True, "bet", total, drawn)
-        if total < _HOPELESS:
-            break
-    reason = (
-        f"the bet stands at e^{total:.1f} after {drawn} samples and needs e^{LOG_THRESHOLD:.1f}: delta={claim.delta!r} "
-        "is not shown at this sigma; use more noise, or more samples"
-    )
-    return ClaimTest(False, "bet", total, drawn, reason)
-
-
-def _weights(
-    claim: BinsClaim, direction: Direction, tilt: float, covariance: BinCovariance
-) -> ForwardTest | ReverseTest:
-    if direction == "pq":
-        return ForwardTest(covariance, claim.epsilon, int(tilt))
-    return ReverseTest(covariance, claim.epsilon, tilt)
-
-
-def chunks_of(test: ForwardTest | ReverseTest, key: Key, count: int) -> Iterator[np.ndarray]:
-    """Yield the weights of the chunks in order; as many at a time as there are processors."""
-    workers = min(count, os.cpu_count() or 1, 8)
-    with ThreadPoolExecutor(workers) as pool:
-        for first in range(0, count, workers):
-            several = range(first, min(first + workers, count))
-            yield from list(pool.map(lambda chunk: test.weights(key, chunk), several))
-
-
-def check_stake(stake: float, ceiling: float, delta: float) -> None:
-    """Refuse a bet that could lose more than it has.
-
-    Raises:
-        InvalidParameter: lambda (W - delta) is not below 1.
-    """
-    if not stake * (ceiling - delta) < 1:
-        raise InvalidParameter(
-            f"lambda={stake!r} times W - delta = {ceiling - delta!r} is not below 1: the bet could lose more than it "
-            "has, and its gains would prove nothing; ask the maker for a smaller lambda",
-            field="lambda",
-        )
+def double_below(value: Fraction) -> float:
+    """Return the largest double that is not above an exact positive value."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
 
 
 def _malformed(field: str, reason: str) -> InvalidParameter:
@@ -341,6 +227,12 @@ def _malformed(field: str, reason: str) -> InvalidParameter:
 def _mapping(name: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise _malformed(name, "is no object")
+    return value
+
+
+def _digest(name: str, value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise _malformed(name, "is no sha256: with 64 hexadecimal digits")
     return value
 
 

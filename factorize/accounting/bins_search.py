@@ -7,22 +7,18 @@ and says that it is the next one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.bins_claim import (
-    LOG_THRESHOLD,
-    MOST_ATTEMPTS,
-    BinsClaim,
-    ClaimTest,
-    Direction,
-    Evidence,
-    examine,
-)
+from factorize.accounting.bins_claim import MOST_ATTEMPTS, MOST_SAMPLES, BinsClaim, Direction, Evidence, double_below
+from factorize.accounting.claim_test import LOG_THRESHOLD, ClaimTest, examine
 from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.star_bound import BinsDelta, bins_sigma, log_gaussian, log_reverse
+from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_gaussian, log_reverse
 from factorize.accounting.star_estimate import Sampled, StarEstimate
 from factorize.accounting.star_sampler import CHUNK
 from factorize.errors import CertificateError
@@ -39,6 +35,7 @@ WORK = 1 << 27
 _QUICK, _QUICK_MARGIN = 1 << 25, 0.01  # work that is preferred: a margin up to 1 % is taken before more
 _MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
 _CAP = 0.9  # of the largest lambda
+_ROUNDING = 2.0**-44  # between the multiplier of a bound and that of its rounded sigma
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +62,12 @@ class Question:
         """Return sigma of a multiplier s, rounded up."""
         return double_above(Fraction(multiplier) * Fraction(self.clip_norm) / self.divisor, "sigma")
 
-    def claim(self, multiplier: float, *, pq: Evidence, qp: Evidence, attempt: int = 1) -> BinsClaim:
-        """Return the claim at a multiplier."""
-        sigma = self.sigma(multiplier)
+    def multiplier(self, sigma: float) -> float:
+        """Return s of a sigma, rounded down."""
+        return double_below(Fraction(sigma) * self.divisor / Fraction(self.clip_norm))
+
+    def claim(self, sigma: float, *, pq: Evidence, qp: Evidence, attempt: int = 1) -> BinsClaim:
+        """Return the claim at a sigma."""
         exact = Fraction(sigma) * self.divisor / Fraction(self.clip_norm) / Fraction(self.gram.sensitivity)
         return BinsClaim(
             factors=self.factors,
@@ -109,7 +109,7 @@ class FoundClaim:
 
 
 def find_claim(question: Question, *, work: int = WORK, seed: int = 0) -> FoundClaim:
-    """Return a claim that has passed its test, at a sigma as small as the work allows.
+    """Return a claim about sigma that has passed its test, at a sigma as small as the work allows.
 
     Args:
         question: what is to be claimed.
@@ -119,43 +119,120 @@ def find_claim(question: Question, *, work: int = WORK, seed: int = 0) -> FoundC
     Returns:
         After 16 claims that failed, or where no sampling is worth it, one by bounds alone.
     """
-    gram = question.gram
-    ceiling = bins_sigma(gram, epsilon=question.epsilon, delta=question.delta)
-    drawn = 0
-    if work and gram.bins > 1:
-        estimate = StarEstimate(gram, seed=seed)
-        point, margin, attempt = estimate.sigma(question.epsilon, question.delta), MARGIN, 1
-        order = 0
-        while point * (1 + margin) < ceiling and margin <= _MOST_MARGIN and attempt <= MOST_ATTEMPTS:
-            multiplier = point * (1 + margin)
-            allowed = min(work, _QUICK) if margin <= _QUICK_MARGIN else work
-            pq = plan(estimate, "pq", multiplier, question, allowed, order)
-            qp = plan(estimate, "qp", multiplier, question, allowed)
-            margin += MARGIN
-            if pq is None or qp is None:
+    ceiling = bins_sigma(question.gram, epsilon=question.epsilon, delta=question.delta) * (1 + _ROUNDING)
+    sigma = question.sigma(ceiling)
+    search = Search(question.gram, work=work, seed=seed)
+
+    def proposals() -> Iterator[Proposal]:
+        point = search.estimate.sigma(question.epsilon, question.delta)
+        for margin in _margins():
+            if point * (1 + margin) >= ceiling:
+                return
+            yield Proposal(question, question.sigma(point * (1 + margin)), margin)
+
+    return search.first(proposals, Proposal(question, sigma, 0.0), ceiling)
+
+
+def find_delta(question: Question, sigma: float, *, work: int = WORK, seed: int = 0) -> FoundClaim:
+    """Return a claim about delta at this very sigma that has passed its test; the question's own delta is not used.
+
+    Args:
+        question: with the epsilon at which delta is asked for.
+        sigma: standard deviation per entry of Z.
+        work: see `find_claim`.
+        seed: see `find_claim`.
+    """
+    multiplier = question.multiplier(sigma)
+    bound = StarEvaluator(question.gram).delta(multiplier, question.epsilon).delta
+    search = Search(question.gram, work=work, seed=seed)
+
+    def proposals() -> Iterator[Proposal]:
+        for margin in _margins():
+            less = multiplier / (1 + margin)
+            seen = (search.estimate.forward(less, question.epsilon), search.estimate.reverse(less, question.epsilon))
+            delta = max(sampled.delta for sampled in seen)
+            if not 0 < delta < bound:
+                return
+            yield Proposal(replace(question, delta=delta), sigma, margin)
+
+    return search.first(proposals, Proposal(replace(question, delta=bound), sigma, 0.0), multiplier)
+
+
+class Proposal(NamedTuple):
+    """What might be claimed.
+
+    Attributes:
+        question: with epsilon and delta.
+        sigma: at which they are claimed.
+        margin: relative, of sigma, over the estimate.
+    """
+
+    question: Question
+    sigma: float
+    margin: float
+
+
+class Search:
+    """Claims of growing margins, tested until one passes.
+
+    Args:
+        gram: of the bins.
+        work: samples times bins of one direction, at most.
+        seed: of the estimates.
+    """
+
+    def __init__(self, gram: BinGram, *, work: int, seed: int) -> None:
+        self._gram, self._work, self._seed = gram, work, seed
+
+    @cached_property
+    def estimate(self) -> StarEstimate:
+        """Made where something is to be sampled."""
+        return StarEstimate(self._gram, seed=self._seed)
+
+    def first(self, proposals: Callable[[], Iterator[Proposal]], bounded: Proposal, deterministic: float) -> FoundClaim:
+        """Return the first proposal that passes; the bounded one, which needs no samples, if none does.
+
+        Raises:
+            CertificateError: the bounded one fails.
+        """
+        attempt, order, drawn = 1, 0, 0
+        for proposal in proposals() if self._work and self._gram.bins > 1 else ():
+            planned = self._planned(proposal, order)
+            if planned is None:
                 continue
-            order = int(pq.tilt or 0)
-            claim = question.claim(multiplier, pq=pq, qp=qp, attempt=attempt)
-            tests = examine(claim, gram)
+            order = int(planned[0].tilt or 0)
+            claim = proposal.question.claim(proposal.sigma, pq=planned[0], qp=planned[1], attempt=attempt)
+            tests = examine(claim, self._gram)
             drawn += sum(test.samples for test in tests.values())
             if all(test.accepted for test in tests.values()):
-                return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=ceiling, samples=drawn)
+                return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=deterministic, samples=drawn)
             attempt += 1
-    return _deterministic(question, ceiling, drawn)
+            if attempt > MOST_ATTEMPTS:
+                break
+        claim = self._by_bounds(bounded)
+        tests = examine(claim, self._gram)
+        if not all(test.accepted for test in tests.values()):
+            raise CertificateError(
+                "the bound without sampling fails its own test; report this with the factors' digest"
+            )
+        return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=deterministic, samples=drawn)
+
+    def _planned(self, proposal: Proposal, order: int) -> tuple[Evidence, Evidence] | None:
+        question, multiplier = proposal.question, proposal.question.multiplier(proposal.sigma)
+        work = min(self._work, _QUICK) if proposal.margin <= _QUICK_MARGIN else self._work
+        pq = plan(self.estimate, "pq", multiplier, question, work, order)
+        qp = plan(self.estimate, "qp", multiplier, question, work)
+        return None if pq is None or qp is None else (pq, qp)
+
+    def _by_bounds(self, proposal: Proposal) -> BinsClaim:
+        question = proposal.question
+        bound = StarEvaluator(self._gram).delta(question.multiplier(proposal.sigma), question.epsilon)
+        pq = Evidence(rule=bound.pq_rule, tilt=float(bound.order) if bound.pq_rule == "star_bound" else None)
+        return question.claim(proposal.sigma, pq=pq, qp=Evidence(rule=bound.qp_rule))
 
 
-def _deterministic(question: Question, multiplier: float, drawn: int) -> FoundClaim:
-    """Claim by bounds alone; the unit multiplier of the rounded sigma may be an ulp lower, so it is given a few."""
-    from factorize.accounting.star_bound import StarEvaluator
-
-    multiplier *= 1 + 2.0**-44
-    bound: BinsDelta = StarEvaluator(question.gram).delta(multiplier, question.epsilon)
-    pq = Evidence(rule=bound.pq_rule, tilt=float(bound.order) if bound.pq_rule == "star_bound" else None)
-    claim = question.claim(multiplier, pq=pq, qp=Evidence(rule=bound.qp_rule))
-    tests = examine(claim, question.gram)
-    if not all(test.accepted for test in tests.values()):
-        raise CertificateError("the bound without sampling failed its own test; report this with the factors' digest")
-    return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=multiplier, samples=drawn)
+def _margins() -> Iterator[float]:
+    return (MARGIN * step for step in range(1, round(_MOST_MARGIN / MARGIN) + 1))
 
 
 def plan(
@@ -185,35 +262,33 @@ def plan(
             return Evidence(rule="star_bound", tilt=float(lowest))
         tried = [order] if order else range(max(2, lowest - 1), lowest + 2)
         candidates = [estimate.forward(multiplier, epsilon, m) for m in tried]
-    bets = (_bet(sampled, question.delta) for sampled in candidates)
+    bets = (plan_bet(sampled, question.delta) for sampled in candidates)
     best = min((bet for bet in bets if bet is not None), key=lambda bet: bet.samples or 0, default=None)
     if best is None or (best.samples or 0) / _MORE * question.gram.bins > work:
         return None
     return best
 
 
-def _bet(sampled: Sampled, delta: float) -> Evidence | None:
+def plan_bet(sampled: Sampled, delta: float) -> Evidence | None:
     """Return the stake of the largest rate of growth, and how long it takes; None where it does not grow.
 
-    The weights count with one standard error of their mean on top: the mean was chosen to be about delta.
+    One standard error of the mean is added as weights at the ceiling: this very mean chose sigma.
     """
-    if sampled.ceiling <= delta:
+    ceiling = sampled.ceiling * (1 + 1e-6)
+    if not delta < ceiling < math.inf:
         return None
-    most = _CAP / (sampled.ceiling * (1 + 1e-6) - delta)
-    gains = delta - sampled.weights * (1 + min(sampled.relative_error, 1.0))
-    if not gains.mean() > 0:
+    more = min(sampled.relative_error, 1.0) * sampled.delta / ceiling
+    gains = np.append(delta - sampled.weights, [delta - ceiling, delta])
+    mass = np.append(np.full(len(sampled.weights), 1 / len(sampled.weights)), [more, -more])
+    low, high = 0.0, _CAP / (ceiling - delta)
+    if not mass @ gains > 0:
         return None
-
-    def slope(stake: float) -> float:
-        return float(np.mean(gains / (1 + stake * gains)))
-
-    low, high = 0.0, most
-    if slope(most) < 0:
+    if mass @ (gains / (1 + high * gains)) < 0:
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
-            low, high = (middle, high) if slope(middle) > 0 else (low, middle)
-    rate = float(np.mean(np.log1p(high * gains)))
+            low, high = (middle, high) if mass @ (gains / (1 + middle * gains)) > 0 else (low, middle)
+    rate = float(mass @ np.log1p(high * gains))
     if rate <= 0:
         return None
     samples = math.ceil(_MORE * LOG_THRESHOLD / rate / CHUNK) * CHUNK
-    return Evidence(rule="bet", tilt=sampled.tilt, stake=high, samples=samples)
+    return Evidence(rule="bet", tilt=sampled.tilt, stake=high, samples=samples) if samples <= MOST_SAMPLES else None

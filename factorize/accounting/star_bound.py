@@ -6,14 +6,13 @@ With L = mean_j exp(Y_j) the likelihood ratio of the dominating pair, K = G / s^
     delta of (P, Q) <= W(m) = T^(1-m) (m-1)^(m-1) m^-m E*(m),
     delta of (Q, P) <= E (1 - T e^N)_+ with N normal, of mean -mean_j K_jj / 2 and variance mean_jl K_jl,
 
-and both are at most the delta of the Gaussian mechanism without amplification. docs/amplification.md has the theorems.
+and both are at most the delta of the Gaussian mechanism without amplification. docs/notes/amplification-proofs.md has the proofs.
 All logarithms are rounded up, so a delta of 1e-20 is as good as one of 0.1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,14 +21,13 @@ import numpy as np
 from factorize.accounting.gram_matrix import BinGram
 from factorize.errors import InvalidParameter
 from factorize.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
+from factorize.numbers.falling import descend
 from factorize.numbers.scalars import finite_real
 
 LARGEST_ORDER = 4096
 """Orders m that are tried; log W(m) is convex in m, so that the search stops at its minimum."""
 
 _UP = 2.0**-50
-_TOLERANCE = 1e-7
-_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -172,11 +170,12 @@ def log_single_bin(gram: BinGram, multiplier: float, epsilon: float) -> float:
 
     A lower bound in ordinary floating point (theorem 8 a), for tests and to refuse claims that cannot be true.
     """
-    mus = np.sqrt(gram.gram.diagonal()) / multiplier
-    level = epsilon + math.log(gram.bins)
-    deltas = [_gaussian(level, float(mu)) for mu in np.unique(mus)]
-    counts = np.unique(mus, return_counts=True)[1]
-    return math.log(max(float(np.dot(deltas, counts)) / gram.bins, 5e-324))
+    from scipy.special import log_ndtr, logsumexp
+
+    mus, level = np.sqrt(gram.gram.diagonal()) / multiplier, epsilon + math.log(gram.bins)
+    first, second = log_ndtr(mus / 2 - level / mus), level + log_ndtr(-mus / 2 - level / mus)
+    gaps = np.maximum(-np.expm1(np.minimum(second - first, 0.0)), 1e-300)
+    return float(logsumexp(first + np.log(gaps))) - math.log(gram.bins)
 
 
 def bins_delta(gram: BinGram, *, multiplier: float, epsilon: float) -> BinsDelta:
@@ -233,26 +232,6 @@ def bins_sigma(gram: BinGram, *, epsilon: float, delta: float) -> float:
     return math.exp(descend(excess, low, high)) * (1 + 4 * _UP)
 
 
-def descend(excess: Callable[[float], float], low: float, high: float, *, tolerance: float = _TOLERANCE) -> float:
-    """Return a point within a tolerance of where a falling function crosses 0, on the side where it is at most 0.
-
-    False position with halved ends (Illinois), and a bisection every third step, so that both ends move.
-    """
-    at_low, at_high = excess(low), excess(high)
-    for step in range(_STEPS):
-        if high - low <= tolerance:
-            break
-        share = at_low / (at_low - at_high) if at_high < 0 < at_low and step % 3 < 2 else 0.5
-        edge = tolerance / 4 / (high - low)
-        point = low + (high - low) * min(max(share, edge), 1 - edge)
-        value = excess(point)
-        if value > 0:
-            low, at_low, at_high = point, value, at_high / 2
-        else:
-            high, at_high, at_low = point, value, at_low / 2
-    return high
-
-
 class RenyiDivergences(NamedTuple):
     """Of an integer order, both directions from above.
 
@@ -299,8 +278,3 @@ def renyi_epsilon(divergences: dict[int, float], delta: float) -> float:
 
 def _scale(multiplier: float) -> float:
     return (1 + _UP) / multiplier / multiplier * (1 + _UP)
-
-
-def _gaussian(level: float, mu: float) -> float:
-    low = 1 / MAX_NOISE_MULTIPLIER
-    return gaussian_delta(level, min(max(mu, low), MAX_NOISE_MULTIPLIER * (1 - 1e-9)))

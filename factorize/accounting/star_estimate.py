@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.star_bound import StarEvaluator, bins_sigma, descend, log_constant
+from factorize.accounting.gram_matrix import BinGram, bin_covariance
+from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_constant, log_single_bin
 from factorize.accounting.star_sampler import (
     CHUNK,
     StarTables,
     best_tilt,
-    bin_covariance,
     forward_weights,
     log_mixture,
     log_reverse_ceiling,
@@ -25,6 +24,7 @@ from factorize.accounting.star_sampler import (
     normals_of,
     reverse_weights,
 )
+from factorize.numbers.falling import descend
 
 _NUMBERS = 1 << 23  # of normals kept
 _MOST, _LEAST = 4 * CHUNK, CHUNK
@@ -152,20 +152,25 @@ class StarEstimate:
         return (total + total.T) / 2
 
     def sigma(self, epsilon: float, delta: float) -> float:
-        """Return the multiplier s at which the larger of both estimated deltas is `delta`, to 2e-4."""
-        order = 0
+        """Return the multiplier s at which the estimated delta of (P, Q) is `delta`, to 2e-4.
+
+        It lies between that of the single-bin lower bound and that of the star bound, whatever the samples say: a
+        proposal that never meets the event it is for would report a mean of 0, and a sigma of 0 with it.
+        """
+        target = math.log(delta)
 
         def excess(log_multiplier: float) -> float:
-            seen = self.forward(math.exp(log_multiplier), epsilon, order or None).delta
-            return math.log(max(seen, 1e-320) / delta)
+            return math.log(max(self.forward(math.exp(log_multiplier), epsilon).delta, 1e-320)) - target
+
+        def lower(log_multiplier: float) -> float:
+            return log_single_bin(self.gram, math.exp(log_multiplier), epsilon) - target
 
         high = math.log(bins_sigma(self.gram, epsilon=epsilon, delta=delta))
-        order = self.star.best_order(math.exp(high) * 0.95, epsilon)[0]
-        low, high = _bracket(excess, high)
-        found = descend(excess, low, high, tolerance=_CLOSE)
-        order = self.star.best_order(math.exp(found), epsilon)[0]
-        low, high = _bracket(excess, found, step=4 * _CLOSE)
-        return math.exp(descend(excess, low, high, tolerance=_CLOSE))
+        low = high - 0.25
+        while lower(low) <= 0:
+            low -= 0.25
+        floor = descend(lower, low, high, tolerance=_CLOSE) if lower(high) <= 0 else high
+        return math.exp(descend(excess, floor, high, tolerance=_CLOSE))
 
     def epsilon(self, multiplier: float, delta: float) -> float:
         """Return the epsilon at which the estimated delta of (P, Q) is `delta`, to 2e-4; 0 where it is below that."""
@@ -179,18 +184,3 @@ class StarEstimate:
         while excess(high) > 0:
             high *= 2
         return descend(excess, 0.0 if high == 1.0 else high / 2, high, tolerance=_CLOSE)
-
-
-def _bracket(excess, start: float, *, step: float = 0.1) -> tuple[float, float]:  # type: ignore[no-untyped-def]
-    """Return two points around the root of a falling function, from `start`, in steps that double."""
-    if excess(start) > 0:
-        low, high = start, start + step
-        while excess(high) > 0:
-            step *= 2
-            low, high = high, high + step
-        return low, high
-    low, high = start - step, start
-    while excess(low) <= 0:
-        step *= 2
-        low, high = low - step, low
-    return low, high

@@ -13,93 +13,20 @@ slack are those of the protocol (docs/notes/star-1.md).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy.linalg.blas import dtrmm
 
+from factorize.accounting.gram_matrix import BinCovariance
 from factorize.accounting.star_bound import log_constant
 from factorize.errors import CertificateError, InvalidParameter
 
 CHUNK = 4096
 """Samples of one chunk, which has a Philox stream of its own."""
 
-LARGEST_SLACK = 2.0**-10
-
-_UNIT = 2.0**-50
 _ROWS = 256  # whose exponentials are taken together, so that they stay in the cache
-_INFLATIONS = 16
 
 Key = tuple[int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class BinCovariance:
-    """The covariance that is sampled, entrywise at least G / s^2.
-
-    Attributes:
-        matrix: K = L L^T, shape (b, b).
-        factor: L, lower-triangular.
-    """
-
-    matrix: np.ndarray
-    factor: np.ndarray
-
-    @property
-    def bins(self) -> int:
-        """B."""
-        return len(self.matrix)
-
-    @cached_property
-    def largest(self) -> float:
-        """Largest entry, which is on the diagonal."""
-        return float(self.matrix.diagonal().max())
-
-    @cached_property
-    def half_diagonal(self) -> np.ndarray:
-        """K_jj / 2, shape (b,)."""
-        return self.matrix.diagonal() / 2
-
-    def slack(self, order: float) -> float:
-        """Return S: what doubles lose in log L and in the exponents of a sample, as a power of two.
-
-        Raises:
-            InvalidParameter: it is above 2^-10, so that no weight would mean anything.
-        """
-        b, m, kmax = self.bins, order, self.largest
-        drift = math.sqrt(kmax) * (math.sqrt(b) + 15) + 2 * m * kmax + 1
-        lost = _UNIT * (b + m + 16) * ((m + 1) * drift + m * m * kmax)
-        slack = 2.0 ** max(-30, math.ceil(math.log2(lost)))
-        if slack > LARGEST_SLACK:
-            raise InvalidParameter(
-                f"order m={m:g} with b={b} bins and K up to {kmax:.3g} loses {lost:.2g} in doubles, above 2^-10; "
-                "use more noise, or the bound without sampling",
-                field="order",
-            )
-        return slack
-
-
-def bin_covariance(gram: np.ndarray, multiplier: float) -> BinCovariance:
-    """Return a covariance that is entrywise at least G / s^2 and is what its factor says.
-
-    K0 + tau (1 1^T + I) covers what the Cholesky factor is off by; more of a covariance is never less delta
-    (corollary 1).
-
-    Raises:
-        CertificateError: no inflation makes the factorization succeed.
-    """
-    base = gram / (multiplier * multiplier) * (1 + _UNIT)
-    tau = 2.0**-47 * len(gram) * float(base.max())
-    for _ in range(_INFLATIONS):
-        try:
-            factor = np.linalg.cholesky(base + tau + tau * np.eye(len(gram)))
-        except np.linalg.LinAlgError:
-            tau *= 4
-            continue
-        product = factor @ factor.T
-        return BinCovariance(np.maximum(product, product.T), np.asfortranarray(factor))
-    raise CertificateError(f"the Gram matrix of {len(gram)} bins is not positive semidefinite in doubles; scale C")
 
 
 class StarTables:

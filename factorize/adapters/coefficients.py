@@ -4,9 +4,11 @@ A recurrence is linear in (z, state). Fed with the unit vectors it tells its coe
 
     x = gain z - reads . s,    s <- moves s + writes x
 
-One that makes earlier draws again takes them too, and its states take draws in place of x: with u = gain z
+One whose states keep draws takes these in place of x, and may make earlier draws again: with u = gain z
 
     x = u + takes . z_earlier - reads . s,    s <- moves s + loads . (u, z_earlier)
+
+Either way the row of C^-1 Z is x times the scale of the step.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from factorize.client.recurrences import Recurrence
 from factorize.client.structures import Streamable
 from factorize.errors import TooLarge
 
-_ZERO = 1e-14  # of what was subtracted: below it a coefficient is rounding
 _MOST = 1 << 26  # numbers in a table of all steps
 
 
@@ -46,8 +47,9 @@ class StepPlan:
         gain: what z is multiplied by, without sigma.
         reads: shape (k,).
         moves: shape (k, k).
-        writes: shape (k,); zeros where there are redraws.
-        redraws: None for a recurrence that never makes a draw again.
+        writes: shape (k,); zeros where the states keep draws.
+        redraws: None for a recurrence whose states keep rows of C^-1 Z.
+        scale: what x is multiplied by once the states have seen it.
     """
 
     gain: float
@@ -55,10 +57,15 @@ class StepPlan:
     moves: np.ndarray
     writes: np.ndarray
     redraws: Redraws | None = None
+    scale: float = 1.0
 
     @classmethod
     def of(cls, recurrence: Recurrence, step: int) -> StepPlan:
-        """Ask a recurrence in float64 for its coefficients."""
+        """Ask a recurrence for its coefficients.
+
+        What the states become is asked once more with every x at 0, so that no coefficient is a difference of others.
+        """
+        recurrence, scale = recurrence.unscaled(step)
         k, earlier = recurrence.vectors, recurrence.earlier(step)
         width = 1 + k + len(earlier)
         x, state, scratch = np.eye(1, width)[0], np.eye(k, width, 1), np.zeros((recurrence.scratch, width))
@@ -66,15 +73,14 @@ class StepPlan:
             scratch[m, 1 + k + m] = factor
         recurrence.advance(step, x, state, scratch)
         gain, reads = recurrence.gain(step) * float(x[0]), -x[1 : k + 1]
-        if recurrence.redraws:
+        if recurrence.keeps_draws:
             loads = np.hstack([state[:, :1] / x[0], state[:, k + 1 :]])
             again = Redraws([before for before, _ in earlier], x[k + 1 :], loads)
-            return cls(gain, reads, state[:, 1 : k + 1], np.zeros(k), again)
+            return cls(gain, reads, state[:, 1 : k + 1], np.zeros(k), again, scale)
         writes = state[:, 0] / x[0]
-        taken = np.outer(writes, -reads)
-        moves = state[:, 1:] - taken
-        moves[np.abs(moves) <= _ZERO * np.abs(taken)] = 0
-        return cls(gain, reads, moves, writes)
+        still, moved = reads.copy(), np.eye(k)
+        recurrence.advance(step, still, moved, np.zeros((recurrence.scratch, k)))
+        return cls(gain, reads, moved, writes, scale=scale)
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,8 @@ class PlanTable:
         writes: shape (n, k).
         steps: of earlier draws, shape (n, redraws), 0 where there is none; int32.
         takes: shape (n, redraws), 0 where there is none.
-        loads: shape (n, k, redraws + 1), or (n, k, 0) for a recurrence that never makes a draw again.
+        loads: shape (n, k, redraws + 1), or (n, k, 0) for a recurrence whose states keep rows of C^-1 Z.
+        scale: shape (n,).
     """
 
     gain: np.ndarray
@@ -98,6 +105,7 @@ class PlanTable:
     steps: np.ndarray
     takes: np.ndarray
     loads: np.ndarray
+    scale: np.ndarray
 
     @classmethod
     def of(cls, source: Streamable) -> PlanTable:
@@ -106,15 +114,16 @@ class PlanTable:
         Raises:
             TooLarge: states move into each other, and the table of all steps has more than 2^26 numbers.
         """
-        recurrence = source.recurrence(np.float64)
+        recurrence = source.recurrence()
         n, k, redraws = recurrence.steps, recurrence.vectors, recurrence.redraws
         gain, reads, decays, writes = np.empty(n), np.empty((n, k)), np.empty((n, k)), np.empty((n, k))
         steps, takes = np.zeros((n, redraws), dtype=np.int32), np.zeros((n, redraws))
-        loads = np.zeros((n, k, redraws + 1 if redraws else 0))
+        loads = np.zeros((n, k, redraws + 1 if recurrence.unscaled(0)[0].keeps_draws else 0))
+        scale = np.empty(n)
         moves: np.ndarray | None = None
         for step in range(n):
             plan = StepPlan.of(recurrence, step)
-            gain[step], reads[step], writes[step] = plan.gain, plan.reads, plan.writes
+            gain[step], reads[step], writes[step], scale[step] = plan.gain, plan.reads, plan.writes, plan.scale
             if plan.redraws is not None:
                 count = len(plan.redraws.steps)
                 steps[step, :count], takes[step, :count] = plan.redraws.steps, plan.redraws.takes
@@ -127,4 +136,4 @@ class PlanTable:
                 moves[:step, range(k), range(k)] = decays[:step]
             if moves is not None:
                 moves[step] = plan.moves
-        return cls(gain, reads, decays if moves is None else moves, writes, steps, takes, loads)
+        return cls(gain, reads, decays if moves is None else moves, writes, steps, takes, loads, scale)

@@ -65,7 +65,7 @@ class Held:
                 f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration",
                 field="calibration",
             )
-        calibration.check_belongs(self.sensitivity, lambda: self.banded().strategy)
+        calibration.check_belongs(self.sensitivity, lambda: self.banded().strategy, digest=self.digest)
 
     def calibrate(
         self, target: PrivacyTarget, *, clip_norm: float, batch_size: int | None, adjacency: Adjacency | str

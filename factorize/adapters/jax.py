@@ -7,6 +7,7 @@ refused where JAX would round it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -18,10 +19,13 @@ from jax import numpy as jnp
 
 from factorize.adapters.coefficients import PlanTable
 from factorize.adapters.factors import Held
+from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.engines import RowSource
+from factorize.client.rounding import DOUBLE, SINGLE
 from factorize.client.structures import Streamable
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.privacy import Calibration
+from factorize.structures.triangular import lower_inverse
 
 Precision = Literal["float32", "float64"]
 
@@ -51,10 +55,12 @@ def correlated_noise(
         calibration: its own.
         seed: a secret integer, `secrets.randbits(128)`, never used for a second run of the same factorization; 64 bits
             of its hash are JAX's key.
-        dtype: of noise, state and coefficients; the result has the gradient's.
+        dtype: of noise, state and arithmetic; coefficients keep 48 bits in float32, as pairs of numbers. The result has
+            the gradient's.
 
     Raises:
-        InvalidParameter: the calibration is of another factorization, or JAX would read float64 as float32.
+        InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, or the
+            roundings cannot be bounded (factorize/client/allowances.py): use float64.
         TooLarge: the coefficients of a tree or of coupled states are too many.
     """
     held = Held(factors)
@@ -63,15 +69,17 @@ def correlated_noise(
     key = _key(seed, held.digest)
     source = held.source()
     if isinstance(source, Streamable):
-        return _streaming(PlanTable.of(source), key, calibration.sigma, kind)
-    return _replaying(_inverse(source), key, calibration.sigma, kind)
+        sigma = raised(calibration.sigma, _allowance(source, calibration, kind))
+        return _streaming(PlanTable.of(source), key, sigma, kind)
+    inverse = _inverse(source)
+    return _replaying(inverse, key, raised(calibration.sigma, _rows_allowance(inverse, kind)), kind)
 
 
 def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
     """Return C^-1 for `jax_privacy`: a `StreamingMatrix` where C has a recurrence, else an array of shape (n, n).
 
-    `matrix_factorization_privatizer(noising_matrix(factors), stddev=calibration.sigma)` is its use. Rows n and after
-    are NaN in a `StreamingMatrix`; of an array jax_privacy repeats row n - 1, so do not go on there.
+    `matrix_factorization_privatizer(noising_matrix(factors), stddev=raised_sigma(factors, calibration))` is its use.
+    Rows n and after are NaN in a `StreamingMatrix`; of an array jax_privacy repeats row n - 1, so do not go on there.
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
@@ -86,7 +94,7 @@ def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
     source = Held(factors).source()
     if not isinstance(source, Streamable):
         return jnp.asarray(_inverse(source), dtype=kind)
-    if source.recurrence(np.float64).redraws:
+    if source.recurrence().redraws:
         raise UnsupportedProblem(
             "the noise of this C takes draws of earlier steps again, which jax_privacy's StreamingMatrix does not hand "
             "over; use correlated_noise, which draws for itself, or pass C^-1 as an array: factors.rows('C_inv', 0, n)",
@@ -94,10 +102,11 @@ def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
         )
     from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
 
-    table = _on_device(PlanTable.of(source), kind)
+    plan = PlanTable.of(source)
+    table, states = DeviceTable.of(plan, kind), plan.reads.shape[1]
 
     def init(value: Any) -> tuple[jax.Array, jax.Array]:
-        return jnp.array(0, jnp.int32), jnp.zeros((table.reads.shape[1], *value.shape), kind)
+        return jnp.array(0, jnp.int32), jnp.zeros((states, *value.shape), kind)
 
     def multiply(value: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         step, buffers = state
@@ -124,14 +133,101 @@ def checked_dtype(dtype: str) -> np.dtype:
     return np.dtype(dtype)
 
 
+class Pair(NamedTuple):
+    """Numbers of a recurrence on the device: as they are in float64, or as the sum of two float32.
+
+    Attributes:
+        high: rounded.
+        low: the rest, rounded; None where nothing is left.
+    """
+
+    high: jax.Array
+    low: jax.Array | None
+
+    @classmethod
+    def of(cls, values: np.ndarray, kind: np.dtype) -> Pair:
+        """Split float64 numbers, to 48 bits where the device has only float32."""
+        high = values.astype(kind)
+        low = None if kind == np.float64 else jnp.asarray((values - high).astype(kind))
+        return cls(jnp.asarray(high), low)
+
+    def at(self, step: Any) -> Pair:
+        """Return those of a step, NaN past the last."""
+        high, low = (None if p is None else p.at[step].get(mode="fill", fill_value=jnp.nan) for p in self)
+        assert high is not None
+        return Pair(high, low)
+
+    def times(self, values: jax.Array) -> jax.Array:
+        """Multiply element by element: XLA may round the factors of a matrix product to TF32 or bfloat16."""
+        spread = (*self.high.shape, *(1,) * (values.ndim - self.high.ndim))
+        product = self.high.reshape(spread) * values
+        return product if self.low is None else product + self.low.reshape(spread) * values
+
+
+class DeviceTable(NamedTuple):
+    """A `PlanTable` on the device; see there."""
+
+    gain: Pair
+    reads: Pair
+    moves: Pair
+    writes: Pair
+    takes: Pair
+    loads: Pair
+    scale: Pair
+    steps: jax.Array
+
+    @classmethod
+    def of(cls, table: PlanTable, kind: np.dtype) -> DeviceTable:
+        """Move one there."""
+        parts = {name: Pair.of(part, kind) for name, part in vars(table).items() if name != "steps"}
+        return cls(**parts, steps=jnp.asarray(table.steps))
+
+
+def raised_sigma(factors: Any, calibration: Calibration, *, dtype: Precision = "float64") -> float:
+    """Return the standard deviation of Z that pays for the roundings, for whoever multiplies Z by `noising_matrix`.
+
+    Args:
+        factors: what `factorize.client.load` or `solvers.solve` gave.
+        calibration: its own.
+        dtype: of the noising matrix and of what is done with it.
+
+    Raises:
+        InvalidParameter: the calibration is of another factorization, or the roundings cannot be bounded.
+    """
+    held = Held(factors)
+    held.check(calibration)
+    kind, source = checked_dtype(dtype), held.source()
+    if isinstance(source, Streamable):
+        return raised(calibration.sigma, _allowance(source, calibration, kind))
+    return raised(calibration.sigma, _rows_allowance(_inverse(source), kind, terms=source.shape[0]))
+
+
+def _allowance(source: Streamable, calibration: Calibration, kind: np.dtype) -> float:
+    """Of a recurrence: where there is no float64, every product of a pair rounds three times."""
+    single = kind == np.float32
+    recurrence, arithmetic = source.recurrence(), 3 * SINGLE if single else DOUBLE
+    unit = SINGLE if single else DOUBLE
+    found = rounding_of(recurrence, calibration, unit, 4 * unit, arithmetic)
+    return check_allowance(found, str(kind))
+
+
+def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> float:
+    """Of a sum of rows: X off by e |X| makes C (I + C E)^-1, and |C E| is at most e times the norm of |C| |X|."""
+    sizes, back = np.abs(inverse), np.abs(lower_inverse(inverse))
+    norm = math.sqrt((back @ sizes.sum(axis=1)).max() * (back.sum(axis=0) @ sizes).max()) * 1.001
+    unit = SINGLE if kind == np.float32 else DOUBLE
+    off = (8 + terms) * unit * norm
+    return check_allowance(math.inf if off >= 0.5 else 1 / (1 - off) / (1 - 4 * SINGLE) - 1, str(kind))
+
+
 def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -> optax.GradientTransformation:
-    steps = len(table.gain)
+    steps, states = table.reads.shape
     loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)][: table.loads.shape[2]]
-    scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)  # in float64
-    table = _on_device(scaled, kind)
+    scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)
+    there = DeviceTable.of(scaled, kind)
 
     def init(params: Any) -> NoiseState:
-        buffers = jax.tree.map(lambda p: jnp.zeros((table.reads.shape[1], *p.shape), kind), params)
+        buffers = jax.tree.map(lambda p: jnp.zeros((states, *p.shape), kind), params)
         return NoiseState(jnp.array(0, jnp.int32), buffers)
 
     def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
@@ -140,8 +236,8 @@ def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -
         noisy, kept = [], []
         for i, (leaf, buffers) in enumerate(zip(leaves, shape.flatten_up_to(state.buffers), strict=True)):
             z = _normal(key, state.step, i, leaf, kind)
-            earlier = [_normal(key, step, i, leaf, kind) for step in _earlier(table, state.step)]
-            drawn, buffers = _advance(table, state.step, z, buffers, earlier)
+            earlier = [_normal(key, step, i, leaf, kind) for step in _earlier(there, state.step)]
+            drawn, buffers = _advance(there, state.step, z, buffers, earlier)
             noisy.append((leaf + drawn).astype(leaf.dtype))
             kept.append(buffers)
         return shape.unflatten(noisy), NoiseState(state.step + 1, shape.unflatten(kept))
@@ -150,48 +246,57 @@ def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -
 
 
 def _replaying(inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype) -> optax.GradientTransformation:
-    """Draw all earlier rows of Z again in each step; no state."""
-    rows = jnp.asarray(inverse * sigma, dtype=kind)
+    """Draw all earlier rows of Z again in each step; no state. What a sum loses is carried beside it."""
+    rows = Pair.of(inverse * sigma, kind)
 
     def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
-        _refuse_past(state.step, len(rows))
-        row = rows.at[state.step].get(mode="fill", fill_value=jnp.nan)
+        _refuse_past(state.step, len(inverse))
+        row = rows.at(state.step)
         leaves, shape = jax.tree.flatten(updates)
         noisy = []
         for i, leaf in enumerate(leaves):
 
-            def add(s: jax.Array, total: jax.Array, i: int = i, leaf: jax.Array = leaf) -> jax.Array:
-                return total + row[s] * _normal(key, s, i, leaf, kind)
+            def add(s: jax.Array, sums: Any, i: int = i, leaf: jax.Array = leaf) -> Any:
+                total, lost = sums
+                term = row.at(s).times(_normal(key, s, i, leaf, kind))
+                fresh = total + term
+                far = jnp.abs(total) >= jnp.abs(term)
+                return fresh, lost + jnp.where(far, (total - fresh) + term, (term - fresh) + total)
 
-            drawn = jax.lax.fori_loop(0, jnp.minimum(state.step, len(rows) - 1) + 1, add, jnp.zeros(leaf.shape, kind))
-            noisy.append((leaf + drawn).astype(leaf.dtype))
+            zero = jnp.zeros(leaf.shape, kind)
+            last = jnp.minimum(state.step, len(inverse) - 1) + 1
+            total, lost = jax.lax.fori_loop(0, last, add, (zero, zero))
+            noisy.append((leaf + (total + lost)).astype(leaf.dtype))
         return shape.unflatten(noisy), NoiseState(state.step + 1, ())
 
     return optax.GradientTransformation(lambda _: NoiseState(jnp.array(0, jnp.int32), ()), update)
 
 
-def _earlier(table: PlanTable, step: jax.Array) -> list[jax.Array]:
+def _earlier(table: DeviceTable, step: jax.Array) -> list[jax.Array]:
     """Return the steps whose draws this one takes again; where there is none, one whose coefficients are 0."""
     steps: Any = table.steps
     return [steps.at[step, m].get(mode="clip") for m in range(steps.shape[1])]
 
 
 def _advance(
-    table: PlanTable, step: jax.Array, z: jax.Array, state: jax.Array, earlier: Sequence[jax.Array] = ()
+    table: DeviceTable, step: jax.Array, z: jax.Array, state: jax.Array, earlier: Sequence[jax.Array] = ()
 ) -> tuple[jax.Array, jax.Array]:
     """Return row `step` of C^-1 Z and the next state, shapes z and (k, *z)."""
-
-    def at(values: Any) -> jax.Array:
-        return values.at[step].get(mode="fill", fill_value=jnp.nan)  # no row past n
-
-    moves, ones = at(table.moves), (1,) * z.ndim
-    u = at(table.gain) * z
-    x = u - jnp.tensordot(at(table.reads), state, axes=1)
-    kept = jnp.tensordot(moves, state, axes=1) if moves.ndim == 2 else moves.reshape(-1, *ones) * state
-    if earlier:
+    moves, u = table.moves.at(step), table.gain.at(step).times(z)
+    x = u - table.reads.at(step).times(state).sum(axis=0)
+    if moves.high.ndim == 1:
+        kept = moves.times(state)
+    else:
+        kept = moves.times(jnp.broadcast_to(state, (len(state), *state.shape))).sum(axis=1)
+    loads = table.loads.at(step)
+    if loads.high.shape[1]:
         draws = jnp.stack([u, *earlier])
-        return x + jnp.tensordot(at(table.takes), draws[1:], axes=1), kept + jnp.tensordot(at(table.loads), draws, 1)
-    return x, kept + at(table.writes).reshape(-1, *ones) * x
+        if earlier:
+            x = x + table.takes.at(step).times(draws[1:]).sum(axis=0)
+        kept = kept + loads.times(jnp.broadcast_to(draws, (len(state), *draws.shape))).sum(axis=1)
+    else:
+        kept = kept + table.writes.at(step).times(jnp.broadcast_to(x, state.shape))
+    return table.scale.at(step).times(x), kept
 
 
 def _normal(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtype) -> jax.Array:
@@ -205,11 +310,6 @@ def _refuse_past(step: Any, steps: int) -> None:
             f"step {int(step) + 1} is past n={steps}: no sensitivity covers it; stop, or factor a larger n",
             field="step",
         )
-
-
-def _on_device(table: PlanTable, kind: np.dtype) -> PlanTable:
-    parts = {name: jnp.asarray(part, dtype=kind) for name, part in vars(table).items() if name != "steps"}
-    return PlanTable(**parts, steps=jnp.asarray(table.steps))
 
 
 def _inverse(source: RowSource) -> np.ndarray:

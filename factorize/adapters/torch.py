@@ -14,6 +14,8 @@ from factorize.adapters.factors import Held
 from factorize.adapters.torch_engine import DeviceStreaming
 from factorize.adapters.torch_normals import commitment, device_normals
 from factorize.client import noise as core
+from factorize.client.allowances import choose_precision, raised
+from factorize.client.rounding import SINGLE
 from factorize.client.structures import Streamable
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
@@ -27,7 +29,7 @@ class TorchNoiseOptions(TypedDict, total=False):
 
     generator: Literal["torch", "sfc64", "shake128"] | None
     device: torch.device | str | None
-    precision: Literal["float32", "float64"]
+    precision: Literal["float32", "float64"] | None
     memory_bytes: int
     threads: int | None
 
@@ -48,7 +50,7 @@ class NoiseGenerator:
             is a CPU or CUDA, else `sfc64`.
         device: where the noise is made; that of the first parameter by default.
         shard: (first, last): only these entries of the flattened parameters; `next` then returns one flat tensor.
-        precision: of a recurrence's state where the core draws; on the device it is float32.
+        precision: of a recurrence's state; see `factorize.client.NoiseGenerator`. The arithmetic is float64.
         memory_bytes: see `factorize.client.NoiseGenerator`.
         threads: that make noise on the CPU; torch's own number by default.
 
@@ -56,6 +58,8 @@ class NoiseGenerator:
         calibration: scale and guarantee.
         generator: the one in use.
         steps: n.
+        allowance: what the noise is multiplied by beyond 1 for the roundings.
+        sigma: standard deviation of Z as it is drawn, calibration.sigma (1 + allowance).
 
     Raises:
         InvalidParameter: no parameters, a calibration of another factorization, or an option out of range.
@@ -72,7 +76,7 @@ class NoiseGenerator:
         generator: Literal["torch", "sfc64", "shake128"] | None = None,
         device: torch.device | str | None = None,
         shard: tuple[int, int] | None = None,
-        precision: Literal["float32", "float64"] = "float32",
+        precision: Literal["float32", "float64"] | None = None,
         memory_bytes: int = core.MEMORY_BYTES,
         threads: int | None = None,
     ) -> None:
@@ -99,7 +103,7 @@ class NoiseGenerator:
                     f"C of {held.digest[:12]} has no recurrence, so its noise is drawn by the core; use 'sfc64'",
                     field="generator",
                 )
-            self._source = _Device(source, calibration, size, (first, last), seed, self._device, count)
+            self._source = _Device(source, calibration, size, (first, last), seed, self._device, count, precision)
         else:
             made = core.NoiseGenerator(
                 source,
@@ -114,6 +118,7 @@ class NoiseGenerator:
             )
             self._source = _Core(made, self._device)
         self.steps = self._source.steps
+        self.allowance, self.sigma = self._source.allowance, self._source.sigma
 
     @property
     def step(self) -> int:
@@ -178,6 +183,7 @@ class _Core:
 
     def __init__(self, made: core.NoiseGenerator, device: torch.device) -> None:
         self._made, self._device, self.steps = made, device, made.steps
+        self.allowance, self.sigma = made.allowance, made.sigma
         self._flat = torch.empty(made.shape, dtype=torch.float32, pin_memory=device.type == "cuda")
 
     @property
@@ -214,6 +220,7 @@ class _Device:
         seed: int,
         device: torch.device,
         threads: int,
+        precision: str | None,
     ) -> None:
         first, last = shard
         if not 0 <= first < last <= size:
@@ -221,8 +228,11 @@ class _Device:
         if threads < 1:
             raise InvalidParameter(f"threads={threads} is not an integer >= 1", field="threads")
         normals = device_normals(seed, source.digest, device)
-        recurrence = source.recurrence(np.float64)
-        self._engine = DeviceStreaming(recurrence, normals, calibration.sigma, first, last, device, threads)
+        recurrence = source.recurrence()
+        precision, self.allowance = choose_precision(recurrence, calibration, precision, draws=SINGLE)
+        self.sigma = raised(calibration.sigma, self.allowance)
+        dtype = torch.float32 if precision == "float32" else torch.float64
+        self._engine = DeviceStreaming(recurrence, normals, self.sigma, first, last, device, threads, dtype)
         self.step, self.steps = 0, self._engine.steps
         self._flat = torch.empty(last - first, device=device)
         self._header = {
@@ -230,7 +240,8 @@ class _Device:
             "steps": self.steps,
             "size": size,
             "shard": [first, last],
-            "sigma": calibration.sigma.hex(),
+            "sigma": self.sigma.hex(),
+            "precision": precision,
             "factorization": source.digest,
             "generator": f"torch-{device.type}",
             "commitment": commitment(normals, device),
@@ -255,8 +266,7 @@ class _Device:
         state: dict[str, Any] = {**self._header, "step": self.step}
         if arrays:
             kept = self._engine.state.cpu().clone()
-            scale = [value.hex() for value in self._engine.scale.tolist()]
-            state |= {"state": kept, "scale": scale, "state_sha256": self._digest(self.step, scale, kept)}
+            state |= {"state": kept, "state_sha256": self._digest(self.step, kept)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -278,16 +288,15 @@ class _Device:
             self._engine.reset()
             self.skip(step)
             return
-        kept, mine, scale = torch.as_tensor(given).cpu(), self._engine.state, list(state.get("scale", []))
-        same = kept.shape == mine.shape and kept.dtype == mine.dtype and len(scale) == len(mine)
-        if not same or state.get("state_sha256") != self._digest(step, scale, kept):
+        kept, mine = torch.as_tensor(given).cpu(), self._engine.state
+        same = kept.shape == mine.shape and kept.dtype == mine.dtype
+        if not same or state.get("state_sha256") != self._digest(step, kept):
             raise InvalidParameter(
                 f"the checkpoint's vectors are not those of step {step}: damaged, or of another step; leave out "
                 "`state` to have them made again",
                 field="state",
             )
         mine.copy_(kept)
-        self._engine.scale[:] = [float.fromhex(value) for value in scale]
         self.step = step
 
     def close(self) -> None:
@@ -300,9 +309,9 @@ class _Device:
                 field="step",
             )
 
-    def _digest(self, step: int, scale: list[str], state: torch.Tensor) -> str:
+    def _digest(self, step: int, state: torch.Tensor) -> str:
         """Return the sha256 of position and vectors together, so that the two cannot be mixed up."""
-        digest = hashlib.sha256(canonical_json({**self._header, "step": step, "scale": scale}))
+        digest = hashlib.sha256(canonical_json({**self._header, "step": step}))
         digest.update(state.contiguous().numpy().reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 

@@ -8,31 +8,29 @@ from threading import Barrier
 import numpy as np
 import torch
 
-from factorize.adapters.coefficients import Redraws, StepPlan
+from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch_normals import TorchNormals
 from factorize.client.recurrences import Recurrence
-
-_FAR = 40  # powers of two that a scale may be away from 1
 
 
 class DeviceStreaming:
     """A recurrence and its state on a device.
 
-    Where every state has a decay of its own, the state is kept divided by the product of its decays so far: they then
-    act on a few coefficients, in float64, instead of on long vectors.
+    Coefficients and arithmetic are float64, a block at a time: no matrix product here is one that torch may round to
+    TF32 or bfloat16. The draws and, where asked for, the state are float32.
 
     Args:
-        recurrence: of C, in float64.
+        recurrence: of C.
         normals: Z.
         sigma: standard deviation of Z.
         start: first entry of the shard in the flattened noise.
         stop: one past the last.
         device: where to work.
         threads: that share the blocks on a CPU; the bits do not depend on it.
+        dtype: of the state.
 
     Attributes:
-        state: shape (vectors, stop - start), float32.
-        scale: what the state is to be multiplied by, shape (vectors,).
+        state: shape (vectors, stop - start).
     """
 
     def __init__(
@@ -44,84 +42,57 @@ class DeviceStreaming:
         stop: int,
         device: torch.device,
         threads: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.steps = recurrence.steps
-        self.state = torch.zeros((recurrence.vectors, stop - start), device=device)
-        self.scale = np.ones(recurrence.vectors)
+        self.state = torch.zeros((recurrence.vectors, stop - start), device=device, dtype=dtype)
         self._recurrence, self._normals, self._sigma = recurrence, normals, sigma
         self._start, self._stop, self._device = start, stop, device
         self._blocks = range(start // normals.block, -(-stop // normals.block))
         self._threads = min(threads, len(self._blocks)) if device.type == "cpu" else 0
-        self._edges = [torch.empty(normals.block, device=device) for _ in range(max(1, self._threads))]
-        draws = recurrence.redraws + 1 if recurrence.redraws else 0
-        self._draws = [torch.empty((draws, normals.block), device=device) for _ in self._edges]
+        self._drawn = [torch.empty(normals.block, device=device) for _ in range(max(1, self._threads))]
         self._pool: ThreadPoolExecutor | None = None
 
     def reset(self) -> None:
         """Go back to step 0."""
         self.state.zero_()
-        self.scale[:] = 1
 
     def step(self, step: int, out: torch.Tensor) -> None:
         """Write row `step` into `out`, float32, shape (stop - start,), and go on; steps come in order."""
         plan = StepPlan.of(self._recurrence, step)
         with torch.no_grad():
-            update = self._update(plan)
-            gain = self._sigma * plan.gain
+            update = _Update(plan, self._device)
+            wanted = [(step, self._sigma * plan.gain), *((earlier, self._sigma) for earlier in update.redraws)]
             if self._threads == 0:
-                self._share(0, 1, step, gain, update, out)
+                self._share(0, 1, wanted, update, out)
                 return
             if self._pool is None:
                 self._pool = _single_threaded(self._threads)
-            work = [
-                self._pool.submit(self._share, i, self._threads, step, gain, update, out) for i in range(self._threads)
-            ]
+            count = self._threads
+            work = [self._pool.submit(self._share, i, count, wanted, update, out) for i in range(count)]
             for done in work:
                 done.result()
 
-    def _update(self, plan: StepPlan) -> _Update:
-        """Fold the decays into the coefficients, or the scale into the state where there are none to fold."""
-        decays = np.diag(plan.moves)
-        folds = len(decays) > 1 and not (plan.moves - np.diag(decays)).any() and ((decays > 0) & (decays != 1)).all()
-        mantissas, exponents = np.frexp(self.scale)
-        far = np.abs(exponents) > _FAR if folds else self.scale != 1
-        for row in np.flatnonzero(far):  # by powers of two, which round nothing
-            self.state[row] *= float(np.ldexp(1.0, exponents[row]) if folds else self.scale[row])
-            self.scale[row] = mantissas[row] if folds else 1
-        if not folds:
-            return _Update(plan, self._device)
-        reads, self.scale = plan.reads * self.scale, self.scale * decays
-        again = plan.redraws
-        if again is not None:
-            again = Redraws(again.steps, again.takes, again.loads / self.scale[:, None])
-        return _Update(StepPlan(plan.gain, reads, np.eye(len(decays)), plan.writes / self.scale, again), self._device)
-
-    def _share(self, worker: int, workers: int, step: int, gain: float, update: _Update, out: torch.Tensor) -> None:
-        """Make every block of one worker: drawn in place where it lies whole in the shard."""
+    def _share(
+        self, worker: int, workers: int, wanted: list[tuple[int, float]], update: _Update, out: torch.Tensor
+    ) -> None:
+        """Make every block of one worker."""
         size = self._normals.block
         with torch.no_grad():
             for block in self._blocks[worker::workers]:
                 low, high = max(block * size, self._start), min((block + 1) * size, self._stop)
-                at = slice(low - self._start, high - self._start)
-                x = out[at]
-                if update.redraws is not None:
-                    within = slice(low - block * size, high - block * size)
-                    draws = self._drawn(worker, [(step, gain), *((s, self._sigma) for s in update.redraws)], block)
-                    update.apply_redrawn(x, self.state[:, at], draws[:, within])
-                    continue
-                if high - low == size:
-                    self._normals.fill(x, step, block, gain)
-                else:
-                    self._normals.fill(self._edges[worker], step, block, gain)
-                    x.copy_(self._edges[worker][low - block * size : high - block * size])
-                update.apply(x, self.state[:, at])
+                within, at = (
+                    slice(low - block * size, high - block * size),
+                    slice(low - self._start, high - self._start),
+                )
+                draws = [self._draw(worker, *each, block, within) for each in wanted]
+                update.apply(out[at], self.state[:, at], draws)
 
-    def _drawn(self, worker: int, wanted: list[tuple[int, float]], block: int) -> torch.Tensor:
-        """Return a block of several rows of Z, each times its scale."""
-        rows = self._draws[worker][: len(wanted)]
-        for row, (step, scale) in zip(rows, wanted, strict=True):
-            self._normals.fill(row, step, block, scale)
-        return rows
+    def _draw(self, worker: int, step: int, factor: float, block: int, within: slice) -> torch.Tensor:
+        """Return some entries of z_step times a factor, float64, of numbers that the state can keep as they are."""
+        drawn = self._drawn[worker]
+        self._normals.fill(drawn, step, block)
+        return (drawn[within].double() * factor).to(self.state.dtype).double()
 
     def close(self) -> None:
         """End the threads; the next step starts others."""
@@ -131,46 +102,35 @@ class DeviceStreaming:
 
 
 class _Update:
-    """A step's coefficients on the device, with what is zero left out."""
+    """A step's coefficients on the device, float64, with the states that it leaves as they are left out."""
 
     def __init__(self, plan: StepPlan, device: torch.device) -> None:
-        k = len(plan.writes)
-        diagonal = np.diag(plan.moves)
-        off = (plan.moves - np.diag(diagonal)).any(axis=1)
+        again, diagonal = plan.redraws, np.diag(plan.moves)
+        self.redraws = [] if again is None else again.steps
+        loads = plan.writes[:, None] if again is None else again.loads
+        apart = not (plan.moves - np.diag(diagonal)).any()
+        same = (plan.moves == np.eye(len(diagonal))).all(axis=1) & (loads == 0).all(axis=1)
+        changed = np.flatnonzero(~same)
+        self._rows = torch.from_numpy(changed).to(device) if same.any() else slice(None)
+        self._none = not len(changed)
         self._reads = _on(plan.reads, device) if plan.reads.any() else None
-        self._mixed = np.flatnonzero(off).tolist()
-        self._moves, self._mixed_writes = _on(plan.moves[off], device), _on(plan.writes[off][:, None], device)
-        changed = ~off & ((diagonal != 1) | (plan.writes != 0))
-        self._alone = [(r, float(diagonal[r]), float(plan.writes[r])) for r in np.flatnonzero(changed)]
-        self._only_writes = k > 1 and bool((diagonal == 1).all() and changed.all())
-        self._writes = _on(plan.writes[:, None], device)
-        self.redraws = None if plan.redraws is None else plan.redraws.steps
-        if plan.redraws is not None:
-            self._takes = _on(np.concatenate([[1.0], plan.redraws.takes]), device)
-            self._loads = _on(plan.redraws.loads, device)
-            self._decays = None if (diagonal == 1).all() else _on(diagonal[:, None], device)
+        self._takes = None if again is None or not self.redraws else _on(again.takes, device)
+        self._decays = _on(diagonal[changed][:, None], device) if apart else None
+        self._moves = None if apart else _on(plan.moves[changed], device)
+        self._scale = plan.scale
+        self._loads, self._by_x = _on(loads[changed], device), again is None
 
-    def apply_redrawn(self, x: torch.Tensor, state: torch.Tensor, draws: torch.Tensor) -> None:
-        """Write x, and bring the state to the next step, from u and the earlier draws; shape (redraws + 1, width)."""
-        torch.mv(draws.T, self._takes, out=x)
+    def apply(self, out: torch.Tensor, state: torch.Tensor, draws: list[torch.Tensor]) -> None:
+        """Write x into `out`, and bring the state to the next step, from u and the earlier draws."""
+        kept, x = state.double(), draws[0]
+        taken = x if self._takes is None else torch.addmv(x, torch.stack(draws[1:]).T, self._takes)
         if self._reads is not None:
-            torch.addmv(x, state.T, self._reads, alpha=-1, out=x)
-        if self._decays is not None:
-            state.mul_(self._decays)
-        state.addmm_(self._loads, draws)
-
-    def apply(self, x: torch.Tensor, state: torch.Tensor) -> None:
-        """Turn u into x, and bring the state to the next step."""
-        if self._reads is not None:
-            torch.addmv(x, state.T, self._reads, alpha=-1, out=x)
-        if self._only_writes:
-            torch.addmm(state, self._writes, x[None], out=state)
-            return
-        mixed = self._moves @ state if self._mixed else None
-        for row, keeps, writes in self._alone:
-            state[row].mul_(keeps).add_(x, alpha=writes)
-        if mixed is not None:
-            state[self._mixed] = mixed.addcmul_(self._mixed_writes, x)
+            taken = torch.addmv(taken, kept.T, self._reads, alpha=-1)
+        if not self._none:
+            moved = kept[self._rows] * self._decays if self._moves is None else self._moves @ kept
+            incoming = taken[None] if self._by_x else torch.stack(draws)
+            state[self._rows] = torch.addmm(moved, self._loads, incoming).to(state.dtype)
+        out.copy_(taken if self._scale == 1 else taken * self._scale)
 
 
 def _single_threaded(threads: int) -> ThreadPoolExecutor:
@@ -190,4 +150,4 @@ def _single_threaded(threads: int) -> ThreadPoolExecutor:
 
 
 def _on(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(device)
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64)).to(device)

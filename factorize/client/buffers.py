@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from factorize.client.recurrences import Precision, Recurrence
+from factorize.client.recurrences import Recurrence
+from factorize.client.rounding import DOUBLE, Spread, geometric_column, observed_columns, varying_columns
+
+_FINE = 1e-5  # a bound that needs no better one
 
 
 class Buffered(Recurrence):
@@ -17,18 +20,16 @@ class Buffered(Recurrence):
         decay: shape (n, buffers).
         inputs: shape (n, buffers).
         outputs: shape (n, buffers).
-        dtype: of the state.
     """
 
-    def __init__(
-        self, diagonal: np.ndarray, decay: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, dtype: Precision
-    ) -> None:
+    def __init__(self, diagonal: np.ndarray, decay: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> None:
         self._gain = 1.0 / diagonal
-        self._decay = decay.astype(dtype)[..., None]
-        self._inputs = inputs.astype(dtype)[..., None]
-        self._outputs = (outputs / diagonal[:, None]).astype(dtype)[..., None]
+        self._decay = decay[..., None]
+        self._inputs = inputs[..., None]
+        self._outputs = (outputs / diagonal[:, None])[..., None]
+        self._raw_outputs = outputs
         self.steps, self.vectors = inputs.shape
-        self.scratch = self.vectors
+        self.scratch = 2 * self.vectors
 
     def gain(self, step: int) -> float:
         """1 / diagonal."""
@@ -36,8 +37,14 @@ class Buffered(Recurrence):
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Decay, read, write."""
-        np.multiply(state, self._decay[step], out=state)
-        _read_and_write(x, state, self._outputs[step], self._inputs[step], scratch)
+        decayed, part = scratch[: self.vectors], scratch[self.vectors :]
+        decayed[...] = state
+        decayed *= self._decay[step]
+        _read_and_write(x, state, decayed, self._outputs[step], self._inputs[step], part)
+
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """The state is rounded once per step."""
+        return _varying_spread(self._decay[..., None], self._raw_outputs[..., None], self._inputs, unit, arithmetic)
 
 
 class StateSpace(Recurrence):
@@ -48,16 +55,14 @@ class StateSpace(Recurrence):
         transition: shape (n, groups, states, states), block diagonal.
         inputs: shape (n, groups * states).
         outputs: shape (n, groups * states).
-        dtype: of the state.
     """
 
-    def __init__(
-        self, diagonal: np.ndarray, transition: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, dtype: Precision
-    ) -> None:
+    def __init__(self, diagonal: np.ndarray, transition: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> None:
         self._gain = 1.0 / diagonal
-        self._transition = transition.astype(dtype)[..., None]
-        self._inputs = inputs.astype(dtype)[..., None]
-        self._outputs = (outputs / diagonal[:, None]).astype(dtype)[..., None]
+        self._transition = transition[..., None]
+        self._inputs = inputs[..., None]
+        self._outputs = (outputs / diagonal[:, None])[..., None]
+        self._raw_outputs = outputs
         self.steps, self.vectors = inputs.shape
         self.scratch = 2 * self.vectors
 
@@ -75,8 +80,14 @@ class StateSpace(Recurrence):
         for j in range(1, states):
             np.multiply(matrix[:, :, j], before[:, j], out=part)
             after += part
-        state[...] = after.reshape(state.shape)
-        _read_and_write(x, state, self._outputs[step], self._inputs[step], scratch[: self.vectors])
+        moved = scratch[: self.vectors]
+        _read_and_write(x, state, moved, self._outputs[step], self._inputs[step], scratch[self.vectors :])
+
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """The state is rounded once per step."""
+        moves = self._transition[..., 0]
+        shape = moves.shape[:3]
+        return _varying_spread(moves, self._raw_outputs.reshape(shape), self._inputs.reshape(shape), unit, arithmetic)
 
 
 class Blt(Recurrence):
@@ -88,16 +99,16 @@ class Blt(Recurrence):
         steps: n.
         theta: shape (buffers,).
         omega: shape (buffers,).
-        dtype: of the state.
 
     Reference:
         Dvijotham, McMahan, Pillutla, Steinke, Thakurta 2024, algorithm 1.
     """
 
-    def __init__(self, steps: int, theta: np.ndarray, omega: np.ndarray, dtype: Precision) -> None:
+    def __init__(self, steps: int, theta: np.ndarray, omega: np.ndarray) -> None:
         self.steps = steps
-        self.vectors = self.scratch = len(theta)
-        self._theta, self._omega = theta.astype(dtype)[:, None], omega.astype(dtype)[:, None]
+        self.vectors = len(theta)
+        self.scratch = 2 * self.vectors
+        self._theta, self._omega = theta[:, None], omega[:, None]
 
     def gain(self, step: int) -> float:
         """The diagonal of C is 1."""
@@ -105,11 +116,20 @@ class Blt(Recurrence):
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Read, decay, write."""
-        np.multiply(state, self._omega, out=scratch)
-        for part in scratch:
+        kept, taken = scratch[: self.vectors], scratch[self.vectors :]
+        kept[...] = state
+        np.multiply(kept, self._omega, out=taken)
+        for part in taken:
             x -= part
-        np.multiply(state, self._theta, out=state)
-        state += x
+        kept *= self._theta
+        kept += x
+        state[...] = kept
+
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """The state is rounded once per step."""
+        each = unit + (self.vectors + 8) * arithmetic
+        column = geometric_column(self._theta[:, 0], self._omega[:, 0], self.steps, each)
+        return Spread(columns=column, entries=(self.vectors + 8) * arithmetic)
 
 
 class Redrawn(Recurrence):
@@ -125,8 +145,9 @@ class Redrawn(Recurrence):
         inputs: shape (redraws + 1, n, buffers).
         direct: shape (redraws + 1, n).
         lag: steps between a draw and its next use.
-        dtype: of the state.
     """
+
+    keeps_draws = True
 
     def __init__(
         self,
@@ -135,15 +156,15 @@ class Redrawn(Recurrence):
         inputs: np.ndarray,
         direct: np.ndarray,
         lag: int,
-        dtype: Precision,
     ) -> None:
         self.steps, self.vectors = decay.shape
         self.redraws = len(direct) - 1
-        self.scratch = self.redraws + 1 + self.vectors
+        self.scratch = self.redraws + 1 + 2 * self.vectors
         self._gain, self._lag = direct[0], lag
-        self._decay, self._outputs = decay.astype(dtype)[..., None], outputs.astype(dtype)[..., None]
-        self._own = (inputs[0] / direct[0][:, None]).astype(dtype)[..., None]  # what comes in is direct_0 z
-        self._inputs, self._direct = inputs[1:].astype(dtype)[..., None], direct[1:].astype(dtype)
+        self._decay, self._outputs = decay[..., None], outputs[..., None]
+        self._own = (inputs[0] / direct[0][:, None])[..., None]  # what comes in is direct_0 z
+        self._inputs, self._direct = inputs[1:][..., None], direct[1:]
+        self._written = inputs
         self._used = (direct[1:] != 0) | (inputs[1:] != 0).any(axis=2)
 
     def gain(self, step: int) -> float:
@@ -159,27 +180,64 @@ class Redrawn(Recurrence):
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Read, decay, write this draw and the earlier ones."""
-        again, drawn, part = self._again(step), scratch[self.redraws], scratch[self.redraws + 1 :]
+        again, drawn, rest = self._again(step), scratch[self.redraws], scratch[self.redraws + 1 :]
+        part, kept = rest[: self.vectors], rest[self.vectors :]
         drawn[...] = x
-        np.multiply(state, self._outputs[step], out=part)
+        kept[...] = state
+        np.multiply(kept, self._outputs[step], out=part)
         for term in part:
             x += term
-        np.multiply(state, self._decay[step], out=state)
+        kept *= self._decay[step]
         np.multiply(drawn, self._own[step], out=part)
-        np.add(state, part, out=state)
+        kept += part
         for z, m in zip(scratch, again, strict=False):
             np.multiply(z, self._inputs[m, step], out=part)
-            np.add(state, part, out=state)
+            kept += part
             np.multiply(z, self._direct[m, step], out=z)
             x += z
+        state[...] = kept
+
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """The state is rounded once per step, and so are the rows of C^-1 that it makes; draws are not rounded."""
+        beside = (self.vectors + 2 * self.redraws + 8) * arithmetic
+        moves, reads = self._decay[..., None], self._outputs
+        parts = varying_columns(moves, reads, [each[..., None] for each in self._written], unit + beside)
+        column, direct = np.zeros(self.steps), np.zeros(self.steps)
+        for m, part in enumerate(parts):
+            at = min(m * self._lag, self.steps)
+            column[: self.steps - at] += part[at:]
+            direct[: self.steps - at] += np.abs(self._gain if m == 0 else self._direct[m - 1])[at:]
+        return Spread(inverse=float((column + beside * direct).max()) * 1.001)
 
 
 def _read_and_write(
-    x: np.ndarray, state: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, scratch: np.ndarray
+    x: np.ndarray, state: np.ndarray, moved: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, scratch: np.ndarray
 ) -> None:
-    """Do x -= outputs . state, then state += inputs x."""
-    np.multiply(state, outputs, out=scratch)
+    """Do x -= outputs . moved, then state = moved + inputs x."""
+    np.multiply(moved, outputs, out=scratch)
     for part in scratch:
         x -= part
     np.multiply(x, inputs, out=scratch)
-    np.add(state, scratch, out=state)
+    moved += scratch
+    state[...] = moved
+
+
+def _varying_spread(
+    moves: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, unit: float, arithmetic: float
+) -> Spread:
+    """Bound buffers whose numbers change with the step: by absolute values and, where states cancel, by what is read.
+
+    Args:
+        moves: shape (n, groups, states, states).
+        outputs: what a row reads of the moved state, shape (n, groups, states).
+        inputs: shape (n, groups, states).
+        unit: of the state.
+        arithmetic: of one operation.
+    """
+    beside = (outputs.shape[1] * outputs.shape[2] + 2 * moves.shape[-1] + 8) * arithmetic
+    sizes = np.einsum("tgi,tgij->tgj", np.abs(outputs), np.abs(moves))
+    (columns,) = varying_columns(moves, sizes, [inputs], unit + beside)
+    if not columns.max() <= _FINE:
+        reads = np.einsum("tgi,tgij->tgj", outputs, moves)
+        columns = np.minimum(columns, observed_columns(moves, reads, sizes, inputs, unit, beside))
+    return Spread(columns=float(columns.max()), entries=beside)

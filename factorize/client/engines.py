@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from factorize.client.normals import BLOCK, Normals, Piece, pieces
-from factorize.client.recurrences import Precision, Recurrence
+from factorize.client.recurrences import Recurrence
 from factorize.errors import InvalidParameter
 
 _CACHED_BYTES = 1 << 19
@@ -114,19 +114,19 @@ class Streaming:
         normals: Z.
         sigma: standard deviation of Z.
         workers: over the shard.
-        dtype: of the state and of the arithmetic; sigma and the diagonal are always applied in float64.
+        dtype: of the state; the arithmetic is float64.
     """
 
     def __init__(
-        self, recurrence: Recurrence, normals: Normals, sigma: float, workers: Workers, dtype: Precision
+        self, recurrence: Recurrence, normals: Normals, sigma: float, workers: Workers, dtype: type[np.floating[Any]]
     ) -> None:
         self.steps = recurrence.steps
         self.state: np.ndarray | None = np.zeros((recurrence.vectors, workers.width), dtype)
         self._recurrence, self._normals, self._sigma, self._workers = recurrence, normals, sigma, workers
-        rows = recurrence.vectors + recurrence.scratch + 2
-        width = _CACHED_BYTES // (rows * np.dtype(dtype).itemsize) // 64 * 64
+        column = 8 * (recurrence.scratch + 2) + np.dtype(dtype).itemsize * recurrence.vectors
+        width = _CACHED_BYTES // column // 64 * 64
         self._width = max(_NARROWEST, min(_WIDEST, width))
-        self._scratch = [np.empty((recurrence.scratch + 1, self._width), dtype) for _ in range(workers.threads)]
+        self._scratch = [np.empty((recurrence.scratch, self._width)) for _ in range(workers.threads)]
         self._again = [np.empty((recurrence.redraws, workers.longest)) for _ in range(workers.threads)]
 
     def step(self, step: int, out: np.ndarray | None) -> None:
@@ -153,12 +153,9 @@ class Streaming:
 
     def _advance(self, step: int, z: np.ndarray, at: slice, scratch: np.ndarray, out: np.ndarray | None) -> None:
         assert self.state is not None
-        direct = out is not None and out.dtype == scratch.dtype
-        x = out[at] if out is not None and direct else scratch[-1]
-        x[...] = z
-        self._recurrence.advance(step, x, self.state[:, at], scratch[:-1])
-        if out is not None and not direct:
-            out[at] = x
+        self._recurrence.advance(step, z, self.state[:, at], scratch)
+        if out is not None:
+            out[at] = z
 
     def move(self, step: int) -> None:
         """The state is already there."""

@@ -8,61 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from factorize.encoding import read_json, tensor_digest
-from factorize.errors import CorruptObject, FactorizeError
-from factorize.manifest import check_manifest
-
-_MANIFEST_BYTES = 1 << 30
-
-
-def read_manifest(path: str | Path) -> dict[str, Any]:
-    """Return the manifest inside a file, which hashes to its own digest.
-
-    Raises:
-        CorruptObject: the file is no factor file.
-        FileNotFoundError: there is none.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path} is no file")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            manifest = read_json((file.metadata() or {}).get("manifest", ""), limit=_MANIFEST_BYTES)
-        if not isinstance(manifest, dict):
-            raise CorruptObject(f"the manifest of {path} is no object")
-        check_manifest(manifest)
-    except CorruptObject:
-        raise
-    except (SafetensorError, FactorizeError) as error:
-        raise CorruptObject(f"{path} is not a factor file: {str(error)[:200]}") from None
-    return manifest
-
-
-def read_tensors(path: str | Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the tensors of one matrix (or of the dual evidence) by name, checked against the manifest's entry.
-
-    Args:
-        path: the file.
-        entry: `matrices.X` or `dual` of the manifest.
-
-    Raises:
-        CorruptObject: one is missing, or the bytes do not hash to the digest.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            tensors = {str(name): file.get_tensor(name) for name in entry["tensors"]}
-        if tensor_digest(tensors.values()) != entry["sha256"]:
-            raise CorruptObject(f"the bytes of {entry['tensors'][0]} in {path} do not hash to their digest")
-    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptObject(f"{path} is not a factor file: {str(error)[:200]}") from None
-    return tensors
+from factorize.errors import CorruptObject
+from factorize.format.container import Container
+from factorize.format.reading import evidence_of, matrix_of, read_manifest
 
 
 def check_file(path: str | Path, digest: str | None = None) -> dict[str, Any]:
-    """Check that the manifest and all matrices of a file hash to their digests, and that it is the one asked for.
+    """Check that a file is what the format allows and nothing else, and that it is the one asked for.
 
     Args:
         path: the file.
@@ -73,17 +25,15 @@ def check_file(path: str | Path, digest: str | None = None) -> dict[str, Any]:
 
     Raises:
         CorruptObject: otherwise.
+        FileNotFoundError: there is none.
     """
-    manifest = read_manifest(path)
+    container = Container(path)
+    manifest = read_manifest(container)
     if digest is not None and manifest["digest"] != digest:
         raise CorruptObject(f"{path} holds {manifest['digest']}, not {digest}; do not use it")
-    try:
-        entries = [*manifest["matrices"].values(), manifest["dual"]]
-    except (KeyError, AttributeError) as error:
-        raise CorruptObject(f"the manifest of {path} names no matrices: {error}") from None
-    for entry in entries:
-        if entry:
-            read_tensors(path, entry)
+    for name in manifest["matrices"]:
+        _matrix(container, manifest, name)
+    evidence_of(manifest, {name: container.read(name) for name in (manifest["dual"] or {"tensors": []})["tensors"]})
     return manifest
 
 
@@ -91,8 +41,11 @@ def matrix_parts(path: str | Path, manifest: Mapping[str, Any], name: str) -> di
     """Return one matrix's tensors by suffix ('' for a dense one), as a structure's reader wants them, as doubles.
 
     Raises:
-        CorruptObject: see `read_tensors`.
+        CorruptObject: the file no longer holds what the manifest says.
     """
-    tensors = read_tensors(path, manifest["matrices"][name])
-    wide = {tensor: array.astype(np.float64, copy=False) for tensor, array in tensors.items()}
-    return {tensor.removeprefix(name).removeprefix("."): array for tensor, array in wide.items()}
+    return _matrix(Container(path), manifest, name)
+
+
+def _matrix(container: Container, manifest: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
+    entry = manifest["matrices"][name]
+    return matrix_of(manifest, name, {tensor: container.read(tensor) for tensor in entry["tensors"]})

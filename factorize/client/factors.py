@@ -212,7 +212,7 @@ class Factors:
             InvalidParameter: the calibration is for another sensitivity than this factorization's.
         """
         if isinstance(calibration, Calibration):
-            calibration.check_belongs(self.sensitivity, self._strategy)
+            calibration.check_belongs(self.sensitivity, self._strategy, digest=self.digest)
         return NoiseGenerator(self.noise_source(), calibration, shape, seed=seed, **options)
 
 

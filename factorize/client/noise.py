@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
+from factorize.client.allowances import ROWS, choose_precision, raised
 from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
 from factorize.client.file_rows import FileRows
 from factorize.client.normals import commitment, make_normals
@@ -33,7 +34,7 @@ class NoiseOptions(TypedDict, total=False):
 
     shard: tuple[int, int] | None
     generator: Literal["sfc64", "shake128"]
-    precision: Literal["float32", "float64"]
+    precision: Literal["float32", "float64"] | None
     memory_bytes: int
     threads: int
 
@@ -72,18 +73,22 @@ class NoiseGenerator:
         seed: a secret integer, `secrets.randbits(128)`. Never use it for a second run of the same factorization.
         shard: (first, last): make only these entries of the flattened noise, first <= i < last; see `even_shard`.
         generator: `sfc64` (fast, statistical) or `shake128` (cryptographic, about 6 times slower).
-        precision: of a recurrence's state; sums of rows are always in float64. The noise itself is float32.
+        precision: of a recurrence's state; coefficients, arithmetic and sums of rows are always float64, and the noise
+            itself is float32. None takes float32 where its roundings cost at most 1e-3 of sigma, else float64.
         memory_bytes: for sources without structure, see `MEMORY_BYTES`.
         threads: that make noise; the bits do not depend on it.
 
     Attributes:
         step: the step whose noise `next` returns, from 0.
         steps: n, after which it refuses.
+        precision: of the state.
+        allowance: what the noise is multiplied by beyond 1 for the roundings (allowances.py, docs/training.md).
+        sigma: standard deviation of Z as it is drawn, calibration.sigma (1 + allowance).
         shape: of what `next` returns.
 
     Raises:
-        InvalidParameter: no `Calibration`, rows from a service, an empty shape, a shard outside it, or rows that are
-            not square.
+        InvalidParameter: no `Calibration`, rows from a service, an empty shape, a shard outside it, rows that are
+            not square, or a precision whose roundings cannot be bounded by 1e-2 of sigma (allowances.py).
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class NoiseGenerator:
         seed: int,
         shard: tuple[int, int] | None = None,
         generator: Literal["sfc64", "shake128"] = "sfc64",
-        precision: Literal["float32", "float64"] = "float32",
+        precision: Literal["float32", "float64"] | None = None,
         memory_bytes: int = MEMORY_BYTES,
         threads: int = 1,
     ) -> None:
@@ -111,7 +116,7 @@ class NoiseGenerator:
                 "or read apart from C; use Factors.noise, which makes them from the certified C",
                 field="source",
             )
-        if precision not in PRECISIONS:
+        if precision is not None and precision not in PRECISIONS:
             message = f"precision {str(precision)[:20]!r} is not one of {', '.join(PRECISIONS)}"
             raise InvalidParameter(message, field="precision")
         self._whole = _checked_shape(shape)
@@ -124,11 +129,15 @@ class NoiseGenerator:
         workers = Workers(first, last, threads)
         self._engine: Engine
         if isinstance(source, Streamable):
-            dtype = PRECISIONS[precision]
-            self._engine = Streaming(source.recurrence(dtype), self._normals, calibration.sigma, workers, dtype)
-            self._belongs["precision"] = precision
+            recurrence = source.recurrence()
+            self.precision, self.allowance = choose_precision(recurrence, calibration, precision)
+            self.sigma = raised(calibration.sigma, self.allowance)
+            self._engine = Streaming(recurrence, self._normals, self.sigma, workers, PRECISIONS[self.precision])
+            self._belongs["precision"] = self.precision
         else:
-            self._engine = RowSums(source, self._normals, calibration.sigma, workers, memory_bytes)
+            self.precision, self.allowance = "float64", ROWS
+            self.sigma = raised(calibration.sigma, self.allowance)
+            self._engine = RowSums(source, self._normals, self.sigma, workers, memory_bytes)
         self.steps = self._engine.steps
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -235,7 +244,7 @@ class NoiseGenerator:
             "step": step,
             "steps": self.steps,
             "shape": list(self._whole),
-            "sigma": self.calibration.sigma.hex(),
+            "sigma": self.sigma.hex(),
             "commitment": commitment(self._normals),
             **self._belongs,
         }

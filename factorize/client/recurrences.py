@@ -4,18 +4,18 @@ A recurrence turns z_t into row t of C^-1 Z in place and brings its state, a few
 
     x_t = (z_t - what row t of C takes from earlier x) / C[t, t]
 
-No inverse is ever formed. Only elementwise products and sums in a fixed order are used, no BLAS: the bits of an entry
-then do not depend on the width of the array that it is computed in, so that shards agree with the whole.
+Coefficients and arithmetic are float64, whatever the state is: a float32 state is rounded once per step, when it is put
+away. No inverse is ever formed. Only elementwise products and sums in a fixed order are used, no BLAS: the bits of an
+entry then do not depend on the width of the array that it is computed in, so that shards agree with the whole.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 
-Precision = type[np.floating[Any]]
+from factorize.client.rounding import DOUBLE, Spread
 
 
 class Recurrence(ABC):
@@ -26,12 +26,14 @@ class Recurrence(ABC):
         vectors: how many vectors of state, each as long as the noise.
         scratch: how many vectors of scratch space `advance` needs.
         redraws: how many draws of earlier steps a step takes once more, at most.
+        keeps_draws: whether the state is made of draws, not of rows of C^-1 Z.
     """
 
     steps: int
     vectors: int
     scratch: int
     redraws: int = 0
+    keeps_draws: bool = False
 
     @abstractmethod
     def gain(self, step: int) -> float:
@@ -47,9 +49,23 @@ class Recurrence(ABC):
 
         Args:
             step: from 0, each one in turn.
-            x: shape (width,).
-            state: shape (vectors, width), zeros before step 0.
-            scratch: shape (scratch, width); the first vectors hold the draws that `earlier` asks for, in its order.
+            x: shape (width,), float64.
+            state: shape (vectors, width), float32 or float64, zeros before step 0.
+            scratch: shape (scratch, width), float64; the first vectors hold the draws that `earlier` asks for, in its
+                order.
+        """
+
+    def unscaled(self, step: int) -> tuple[Recurrence, float]:
+        """Return the recurrence under a scaling of the columns, and what multiplies its row at this step."""
+        return self, 1.0
+
+    @abstractmethod
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """Return how far roundings can take the C whose noise is made.
+
+        Args:
+            unit: largest relative error of putting a number into the state: 2^-24 for float32, `DOUBLE` for float64.
+            arithmetic: largest relative error of one product, sum or coefficient.
         """
 
 
@@ -59,14 +75,13 @@ class Banded(Recurrence):
     Args:
         rows: shape (n, bands), or (1, bands) where every row is the same: entries of row t leftwards from the diagonal.
         steps: n.
-        dtype: of the state.
     """
 
-    def __init__(self, rows: np.ndarray, steps: int, dtype: Precision) -> None:
+    def __init__(self, rows: np.ndarray, steps: int) -> None:
         self.steps = steps
         self.vectors = self.scratch = rows.shape[1] - 1
         self._gain = 1.0 / rows[:, 0]
-        self._rows = (rows / rows[:, :1]).astype(dtype)
+        self._rows = rows / rows[:, :1]
         slots = np.arange(self.vectors)
         self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # steps since a slot was written
 
@@ -79,10 +94,15 @@ class Banded(Recurrence):
         if not self.vectors:
             return
         slot = step % self.vectors
-        np.multiply(state, self._rows[step % len(self._rows)][self._age[slot]][:, None], out=scratch)
+        scratch[...] = state
+        scratch *= self._rows[step % len(self._rows)][self._age[slot]][:, None]
         for part in scratch:
             x -= part
         state[slot] = x
+
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """A row is read as it is kept, rounded once; then come a product and a difference for each diagonal."""
+        return Spread(entries=(unit if self.vectors else 0) + (self.vectors + 6) * arithmetic)
 
 
 class BandedInverse(Recurrence):
@@ -93,13 +113,14 @@ class BandedInverse(Recurrence):
     Args:
         noising: first column of C^-1, shape (bands,), beginning with 1.
         steps: n.
-        dtype: of the state.
     """
 
-    def __init__(self, noising: np.ndarray, steps: int, dtype: Precision) -> None:
+    keeps_draws = True
+
+    def __init__(self, noising: np.ndarray, steps: int) -> None:
         self.steps = steps
         self.vectors = self.scratch = len(noising) - 1
-        self._noising = noising.astype(dtype)
+        self._noising = noising
         slots = np.arange(self.vectors)
         self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # steps since a slot was written
 
@@ -112,10 +133,17 @@ class BandedInverse(Recurrence):
         if not self.vectors:
             return
         slot = step % self.vectors
-        np.multiply(state, self._noising[self._age[slot]][:, None], out=scratch)
+        scratch[...] = state
+        scratch *= self._noising[self._age[slot]][:, None]
         state[slot] = x
+        x[...] = state[slot]  # the same draw now as later: its rounding then scales a row of C, and nothing else
         for part in scratch:
             x += part
+
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """A draw is rounded once for all its uses; then come a product and a sum for each diagonal."""
+        lost = (self.vectors + 4) * arithmetic * float(np.linalg.norm(self._noising)) * 1.001
+        return Spread(rows=unit + 4 * arithmetic, inverse=lost)
 
 
 class Tree(Recurrence):
@@ -128,13 +156,12 @@ class Tree(Recurrence):
     Args:
         nodes: shape (levels + 1, n).
         restart: leaves of each tree.
-        dtype: of the state.
     """
 
-    def __init__(self, nodes: np.ndarray, restart: int, dtype: Precision) -> None:
+    def __init__(self, nodes: np.ndarray, restart: int) -> None:
         self.steps, self.vectors, self.scratch = nodes.shape[1], len(nodes) - 1, 1
         self._gain = 1.0 / nodes[0]
-        self._nodes = (nodes[1:] / nodes[0]).astype(dtype)
+        self._nodes = nodes[1:] / nodes[0]
         self._restart = restart
 
     def gain(self, step: int) -> float:
@@ -156,6 +183,10 @@ class Tree(Recurrence):
         if j < self.vectors:
             state[j] = scratch[0]
 
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """A sum is rounded when its block is closed, at most once for each level; adding rounds beside."""
+        return Spread(entries=1.001 * self.vectors * (unit + 4 * arithmetic) + 6 * arithmetic)
+
 
 class Scaled(Recurrence):
     """Another strategy with its columns scaled, C diag(column_scale) (structure `scaled`).
@@ -176,4 +207,14 @@ class Scaled(Recurrence):
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
         """Divide by the column's scale once the inner state has seen x."""
         self._inner.advance(step, x, state, scratch)
-        x *= 1.0 / float(self._columns[step])
+        x *= self.unscaled(step)[1]
+
+    def unscaled(self, step: int) -> tuple[Recurrence, float]:
+        """The inner one, whose rows are divided by the columns' scales."""
+        return self._inner, 1.0 / float(self._columns[step])
+
+    def spread(self, unit: float, arithmetic: float = DOUBLE) -> Spread:
+        """As the inner one, in the units of the scaled columns."""
+        return self._inner.spread(unit, arithmetic).scaled(
+            float(self._columns.min()), float(self._columns.max()), arithmetic
+        )

@@ -9,7 +9,7 @@ from functools import cache, partial
 import numpy as np
 
 from factorize.client.buffers import Blt, Buffered, Redrawn, StateSpace
-from factorize.client.recurrences import Banded, BandedInverse, Precision, Recurrence, Scaled, Tree
+from factorize.client.recurrences import Banded, BandedInverse, Recurrence, Scaled, Tree
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.numbers.series import series_quotient
 from factorize.structures.covered import covered_column, covered_inverse
@@ -25,12 +25,12 @@ class Streamable:
     Attributes:
         digest: of the factorization.
         structure: of C, the contract's name.
-        recurrence: makes the arithmetic in a given precision.
+        recurrence: makes the arithmetic.
     """
 
     digest: str
     structure: str
-    recurrence: Callable[[Precision], Recurrence]
+    recurrence: Callable[[], Recurrence]
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,17 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
         raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
 
 
-def _buffered(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
+def _buffered(parts: Tensors, n: int) -> Callable[[], Recurrence]:
     return partial(Buffered, parts["diagonal"], parts["decay"], parts["input"], parts["output"])
 
 
-def _state_space(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
+def _state_space(parts: Tensors, n: int) -> Callable[[], Recurrence]:
     transition = parts["transition"]
     blocks = transition[:, None] if transition.ndim == 3 else transition
     return partial(StateSpace, parts["diagonal"], blocks, parts["input"], parts["output"])
 
 
-def _banded(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
+def _banded(parts: Tensors, n: int) -> Callable[[], Recurrence]:
     """Turn bands[d, j] = C[j + d, j] into rows[i, d] = C[i, i - d]."""
     bands = parts["bands"]
     rows = np.zeros((n, len(bands)))
@@ -102,12 +102,12 @@ def _banded(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
     return partial(Banded, rows, n)
 
 
-def _redrawn(parts: Tensors, n: int) -> Callable[[Precision], Recurrence]:
+def _redrawn(parts: Tensors, n: int) -> Callable[[], Recurrence]:
     lag = int(parts["lag"][0])
     return partial(Redrawn, parts["decay"], parts["output"], parts["input"], parts["direct"], lag)
 
 
-_RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[Precision], Recurrence]]] = {
+_RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[], Recurrence]]] = {
     "banded": _banded,
     "banded_toeplitz": lambda parts, n: partial(Banded, parts["coefficients"][None], n),
     "inverse_banded_toeplitz": lambda parts, n: partial(BandedInverse, parts["inverse_coefficients"], n),
@@ -140,8 +140,8 @@ _ROWS: dict[str, Callable[[Tensors, int], Callable[[], Callable[[int], np.ndarra
 }
 
 
-def _scaled(make: Callable[[Precision], Recurrence], columns: np.ndarray | None) -> Callable[[Precision], Recurrence]:
-    return make if columns is None else lambda dtype: Scaled(make(dtype), columns)
+def _scaled(make: Callable[[], Recurrence], columns: np.ndarray | None) -> Callable[[], Recurrence]:
+    return make if columns is None else lambda: Scaled(make(), columns)
 
 
 def _scaled_rows(

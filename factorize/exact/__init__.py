@@ -5,11 +5,13 @@ It shares no code with the solvers or with the certificate in double precision. 
 `geometric`, `renewal`, `redrawn` and `trees` (C from its tensors), `integers` and `intervals` (arithmetic),
 `residual`, `forms`, `workload` and `bound` (utility, and what rests on B), `beyond_whole` with `series`,
 `toeplitz_forms`, `variances`, `row_products`, `resolvents` and `determinants` (the same for long matrices), `classes`
-and `overlaps` (bounds within a class), `file`.
+and `overlaps` (bounds within a class), `file`. Privacy under sampling: `calibrations` and `star_claim` (the claim),
+`bins` (C by residue classes), `star` with `enclosures` (closed forms), `bets` with `quantiles` (the sampled test).
 """
 
+from factorize.exact.calibrations import check_calibration
 from factorize.exact.check import check_factor_file, check_strategy, undecided
 from factorize.exact.file import read_array
 from factorize.exact.report import Report
 
-__all__ = ["Report", "check_factor_file", "check_strategy", "read_array", "undecided"]
+__all__ = ["Report", "check_calibration", "check_factor_file", "check_strategy", "read_array", "undecided"]

@@ -17,8 +17,10 @@ import numpy as np
 
 from factorize.encoding import read_json
 from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy
+from factorize.exact.description import check_description, check_parts, part_of
 
-MOST_HEADER_BYTES = 1 << 30
+MOST_HEADER_BYTES = 100_000_000
+_MANIFEST_BYTES = 1 << 30
 _WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _VOLATILE = ("digest", "files", "created")
 _VOLATILE_SOLVER = ("seconds", "environment")
@@ -57,14 +59,20 @@ def _tensors(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= min(MOST_HEADER_BYTES, len(data) - 8):
         raise CorruptObject(f"the file has {len(data)} bytes and states a header of {length}: no safetensors file")
+    if data[8:9] != b"{":
+        raise CorruptObject("the header does not begin with a brace: no safetensors file")
     header = _json(data[8 : 8 + length], "the header")
     metadata = header.pop("__metadata__", {})
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise CorruptObject("the metadata of the file are not texts")
     body = memoryview(data)[8 + length :]
     tensors: dict[str, np.ndarray] = {}
     end = 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, stop = entry["data_offsets"]
-        shape = [int(side) for side in entry["shape"]]
+        shape = list(entry["shape"])
+        if set(entry) != {"dtype", "shape", "data_offsets"} or any(type(k) is not int for k in [begin, stop, *shape]):
+            raise CorruptObject(f"tensor {name[:60]!r} is not described by its type, shape and offsets alone")
         count = int(np.prod(shape, dtype=object))
         width = _WIDTHS.get(entry["dtype"], 0)
         if begin != end or stop - begin != count * width or any(side < 0 for side in shape):
@@ -86,12 +94,24 @@ def _array(raw: memoryview, dtype: str, shape: list[int], name: str) -> np.ndarr
 def _json(text: bytes | str, what: str) -> dict[str, Any]:
     try:
         header = what == "the header"  # whose manifest is one long string
-        found = json.loads(text, object_pairs_hook=_once) if header else read_json(text, limit=MOST_HEADER_BYTES)
+        found = _header_json(text) if header else read_json(text, limit=_MANIFEST_BYTES)
     except (FactorizeError, ValueError, RecursionError) as error:
         raise CorruptObject(f"{what} is not JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise CorruptObject(f"{what} is not a JSON object")
     return found
+
+
+def _header_json(text: bytes | str) -> Any:
+    return json.loads(
+        text.decode("utf-8") if isinstance(text, bytes) else text, object_pairs_hook=_once, parse_int=_natural
+    )
+
+
+def _natural(digits: str) -> int:
+    if not digits.isdigit():
+        raise ValueError(f"{digits[:20]} is no size")
+    return int(digits)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -115,6 +135,8 @@ def read_factor_file(data: bytes) -> FactorFile:
     """
     try:
         tensors, metadata = read_tensors(data)
+        if set(metadata) != {"manifest"}:
+            raise CorruptObject(f"the metadata are {sorted(metadata)[:4]}, and not the manifest alone")
         manifest = _json(metadata["manifest"], "the manifest")
         _check_manifest(manifest)
         named: set[str] = set()
@@ -122,11 +144,15 @@ def read_factor_file(data: bytes) -> FactorFile:
         for name, entry in manifest["matrices"].items():
             matrices[name] = _entry(name, entry, tensors)
             named |= set(entry["tensors"])
+        described = manifest["matrices"]["C"]
+        check_parts(described["structure"], matrices["C"], described["shape"][1])
         dual = {}
         if manifest["dual"] is not None:
             dual = _entry("dual", {**manifest["dual"], "dtype": "float64"}, tensors)
             named |= set(manifest["dual"]["tensors"])
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+            if not all(np.isfinite(part).all() for part in dual.values()):
+                raise CorruptObject("the evidence holds NaN or infinity")
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError) as error:
         raise CorruptObject(f"not a factor file: {type(error).__name__}: {str(error)[:200]}") from None
     if set(tensors) != named:
         raise CorruptObject(f"the manifest does not name the tensors {sorted(set(tensors) ^ named)[:3]}")
@@ -136,21 +162,18 @@ def read_factor_file(data: bytes) -> FactorFile:
 def _check_manifest(manifest: dict[str, Any]) -> None:
     lasting = {key: value for key, value in manifest.items() if key not in _VOLATILE}
     lasting["solver"] = {key: value for key, value in manifest["solver"].items() if key not in _VOLATILE_SOLVER}
-    if manifest["schema"] != 1:
+    if type(manifest["schema"]) is not int or manifest["schema"] != 1:
         raise CorruptObject(f"schema {manifest['schema']!r} is not 1, the one that this checker knows")
     if digest_of(lasting) != manifest["digest"]:
         raise CorruptObject("the manifest does not hash to its own digest")
     if digest_of(manifest["spec"]) != manifest["spec_digest"]:
         raise CorruptObject("the spec does not hash to its spec digest")
-    if "C" not in manifest["matrices"] or not set(manifest["matrices"]) <= {"C", "C_inv", "B"}:
-        raise CorruptObject(f"the matrices are {sorted(manifest['matrices'])[:4]}; C has to be there, C_inv and B may")
+    check_description(manifest)
 
 
 def _entry(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return one matrix's tensors by suffix, after dtype, length and digest."""
-    found = {tensor.removeprefix(name).removeprefix("."): tensors[tensor] for tensor in entry["tensors"]}
-    if len(found) < len(entry["tensors"]):
-        raise CorruptObject(f"two tensors of {name} are the same part of it: {sorted(entry['tensors'])[:4]}")
+    found = {part_of(name, tensor): tensors[tensor] for tensor in entry["tensors"]}
     kind = {"float64": "<f8", "float32": "<f4"}.get(entry["dtype"])
     if kind is None or any(array.dtype != np.dtype(kind) for array in found.values()):
         raise CorruptObject(f"{name} is not stored as {str(entry['dtype'])[:20]!r}, the type that was certified")

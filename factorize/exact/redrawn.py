@@ -178,6 +178,12 @@ class ByColumns:
         norms, errors, far = self._norms
         return _numbers(norms, float((errors + (2 * np.sqrt(norms[:, 0]) * _ABOVE + far) * far).max()))
 
+    def magnitudes(self, column: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return both ends of the magnitudes of one column, shape (n,)."""
+        high, low, _ = self._columns(np.array([column]))
+        size, off = np.abs(high[:, 0]), np.abs(low[:, 0]) + self._norms[2][column]
+        return np.maximum(size - off * _ABOVE, 0.0) * (1 - 2.0**-50), (size + off * _ABOVE) * (1 + 2.0**-50)
+
     def gram(self, indices: np.ndarray) -> Numbers:
         """Return the Gram matrix of some columns."""
         norms, _, far = (part[indices] for part in self._norms)

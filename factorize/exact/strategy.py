@@ -9,8 +9,8 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact import buffers, geometric, redrawn, renewal, trees
+from factorize.exact.description import PARTS, SCALE, UNSCALED
 from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split, squares
-from factorize.structures.names import COLUMN_SCALE, SCALED, TENSORS, WRAPPED
 
 LARGEST_WHOLE = 2048
 _COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs stay small beside the matrix
@@ -44,8 +44,8 @@ class Strategy:
         parts = dict(parts)
         if not all(np.isfinite(part).all() for part in parts.values()):
             raise InvalidStrategy("C holds NaN or infinity")
-        if structure == SCALED:
-            self.scale = _checked(parts.pop(COLUMN_SCALE, np.empty(0)), (n,))
+        if structure == "scaled":
+            self.scale = _checked(parts.pop(SCALE, np.empty(0)), (n,))
             structure = _inner_structure(parts, n)
         self.structure = structure
         try:
@@ -262,9 +262,9 @@ def _checked(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
     """The structure whose tensors these are, all of them and no other."""
-    found = [structure for structure in WRAPPED if set(TENSORS[structure]) == set(parts)]
+    found = [name for name, own in PARTS.items() if name not in UNSCALED and own == set(parts)]
     if not found:
-        raise CorruptObject(f"the tensors {sorted(parts)[:6]} beside {COLUMN_SCALE} are not those of one structure")
+        raise CorruptObject(f"the tensors {sorted(parts)[:6]} beside {SCALE} are not those of one structure")
     if len(found) == 1:
         return found[0]
     return "toeplitz" if parts["coefficients"].shape == (n,) else "banded_toeplitz"

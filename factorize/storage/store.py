@@ -29,6 +29,8 @@ import numpy as np
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.factor_file import from_tensors
 from factorize.factorization import Factorization
+from factorize.format.container import Container
+from factorize.format.reading import read_manifest as read_inner_manifest
 from factorize.manifest import StoredFile, steps_of
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key
@@ -166,15 +168,12 @@ class Store:
             NotFound: the factorization, its file or a user's matrix is missing.
             CorruptObject: something is damaged.
         """
-        from safetensors import SafetensorError
-        from safetensors.numpy import load as read_tensors
-
         manifest = self.manifest(digest)
-        data = b"".join(self.blob(StoredFile.of(manifest).sha256).read())
-        try:
-            tensors = read_tensors(data)
-        except SafetensorError as error:
-            raise CorruptObject(f"the file of {manifest['digest']} is not a safetensors file: {error}") from None
+        container = Container(b"".join(self.blob(StoredFile.of(manifest).sha256).read()))
+        inside = read_inner_manifest(container)
+        if inside["digest"] != manifest["digest"]:
+            raise CorruptObject(f"the file of {manifest['digest']} holds {inside['digest']}")
+        tensors = {name: container.read(name) for name in container.names}
         matrices = {sha256: self.matrices.read(sha256, shape) for sha256, shape in user_matrices(manifest["spec"])}
         return from_tensors(lasting(manifest), tensors, matrices=matrices)
 

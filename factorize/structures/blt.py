@@ -16,14 +16,12 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.format.tensors import refuse_coinciding
 from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import Wide
 from factorize.structures.computed_toeplitz import ComputedToeplitz
 from factorize.structures.wide_patterns import leading_pattern
 from factorize.workloads.state_space import StateSpace
-
-SMALLEST_GAP = 2.0**-43
-"""Between two decays: closer ones are one buffer in double precision."""
 
 
 class BltMatrix(ComputedToeplitz):
@@ -54,7 +52,7 @@ class BltMatrix(ComputedToeplitz):
                 "lie in [0, 1] and scales must not be negative, or no sensitivity by closed form holds; add the "
                 "matrix as a dense one"
             )
-        _refuse_coinciding(decays)
+        refuse_coinciding(decays)
         if n < 1:
             raise InvalidStrategy(f"n={n} is below 1")
         for part in (decays, scales):
@@ -163,14 +161,3 @@ class BltMatrix(ComputedToeplitz):
     def tensors(self) -> dict[str, np.ndarray]:
         """Decays and scales."""
         return {"theta": self.theta, "omega": self.omega}
-
-
-def _refuse_coinciding(theta: np.ndarray) -> None:
-    ordered = np.sort(theta)
-    gaps = np.diff(ordered)
-    if len(gaps) and gaps.min() < SMALLEST_GAP:
-        at = int(np.argmin(gaps))
-        raise InvalidStrategy(
-            f"decays {float(ordered[at])!r} and {float(ordered[at + 1])!r} are closer than {SMALLEST_GAP:.2g}, so they "
-            "are one buffer in double precision; add their scales and drop one"
-        )

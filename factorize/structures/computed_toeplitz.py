@@ -13,12 +13,12 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import Wide
 from factorize.structures.matrix import Matrix
 from factorize.structures.wide_patterns import leading_pattern
 
-SMALLEST_SCALE = 1e-100
 _FADED = 1e-200  # coefficients below are bounded by the largest one after them, whether they fall or not
 
 
@@ -154,8 +154,3 @@ class InverseBandedToeplitz(ComputedToeplitz):
     def tensors(self) -> dict[str, np.ndarray]:
         """The inverse's column."""
         return {"inverse_coefficients": self.noising}
-
-
-def fading(noising: np.ndarray) -> bool:
-    """Return whether a column is 1 and then nothing positive, with a sum that is not negative, exactly."""
-    return bool((noising[1:] <= 0).all()) and sum(map(Fraction, noising.tolist())) >= 0

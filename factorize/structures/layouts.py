@@ -16,14 +16,11 @@ from factorize.structures.computed_toeplitz import InverseBandedToeplitz
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
 from factorize.structures.matrix import Matrix
-from factorize.structures.names import COLUMN_SCALE, SCALED, wrapped_structure
+from factorize.structures.names import COLUMN_SCALE, SCALED, tensor_name, wrapped_structure
 from factorize.structures.redrawn import read_redrawn
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.structures.tree import read_tree
-
-DTYPES = ("float64", "float32")
-"""Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
 
 BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "dense": lambda parts, n: DenseMatrix(parts[""]),
@@ -83,8 +80,7 @@ def side(strategy: Matrix) -> int | None:
 
 def tensor_names(matrix_name: str, suffixes: list[str]) -> list[str]:
     """Return the tensors' names: `C` for a dense matrix, `C.coefficients` for a Toeplitz one; `tree.` stands alone."""
-    prefixes = {suffix: "" if suffix.startswith("tree.") else f"{matrix_name}." for suffix in suffixes}
-    return [prefix + suffix if suffix else matrix_name for suffix, prefix in prefixes.items()]
+    return [tensor_name(matrix_name, suffix) for suffix in suffixes]
 
 
 def describe(

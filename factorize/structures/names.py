@@ -46,6 +46,17 @@ WRAPPED = (
 """Structures that `scaled` may wrap. A tree and redraws have sensitivities of their own, which scales would spoil."""
 
 
+LARGEST_WHOLE_TREE = 1024
+"""Up to this n a file holds a tree as an array too, for readers that have only a safetensors library."""
+
+
+def tensor_name(matrix: str, suffix: str) -> str:
+    """Return a tensor's name: `C` for a dense matrix, `C.coefficients` for a Toeplitz one; `tree.` stands alone."""
+    if not suffix:
+        return matrix
+    return suffix if suffix.startswith("tree.") else f"{matrix}.{suffix}"
+
+
 class Shaped(Protocol):
     """A tensor, of which only the shape is asked."""
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.format.tensors import LARGEST_SCALE
 from factorize.structures.matrix import Matrix
 from factorize.structures.names import COLUMN_SCALE, SCALED, WRAPPED
 from factorize.workloads.state_space import StateSpace, scaling
-
-LARGEST_SCALE = 1e60
-"""Of a column, up or down: beyond, norms of inner columns that underflow would be scaled to numbers that matter."""
 
 
 class ColumnScaled(Matrix):

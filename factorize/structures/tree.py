@@ -17,11 +17,9 @@ import numpy as np
 from factorize.errors import InvalidStrategy
 from factorize.structures.forest import Forest
 from factorize.structures.matrix import Bound, Matrix
+from factorize.structures.names import LARGEST_WHOLE_TREE
 from factorize.structures.tree_participation import fixed_order_bound, separated_bound
 from factorize.workloads.state_space import StateSpace
-
-LARGEST_WHOLE = 1024
-"""Up to this n a file holds C as an array too, for readers that have only a safetensors library."""
 
 
 class TreeMatrix(Matrix):
@@ -80,7 +78,7 @@ class TreeMatrix(Matrix):
     def tensors(self) -> dict[str, np.ndarray]:
         """The nodes and the length of a tree; up to n = 1024 the whole matrix too."""
         parts = {"tree.nodes": self.nodes, "tree.restart": np.array([float(self.restart)])}
-        return {"": self.rows(0, self.n), **parts} if self.n <= LARGEST_WHOLE else parts
+        return {"": self.rows(0, self.n), **parts} if self.n <= LARGEST_WHOLE_TREE else parts
 
     def column_norms_squared(self) -> np.ndarray:
         """Squares of the diagonal, and for each level those of the right sibling's rows."""
@@ -121,8 +119,8 @@ def read_tree(nodes: np.ndarray, restart: np.ndarray, whole: np.ndarray | None) 
     if restart.shape != (1,) or not 1 <= restart[0] <= 2**53 or restart[0] != int(restart[0]):
         raise InvalidStrategy("tree.restart must be one positive whole number")
     matrix = TreeMatrix(nodes, int(restart[0]))
-    if (whole is None) != (matrix.n > LARGEST_WHOLE):
-        raise InvalidStrategy(f"a tree matrix is stored whole too exactly where n <= {LARGEST_WHOLE}")
+    if (whole is None) != (matrix.n > LARGEST_WHOLE_TREE):
+        raise InvalidStrategy(f"a tree matrix is stored whole too exactly where n <= {LARGEST_WHOLE_TREE}")
     if whole is not None and not np.array_equal(whole, matrix.rows(0, matrix.n)):
         raise InvalidStrategy("the whole matrix and tree.nodes are not the same matrix")
     return matrix

@@ -3,7 +3,8 @@
 Run the algorithm many times on each of two data sets that differ in one example, with the worst contributions that the
 clipping lets through; turn each run's releases into a score by the best test there is; and bound the error rates of the
 test by Clopper and Pearson. Every pair of error rates is a lower bound on the privacy loss. A measured epsilon above
-the claim refutes it. One far below the claim says that the attack is weak, or the noise too large.
+the claim refutes it. One far below the claim says that the attack is weak, or the noise too large. A claim that counts
+on sampling is compared with its own, amplified epsilon; the sampling itself is audited by `sampling_audit`.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ class AuditReport:
 
     Attributes:
         mu: of Gaussian differential privacy: no mu-GDP algorithm with a smaller mu has error rates this small.
-        epsilon: that mu's exact epsilon at the delta of the claim.
+        epsilon: that mu's exact epsilon at the delta of the claim, where the mechanism is Gaussian; a sampled one is
+            not, and has `epsilon_direct` alone.
         epsilon_direct: largest log((1 - miss - delta) / false alarm), which assumes nothing about the noise.
-        claimed_mu: of the calibration.
-        claimed_epsilon: of the calibration, at `delta`.
+        claimed_mu: of the calibration, without sampling.
+        claimed_epsilon: of the calibration, at `delta`, with the sampling that it counts on.
         delta: of the comparison.
         confidence: probability with which each bound holds.
         trials: per world, half for the choice of the threshold and half for the bounds.
+        sampling: that the claim counts on, None where it does not.
+        reach: largest `epsilon_direct` that so many trials can measure, where no error is met.
     """
 
     mu: float
@@ -48,6 +52,8 @@ class AuditReport:
     delta: float
     confidence: float
     trials: int
+    sampling: str | None
+    reach: float
 
     @property
     def refutes(self) -> bool:
@@ -60,6 +66,9 @@ def audit(
 ) -> AuditReport:
     """Measure how well a score tells two worlds apart, and compare it with a claim.
 
+    A claim with amplification says nothing of Gaussian differential privacy beyond what the noise gives without it: its
+    epsilon can be refuted directly alone, up to about log(trials) - 2, and trials that could not are refused.
+
     Args:
         trial: runs the algorithm once; it must draw all its noise from the seed it is given.
         claim: the calibration whose guarantee is audited.
@@ -69,7 +78,8 @@ def audit(
         confidence: of the bounds.
 
     Raises:
-        InvalidParameter: too few trials, no delta, a confidence outside (0, 1), or scores that are not finite.
+        InvalidParameter: too few trials, no delta, one that an amplified claim is not for, a confidence outside
+            (0, 1), trials that could not refute an amplified claim, or scores that are not finite.
 
     Reference:
         Clopper, Pearson 1934; Nasr et al. 2023, "Tight auditing of differentially private machine learning" (the bound
@@ -82,12 +92,22 @@ def audit(
             "claim has none unless it was asked for) and a confidence, both in (0, 1)",
             field="trials",
         )
+    half = trials // 2
+    claimed, reach = _claimed_epsilon(claim, at), _reach(trials - half, confidence, at)
+    sampling = getattr(claim, "sampling", None)
+    if sampling is not None and claimed >= reach:
+        enough = 4 * math.exp(claimed) * math.log(2 / (1 - confidence))
+        raise InvalidParameter(
+            f"{trials} trials measure an epsilon of at most {reach:.3g}, and {claimed:.3g} is claimed: they could not "
+            f"refute it, whatever the job does; use more than {enough:.0f}",
+            field="trials",
+        )
     seeds = np.random.SeedSequence(seed).generate_state(2 * trials, np.uint64)
     scores = np.array([trial(i % 2, int(one)) for i, one in enumerate(seeds)]).reshape(trials, 2).T
     if not np.isfinite(scores).all():
         raise InvalidParameter("a trial's score is not finite, so no test can be made of it", field="trial")
-    half = trials // 2
-    threshold = _best_threshold(scores[:, :half])
+    first = scores[:, :half]
+    threshold = _best_threshold(first) if sampling is None else _best_direct_threshold(first, confidence, at)
     miss, alarm = _error_bounds(scores[:, half:], threshold, confidence)
     mu = max(0.0, _normal_quantile(1 - alarm) - _normal_quantile(miss))
     return AuditReport(
@@ -95,11 +115,32 @@ def audit(
         epsilon=gaussian_epsilon(at, mu) if mu > 1e-8 else 0.0,
         epsilon_direct=_direct_epsilon(miss, alarm, at),
         claimed_mu=claim.mu,
-        claimed_epsilon=gaussian_epsilon(at, claim.mu),
+        claimed_epsilon=claimed,
         delta=at,
         confidence=confidence,
         trials=trials,
+        sampling=sampling,
+        reach=reach,
     )
+
+
+def _claimed_epsilon(claim: Calibration, delta: float) -> float:
+    """Return the epsilon that is claimed at delta; an amplified one holds at its own delta and at larger ones."""
+    if getattr(claim, "sampling", None) is None:
+        return gaussian_epsilon(delta, claim.mu)
+    if claim.epsilon is None or claim.delta is None or delta < claim.delta:
+        raise InvalidParameter(
+            f"the claim counts on sampling, and says nothing at delta={delta:g}, below its own {claim.delta}; leave "
+            "delta out",
+            field="delta",
+        )
+    return claim.epsilon
+
+
+def _reach(counted: int, confidence: float, delta: float) -> float:
+    """Return the largest direct epsilon that this many runs of each world can show: those without an error."""
+    least = clopper_pearson_upper(0, counted, 1 - (1 - confidence) / 2)
+    return _direct_epsilon(least, least, delta)
 
 
 def clopper_pearson_upper(count: int, trials: int, confidence: float) -> float:
@@ -169,6 +210,12 @@ def _best_threshold(scores: np.ndarray) -> float:
         for m, a in zip(misses, alarms, strict=True)
     ]
     return float(candidates[int(np.argmax(strength))])
+
+
+def _best_direct_threshold(scores: np.ndarray, confidence: float, delta: float) -> float:
+    """Return the threshold with the largest direct epsilon that the first half of the runs suggests."""
+    candidates = np.quantile(scores, np.linspace(0.02, 0.98, 97)).tolist()
+    return max(candidates, key=lambda at: _direct_epsilon(*_error_bounds(scores, at, confidence), delta))
 
 
 def _spread(rate: float, count: int) -> float:

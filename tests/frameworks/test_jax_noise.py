@@ -16,7 +16,7 @@ from structure_cases import NAMES, strategies
 from test_noise import statistic
 
 from factorize.adapters.coefficients import PlanTable
-from factorize.adapters.jax import correlated_noise, noising_matrix
+from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma
 from factorize.client.structures import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.privacy import PrivacyTarget, calibrate
@@ -164,7 +164,9 @@ class TestNoisingMatrix:
     @pytest.mark.parametrize("name", ["buffered", "dense"])
     def test_in_their_privatizer(self, name, x64):
         made = handmade(strategies()[name])
-        privatizer = matrix_factorization_privatizer(noising_matrix(made), stddev=scale(made).sigma, prng_key=3)
+        privatizer = matrix_factorization_privatizer(
+            noising_matrix(made), stddev=raised_sigma(made, scale(made)), prng_key=3
+        )
         assert statistic(draw(privatizer), Rows(made), scale(made).sigma) < 1
 
     def test_draws_made_again_are_not_theirs_to_give(self, x64):

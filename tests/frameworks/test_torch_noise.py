@@ -115,7 +115,7 @@ class TestArithmetic:
         for step in range(N):
             normals.fill(z, step, 0)
             expected.append(z[:D].cpu().double().numpy())
-        white = made.strategy.dense() @ draw(make(made, parameters(device))) / scale(made).sigma
+        white = made.strategy.dense() @ draw(make(made, parameters(device))) / make(made).sigma
         assert np.abs(white - np.array(expected)).max() < 2e-5
 
     @pytest.mark.parametrize("generator", ["sfc64", "shake128"])
@@ -133,7 +133,7 @@ class TestArithmetic:
             strategy = strategies()[name]
             source = noise_source(strategy.structure, strategy.tensors(), N, "x")
             assert isinstance(source, Streamable)
-            recurrence = source.recurrence(np.float64)
+            recurrence = source.recurrence()
             state = rng.standard_normal((recurrence.vectors, 1))
             for step in range(N):
                 plan = StepPlan.of(recurrence, step)
@@ -146,9 +146,9 @@ class TestArithmetic:
                 if plan.redraws is not None:
                     assert plan.redraws.steps == [earlier for earlier, _ in recurrence.earlier(step)]
                     expected += plan.redraws.takes @ again
-                    moved += plan.redraws.loads @ [plan.gain * z, *again]
-                assert x[0] == pytest.approx(expected, rel=1e-10, abs=1e-12)
-                assert np.allclose(moved + plan.writes * x[0], state[:, 0], rtol=1e-10, atol=1e-12)
+                    moved = moved + plan.redraws.loads @ [plan.gain * z, *again]
+                assert x[0] == pytest.approx(plan.scale * expected, rel=1e-10, abs=1e-12)
+                assert np.allclose(moved + plan.writes * x[0] / plan.scale, state[:, 0], rtol=1e-10, atol=1e-12)
 
 
 class TestReplay:
@@ -300,5 +300,5 @@ def test_seven_vectors_for_six_buffers():
     strategy = strategies(4)["buffered"]
     source = noise_source(strategy.structure, strategy.tensors(), 4, "x")
     assert isinstance(source, Streamable)
-    engine = DeviceStreaming(source.recurrence(np.float64), CpuNormals(b"k"), 1.0, 0, D, torch.device("cpu"), 1)
+    engine = DeviceStreaming(source.recurrence(), CpuNormals(b"k"), 1.0, 0, D, torch.device("cpu"), 1)
     assert engine.state.shape == (3, D) and engine.state.dtype == torch.float32

@@ -71,7 +71,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "tree": _prefix(21, mechanism={"kind": "tree", "decoder": "honaker_online"}),
     "identity": {"workload": {"kind": "decay", "n": 16, "rate": 0.5}, "mechanism": {"kind": "identity"}},
 }
-WRITTEN = {"redrawn": {**SPECS["buffered-epochs"], "workload": {"kind": "prefix", "n": 24}}}
+_REDRAWN = {"kind": "buffered_linear", "buffers": 3, "redraws": 2}
+WRITTEN = {"redrawn": {**SPECS["buffered-epochs"], "workload": {"kind": "prefix", "n": 24}, "mechanism": _REDRAWN}}
 """Strategies that are written down, so that their files do not wait for a solver: specs that they are certified for."""
 
 EXPANDED = {"dense-expanded": "dense", "toeplitz-expanded": "toeplitz"}

@@ -1,0 +1,112 @@
+"""The allowance: how much more noise finite precision needs, for every C' that roundings can make of C.
+
+    sens(C') <= (sens(C) + K max_j |(C' - C) e_j|) / (1 - ...)          for K participations    (docs/training.md)
+
+The noise is multiplied by that much more than sens(C). What cannot be bounded is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from factorize.client.recurrences import Recurrence
+from factorize.client.rounding import DOUBLE, SINGLE, Spread
+from factorize.errors import InvalidParameter
+from factorize.privacy import Calibration
+
+UNITS = {"float32": SINGLE, "float64": DOUBLE}
+"""By the precision of the state."""
+CHEAP, LARGEST = 1e-3, 1e-2
+"""What sigma may be multiplied by beyond 1: for a float32 state that nobody asked for by name, and at all."""
+ROWS = 2.0**-20
+"""Where rows of C^-1 are summed in float64: enough while (n + 2) 2^-53 times the norm of |C| |C^-1| is below it."""
+_SLACK = 1 + 2.0**-16
+
+
+def allowance(spread: Spread, sensitivity: float, participations: int, steps: int) -> float:
+    """Return what sigma has to be multiplied by, less 1: at least max sens(C') / sens(C) - 1.
+
+    Args:
+        spread: of C, with columns in the units of C.
+        sensitivity: certified, at least that of C.
+        participations: of one user, at most.
+        steps: n.
+
+    Returns:
+        The allowance; infinite where no bound is known.
+    """
+    noising = steps * sensitivity * spread.inverse  # at least the operator norm of C (X - C^-1)
+    if not noising < 0.5:
+        return math.inf
+    more = participations * (spread.columns / sensitivity + spread.entries)
+    less = (1 - noising) * (1 - spread.rows) * (1 - SINGLE)  # the last: of each number that is released, to float32
+    return ((1 + more) / less * (1 + 4 * DOUBLE) - 1) * _SLACK
+
+
+def participations_of(participation: Mapping[str, Any], steps: int) -> int:
+    """Return how often one user may take part, at most; every step, where that is not known here."""
+    kind, most = participation.get("kind"), participation.get("max_participations")
+    if kind == "single":
+        return 1
+    if kind == "fixed_epochs":
+        return int(participation["epochs"])
+    if kind == "min_sep":
+        fit = -(-steps // int(participation["min_sep"]))
+        return fit if most is None else min(fit, int(most))
+    return steps
+
+
+def check_allowance(found: float, precision: str) -> float:
+    """Return an allowance that is small enough to be paid.
+
+    Raises:
+        InvalidParameter: it is not.
+    """
+    if found <= LARGEST:
+        return found
+    remedy = 'use precision="float64"' if precision == "float32" else "make noise from rows of C^-1, or use another C"
+    raise InvalidParameter(
+        f"the roundings of a {precision} state can raise the sensitivity by {found:.3g} of itself, above the limit of "
+        f"{LARGEST:g}; {remedy}",
+        field="precision",
+    )
+
+
+def choose_precision(
+    recurrence: Recurrence, calibration: Calibration, asked: str | None, *, draws: float = 0.0
+) -> tuple[str, float]:
+    """Return the precision of the state and its allowance.
+
+    Args:
+        recurrence: of C.
+        calibration: states the sensitivity and the participation.
+        asked: a precision, or None for float32 where that costs at most `CHEAP`, and else float64.
+        draws: relative error of every draw, once for all its uses.
+
+    Raises:
+        InvalidParameter: the roundings cannot be bounded by `LARGEST`.
+    """
+    if asked is None:
+        single = rounding_of(recurrence, calibration, SINGLE, draws)
+        if single <= CHEAP:
+            return "float32", single
+    precision = asked or "float64"
+    return precision, check_allowance(rounding_of(recurrence, calibration, UNITS[precision], draws), precision)
+
+
+def rounding_of(
+    recurrence: Recurrence, calibration: Calibration, unit: float, draws: float = 0.0, arithmetic: float = DOUBLE
+) -> float:
+    """Return the allowance of a recurrence whose state is rounded by up to `unit`, and each draw by up to `draws`."""
+    certified = calibration.sensitivity
+    times = participations_of(certified.participation, recurrence.steps)
+    spread = recurrence.spread(unit, arithmetic)
+    return allowance(replace(spread, rows=spread.rows + draws), certified.value, times, recurrence.steps)
+
+
+def raised(sigma: float, allowance: float) -> float:
+    """Return sigma (1 + allowance), rounded up."""
+    return math.nextafter(sigma * (1 + allowance), math.inf)

@@ -1,0 +1,268 @@
+"""Bets against a claimed delta: the sampled test of the protocol star-1, from its page (docs/notes/star-1.md).
+
+Weights w between 0 and W have the mean delta(sigma, epsilon) or more. Who claims a smaller delta loses the bet
+prod (1 + lambda (delta - w_i)), which is never negative and does not grow on average under a false claim: it reaches
+2^128 with probability at most 2^-128 (Ville). The weights and their bound are theorems 5 and 7 of
+docs/notes/amplification-proofs.md. Numpy alone draws them, in chunks of 4096.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.errors import CertificateError, InvalidParameter
+from factorize.exact.enclosures import SLACK, context, decimal
+from factorize.exact.quantiles import normals
+from factorize.exact.star import log_moment, log_row_means
+
+CHUNK = 4096
+NEEDED = 128 * math.log(2) + 1e-6
+HOPELESS = -40.0
+"""A bet that stands there is given up: to refuse is always sound."""
+_GATHERED = 24  # largest order for which pairs of picks are looked up, and not counted
+_TRIES = 16
+_LARGEST_SLACK = 2.0**-10
+
+
+class Covariance(NamedTuple):
+    """K = L L^T, at least G / s^2 entry by entry, its Cholesky factor L, and its largest diagonal entry."""
+
+    kernel: np.ndarray
+    factor: np.ndarray
+    largest: float
+
+
+class Weights(NamedTuple):
+    """How a direction is sampled.
+
+    Attributes:
+        bound: W, rounded up; no weight is above it.
+        draw: weights of a chunk of words, shape (CHUNK,).
+        words: how many words a chunk takes.
+    """
+
+    bound: Decimal
+    draw: Callable[[np.ndarray], np.ndarray]
+    words: int
+
+
+class Outcome(NamedTuple):
+    """What a bet came to.
+
+    Attributes:
+        accepted: whether it reached what is needed.
+        log_wealth: logarithm of the product, after the last chunk.
+        samples: weights that were drawn.
+        mean: their mean, an estimate of delta.
+    """
+
+    accepted: bool
+    log_wealth: float
+    samples: int
+    mean: float
+
+
+def covariance(gram: np.ndarray, scale: float) -> Covariance:
+    """Return a covariance that is at least G / s^2.
+
+    Args:
+        gram: G rounded up, shape (bins, bins).
+        scale: s, rounded down.
+
+    Raises:
+        InvalidParameter: no such covariance is found in doubles.
+    """
+    bins = len(gram)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        least = gram / (scale * scale) * (1 + 2.0**-50)
+    if not (np.isfinite(least).all() and least.max() < 1e8):
+        raise InvalidParameter(f"sigma gives the unit noise {scale!r}, so small that nothing is private", field="sigma")
+    tau = 2.0**-47 * bins * float(least.max())
+    for _ in range(_TRIES):
+        try:
+            factor = np.linalg.cholesky(least + tau * (1 + np.eye(bins)))
+        except np.linalg.LinAlgError:
+            tau *= 4
+            continue
+        whole = factor @ factor.T
+        kernel = np.maximum(whole, whole.T)
+        if (kernel >= least + tau / 2).all():  # far above what the product has lost: (b + 2) 2^-53 times the largest
+            return Covariance(kernel, factor, float(np.diagonal(kernel).max()))
+        tau *= 4
+    raise InvalidParameter("the Gram matrix of the bins has no Cholesky factor in doubles; take fewer bins")
+
+
+def slack(covariance: Covariance, order: float) -> float:
+    """Return S, which covers what doubles lose of a weight.
+
+    Raises:
+        InvalidParameter: above 2^-10.
+    """
+    bins, most = len(covariance.kernel), covariance.largest
+    drawn = math.sqrt(most) * (math.sqrt(bins) + 15) + 2 * order * most + 1
+    lost = 2.0**-50 * (bins + order + 16) * ((order + 1) * drawn + order * order * most)
+    found = 2.0**-30
+    while found < lost:
+        found *= 2
+    if found > _LARGEST_SLACK:
+        raise InvalidParameter(f"doubles lose {found:.3g} of a weight's logarithm, more than {_LARGEST_SLACK:.3g}")
+    return found
+
+
+def removal(covariance: Covariance, epsilon: float, order: int) -> Weights:
+    """Weights whose mean is delta where the example's contributions are taken out (theorem 5).
+
+    Args:
+        covariance: K.
+        epsilon: of the claim.
+        order: m, at least 2.
+    """
+    kernel, bins = covariance.kernel, len(covariance.kernel)
+    lost = slack(covariance, order)
+    near = epsilon - lost
+    moment = log_moment(kernel, order)
+    with localcontext(context()):
+        m, less = Decimal(order), Decimal(order - 1)
+        ceiling = moment + less * (less.ln() - decimal(epsilon) + decimal(lost)) - m * m.ln() + SLACK
+        extra = ceiling.exp() * order * bins * decimal((bins + 4 + order * covariance.largest) * 2.0**-51)
+        bound = (ceiling + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
+    tables = _tables(kernel, order)
+    log_moment_up, added = float(moment), float(extra)
+
+    def draw(words: np.ndarray) -> np.ndarray:
+        uniforms = (words[: CHUNK * order] >> np.uint64(11)).astype(np.float64).reshape(CHUNK, order) * 2.0**-53
+        picks = _picks(uniforms, *tables)
+        shift = covariance.factor[picks[:, 0]]
+        for i in range(1, order):
+            shift = shift + covariance.factor[picks[:, i]]
+        drawn = normals(words[CHUNK * order :]).reshape(CHUNK, bins)
+        ratio = _log_ratio((drawn + shift) @ covariance.factor.T, kernel)
+        exponents = _exponents(kernel, picks)
+        found = (1 - order) * ratio + log_moment_up + exponents.mean(axis=1) - _log_mean_exp(exponents) + 2 * lost
+        above = np.maximum(ratio - near, 0.0)
+        return np.asarray(np.exp(found) * -np.expm1(-above) + added)
+
+    return Weights(bound, draw, CHUNK * (order + bins))
+
+
+def addition(covariance: Covariance, epsilon: float, eta: float) -> Weights:
+    """Weights whose mean is delta where the example's contributions are put in (theorem 7).
+
+    Args:
+        covariance: K.
+        epsilon: of the claim.
+        eta: how far the normals are moved, above 0.
+    """
+    kernel, bins = covariance.kernel, len(covariance.kernel)
+    lost = slack(covariance, 2 + eta)
+    near = epsilon - lost
+    diagonal = sum(map(Fraction, np.diagonal(kernel).tolist()), Fraction(0)) / bins
+    whole = Fraction(float(kernel.sum(axis=1).sum())) / bins**2 * (1 + Fraction(1, 2**44))
+    with localcontext(context()):
+        x = decimal(eta)
+        grown = x * decimal(diagonal) / 2 + x * x * decimal(whole) / 2
+        least = x * x.ln() - (1 + x) * (1 + x).ln() - x * decimal(epsilon) + x * decimal(lost)
+        bound = (least + grown + 2 * decimal(lost) + SLACK).exp()
+    moved = -(eta / bins) * covariance.factor.sum(axis=0)
+    constant = float(eta * eta * whole / 2) + 2 * lost
+
+    def draw(words: np.ndarray) -> np.ndarray:
+        x = (normals(words).reshape(CHUNK, bins) + moved) @ covariance.factor.T
+        below = np.minimum(near + _log_ratio(x, kernel), 0.0)
+        return np.asarray(-np.expm1(below) * np.exp(eta * x.mean(axis=1) + constant))
+
+    return Weights(bound, draw, CHUNK * bins)
+
+
+def _tables(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cumulative probabilities of the centre, shape (bins,), and of a pick for each centre, shape (bins, bins)."""
+    rows = [float((order - 1) * row) for row in log_row_means(kernel, order)]
+    centres = np.exp(np.array(rows) - max(rows))
+    exponents = 0.5 * order * kernel
+    others = np.exp(exponents - exponents.max(axis=1)[:, None])
+    return np.cumsum(centres / centres.sum()), np.cumsum(others / others.sum(axis=1)[:, None], axis=1)
+
+
+def _picks(uniforms: np.ndarray, centres: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The centre and the other picks of each sample, shape (CHUNK, order)."""
+    most = len(centres) - 1
+    found = np.empty(uniforms.shape, dtype=np.int64)
+    found[:, 0] = np.minimum(np.searchsorted(centres, uniforms[:, 0], side="right"), most)
+    by_centre = np.argsort(found[:, 0], kind="stable")
+    starts = np.flatnonzero(np.diff(found[by_centre, 0], prepend=-1))
+    for rows in np.split(by_centre, starts[1:]):
+        table = others[found[rows[0], 0]]
+        found[rows, 1:] = np.minimum(np.searchsorted(table, uniforms[rows, 1:], side="right"), most)
+    return found
+
+
+def _exponents(kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """A_i = (m / 2) sum over the other picks of K, shape (CHUNK, order)."""
+    order, diagonal = picks.shape[1], np.diagonal(kernel)
+    if order <= _GATHERED:
+        sums = kernel[picks[:, :, None], picks[:, None, :]].sum(axis=2)
+    else:
+        bins = len(kernel)
+        places = (np.arange(len(picks))[:, None] * bins + picks).ravel()
+        counts = np.bincount(places, minlength=len(picks) * bins).reshape(len(picks), bins)
+        sums = np.take_along_axis(counts @ kernel, picks, axis=1)
+    return np.asarray(0.5 * order * (sums - diagonal[picks]))
+
+
+def _log_ratio(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Return log L = log mean_j exp(X_j - K_jj / 2), shape (CHUNK,)."""
+    return _log_mean_exp(x - 0.5 * np.diagonal(kernel))
+
+
+def _log_mean_exp(values: np.ndarray) -> np.ndarray:
+    most = values.max(axis=1)
+    return np.asarray(most + np.log(np.exp(values - most[:, None]).mean(axis=1)))
+
+
+def words_of(key: tuple[int, int], count: int, chunks: int) -> Iterator[np.ndarray]:
+    """Yield the words of chunk after chunk of the stream of a key.
+
+    Args:
+        key: two words of 64 bits.
+        count: words of a chunk.
+        chunks: how many chunks.
+    """
+    for chunk in range(chunks):
+        counter = np.array([0, 0, chunk, 0], dtype=np.uint64)
+        yield np.random.Philox(key=np.array(key, dtype=np.uint64), counter=counter).random_raw(count)
+
+
+def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunks: int) -> Outcome:
+    """Bet against delta until the wealth is 2^128 or hopeless, or the chunks are used up.
+
+    Args:
+        weights: of the direction.
+        delta: claimed.
+        rate: lambda of the claim; the caller has checked that lambda (W - delta) < 1.
+        key: of the stream.
+        chunks: how many are drawn at most.
+
+    Raises:
+        CertificateError: a weight is not between 0 and W, which is a theorem: a fault of this program or machine.
+    """
+    wealth, total, drawn = 0.0, 0.0, 0
+    with localcontext(context()):
+        most = float(weights.bound * (1 + Decimal(10) ** -9))
+    for words in words_of(key, weights.words, chunks):
+        found = weights.draw(words)
+        if not (np.isfinite(found).all() and found.min() >= 0 and found.max() <= most):
+            raise CertificateError(
+                f"a weight of {found.max()!r} is not between 0 and its proven bound {most!r}: a fault of this checker"
+            )
+        wealth += float(np.log1p(rate * (delta - found)).sum())
+        total += float(found.sum())
+        drawn += len(found)
+        if not HOPELESS <= wealth < NEEDED:
+            break
+    return Outcome(wealth >= NEEDED, wealth, drawn, total / max(drawn, 1))

@@ -1,0 +1,244 @@
+"""Calibrations under balls-in-bins sampling: whether the bytes of C bear out a claim of the protocol star-1.
+
+The claim is read by docs/notes/star-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
+from C, a lower bound that refutes at once, and then, for each direction, a closed form or the bet of the claim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from typing import Any
+
+from factorize.errors import CorruptObject, FactorizeError, TooLarge
+from factorize.exact import bets, star
+from factorize.exact.bins import Gram, gram
+from factorize.exact.enclosures import SLACK, Ends, context, decimal
+from factorize.exact.file import read_factor_file
+from factorize.exact.report import Report
+from factorize.exact.star_claim import Claim, Refused, integer, read_claim, real, require
+from factorize.exact.strategy import Strategy
+
+FRESH_CHUNKS = 4
+"""Times as many samples as the claim names that a seed of the verifier's own may take: Ville's inequality allows it."""
+MOST_NORMALS = 1 << 37
+_NAMES = {"pq": "its contributions taken out", "qp": "its contributions put in"}
+_TOLERANCE = Decimal(10) ** -9  # of the stated epsilon without secrecy, which is a root
+
+
+@dataclass
+class CalibrationReport(Report):
+    """A report with the numbers of the claim and what the checker found for them."""
+
+    stated: tuple[str, ...] = ("calibration.unamplified", "calibration.pq", "calibration.qp")
+    calibration: dict[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return super().document() | {"calibration": dict(self.calibration)}
+
+
+def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool = False) -> CalibrationReport:
+    """Check a claim about the amplified privacy of a factor file, from its bytes.
+
+    Args:
+        data: the whole factor file.
+        document: the claim, or what holds it under `claim`, with its digest under `claim_digest` or without.
+        fresh: whether to draw with a seed of this run in place of the claim's.
+
+    Returns:
+        The report; `supported` says whether both directions were accepted.
+
+    Raises:
+        CorruptObject: the factor file's bytes disagree with their digests.
+        TooLarge: C, bins or samples are beyond the limits of this checker.
+    """
+    report = CalibrationReport()
+    file = read_factor_file(data)
+    report.prove("every byte of the file belongs to a tensor or the manifest, and every digest agrees")
+    try:
+        claim = read_claim(document)
+        _check_file(claim, file.manifest)
+        entry = file.manifest["matrices"]["C"]
+        strategy = Strategy(entry["structure"], file.matrices["C"], claim.n)
+        _check(report, claim, strategy, fresh)
+    except Refused as reason:
+        report.refute(str(reason))
+    except (TooLarge, CorruptObject):
+        raise
+    except FactorizeError as error:
+        report.refute(str(error))
+    return report
+
+
+def _check_file(claim: Claim, manifest: Mapping[str, Any]) -> None:
+    mechanism = claim.document["mechanism"]
+    for name in ("factors", "gram"):
+        if not re.fullmatch(r"sha256:[0-9a-f]{64}", str(mechanism[name])):
+            raise Refused(f"mechanism.{name} is {str(mechanism[name])[:80]!r}, not sha256: and 64 hexadecimal digits")
+    own = "sha256:" + str(manifest["digest"]).removeprefix("sha256:")
+    require(mechanism["factors"] == own, f"the claim is about {mechanism['factors']}, and the file is {own}")
+    n = manifest["matrices"]["C"]["shape"][1]
+    require(claim.n == n, f"the claim is about n={claim.n} steps, and C has {n}")
+    epochs = -(-claim.n // claim.bins)
+    stated = mechanism["epochs"]
+    require(stated == epochs, f"{claim.bins} bins of n={claim.n} steps make {epochs} epochs; the claim says {stated}")
+
+
+def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: bool) -> None:
+    found = gram(strategy, claim.bins)
+    report.prove(f"column sums of |C| over {claim.bins} bins, and their Gram matrix, rounded up from the bytes of C")
+    document = report.calibration
+    document |= {"epsilon": claim.epsilon, "delta": claim.delta, "sigma": claim.sigma, "bins": claim.bins}
+    document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
+    document |= {"seed": "fresh" if fresh else "claim"}
+    _check_unamplified(report, claim, found)
+    least = star.least_delta(found, claim.scale, claim.epsilon)
+    document["least_delta"] = float(least)
+    with localcontext(context()):
+        refuted = least > decimal(claim.delta)
+    if refuted:
+        report.refute(
+            f"delta {claim.delta!r} is below {float(least):.6g}, which bins taken one at a time show (theorem 8)",
+            of="calibration.pq",
+        )
+        return
+    bound = star.star(star.covariance(found, claim.scale), claim.epsilon)
+    with localcontext(context()):
+        document["star_bound"] = {"m": bound.order, "delta": float(min(bound.logarithm.exp(), Decimal(1)))}
+    sampled = [_check_direction(report, claim, found, direction, fresh) for direction in ("pq", "qp")]
+    if report.supported:
+        document["accepted"] = _accepted(any(sampled))
+        report.prove(document["accepted"])
+    _state_assumptions(report, any(sampled))
+
+
+def _accepted(sampled: bool) -> str:
+    if sampled:
+        return "accepted: false with probability at most 2^-127 over the seed"
+    return "accepted: both directions are proved by closed forms, without samples"
+
+
+def _check_unamplified(report: CalibrationReport, claim: Claim, found: Gram) -> None:
+    """The epsilon that holds where the bins are known: a Gaussian mechanism with the largest norm of a class."""
+    stated = claim.unamplified
+    with localcontext(context()):
+        delta = _gaussian(claim, found, decimal(stated) * (1 + _TOLERANCE) + _TOLERANCE)
+        holds = delta <= decimal(claim.delta) * (1 + _TOLERANCE)
+    report.require(
+        holds,
+        f"if the bins become known, epsilon is at most {stated:.6g} at this delta",
+        f"without secrecy epsilon is claimed to be {stated:.6g} at delta {claim.delta!r}; there delta is {delta:.4g}",
+        of="calibration.unamplified",
+    )
+
+
+def _gaussian(claim: Claim, found: Gram, epsilon: Decimal) -> Decimal:
+    """Return delta of the Gaussian mechanism with the largest norm of a class, rounded up."""
+    with localcontext(context()):
+        norm = decimal(float(found.high.diagonal().max())).sqrt() / decimal(claim.scale) * (1 + SLACK)
+        return star.gaussian_delta(Ends(epsilon, epsilon), Ends(norm, norm)).high
+
+
+def _check_direction(report: CalibrationReport, claim: Claim, found: Gram, direction: str, fresh: bool) -> bool:
+    """Check one direction; whether it was sampled."""
+    part = claim.document[direction]
+    if part["rule"] == "bet":
+        return _check_bet(report, claim, found, direction, fresh)
+    with localcontext(context()):
+        if part["rule"] == "closed_form":
+            above, rule = star.addition(found, claim.scale, claim.epsilon).high, "the closed form of theorem 7"
+        elif part["rule"] == "gaussian":
+            above, rule = (
+                _gaussian(claim, found, decimal(claim.epsilon)),
+                "the Gaussian mechanism without amplification",
+            )
+        else:
+            kernel = star.covariance(found, claim.scale)
+            order = integer(part, "m", 2, star.MOST_ORDER)
+            above, rule = star.log_ceiling(kernel, order, claim.epsilon).exp(), f"the star bound with m={order}"
+        holds = above <= decimal(claim.delta)
+    report.calibration[direction] = {"rule": part["rule"], "delta": float(above)}
+    report.require(
+        holds,
+        f"delta with {_NAMES[direction]} is at most {_shown(above)} by {rule}",
+        f"delta {claim.delta!r} with {_NAMES[direction]} is not proved: {rule} gives {_shown(above)}",
+        of=f"calibration.{direction}",
+    )
+    return False
+
+
+def _shown(value: Decimal) -> str:
+    return f"{float(value):.6g}" if value < Decimal(10) ** 300 else f"10^{value.log10():.0f}"
+
+
+def _check_bet(report: CalibrationReport, claim: Claim, found: Gram, direction: str, fresh: bool) -> bool:
+    part = claim.document[direction]
+    rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
+    require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
+    if samples * claim.bins > MOST_NORMALS:
+        raise TooLarge(f"{samples} samples over {claim.bins} bins are above {MOST_NORMALS} normals, the limit here")
+    weights = _weights(claim, found, direction, part)
+    with localcontext(context()):
+        delta = decimal(claim.delta)
+        if weights.bound <= delta:
+            told = f"delta with {_NAMES[direction]} is at most {_shown(weights.bound)}: no bet is needed"
+            report.prove(told, of=f"calibration.{direction}")
+            return False
+        require(
+            decimal(rate) * (weights.bound - delta) < 1,
+            f"{direction}.lambda {rate!r} is not below {float(1 / (weights.bound - delta)):.6g}, so the bet could lose "
+            "more than there is",
+        )
+    key = _fresh_key() if fresh else claim.key(direction)
+    chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
+    outcome = bets.bet(weights, claim.delta, rate, key, chunks)
+    with localcontext(context()):
+        ratio = float(weights.bound / delta)
+    report.calibration[direction] = {
+        "rule": "bet",
+        "samples": outcome.samples,
+        "log_wealth": outcome.log_wealth,
+        "needed": bets.NEEDED,
+        "estimate": outcome.mean,
+        "weight_bound_over_delta": ratio,
+    }
+    told = f"{outcome.log_wealth:.4g} nats from {outcome.samples} samples whose mean is {outcome.mean:.6g}"
+    report.require(
+        outcome.accepted,
+        f"delta with {_NAMES[direction]}: the bet was won, {told}; {bets.NEEDED:.4g} were needed",
+        f"delta {claim.delta!r} with {_NAMES[direction]} is not accepted: {told}; {bets.NEEDED:.4g} are needed",
+        of=f"calibration.{direction}",
+    )
+    return True
+
+
+def _weights(claim: Claim, found: Gram, direction: str, part: Mapping[str, Any]) -> bets.Weights:
+    given = bets.covariance(found.high, claim.scale)
+    if direction == "pq":
+        return bets.removal(given, claim.epsilon, integer(part, "m", 2, star.MOST_ORDER))
+    eta = real(part, "eta")
+    require(eta <= star.MOST_ORDER, f"qp.eta {eta!r} is above {star.MOST_ORDER}")
+    return bets.addition(given, claim.epsilon, eta)
+
+
+def _fresh_key() -> tuple[int, int]:
+    return secrets.randbits(64), secrets.randbits(64)
+
+
+def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
+    left, bins = report.not_checked, report.calibration["bins"]
+    left.append(
+        f"the sampling itself: every example draws one of {bins} bins, uniformly, independently and in secret, and "
+        "keeps it; the divisor is public, and neither batch sizes nor logs show the bins"
+    )
+    left.append("the noise of the job: independent normals with the standard deviation sigma")
+    if sampled:
+        left.append("assumed: Philox acts as a random function of its key, and the drawn normals have the ideal law")
+        if report.calibration["seed"] == "claim":
+            left.append("assumed: SHA-256 acts as a random function of the claim; --seed fresh does without")
+    left.append("the certificate of the file: `factorize verify FILE --exact` checks it")

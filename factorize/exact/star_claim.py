@@ -1,0 +1,167 @@
+"""The claim of the protocol star-1, read strictly: its keys and spellings are those of docs/notes/star-1.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+PROTOCOL = "star-1"
+_KEYS = {
+    *("adjacency", "attempt", "beta_log2", "clip_norm", "delta", "divisor", "epsilon", "mechanism", "pq", "protocol"),
+    *("qp", "sampling", "sigma", "unamplified"),
+}
+_MECHANISM = {"bins", "epochs", "factors", "gram", "n"}
+_RULES = {
+    "pq": {"bet": {"rule", "lambda", "m", "samples"}, "star_bound": {"rule", "m"}, "gaussian": {"rule"}},
+    "qp": {"bet": {"rule", "lambda", "eta", "samples"}, "closed_form": {"rule"}, "gaussian": {"rule"}},
+}
+
+
+class Refused(Exception):
+    """The claim is not one, or contradicts itself, its limits or the file."""
+
+
+class Claim(NamedTuple):
+    """A claim whose numbers are read; see docs/notes/star-1.md."""
+
+    document: dict[str, Any]
+    epsilon: float
+    delta: float
+    sigma: float
+    scale: float
+    n: int
+    bins: int
+    unamplified: float
+
+    @property
+    def canonical(self) -> bytes:
+        """The bytes of which the seed is a digest."""
+        text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return text.encode("ascii")
+
+    def key(self, direction: str) -> tuple[int, int]:
+        """Return the key of a direction's stream."""
+        start = f"factorize {PROTOCOL} {direction}\n".encode("ascii")
+        digest = hashlib.sha256(start + self.canonical).digest()
+        return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
+
+
+def read_claim(document: Mapping[str, Any]) -> Claim:
+    """Read a claim strictly: its keys are those of the page, its floats are in the form of `float.hex`.
+
+    Raises:
+        Refused: it is none.
+    """
+    held = document.get("claim")
+    inner = held if "protocol" not in document and isinstance(held, Mapping) else None
+    stated = document.get("claim_digest") if inner is not None else None
+    given = dict(document if inner is None else inner)
+    if given.get("protocol") != PROTOCOL:
+        raise Refused(f"the protocol {str(given.get('protocol'))[:40]!r} is not {PROTOCOL!r}, the one known here")
+    _check_keys(given, _KEYS, "the claim")
+    mechanism = _part(given, "mechanism")
+    _check_keys(mechanism, _MECHANISM, "mechanism")
+    _check_keys(_part(given, "unamplified"), {"epsilon_at_delta"}, "unamplified")
+    for direction, rules in _RULES.items():
+        part = _part(given, direction)
+        if part.get("rule") not in rules:
+            raise Refused(f"{direction}.rule is {str(part.get('rule'))[:40]!r}; known are {sorted(rules)}")
+        _check_keys(part, rules[part["rule"]], direction)
+    require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
+    require(given["sampling"] == "balls_in_bins", f"the sampling {str(given['sampling'])[:40]!r} is not balls_in_bins")
+    require(integer(given, "beta_log2", -128, -128) == -128, "beta_log2 is -128")
+    integer(given, "attempt", 1, 16)
+    clip, divisor = real(given, "clip_norm"), integer(given, "divisor", 1, 1 << 53)
+    sigma, delta = real(given, "sigma"), real(given, "delta")
+    require(delta < 1, f"delta {delta!r} is not below 1")
+    unit = Fraction(sigma) * divisor / Fraction(clip)
+    found = Claim(
+        given,
+        real(given, "epsilon", zero=True),
+        delta,
+        sigma,
+        _down(unit),
+        integer(mechanism, "n", 1, 1 << 53),
+        integer(mechanism, "bins", 1, 1 << 53),
+        real(given["unamplified"], "epsilon_at_delta", zero=True),
+    )
+    digest = hashlib.sha256(found.canonical).hexdigest()
+    if stated is not None and str(stated).removeprefix("sha256:") != digest:
+        raise Refused(f"the claim hashes to sha256:{digest}, not to {str(stated)[:80]!r} as stated beside it")
+    if inner is not None:
+        _check_beside(found, document)
+    return found
+
+
+def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
+    """What a calibration states beside its claim, and a job may read there, has to be what the claim says."""
+    own = {"sigma": claim.sigma, "epsilon": claim.epsilon, "delta": claim.delta, "bins": claim.bins}
+    own |= {"epochs": claim.document["mechanism"]["epochs"], "sampling": claim.document["sampling"]}
+    own |= {"clip_norm": float.fromhex(claim.document["clip_norm"]), "adjacency": claim.document["adjacency"]}
+    for name, value in own.items():
+        if name in calibration and calibration[name] != value:
+            raise Refused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
+    if "batch_size" in calibration and (calibration["batch_size"] or 1) != claim.document["divisor"]:
+        stated = str(calibration["batch_size"])[:40]
+        raise Refused(f"the calibration is for a batch size of {stated}, and its claim for {claim.document['divisor']}")
+
+
+def _check_keys(given: Mapping[str, Any], known: set[str], name: str) -> None:
+    if set(given) != known:
+        raise Refused(f"{name} has the keys {sorted(map(str, given))[:20]}; {PROTOCOL} has {sorted(known)}")
+
+
+def _part(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(given[name], Mapping):
+        raise Refused(f"{name} is not a JSON object")
+    return dict(given[name])
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Refuse unless something holds.
+
+    Raises:
+        Refused: it does not.
+    """
+    if not holds:
+        raise Refused(otherwise)
+
+
+def real(given: Mapping[str, Any], name: str, *, zero: bool = False) -> float:
+    """Return a finite positive double (or zero) in the form of `float.hex`, which is the only spelling.
+
+    Raises:
+        Refused: it is none.
+    """
+    text = given[name]
+    try:
+        value = float.fromhex(text)
+    except (TypeError, ValueError, OverflowError):
+        raise Refused(f"{name} is {str(text)[:40]!r}, no double in the form of float.hex") from None
+    if value.hex() != text or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise Refused(f"{name} is {text[:40]!r}; it is a positive finite double in the form of float.hex")
+    return value
+
+
+def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """Return an integer between two.
+
+    Raises:
+        Refused: it is none.
+    """
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise Refused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")
+    return value
+
+
+def _down(value: Fraction) -> float:
+    try:
+        found = float(value)
+    except OverflowError:
+        raise Refused("sigma * divisor / clip_norm is beyond the range of doubles") from None
+    return math.nextafter(found, 0.0) if Fraction(found) > value else found

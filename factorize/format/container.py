@@ -1,0 +1,142 @@
+"""The container of a factor file, safetensors, read so that every byte is accounted for and no two readers can differ.
+
+Eight bytes with the header's length (little-endian), the header as JSON, the tensors' raw bytes one after the other.
+Refused beside what is damaged: names given twice, gaps and overlaps, other metadata than the manifest, other types than
+float64 and float32, numbers that are not plain integers. What is left, every safetensors library reads alike.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from factorize.errors import CorruptObject
+
+MANIFEST = "manifest"
+MOST_HEADER_BYTES = 100_000_000
+"""What safetensors libraries read."""
+_KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
+_PARTS = {"dtype", "shape", "data_offsets"}
+
+
+class Extent(NamedTuple):
+    """Where one tensor is.
+
+    Attributes:
+        kind: its type.
+        shape: its sides.
+        first: position of its first byte in the file.
+    """
+
+    kind: np.dtype[Any]
+    shape: tuple[int, ...]
+    first: int
+
+
+class Container:
+    """A factor file whose header was checked; tensors are read when they are asked for.
+
+    Args:
+        source: the path, or the bytes.
+
+    Attributes:
+        manifest_text: the manifest as it stands in the header.
+        names: of the tensors, in the order of their bytes.
+
+    Raises:
+        CorruptObject: it is none.
+        FileNotFoundError: there is no file.
+    """
+
+    def __init__(self, source: str | Path | bytes | memoryview) -> None:
+        self._source = source
+        self._what = "the bytes" if isinstance(source, (bytes, memoryview)) else str(source)
+        if not isinstance(source, (bytes, memoryview)) and not Path(source).is_file():
+            raise FileNotFoundError(f"{source} is no file")
+        with self._open() as stream:
+            size = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            try:
+                self.manifest_text, self._extents = _header(stream, size)
+            except (CorruptObject, ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+                raise CorruptObject(f"{self._what} is not a factor file: {str(error)[:300]}") from None
+        self.names = tuple(self._extents)
+
+    def read(self, name: str) -> np.ndarray:
+        """Return one tensor as stored.
+
+        Raises:
+            CorruptObject: there is none of that name.
+        """
+        if name not in self._extents:
+            raise CorruptObject(f"{self._what} is not a factor file: it lacks the tensor {name[:60]!r}")
+        kind, shape, first = self._extents[name]
+        with self._open() as stream:
+            stream.seek(first)
+            raw = bytearray(math.prod(shape) * kind.itemsize)
+            if stream.readinto(raw) != len(raw):  # type: ignore[attr-defined]  # files and BytesIO have it
+                raise CorruptObject(f"{self._what} was cut while it was read")
+        return np.frombuffer(raw, dtype=kind).reshape(shape)
+
+    def _open(self) -> BinaryIO:
+        source = self._source
+        return io.BytesIO(source) if isinstance(source, (bytes, memoryview)) else Path(source).open("rb")
+
+
+def _header(stream: BinaryIO, size: int) -> tuple[str, dict[str, Extent]]:
+    length = int.from_bytes(stream.read(8), "little")
+    if not 2 <= length <= min(MOST_HEADER_BYTES, size - 8):
+        raise CorruptObject(f"it has {size} bytes and states a header of {length}")
+    text = stream.read(length)
+    if text[:1] != b"{":
+        raise CorruptObject("the header does not begin with a brace")
+    header = json.loads(
+        text.decode("utf-8"), object_pairs_hook=_once, parse_int=_natural, parse_float=_refuse, parse_constant=_refuse
+    )
+    metadata = header.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or set(metadata) != {MANIFEST} or not isinstance(metadata[MANIFEST], str):
+        raise CorruptObject("its metadata is not one text, 'manifest'")
+    return metadata[MANIFEST], _extents(header, 8 + length, size)
+
+
+def _extents(header: dict[str, Any], start: int, size: int) -> dict[str, Extent]:
+    found: dict[str, Extent] = {}
+    end = start
+    for name, entry in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
+        if set(entry) != _PARTS or entry["dtype"] not in _KINDS or not _naturals(entry["shape"]):
+            raise CorruptObject(f"tensor {name[:60]!r} is not a float64 or float32 array with offsets")
+        kind, offsets = _KINDS[entry["dtype"]], entry["data_offsets"]
+        length = math.prod(entry["shape"]) * kind.itemsize
+        if not _naturals(offsets) or [start + place for place in offsets] != [end, end + length] or not length:
+            raise CorruptObject(f"tensor {name[:60]!r} does not follow the one before it with the bytes that it states")
+        found[name] = Extent(kind, tuple(entry["shape"]), end)
+        end += length
+    if end != size:
+        raise CorruptObject(f"{size - end} of its bytes belong to no tensor")
+    return found
+
+
+def _naturals(sides: object) -> bool:
+    return isinstance(sides, list) and all(type(side) is int for side in sides)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise CorruptObject(f"one of the keys {sorted(key for key, _ in pairs)[:5]} is given twice")
+    return found
+
+
+def _natural(digits: str) -> int:
+    if not digits.isdigit() or len(digits) > 15:
+        raise CorruptObject(f"{digits[:20]} is no size")
+    return int(digits)
+
+
+def _refuse(text: str) -> Any:
+    raise CorruptObject(f"{text[:20]} is no size")

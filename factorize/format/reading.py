@@ -1,0 +1,93 @@
+"""Reading a factor file: the one way from its bytes to tensors that loading, the light client and the store take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.encoding import read_json, tensor_digest
+from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy
+from factorize.format.container import Container
+from factorize.format.matrices import named_tensors
+from factorize.format.tensors import check_tensors
+from factorize.manifest import check_manifest
+
+_MANIFEST_BYTES = 1 << 30
+
+
+def read_manifest(container: Container) -> dict[str, Any]:
+    """Return the manifest, which hashes to its own digest and names exactly the tensors that there are.
+
+    Raises:
+        CorruptObject: it does not.
+    """
+    try:
+        manifest = read_json(container.manifest_text, limit=_MANIFEST_BYTES)
+    except FactorizeError as error:
+        raise CorruptObject(f"not a factor file: the manifest is not JSON: {str(error)[:200]}") from None
+    if not isinstance(manifest, dict):
+        raise CorruptObject("not a factor file: the manifest is no object")
+    check_manifest(manifest)
+    check_named(manifest, container.names)
+    return manifest
+
+
+def check_named(manifest: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Check that a manifest names these tensors, each once, and no other.
+
+    Raises:
+        CorruptObject: it does not.
+    """
+    named, there = named_tensors(manifest), list(names)
+    if sorted(named) != sorted(there):
+        odd = sorted(set(named) ^ set(there))[:3]
+        raise CorruptObject(f"the manifest and the file do not have the same tensors: {odd}; it is not a factor file")
+
+
+def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return one matrix's tensors by suffix ('' for a dense one), as doubles, in the order that the manifest lists.
+
+    Args:
+        manifest: checked.
+        name: C, C_inv or B.
+        tensors: as stored, by their names in the file.
+
+    Raises:
+        CorruptObject: another type, length or digest than stated, or tensors that do not make such a matrix.
+    """
+    entry = manifest["matrices"][name]
+    arrays = {tensor: tensors[tensor] for tensor in entry["tensors"]}
+    if any(array.dtype != np.dtype(entry["dtype"]) for array in arrays.values()):
+        raise CorruptObject(f"{name} is not stored as {entry['dtype']!r}")
+    if sum(array.nbytes for array in arrays.values()) != entry["bytes"]:
+        raise CorruptObject(f"{name} does not have the {entry['bytes']} bytes that the manifest states")
+    if tensor_digest(arrays.values()) != entry["sha256"]:
+        raise CorruptObject(f"the bytes of {name} do not hash to {entry['sha256']}; download the file again")
+    parts = {
+        tensor.removeprefix(name).removeprefix("."): array.astype(np.float64, copy=False)
+        for tensor, array in arrays.items()
+    }
+    try:
+        check_tensors(name, entry["structure"], parts, tuple(entry["shape"]))
+    except InvalidStrategy as error:
+        raise CorruptObject(f"{name} is no {entry['structure']} matrix: {error}") from None
+    return parts
+
+
+def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the evidence of the lower bounds by name without `dual.`.
+
+    Raises:
+        CorruptObject: other numbers than finite doubles, or another digest than stated.
+    """
+    entry = manifest["dual"]
+    if entry is None:
+        return {}
+    arrays = {name.removeprefix("dual."): tensors[name] for name in entry["tensors"]}
+    if any(array.dtype != np.float64 or not np.isfinite(array).all() for array in arrays.values()):
+        raise CorruptObject("the dual evidence is not finite numbers in float64")
+    if tensor_digest(arrays.values()) != entry["sha256"]:
+        raise CorruptObject(f"the bytes of the dual evidence do not hash to {entry['sha256']}")
+    return arrays

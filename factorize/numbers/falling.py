@@ -1,0 +1,27 @@
+"""Roots of falling functions, from the side where they are not positive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_STEPS = 200
+
+
+def descend(excess: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-7) -> float:
+    """Return a point within a tolerance of where a falling function crosses 0, on the side where it is at most 0.
+
+    False position with halved ends (Illinois), and a bisection every third step, so that both ends move.
+    """
+    at_low, at_high = excess(low), excess(high)
+    for step in range(_STEPS):
+        if high - low <= tolerance:
+            break
+        share = at_low / (at_low - at_high) if at_high < 0 < at_low and step % 3 < 2 else 0.5
+        edge = tolerance / 4 / (high - low)
+        point = low + (high - low) * min(max(share, edge), 1 - edge)
+        value = excess(point)
+        if value > 0:
+            low, at_low, at_high = point, value, at_high / 2
+        else:
+            high, at_high, at_low = point, value, at_low / 2
+    return high
