@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from factorize.errors import InvalidParameter
-from factorize.model import Frozen, Positive
 from factorize.participation import AnyParticipation, FixedEpochs, Single
+from factorize.plain_data import Frozen, Positive
 
 LARGEST_BINS = 4096
 """Bins above it have no accountant: b^2 exponentials per evaluation stop being cheap."""

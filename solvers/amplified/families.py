@@ -9,15 +9,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.amplified.spread import SpreadSensitivity
+from factorize.solvers.blt.parameters import Alternating
+from factorize.solvers.blt.series_loss import SeriesLoss, powers
+from factorize.solvers.blt.starts import progressions
+from factorize.solvers.toeplitz.gradients import ErrorForm, ToeplitzLoss, Transforms, reciprocal
+from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
-from factorize.structures.computed_toeplitz import InverseBandedToeplitz
-from factorize.structures.matrix import Matrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.toeplitz import ToeplitzMatrix
-from solvers.amplified.spread import SpreadSensitivity
-from solvers.blt.descent import progressions
-from solvers.blt.parameters import Alternating
-from solvers.blt.series_loss import SeriesLoss, powers
-from solvers.toeplitz.gradients import ErrorForm, ToeplitzLoss, Transforms, reciprocal
 
 Array = NDArray[np.float64]
 

@@ -19,14 +19,14 @@ from factorize.mechanisms import BandedInverseToeplitz, Blt, Toeplitz
 from factorize.objective import MaxError
 from factorize.sampling import BinsSampling
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.amplified.families import AllTaps, Decays, Family, InverseTaps
+from factorize.solvers.amplified.spread import Amplified, amplified
+from factorize.solvers.blt.solver import LARGEST_BUFFERS
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.evidence import evidence
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
-from solvers.amplified.families import AllTaps, Decays, Family, InverseTaps
-from solvers.amplified.spread import Amplified, amplified
-from solvers.blt.solver import LARGEST_BUFFERS
-from solvers.budget import Estimate, estimate_of
-from solvers.evidence import evidence
-from solvers.problem import Problem, Reporter
-from solvers.toeplitz import optimum as toeplitz
 
 Array = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.errors import SolveFailed
-from solvers.amplified.kernels import comb, of_column, spread, through_comb
+from factorize.solvers.amplified.kernels import comb, of_column, spread, through_comb
 
 Array = NDArray[np.float64]
 
