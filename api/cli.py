@@ -1,6 +1,6 @@
-"""The command line: `factorize COMMAND`, also `python -m api.cli COMMAND`.
+"""The command line: `factorize COMMAND`, also `python -m factorize.api.cli COMMAND`.
 
-Results go to stdout, everything else to stderr; exit codes are in `api/exits.py`. The commands are in `api/commands/`.
+Results go to stdout, everything else to stderr; exit codes are in `api/terminal/exit_codes.py`. The commands are in `api/commands/`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from api.isolated import leave_working_folder
+from factorize.api.isolated import leave_working_folder
 
 INTERRUPTED = 130
 MISSING = 2
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _commands() -> Callable[[list[str]], int]:
     """Return what runs a command line, or say what a training image does not have."""
     try:
-        from api.commands.app import run
+        from factorize.api.commands.application import run
     except ModuleNotFoundError as missing:
         name = missing.name
         print(f"error: {name} is not installed; the command line needs pip install 'factorize[serve]'", file=sys.stderr)

@@ -1,6 +1,6 @@
 """A child Python that imports what this process imports, and nothing from the folder in which the user stands.
 
-`python -m api.child` puts the working folder first on `sys.path`: a folder `api/`, a `numpy.py` or a
+`python -m factorize.api.jobs.child` puts the working folder first on `sys.path`: a folder `api/`, a `numpy.py` or a
 `sitecustomize.py` there would be imported in place of the real one. Children are therefore started with `-I` (no
 working folder, no PYTHON* variables, no sitecustomize from there) on this very file, which takes over this process's
 own `sys.path` without the working folder and runs the module as `__main__`. So a virtual environment, an editable
@@ -13,7 +13,12 @@ import os
 import sys
 from pathlib import Path
 
-SOLVE, COMPARE, PROVE, CALIBRATE = "api.child", "api.comparing", "api.proof", "api.calibrating"
+SOLVE, COMPARE, PROVE, CALIBRATE = (
+    "factorize.api.jobs.child",
+    "factorize.api.comparing.child_comparison",
+    "factorize.api.proof",
+    "factorize.api.jobs.calibrating",
+)
 """The modules that run in a process of their own."""
 
 _HERE = Path(__file__).resolve()

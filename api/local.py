@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import solvers
-from api.proof import prove
+from factorize import solvers
+from factorize.api.proof import prove
 from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
@@ -23,7 +23,7 @@ from factorize.workloads import UserMatrix
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedSolve:
     """A spec that is ready to be solved.
 
     Attributes:
@@ -35,17 +35,17 @@ class Plan:
     known: str | None
 
 
-def plan(spec: Spec, store: Store) -> Plan:
+def plan(spec: Spec, store: Store) -> PlannedSolve:
     """Name the mechanism of a spec and look for its answer.
 
     Raises:
         UnsupportedProblem: no mechanism of this release fits.
     """
     chosen = solvers.choose(spec)
-    return Plan(chosen, store.find(chosen))
+    return PlannedSolve(chosen, store.find(chosen))
 
 
-def obtain(planned: Plan, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:
+def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:
     """Return the manifest of a spec's answer; solve and store it first if the store does not have it.
 
     Args:

@@ -1,7 +1,7 @@
 """The proof: a written factor file is checked before it is published, in a process that has not solved.
 
 The process reads the file's bytes and nothing else of the solve, re-derives every claim in exact arithmetic
-(`factorize.exact`) and, by other code, in double precision (`factorize.certificate`), and answers with the sha256 of
+(`factorize.exact`) and, by other code, in double precision (`factorize.certificate.certificate`), and answers with the sha256 of
 what it has read, so that what is published is what was checked. It reads one JSON line from stdin, `{"path", "store",
 "strict"}`, and writes one to stdout.
 """
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from api.isolated import PROVE, child_command
+from factorize.api.isolated import PROVE, child_command
 from factorize.errors import CertificateError, CorruptObject, FactorizeError, LimitExceeded, StoreUnavailable, TooLarge
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
 def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:
     """Run the exact checker, as far as time and memory allow before a publication."""
     from factorize.exact import check_factor_file, undecided
-    from factorize.exact.residual import LARGEST
+    from factorize.exact.losses.residual import LARGEST
 
     try:
         return check_factor_file(data, user=user, whole=LARGEST if strict else WHOLE)

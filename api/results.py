@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from api.proof import prove
-from api.row_blocks import Block, Rows
-from api.stored_forms import Key, StoredForms, matrices_key, type_key
-from factorize.casts import cast
+from factorize.api.proof import prove
+from factorize.api.row_blocks import Block, RowBlocks
+from factorize.api.stored_forms import Key, StoredForms, matrices_key, type_key
+from factorize.certificate.rounded import cast
 from factorize.encoding import read_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
@@ -89,7 +89,7 @@ class Results:
         except NotFound:
             return None
 
-    def rows(self, result: Result, matrix: MatrixName, start: int | None, stop: int | None) -> Rows:
+    def rows(self, result: Result, matrix: MatrixName, start: int | None, stop: int | None) -> RowBlocks:
         """Return rows of a matrix, all of them by default.
 
         Raises:
@@ -104,9 +104,9 @@ class Results:
         if not 0 <= first <= end <= last:
             message = f"rows {first}:{end} are outside {matrix}, which has rows 0:{last}"
             raise InvalidParameter(message, field="rows")
-        return Rows(factorization, matrix, first, end)
+        return RowBlocks(factorization, matrix, first, end)
 
-    def block(self, rows: Rows) -> Block | None:
+    def block(self, rows: RowBlocks) -> Block | None:
         """Return rows that are at most 4 MiB (or one row) with their digest; they are kept for who asks next.
 
         Rows of an inverse take a solve, and a hash takes as long as sending; many workers ask for the same blocks.

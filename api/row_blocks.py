@@ -15,7 +15,7 @@ BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowBlocks:
     """Consecutive rows of a matrix, in blocks that are made one at a time.
 
     Args:

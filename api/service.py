@@ -16,14 +16,14 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-import solvers
-from api.engine import Engine
-from api.errors import AboveCapacity
-from api.forms import ANY_FORM, Form
-from api.job import Job, Order
-from api.ledger import Ledger
-from api.results import Result, Results
-from api.settings import Settings
+from factorize import solvers
+from factorize.api.forms import ANY_FORM, Form
+from factorize.api.http.problems import AboveCapacity
+from factorize.api.jobs.engine import JobEngine
+from factorize.api.jobs.job import Job, JobOrder
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.results import Result, Results
+from factorize.api.settings import Settings
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidSpec, InvalidWorkload, NotFound, Revoked, Violation
 from factorize.spec import Spec, parse_spec
@@ -39,12 +39,12 @@ _STORE_CURSOR = re.compile(r"store:([0-9a-f]{64})?")
 Source = bytes | str | dict[str, Any] | Spec
 
 
-class Service:
+class SolverService:
     """Store, ledger and engine. Safe for threads.
 
     Args:
         settings: where they are.
-        command: command line of the child process; by default `api.child` (api/isolated.py).
+        command: command line of the child process; by default `factorize.api.jobs.child` (api/isolated.py).
 
     Raises:
         StoreUnavailable: store or database cannot be opened.
@@ -56,7 +56,7 @@ class Service:
         self.results = Results(self.store, cache_bytes=settings.cache_bytes)
         self.ledger = Ledger(settings.database or f"sqlite:///{ledger_path(self.store)}")
         self.known_total = self.sent_bytes = self.readers = 0
-        self.engine = Engine(
+        self.engine = JobEngine(
             self.ledger,
             find=self.store.digest_of,
             store=self.store.url,
@@ -202,7 +202,7 @@ class Service:
 
     # Admission
 
-    def _order(self, spec: Spec) -> Order:
+    def _order(self, spec: Spec) -> JobOrder:
         """Say what a solve may take, from the estimate, before any array exists."""
         needed = solvers.estimate(spec)
         memory_mb = math.ceil(needed.bytes / MEBIBYTE)
@@ -214,7 +214,7 @@ class Service:
                 f"{limit_seconds:g} s; use a smaller n or a structured mechanism (nu_toeplitz, say)",
                 vars(needed),
             )
-        return Order(
+        return JobOrder(
             spec_digest=spec.digest,
             spec=canonical_json(spec.document()).decode("ascii"),
             workload=spec.workload.kind,

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.report import Report, at_most, duration
-from factorize.lower_bounds.class_bounds import class_lower_bound
+from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
+from factorize.solvers.banded.banded_optimum import recursion, start
+from factorize.solvers.banded.gram_descent import GramDescent, Landscape
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.state_space import StateSpace
-from solvers.banded.descent import Descent, Landscape
-from solvers.banded.optimum import recursion, start
-from solvers.problem import Problem, Reporter
 
 BANDS = (4, 8, 16, 32, 64, 128)  # at n = 2048
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # at 16 bands
@@ -79,10 +79,10 @@ def spec_of(n: int, bands: int) -> Spec:
     )
 
 
-def descend(problem: Problem, target: StateSpace, bands: int) -> Descent:
+def descend(problem: Problem, target: StateSpace, bands: int) -> GramDescent:
     report = Reporter(lambda _step: None)
     landscape = Landscape(target, problem.n, bands)
-    descent = Descent(problem, landscape, start(problem, landscape, report), report)
+    descent = GramDescent(problem, landscape, start(problem, landscape, report), report)
     descent.run()
     return descent
 

@@ -16,19 +16,19 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-import solvers
+from factorize import solvers
+from factorize.solvers.buffered.buffered_optimum import optimise
+from factorize.solvers.formulas.closed_form import strategy_coefficients
+from factorize.solvers.methods.poles import zolotarev_with
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.bidiagonal import Bidiagonal
+from factorize.solvers.single.newton import maximise
+from factorize.solvers.single.streaming import streaming_factor
+from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import parse_spec
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-from solvers.buffered.optimum import optimise
-from solvers.buffered.streaming import streaming_factor
-from solvers.closed_form import strategy_coefficients
-from solvers.poles import zolotarev_with
-from solvers.problem import Problem, Reporter
-from solvers.single.bidiagonal import Bidiagonal
-from solvers.single.newton import maximise
-from solvers.toeplitz import optimum as toeplitz
 
 SIZES = (256, 1024, 2048)
 BUFFERS = (2, 3, 4, 5, 6, 8, 10)

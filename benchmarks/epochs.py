@@ -22,20 +22,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.report import Goal, Machine, Report, at_most, duration
-from factorize.certificate import certify
-from factorize.lower_bounds.block_resolvents import nuclear_norm_below
+from factorize.certificate.certificate import certify
+from factorize.certificate.lower_bounds.block_resolvents import nuclear_norm_below
 from factorize.solution import Solution
+from factorize.solvers import choose, solve
+from factorize.solvers.epochs import epochs_optimum as epoch_optimum
+from factorize.solvers.epochs import recursions as recursion_optimum
+from factorize.solvers.epochs.blocks import BlockAscent, Ring, maximise
+from factorize.solvers.epochs.step_kernels import factors
+from factorize.solvers.problem import Problem
+from factorize.solvers.warm_start import stretched
 from factorize.spec import Spec, parse_spec
 from factorize.storage.neighbours import nearest
 from factorize.storage.store import open_store
 from factorize.workloads.forms import BidiagonalInverse
-from solvers import choose, solve
-from solvers.epochs import optimum as epoch_optimum
-from solvers.epochs import recursions as recursion_optimum
-from solvers.epochs.blocks import Ascent, Ring, maximise
-from solvers.epochs.step_kernels import factors
-from solvers.problem import Problem
-from solvers.warm_start import stretched
 
 Result = TypeVar("Result")
 
@@ -131,7 +131,7 @@ def with_matrix(report: Report, k: int, b: int) -> None:
     row(report, f"certificate, {name}", certifying, f"certificate k={k}", k * b, "", [])
 
 
-def recursion_of(spec: Spec, start: np.ndarray | None = None) -> Ascent:
+def recursion_of(spec: Spec, start: np.ndarray | None = None) -> BlockAscent:
     ring = recursion_optimum.ring_of(Problem(spec))
     return recursion_optimum.ascend(ring, 0.3 * _TOLERANCE, lambda _step, _gap: None, start)
 
@@ -177,7 +177,7 @@ def from_the_store(report: Report, name: str, k: int, near: int, b: int) -> None
     row(report, f"stored b={near}, {name}, k={k}, b={b}", after, f"stored {name} {near}", k * b, note, [])
 
 
-def dual_from(spec: Spec, start: np.ndarray | None = None) -> Ascent:
+def dual_from(spec: Spec, start: np.ndarray | None = None) -> BlockAscent:
     return maximise(epoch_optimum.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE, start=start)
 
 

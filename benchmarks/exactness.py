@@ -24,8 +24,7 @@ SLOW = "semidefinite"
 
 def answers(cases: Any, mechanism: str, workloads: list[str]) -> Iterator[Any]:
     """All that a mechanism answers."""
-    import solvers
-    from factorize import parse_spec
+    from factorize import parse_spec, solvers
 
     for workload, participation in itertools.product(workloads, cases.PARTICIPATIONS):
         document = {

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from solvers.frequency.cone import Plant
-from solvers.frequency.strongly_convex import design, nu_bound, white_bound
+from factorize.solvers.frequency.cone import Plant
+from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound
 
 CONDITIONS = (2, 4, 8, 16, 32, 64, 128)
 LEARNING_RATE = 1.0

@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 
-import solvers
-from factorize import load, parse_spec
+from factorize import load, parse_spec, solvers
 from factorize.client import load as load_factors
 from factorize.errors import FactorizeError, UnsupportedProblem
 from factorize.exact import check_factor_file

@@ -25,15 +25,15 @@ import numpy as np
 from benchmarks.peer import PeerMissing, python
 from benchmarks.report import Report, at_most
 from benchmarks.timing import claimed
+from factorize.certificate.sensitivity import Sensitivity
 from factorize.client.noise import NoiseGenerator
-from factorize.client.structures import noise_source
+from factorize.client.noise_source import noise_source
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.sensitivity import Sensitivity
+from factorize.solvers import choose
 from factorize.spec import parse_spec
 from factorize.structures.banded import BandedMatrix
+from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
-from factorize.structures.matrix import Matrix
-from solvers import choose
 
 STEPS = 128
 ROUNDS = 11

@@ -31,8 +31,8 @@ from typing import Any
 from benchmarks.report import Report, at_least, duration
 from benchmarks.timing import Solved, solved
 from factorize.solution import Solution
+from factorize.solvers.problem import Problem
 from factorize.spec import Spec
-from solvers.problem import Problem
 
 ENVIRONMENT = Path("build") / "peer-venv"
 SCRIPT = Path(__file__).with_name("peer_script.py")
@@ -308,7 +308,9 @@ def _epochs(report: Report, interpreter: Path, cap: float) -> None:
 
 
 def _banded(report: Report, interpreter: Path, cap: float) -> None:
-    from solvers.banded.optimum import search  # without the bound over all matrices, which the peer does not give
+    from factorize.solvers.banded.banded_optimum import (
+        search,  # without the bound over all matrices, which the peer does not give
+    )
 
     report.heading("jax_privacy, prefix sums, banded (its default stop: 100 steps)")
     n, b = (64, 4) if report.quick else (512, 16)

@@ -49,8 +49,7 @@ def run(report: Report) -> None:
 
 
 def _time(report: Report, files: object) -> None:
-    import solvers
-    from factorize import parse_spec
+    from factorize import parse_spec, solvers
 
     n = 128 if report.quick else 1024
     spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "participation": EPOCHS, "tolerance": 1e-6})

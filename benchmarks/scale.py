@@ -67,8 +67,8 @@ def specs(n: int, *, quick: bool = False) -> Iterator[Document]:
 
 def measure(document: Document) -> Document:
     """Solve, certify and publish a spec in this process; what it took, or why it was refused."""
-    import solvers
-    from api.proof import prove
+    from factorize import solvers
+    from factorize.api.proof import prove
     from factorize.errors import FactorizeError
     from factorize.spec import parse_spec
     from factorize.storage.store import open_store

@@ -71,7 +71,7 @@ def run(report: Report) -> None:
 @contextmanager
 def service(store: str) -> Iterator[str]:
     """Run `factorize serve` in a process of its own; gives host:port."""
-    command = [sys.executable, "-m", "api.cli", "serve", "--port", "0", "--store", store]
+    command = [sys.executable, "-m", "factorize.api.cli", "serve", "--port", "0", "--store", store]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:

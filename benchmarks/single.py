@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.report import Goal, Report, at_most, dgemm, duration
 from benchmarks.timing import Timed, solved, timed
+from factorize.solvers import choose
+from factorize.solvers.single.newton import Optimum, Structure, maximise
 from factorize.spec import Spec, parse_spec
-from solvers import choose
-from solvers.single.newton import Optimum, Structure, maximise
 
 TOLERANCE = 1e-9
 MOST_SINGLE = 10_000_000 // 2
@@ -48,10 +48,10 @@ def spec_of(workload: dict[str, Any], mechanism: str = "dense") -> Spec:
 def structure_of(name: str, n: int) -> Structure:
     """What the solver works on, from O(n) arrays; a prefix of any length, beyond what a spec may ask for."""
     if name == "prefix":
-        from solvers.single.bidiagonal import Bidiagonal
+        from factorize.solvers.single.bidiagonal import Bidiagonal
 
         return Bidiagonal(np.ones(n), np.ones(n))
-    from solvers.single import structured
+    from factorize.solvers.single import structured
 
     spec = spec_of(workloads(n)[name])
     structure = structured.structure_of(spec.workload, spec)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from benchmarks.report import duration
-from factorize.certificate import Certificate, certify
+from factorize.certificate.certificate import Certificate, certify
 from factorize.solution import Solution
+from factorize.solvers import SOLVERS, choose
+from factorize.solvers.problem import Problem
 from factorize.spec import Spec, parse_spec
-from solvers import SOLVERS, choose
-from solvers.problem import Problem
 
 Result = TypeVar("Result")
 

@@ -16,17 +16,17 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from benchmarks.report import Report, at_most
-from factorize.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
+from factorize.certificate.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
+from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
+from factorize.solvers.frequency.cone import ConeProgram, Plant
+from factorize.solvers.frequency.spectral import reference_value
+from factorize.solvers.methods.projected_gradient import Minimum
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.bidiagonal import Bidiagonal
+from factorize.solvers.single.newton import maximise
+from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
-from solvers.closed_form import noising_coefficients, strategy_coefficients
-from solvers.frequency.cone import ConeProgram, Plant
-from solvers.frequency.spectral import reference_value
-from solvers.problem import Problem, Reporter
-from solvers.single.bidiagonal import Bidiagonal
-from solvers.single.newton import maximise
-from solvers.single.projected_gradient import Minimum
-from solvers.toeplitz import optimum as toeplitz
 
 SIZES = (256, 2048, 16_384, 131_072, 1_000_000)
 LARGEST_DENSE = 131_072

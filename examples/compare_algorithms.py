@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
+from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training import (
     Ball,
@@ -38,7 +39,6 @@ from factorize.training import (
     srg_workload,
     untrusted_mu2,
 )
-from solvers import solve
 
 BATCH = 30
 EXAMPLES = 1440

@@ -18,7 +18,7 @@ from factorize.client.events import Event
 from factorize.client.service import Service
 
 ROOT = Path(__file__).parents[1]
-FACTORIZE = [sys.executable, "-m", "api.cli"]
+FACTORIZE = [sys.executable, "-m", "factorize.api.cli"]
 SPECS: dict[str, dict[str, Any]] = {
     "OPT_F: the optimum for prefix sums": {"workload": {"kind": "prefix", "n": 1024}},
     "lambda_tau: low noise between restarts": {

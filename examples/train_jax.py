@@ -23,7 +23,7 @@ from jax_privacy import clipped_grad
 from sklearn.datasets import load_digits
 
 from factorize import parse_spec
-from factorize.adapters.factors import Held
+from factorize.adapters.held import Held
 from factorize.adapters.jax import correlated_noise
 from factorize.auditor import ParticipationAuditor
 from factorize.client import load
@@ -54,7 +54,7 @@ def factors(args: argparse.Namespace, mechanism: str, steps: int) -> Any:
     }
     if args.url is not None:
         return load(spec, url=args.url)
-    from solvers import solve
+    from factorize.solvers import solve
 
     return solve(parse_spec(spec))
 

@@ -56,7 +56,7 @@ def train(args: argparse.Namespace, mechanism: str, seed: int | None) -> tuple[f
     }
     settings: dict[str, Any] = {"url": args.url}
     if args.url is None:
-        from solvers import solve
+        from factorize.solvers import solve
 
         settings = {"solve": solve}
     private, optimizer, loader, statement = make_private(

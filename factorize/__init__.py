@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Certificate": "factorize.certificate",
+    "Certificate": "factorize.certificate.certificate",
     "Factorization": "factorize.factorization",
     "Spec": "factorize.spec",
-    "certify": "factorize.certificate",
-    "load": "factorize.opening",
+    "certify": "factorize.certificate.certificate",
+    "load": "factorize.client.opening",
     "parse_spec": "factorize.spec",
 }
 
 if TYPE_CHECKING:
-    from factorize.certificate import Certificate, certify
+    from factorize.certificate.certificate import Certificate, certify
+    from factorize.client.opening import load
     from factorize.factorization import Factorization
-    from factorize.opening import load
     from factorize.spec import Spec, parse_spec
 
 __all__ = ["Certificate", "Factorization", "Spec", "certify", "load", "parse_spec"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.amplification import AmplifiedCalibration
+from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import Calibration
 from factorize.training.orders import violation

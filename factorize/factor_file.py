@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.certificate import Certificate
+from factorize.certificate.certificate import Certificate
 from factorize.errors import CertificateError, CorruptObject
 from factorize.factorization import MATRIX_NAMES, Expanded, Factorization, materialise
 from factorize.format.container import Container

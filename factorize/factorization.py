@@ -14,18 +14,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.certificate import Certificate, certify
-from factorize.claims import compare
+from factorize.certificate.certificate import Certificate, certify
+from factorize.certificate.stated_claims import compare
 from factorize.encoding import canonical_json, tensor_digest
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.manifest import SCHEMA, manifest_digest
+from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
-from factorize.structures.covered import column_defect, covering, defect
+from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.endless import LARGEST_ROW, EndlessMatrix
 from factorize.structures.layouts import describe, side
-from factorize.structures.matrix import MAX_DENSE, Matrix
 
 MatrixName = Literal["C", "C_inv", "B"]
 MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
@@ -214,7 +214,7 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
 
 
 def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    from factorize.encoder import LARGEST, encoder_sensitivity, toeplitz_encoder_sensitivity
+    from factorize.certificate.added_noise import LARGEST, encoder_sensitivity, toeplitz_encoder_sensitivity
 
     given = (base.strategy, base.spec.workload, base.spec.participation, base.certificate.sensitivity.value)
     wide = {suffix: array.astype(np.float64, copy=False) for suffix, array in parts.items()}

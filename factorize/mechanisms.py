@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from factorize.model import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256
+from factorize.plain_data import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256
 
 Normalization = Literal["none", "columns", "auto"]
 

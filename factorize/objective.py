@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.model import Count, Frozen, Long, NonNegative
+from factorize.plain_data import Count, Frozen, Long, NonNegative
 from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, differences_from_reference, identity, scaling
 

@@ -12,14 +12,14 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from factorize.certificate.enclosures import column_norms, largest_column
+from factorize.certificate.sensitivity import Sensitivity, gram_blocks, of_bound, of_endless, of_toeplitz, two_stage
 from factorize.errors import InvalidParticipation, UnsupportedProblem
-from factorize.model import Count, Frozen
+from factorize.numbers.pattern_sums import attained_selection, best_periodic, best_separated
 from factorize.numbers.wide import root_above
-from factorize.sensitivity import Sensitivity, gram_blocks, of_bound, of_endless, of_toeplitz, two_stage
+from factorize.plain_data import Count, Frozen
+from factorize.structures.base import Matrix
 from factorize.structures.endless import EndlessMatrix
-from factorize.structures.matrix import Matrix
-from factorize.structures.wide_norms import column_norms, largest_column
-from factorize.structures.wide_patterns import attained_selection, best_periodic, best_separated
 
 _GRAM_BESIDE = 2048  # up to here Gram blocks, right to the last unit, are preferred to a structure's own sums
 _WIDE_WORK = 1 << 27  # steps of a selection that are repeated in wide numbers, to be right to the last unit

@@ -16,8 +16,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
-from factorize.errors import InvalidParameter, UnsupportedAdjacency
-from factorize.gaussian import (
+from factorize.accounting.gaussian import (
     check_delta,
     gaussian_epsilon,
     mu_of,
@@ -26,6 +25,7 @@ from factorize.gaussian import (
     noise_multiplier_for_rho,
     rho_of,
 )
+from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.scalars import double_above, finite_real
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.structures.matrix import Matrix
+from factorize.structures.base import Matrix
 
 
 class Outcome(Enum):

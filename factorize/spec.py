@@ -14,10 +14,9 @@ from pydantic import Field, ValidationError
 from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
 from factorize.mechanisms import AnyMechanism, Auto
-from factorize.model import Frozen
 from factorize.objective import AnyObjective, Mean
 from factorize.participation import AnyParticipation, Single
-from factorize.unions import violations
+from factorize.plain_data import Frozen, violations
 from factorize.workloads import AnyWorkload
 
 DEFAULT_TOLERANCE = 1e-9

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from factorize.errors import TooLarge
-from factorize.structures.matrix import MAX_DENSE
+from factorize.structures.base import MAX_DENSE
 
 _DOUBLE = 8
 _RATE = 3e10  # multiplications a second of a dense kernel on two cores

@@ -16,13 +16,13 @@ from factorize.mechanisms import Blt, NuToeplitz
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.participation import MinSep
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers import blt
+from factorize.solvers.budget import Estimate
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.blt import BltMatrix
 from factorize.structures.endless import LARGEST_PATTERN, EndlessBlt, EndlessNuToeplitz
 from factorize.workloads import Prefix
-from solvers import blt
-from solvers.budget import Estimate
-from solvers.problem import Problem, Reporter
 
 HORIZON = 1 << 20
 """Steps that a strategy is optimised for where the spec does not say."""

@@ -8,13 +8,13 @@ from contextvars import ContextVar
 
 import numpy as np
 
+from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
+from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.errors import Cancelled, SolveFailed
-from factorize.lower_bounds.bounds import LowerBound, lower_bound
-from factorize.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.objective import MaxError
 from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.spec import Spec
-from solvers.problem import Problem, Reporter, StepReport
 
 LARGEST_SINGLE = 1024
 LARGEST_STRUCTURED = 2**20
@@ -64,19 +64,19 @@ def work(spec: Spec) -> float:
     own, n = Problem(spec.model_copy(update={"optimize_for": None})), float(spec.workload.n)
     side, participation = max(own.n, own.workload.m), spec.participation
     if isinstance(spec.objective, MaxError):
-        from solvers.single.max_error import is_structured
+        from factorize.solvers.single.max_error import is_structured
 
         if not isinstance(participation, Single) or is_structured(own.workload):
             return 3e5 * n
         return 3000.0 * n**3 if side <= LARGEST_TWO_SIDED else 0.0
     if isinstance(participation, MinSep):
-        from solvers.banded.evidence import work as separated
+        from factorize.solvers.banded.separated_evidence import work as separated
 
         return separated(spec)
     if isinstance(participation, FixedEpochs):
         by_rings = own.n * participation.epochs**2 <= LARGEST_RING and _rings(own, participation.epochs)
         return 3000.0 * n * participation.epochs**2 if by_rings else 3000.0 * n**3 if side <= LARGEST_EPOCHS else 0.0
-    from solvers.single.structured import SMALLEST, structure_of
+    from factorize.solvers.single.structured import SMALLEST, structure_of
 
     structured = SMALLEST <= own.n <= LARGEST_STRUCTURED and structure_of(own.workload, own.spec) is not None
     return 12_000.0 * n if structured else 800.0 * n**3 if side <= LARGEST_SINGLE else 0.0
@@ -94,15 +94,15 @@ def _found(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         if isinstance(spec.participation, Single):
             return _single(own, quiet)
         if isinstance(spec.participation, FixedEpochs) and _rings(own, spec.participation.epochs):
-            from solvers.epochs.optimum import dual_factors as ring_factors
+            from factorize.solvers.epochs.epochs_optimum import dual_factors as ring_factors
 
             return {"factors": ring_factors(own, _ACCURACY, quiet)}
         if isinstance(spec.participation, FixedEpochs) and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
-            from solvers.epochs.decompositions import dual_factors
+            from factorize.solvers.epochs.decompositions import dual_factors
 
             return _by_filters(own, quiet) or {"factors": dual_factors(own, _ACCURACY, quiet)}
         if isinstance(spec.participation, MinSep):
-            from solvers.banded.evidence import banded_evidence
+            from factorize.solvers.banded.separated_evidence import banded_evidence
 
             return banded_evidence(spec, report)
     except Cancelled:
@@ -114,7 +114,7 @@ def _found(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
 
 def _by_filters(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     """Weights or factors from the filters over epochs, where the workload is a recursion."""
-    from solvers.epochs import recursions as recursion_optimum
+    from factorize.solvers.epochs import recursions as recursion_optimum
 
     refused = recursion_optimum.supports(own.spec) is not None
     return {} if refused else recursion_optimum.dual_evidence(own, _ACCURACY, report)
@@ -122,8 +122,8 @@ def _by_filters(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     """Weights from the O(n) solver, at any n."""
-    from solvers.single.newton import maximise
-    from solvers.single.structured import dual_weights, structure_of
+    from factorize.solvers.single.newton import maximise
+    from factorize.solvers.single.structured import dual_weights, structure_of
 
     structure = structure_of(own.workload, own.spec)
     if structure is None:
@@ -137,7 +137,7 @@ def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     """Weights of columns and rows for the objective `max`."""
-    from solvers.single.max_error import dual_evidence, is_structured
+    from factorize.solvers.single.max_error import dual_evidence, is_structured
 
     if max(own.n, own.workload.m) > (LARGEST_STRUCTURED if is_structured(own.workload) else LARGEST_TWO_SIDED):
         return {}
@@ -148,9 +148,9 @@ def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    from solvers.single.ascent import maximise, scaled
-    from solvers.single.dense import restore_weights
-    from solvers.single.structured import SMALLEST
+    from factorize.solvers.single.ascent import maximise, scaled
+    from factorize.solvers.single.dense import restore_weights
+    from factorize.solvers.single.structured import SMALLEST
 
     found = (_structured(own, report) or _by_filters(own, report)) if SMALLEST <= own.n <= LARGEST_STRUCTURED else {}
     if found or max(own.n, own.workload.m) > LARGEST_SINGLE:
@@ -161,7 +161,7 @@ def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 def _rings(own: Problem, epochs: int) -> bool:
     """Whether the dual of fixed epochs and its bound need no n x n array and a few seconds at most."""
-    from solvers.epochs import optimum as epoch_optimum
+    from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 
     inverse = own.workload.bidiagonal_inverse()
     weighted = None if inverse is None else own.objective.weighted_inverse(inverse)

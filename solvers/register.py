@@ -13,19 +13,20 @@ from factorize.mechanisms import Auto, Banded, BufferedLinear, Dense
 from factorize.objective import MaxError
 from factorize.participation import MinSep, Single
 from factorize.solution import ProgressCallback, Solution
+from factorize.solvers import blt, endless, semidefinite
+from factorize.solvers.banded import banded_optimum as banded
+from factorize.solvers.budget import Estimate
+from factorize.solvers.buffered import buffered_optimum as buffered_linear
+from factorize.solvers.epochs import decompositions as epochs
+from factorize.solvers.epochs import epochs_optimum as epoch_optimum
+from factorize.solvers.epochs import recursions as recursion_optimum
+from factorize.solvers.formulas import closed_form, fft, tree
+from factorize.solvers.frequency import spectral
+from factorize.solvers.problem import Problem
+from factorize.solvers.single import dense, max_error, structured
+from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
-from factorize.structures.matrix import MAX_DENSE
-from solvers import blt, closed_form, endless, fft, semidefinite, tree
-from solvers.banded import optimum as banded
-from solvers.budget import Estimate
-from solvers.buffered import optimum as buffered_linear
-from solvers.epochs import decompositions as epochs
-from solvers.epochs import optimum as epoch_optimum
-from solvers.epochs import recursions as recursion_optimum
-from solvers.frequency import spectral
-from solvers.problem import Problem
-from solvers.single import dense, max_error, structured
-from solvers.toeplitz import optimum as toeplitz
+from factorize.structures.base import MAX_DENSE
 
 LARGEST_AUTOMATIC = 8192
 BUFFERS_AUTOMATIC = 8

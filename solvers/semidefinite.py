@@ -16,13 +16,13 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.participation import FixedEpochs, MinSep
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.epochs.feasible import candidates, strategy_of
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.ascent import right_singular, scaled
+from factorize.solvers.single.dense import refuse_objective
+from factorize.solvers.single.recovery import loss_of, triangle
 from factorize.spec import Spec
-from solvers.budget import Estimate, estimate_of
-from solvers.epochs.feasible import candidates, strategy_of
-from solvers.problem import Problem, Reporter
-from solvers.single.ascent import right_singular, scaled
-from solvers.single.dense import refuse_objective
-from solvers.single.recovery import loss_of, triangle
 
 LARGEST = 64
 _FINEST, _COARSEST = 1e-9, 1e-4

@@ -12,13 +12,13 @@ import factorize
 from factorize.errors import SolveFailed
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Progress, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, refuse_beyond_memory
+from factorize.solvers.problem import Problem
+from factorize.solvers.register import Entry, choose, entry_for
+from factorize.solvers.warm_start import resampled as warm_start_of
 from factorize.spec import Spec
 from factorize.storage.neighbours import Neighbour
 from factorize.workloads import UserMatrix, Workload
-from solvers.budget import Estimate, refuse_beyond_memory
-from solvers.problem import Problem
-from solvers.register import Entry, choose, entry_for
-from solvers.warm_start import resampled as warm_start_of
 
 
 def estimate(spec: Spec) -> Estimate:

@@ -42,7 +42,7 @@ def live_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServi
     """A running service that tests share; it solves in real child processes."""
     from servers import serving
 
-    from api.settings import Settings
+    from factorize.api.settings import Settings
 
     with serving(Settings(store=str(tmp_path_factory.mktemp("live") / "store"))) as live:
         yield live
@@ -53,7 +53,7 @@ def slow_service(tmp_path: Path) -> Iterator[LiveService]:
     """A service whose solves go on until `slow_service.go()`."""
     from servers import SLOW_CHILD, serving
 
-    from api.settings import Settings
+    from factorize.api.settings import Settings
 
     with serving(Settings(store=str(tmp_path / "store")), command=SLOW_CHILD) as live:
         yield live

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.commands.options import Output, StoreUrl
-from api.commands.sources import open_results, read_spec
-from api.commands.text import describe_manifest
-from api.terminal import OutputForm, emit
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.sources import open_results, read_spec
+from factorize.api.terminal.text import describe_manifest
 from factorize.errors import InvalidStrategy
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from factorize.factorization import Factorization
     from factorize.spec import Spec
-    from factorize.structures.matrix import Matrix
+    from factorize.structures.base import Matrix
 
 StrategyArgument = Annotated[
     Path, typer.Argument(metavar="C.npy", help="The matrix: .npy or .safetensors.", show_default=False)
@@ -35,7 +35,7 @@ def add(strategy: StrategyArgument, spec: SpecOption, store: StoreUrl = None, ou
 
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
     """
-    from api.proof import prove
+    from factorize.api.proof import prove
     from factorize.exact import read_array
 
     array = read_array(strategy)
@@ -59,7 +59,7 @@ def certified(array: np.ndarray, asked: Spec, results: object) -> Factorization:
         CertificateError: it does not serve the workload.
     """
     import factorize
-    from api.local import bound
+    from factorize.api.local import bound
     from factorize.encoding import tensor_digest
     from factorize.factorization import Factorization
     from factorize.mechanisms import Added

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.commands.options import Output, StoreUrl
-from api.commands.sources import open_results
-from api.commands.text import describe_gap
-from api.exits import ExitCode, error_document, error_lines
-from api.interrupt import prompt_interrupt
-from api.terminal import OutputForm, display, emit, remark
+from factorize.api.terminal.exit_codes import ExitCode, error_document, error_lines
+from factorize.api.terminal.interrupt import prompt_interrupt
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, display, emit, remark
+from factorize.api.terminal.sources import open_results
+from factorize.api.terminal.text import describe_gap
 from factorize.errors import FactorizeError
 
 if TYPE_CHECKING:
-    from api.batch import Entry
-    from api.local import Plan
-    from api.terminal import Display
+    from factorize.api.local import PlannedSolve
+    from factorize.api.terminal.output import Display
+    from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.storage.store import Store
 
 List = Annotated[
@@ -47,7 +47,7 @@ class Item:
 
     label: str
     state: str
-    plan: Plan | None = None
+    plan: PlannedSolve | None = None
     digest: str | None = None
     error: Exception | None = None
 
@@ -78,7 +78,7 @@ def batch(specs: List, dry_run: DryRun = False, store: StoreUrl = None, output: 
     Specs that the store knows are skipped, so an interrupted batch goes on where it was. Bad lines and failed solves
     are reported, the rest is done, and the command exits with 3.
     """
-    from api.batch import read_list
+    from factorize.api.terminal.spec_lists import read_list
 
     entries = read_list(specs)
     results = open_results(store, create=not dry_run)
@@ -94,7 +94,7 @@ def batch(specs: List, dry_run: DryRun = False, store: StoreUrl = None, output: 
     return ExitCode.OK if all(item.state in GOOD for item in items) else ExitCode.SOLVE_FAILED
 
 
-def _expand(entries: list[Entry], results: Store) -> list[Item]:
+def _expand(entries: list[ListedSpec], results: Store) -> list[Item]:
     """Name each spec's mechanism and look for its answer; a spec that was listed before is not done twice."""
     items, seen = [], set()
     for entry in entries:
@@ -107,8 +107,8 @@ def _expand(entries: list[Entry], results: Store) -> list[Item]:
     return items
 
 
-def _item(entry: Entry, results: Store) -> Item:
-    from api.local import plan
+def _item(entry: ListedSpec, results: Store) -> Item:
+    from factorize.api.local import plan
 
     if entry.spec is None:
         return Item(entry.label, "bad", error=entry.error)
@@ -142,7 +142,7 @@ def _run(items: list[Item], results: Store) -> bool:
 
 
 def _solve(item: Item, results: Store, shown: Display) -> None:
-    from api.local import obtain
+    from factorize.api.local import obtain
 
     assert item.plan is not None  # by its state
     shown.start(item.label)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.commands.options import Output, StoreUrl, Target
-from api.commands.sources import open_target
-from api.exits import VerificationFailed
-from api.terminal import OutputForm, emit
+from factorize.api.terminal.exit_codes import VerificationFailed
+from factorize.api.terminal.options import Output, StoreUrl, Target
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.sources import open_target
 from factorize.errors import CertificateError
 
 if TYPE_CHECKING:

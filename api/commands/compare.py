@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from api.commands.options import Output, SpecText, StoreUrl
-from api.commands.sources import open_results, read_spec, written_whole
-from api.comparison_text import text
-from api.interrupt import prompt_interrupt
-from api.terminal import OutputForm, display, emit
+from factorize.api.comparing.comparison_text import text
+from factorize.api.terminal.interrupt import prompt_interrupt
+from factorize.api.terminal.options import Output, SpecText, StoreUrl
+from factorize.api.terminal.output import OutputForm, display, emit
+from factorize.api.terminal.sources import open_results, read_spec, written_whole
 from factorize.errors import NotFound
 
 Buffers = Annotated[
@@ -55,11 +55,11 @@ def compare(
 
     The spec's own mechanism is one row among the others. Nothing is stored.
     """
-    from api.comparing import comparison
-    from factorize.compare_request import read_request
+    from factorize.api.comparing.child_comparison import comparison
+    from factorize.api.comparing.compare_request import read_request
 
     if plot is not None:
-        from api.plot import check_format
+        from factorize.api.pictures.factorization_plot import check_format
 
         check_format(plot)
     options = {
@@ -79,7 +79,7 @@ def compare(
         table = comparison(request, _store(store), lambda *step: shown.note(_step(*step)))
         shown.finish("")
     if plot is not None:
-        from api.comparison_plot import draw
+        from factorize.api.pictures.comparison_plot import draw
 
         with written_whole(plot) as part:
             draw(table).savefig(part, dpi=130)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from api.commands.sources import is_digest, open_results, read_spec_text
-from api.exits import ExitCode, VerificationFailed
-from api.terminal import OutputForm, emit
+from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.sources import is_digest, open_results, read_spec_text
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.commands.options import Output, StoreUrl
-from api.commands.sources import open_results
-from api.exits import ExitCode
-from api.terminal import OutputForm, display, emit
+from factorize.api.terminal.exit_codes import ExitCode
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, display, emit
+from factorize.api.terminal.sources import open_results
 
 if TYPE_CHECKING:
-    from factorize.storage.findings import Report
+    from factorize.storage.findings import StoreReport
 
 Repair = Annotated[
     bool, typer.Option("--repair", help="Move damaged objects to quarantine and write missing entries anew.")
@@ -39,7 +39,7 @@ def fsck(repair: Repair = False, store: StoreUrl = None, output: Output = Output
     return ExitCode.OK if report.clean else ExitCode.VERIFICATION_FAILED
 
 
-def _text(report: Report, url: str) -> str:
+def _text(report: StoreReport, url: str) -> str:
     lines = []
     for finding in report.findings[:MAX_LINES]:
         action = f" [{finding.action}]" if finding.action else ""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.commands.options import Output, StoreUrl
-from api.commands.sources import open_results
-from api.terminal import OutputForm, emit
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.sources import open_results
 
 if TYPE_CHECKING:
     from factorize.storage.gc import Removed

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.commands.options import Output, StoreUrl, ToFile
-from api.commands.sources import copy_stored, is_digest, open_results, read_spec, read_spec_text
-from api.commands.text import describe_manifest
-from api.terminal import OutputForm, display, emit
+from factorize.api.terminal.options import Output, StoreUrl, ToFile
+from factorize.api.terminal.output import OutputForm, display, emit
+from factorize.api.terminal.sources import copy_stored, is_digest, open_results, read_spec, read_spec_text
+from factorize.api.terminal.text import describe_manifest
 from factorize.errors import NotFound
 
 if TYPE_CHECKING:
-    from api.terminal import Display
+    from factorize.api.terminal.output import Display
     from factorize.client.events import Event
     from factorize.storage.store import Store
 
@@ -93,8 +93,8 @@ def _from_store(source: str, to: Path, store: str | None, dtype: str | None) -> 
     digest = source if is_digest(source) else _digest_of(source, results)
     manifest = results.manifest(digest)
     if dtype is not None:
-        from api.proof import prove
-        from factorize.casts import cast
+        from factorize.api.proof import prove
+        from factorize.certificate.rounded import cast
 
         manifest = results.put(cast(results.load(digest), dtype), check=partial(prove, store=results.url))
     copy_stored(results, manifest, to)
@@ -102,7 +102,7 @@ def _from_store(source: str, to: Path, store: str | None, dtype: str | None) -> 
 
 
 def _digest_of(source: str, results: Store) -> str:
-    from api.local import plan
+    from factorize.api.local import plan
 
     planned = plan(read_spec(source), results)
     if planned.known is None:

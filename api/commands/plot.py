@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from api.commands.options import Output, StoreUrl, ToFile
-from api.commands.sources import open_target, parse_matrices, written_whole
-from api.terminal import OutputForm, emit
+from factorize.api.terminal.options import Output, StoreUrl, ToFile
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.sources import open_target, parse_matrices, written_whole
 
 Targets = Annotated[
     list[str],
@@ -31,8 +31,8 @@ def plot(
     The overview has C, C^-1 and the error of each query against the bound; `matrices` heatmaps, `coefficients` the
     noise over time and frequency, `memory` the loss against vectors of state.
     """
-    from api.plot import check_format
-    from api.views import picture
+    from factorize.api.pictures.factorization_plot import check_format
+    from factorize.api.pictures.views import picture
 
     check_format(to)
     shown = parse_matrices(matrices)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from api.commands.options import Output, StoreUrl
-from api.commands.sources import open_target, read_spec_text
-from api.terminal import OutputForm, emit
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.sources import open_target, read_spec_text
 from factorize.errors import InvalidSpec, Violation
 
 QuestionText = Annotated[

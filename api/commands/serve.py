@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.commands.options import Output, StoreUrl
-from api.terminal import OutputForm, emit, remark
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.errors import InvalidParameter, StoreUnavailable
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from api.settings import Settings
+    from factorize.api.settings import Settings
 
 Host = Annotated[
     str | None, typer.Option("--host", help="Address to listen on. Default: 127.0.0.1.", show_default=False)
@@ -41,8 +41,8 @@ def serve(
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Run the service until it is interrupted; its address is the first line on stdout."""
-    from api.server import address, listen
-    from api.settings import load_settings
+    from factorize.api.http.server import address, listen
+    from factorize.api.settings import load_settings
 
     settings = load_settings(host=host, port=port, database=database, scheduler=scheduler, store=store)
     try:
@@ -62,7 +62,7 @@ def serve(
 
 
 def _opened(settings: Settings) -> uvicorn.Server:
-    from api.server import server
+    from factorize.api.http.server import server
 
     try:
         return server(settings)

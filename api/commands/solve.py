@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from api.commands.options import Dtype, Matrices, Output, SpecText, StoreUrl
-from api.commands.sources import copy_stored, open_results, parse_matrices, read_spec
-from api.commands.text import describe_manifest, describe_part
-from api.interrupt import prompt_interrupt
-from api.terminal import OutputForm, display, emit
+from factorize.api.terminal.interrupt import prompt_interrupt
+from factorize.api.terminal.options import Dtype, Matrices, Output, SpecText, StoreUrl
+from factorize.api.terminal.output import OutputForm, display, emit
+from factorize.api.terminal.sources import copy_stored, open_results, parse_matrices, read_spec
+from factorize.api.terminal.text import describe_manifest, describe_part
 
 ToFile = Annotated[
     Path | None, typer.Option("--to", metavar="FILE", help="Also write the factor file there.", show_default=False)
@@ -28,7 +28,7 @@ def solve(
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Solve a spec, certify the answer and store it; a spec that was solved before is answered from the store."""
-    from api.local import obtain, plan
+    from factorize.api.local import obtain, plan
 
     names = parse_matrices(matrices)
     results = open_results(store, create=True)
@@ -39,8 +39,8 @@ def solve(
         shown.finish("")
     origin = "solved now" if planned.known is None else "known before"
     if names != ["C"] or dtype != "float64":
-        from api.proof import prove
-        from factorize.casts import cast
+        from factorize.api.proof import prove
+        from factorize.certificate.rounded import cast
 
         stored = cast(results.load(manifest["digest"]), dtype)
         changed = stored if names == ["C"] else stored.with_matrices(names)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from api.commands.options import Output, StoreUrl
-from api.commands.sources import open_target
-from api.commands.text import describe_certificate
-from api.exits import VerificationFailed
-from api.terminal import OutputForm, emit
+from factorize.api.terminal.exit_codes import VerificationFailed
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, emit
+from factorize.api.terminal.sources import open_target
+from factorize.api.terminal.text import describe_certificate
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter
 
 if TYPE_CHECKING:
-    from factorize.certificate import Certificate
+    from factorize.certificate.certificate import Certificate
     from factorize.factorization import Factorization
 
 Exact = Annotated[bool, typer.Option("--exact", help="Check every claim in integers and rationals, from the bytes.")]
@@ -72,7 +72,7 @@ def verify(
     With --strategy: answer whether a matrix of your own has the sensitivity that you believe. With --calibration:
     re-run the test of a claim that calibrate wrote. Exits with 4 where a number does not hold or the bytes are damaged.
     """
-    from api.commands.exact import check_file, finish, verify_strategy
+    from factorize.api.commands.exact import check_file, finish, verify_strategy
 
     if (target is None) == (strategy is None):
         raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
@@ -82,7 +82,7 @@ def verify(
         return verify_strategy(strategy, participation, claim, output)
     assert target is not None
     if calibration is not None:
-        from api.commands.verify_calibration import verify_calibration
+        from factorize.api.commands.verify_calibration import verify_calibration
 
         return verify_calibration(target, store, calibration, seed == "fresh", output)
     try:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from api.commands.exact import _bytes
-from api.exits import ExitCode, VerificationFailed
-from api.terminal import OutputForm, emit
+from factorize.api.commands.exact import _bytes
+from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed
+from factorize.api.terminal.output import OutputForm, emit
 from factorize.errors import CorruptObject, InvalidParameter
 
 if TYPE_CHECKING:

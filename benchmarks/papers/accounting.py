@@ -13,7 +13,7 @@ def multipliers(epsilon: float, delta: float, *, probability: float, steps: int)
     """Return the multipliers for zero-out adjacency by RDP and by PLD, each within 0.1 % of its smallest.
 
     The discretisation of the loss distribution follows epsilon: its error adds up over the steps, and the 10^-3 of
-    `factorize.amplification` would double the noise at epsilon = 0.1.
+    `factorize.accounting.amplification` would double the noise at epsilon = 0.1.
     """
     from dp_accounting import NeighboringRelation, pld, rdp
 

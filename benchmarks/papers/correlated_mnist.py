@@ -19,10 +19,10 @@ from benchmarks.papers.images import CLASSES, Images, load_images
 from benchmarks.papers.together import correlated_rows, poisson_batches, train
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training import PlainSums, Sgd, dp_ftrl, method_spec, ones
 from factorize.training.orders import Order
-from solvers import solve
 
 TITLE = "Koloskova et al. 2023, Figure 3 (a, b): test accuracy on MNIST over epsilon, 1 and 16 epochs, T = 2048"
 

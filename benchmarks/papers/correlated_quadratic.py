@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.papers.comparison import Comparison
 from factorize.factorization import Factorization
-from factorize.predict.quadratic import Quadratic
+from factorize.predict.quadratic import QuadraticRun
+from factorize.solvers import solve
 from factorize.spec import parse_spec
-from solvers import solve
 
 TITLE = "Koloskova et al. 2023, Figure 2: average and last gradient norms on a quadratic, L = 10, T = 5000"
 
@@ -63,7 +63,7 @@ def norms(factorization: Factorization, rate: float) -> np.ndarray:
     singular = np.linspace(0, math.sqrt(SMOOTHNESS), DIMENSION)
     # x* - x_0 is (u . b) / singular value, of variance 1 / singular^2; a zero singular value has no gradient
     start = np.divide(1.0, singular, out=np.zeros(DIMENSION), where=singular > 0)
-    question = Quadratic(
+    question = QuadraticRun(
         kind="quadratic",
         eigenvalues=(singular**2).tolist(),
         learning_rate=rate,

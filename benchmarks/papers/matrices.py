@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from api.views import picture
 from benchmarks.papers.comparison import Comparison
+from factorize.api.pictures.views import picture
 from factorize.factorization import Factorization
+from factorize.solvers import solve
 from factorize.spec import parse_spec
-from solvers import solve
 
 TITLE = "Koloskova et al. 2023, Figure 6: B_MF and B_MF+ as heatmaps"
 

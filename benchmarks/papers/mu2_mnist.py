@@ -22,6 +22,7 @@ from benchmarks.papers.comparison import Comparison, mean_and_error
 from benchmarks.papers.images import CLASSES, Images, load_images
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
+from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training import (
     DIFFERENCED,
@@ -41,8 +42,7 @@ from factorize.training import (
     trusted_mu2,
     untrusted_mu2,
 )
-from factorize.training.mu2 import Mu2Recipe
-from solvers import solve
+from factorize.training.algorithms.dp_mu2 import Mu2Recipe
 
 TITLE = "Reshef, Levy 2024 (DP-mu^2-FL), Tables 1 and 2: test loss and accuracy on MNIST"
 

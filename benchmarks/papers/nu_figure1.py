@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from api.views import last_step, spectrum
 from benchmarks.papers.comparison import Comparison
+from factorize.api.pictures.views import last_step, spectrum
 from factorize.factorization import Factorization
 from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, mean_estimation
-from factorize.predict.quadratic import Quadratic
+from factorize.predict.quadratic import QuadraticRun
+from factorize.solvers import solve
 from factorize.spec import parse_spec
-from solvers import solve
 
 TITLE = "Choquette-Choo et al. 2024, Figure 1: mean estimation, ratio of DP-FTRL to DP-SGD and the optimal noise"
 
@@ -63,7 +63,7 @@ def theorem(comparison: Comparison, rates: np.ndarray) -> None:
     comparison.heading("limit of E delta^2 by the frequency domain (here under `published`) and by n finite steps")
     for rate in (0.1, 0.02):
         steps = 200 if comparison.quick else 4096
-        asked = Quadratic(kind="quadratic", eigenvalues=[1.0], learning_rate=rate, sigma=1.0, initial=[0.0])
+        asked = QuadraticRun(kind="quadratic", eigenvalues=[1.0], learning_rate=rate, sigma=1.0, initial=[0.0])
         _, moments = asked.second_moments(optimal(rate, steps))
         found = float(moments[-1, 0]) * limiting_sensitivity_squared(rate)
         comparison.row(f"learning rate {rate:g}", mean_estimation(rate, rate), found, tolerance=1e-8)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from api.views import state_vectors
 from benchmarks.papers.comparison import Comparison
+from factorize.api.pictures.views import state_vectors
 from factorize.factorization import Factorization
 from factorize.predict.asymptotic import circle_integral, limiting_sensitivity_squared
-from factorize.predict.quadratic import Quadratic
+from factorize.predict.quadratic import QuadraticRun
+from factorize.solvers import solve
 from factorize.spec import parse_spec
-from solvers import solve
 
 TITLE = "Choquette-Choo et al. 2024, Tables 2, 3 and 4: sensitivities, anytime mechanisms, rates"
 
@@ -126,7 +126,9 @@ def suboptimality(comparison: Comparison, n: int) -> None:
 def finite_loss(found: Factorization) -> float:
     """Return the exact loss after the last step, eigenvalues 1/k, k up to 8, learning rate 0.05."""
     values = [1 / k for k in range(1, 9)]
-    asked = Quadratic(kind="quadratic", eigenvalues=values, learning_rate=0.05, sigma=1.0, initial=[0.0] * len(values))
+    asked = QuadraticRun(
+        kind="quadratic", eigenvalues=values, learning_rate=0.05, sigma=1.0, initial=[0.0] * len(values)
+    )
     _, moments = asked.second_moments(found)
     return float(moments[-1] @ values) / 2 * found.certificate.sensitivity.value**2
 

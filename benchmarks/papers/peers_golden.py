@@ -15,12 +15,12 @@ from scipy.linalg import solve_triangular, toeplitz
 from benchmarks.papers.comparison import Comparison
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.solvers import solve
+from factorize.solvers.blt.closed_loss import ClosedLoss
+from factorize.solvers.blt.starts import minimise, progressions
 from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
-from solvers import solve
-from solvers.blt.closed_loss import ClosedLoss
-from solvers.blt.descent import minimise, progressions
 
 TITLE = "jax_privacy's golden values (tests/matrix_factorization at 8967688)"
 

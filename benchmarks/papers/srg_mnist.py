@@ -17,6 +17,7 @@ from benchmarks.papers.comparison import Comparison, mean_and_error
 from benchmarks.papers.images import load_images
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
+from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training import (
     FactorizationNoise,
@@ -32,7 +33,6 @@ from factorize.training import (
     ones,
     srg_workload,
 )
-from solvers import solve
 
 TITLE = "Choquette-Choo et al. 2024 (DP-SRG), Figure 1: test accuracy on MNIST at (0.1, 1e-6), one epoch"
 

@@ -9,16 +9,16 @@ from fractions import Fraction
 from typing import Any, Literal, Protocol
 
 from factorize.accounting.bins_claim import BinsClaim
-from factorize.accounting.bins_search import WORK, Question, find_claim, find_delta
+from factorize.accounting.bins_search import WORK, BinsQuestion, find_claim, find_delta
+from factorize.accounting.gaussian import check_delta, mu_of, rho_of
 from factorize.accounting.gram_matrix import BinGram, bin_gram
 from factorize.accounting.star_bound import StarEvaluator
+from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
-from factorize.gaussian import check_delta, mu_of, rho_of
 from factorize.numbers.scalars import finite_real
 from factorize.participation import FixedEpochs, Single
 from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
-from factorize.sensitivity import Sensitivity
-from factorize.structures.matrix import Matrix
+from factorize.structures.base import Matrix
 
 Method = Literal["verified", "deterministic"]
 
@@ -158,7 +158,7 @@ def calibrate_bins(
     started = time.perf_counter()
     held = with_strategy(factorization)
     gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
-    question = Question(
+    question = BinsQuestion(
         factors=_prefixed(held.digest),
         gram=gram,
         epsilon=level,
@@ -224,7 +224,7 @@ def epsilon_bins(
     verified = _method(method) == "verified"
     levels = [finite_real("epsilon", one, strict=verified, remedy="give finite epsilons") for one in epsilons]
     asked = [
-        Question(factors=_prefixed(held.digest), gram=gram, epsilon=one, delta=0.5, clip_norm=clip, divisor=divisor)
+        BinsQuestion(factors=_prefixed(held.digest), gram=gram, epsilon=one, delta=0.5, clip_norm=clip, divisor=divisor)
         for one in levels
     ]
     if verified:
@@ -256,7 +256,7 @@ def with_strategy(factorization: Any) -> HasClaims:
     if hasattr(factorization, "strategy") and hasattr(factorization, "spec"):
         return factorization
     if hasattr(factorization, "path"):
-        from factorize.opening import load
+        from factorize.client.opening import load
 
         return load(factorization.path())
     raise InvalidParameter(

@@ -17,12 +17,12 @@ import numpy as np
 
 from factorize.accounting.bins_claim import MOST_ATTEMPTS, MOST_SAMPLES, BinsClaim, Direction, Evidence, double_below
 from factorize.accounting.claim_test import LOG_THRESHOLD, ClaimTest, examine
+from factorize.accounting.gaussian import gaussian_epsilon
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_gaussian, log_reverse
 from factorize.accounting.star_estimate import Sampled, StarEstimate
 from factorize.accounting.star_sampler import CHUNK
 from factorize.errors import CertificateError
-from factorize.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above
 
 MARGIN = 0.005
@@ -39,7 +39,7 @@ _ROUNDING = 2.0**-44  # between the multiplier of a bound and that of its rounde
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class BinsQuestion:
     """What is to be claimed of one mechanism.
 
     Attributes:
@@ -108,7 +108,7 @@ class FoundClaim:
         return "bet" in (self.claim.pq.rule, self.claim.qp.rule)
 
 
-def find_claim(question: Question, *, work: int = WORK, seed: int = 0) -> FoundClaim:
+def find_claim(question: BinsQuestion, *, work: int = WORK, seed: int = 0) -> FoundClaim:
     """Return a claim about sigma that has passed its test, at a sigma as small as the work allows.
 
     Args:
@@ -133,7 +133,7 @@ def find_claim(question: Question, *, work: int = WORK, seed: int = 0) -> FoundC
     return search.first(proposals, Proposal(question, sigma, 0.0), ceiling)
 
 
-def find_delta(question: Question, sigma: float, *, work: int = WORK, seed: int = 0) -> FoundClaim:
+def find_delta(question: BinsQuestion, sigma: float, *, work: int = WORK, seed: int = 0) -> FoundClaim:
     """Return a claim about delta at this very sigma that has passed its test; the question's own delta is not used.
 
     Args:
@@ -167,7 +167,7 @@ class Proposal(NamedTuple):
         margin: relative, of sigma, over the estimate.
     """
 
-    question: Question
+    question: BinsQuestion
     sigma: float
     margin: float
 
@@ -236,7 +236,7 @@ def _margins() -> Iterator[float]:
 
 
 def plan(
-    estimate: StarEstimate, direction: Direction, multiplier: float, question: Question, work: int, order: int = 0
+    estimate: StarEstimate, direction: Direction, multiplier: float, question: BinsQuestion, work: int, order: int = 0
 ) -> Evidence | None:
     """Return how a direction is to be shown at this multiplier, or None where the work does not suffice.
 

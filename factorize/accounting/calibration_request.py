@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from factorize.model import Count, Frozen, Positive
-from factorize.unions import read_union
+from factorize.plain_data import Count, Frozen, Positive, read_union
 
 
 class CalibrationRequest(Frozen):

@@ -12,15 +12,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from factorize.certificate.enclosures import entries
 from factorize.errors import TooLarge
 from factorize.numbers.rounding import UNIT
 from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import Wide, check_finite
-from factorize.structures import wide_redrawn
-from factorize.structures.computed_toeplitz import ComputedToeplitz
-from factorize.structures.matrix import Matrix, check_dense
+from factorize.structures.base import Matrix, check_dense
+from factorize.structures.inverse_banded_toeplitz import ComputedToeplitz
+from factorize.structures.kernels import redrawn_columns
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.wide_norms import entries
 
 _ENTRIES = 4096  # up to here computed entries are enclosed one by one
 _NUMBERS = 1 << 22  # of one block of rows
@@ -172,13 +172,13 @@ def _of_redrawn(matrix: Matrix, bins: int) -> Iterator[np.ndarray]:
     """Sum the computed columns bin by bin; what they are off by is at most a row's norm times the bin's defects."""
     n, parts = matrix.n, cast(Any, matrix).parts
     sums, squares, defects = np.zeros((n, bins)), np.zeros(n), np.zeros(n)
-    for block in wide_redrawn.in_blocks(parts):
+    for block in redrawn_columns.in_blocks(parts):
         sizes = np.abs(block.high) + np.abs(block.low)
         squares += np.einsum("ij,ij->i", sizes, sizes)
         defects[block.starts] = block.defects
         for at, j in enumerate(block.starts):
             sums[:, j % bins] += sizes[:, at]
-    factor = wide_redrawn.norm_above(1.0, float(defects @ defects)) * (1 + (n + 8) * UNIT)
+    factor = redrawn_columns.norm_above(1.0, float(defects @ defects)) * (1 + (n + 8) * UNIT)
     padded = np.zeros(-(-n // bins) * bins)
     padded[:n] = defects
     far = padded.reshape(-1, bins).sum(axis=0) * factor

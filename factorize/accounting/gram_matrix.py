@@ -17,8 +17,8 @@ import numpy as np
 from factorize.accounting.column_sums import column_sums, comb_sums, is_signed
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.numbers.rounding import UNIT, square_root_up
+from factorize.structures.base import Matrix
 from factorize.structures.endless import EndlessMatrix
-from factorize.structures.matrix import Matrix
 
 LARGEST_BINS = 4096
 """Bins above it: b^2 doubles and b^2 exponentials per evaluation stop being cheap."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.bins_calibration import Method, calibrate_bins, with_strategy
-from factorize.amplification import calibrate_amplified
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 

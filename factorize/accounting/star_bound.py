@@ -18,9 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from factorize.accounting.gaussian import (
+    MAX_NOISE_MULTIPLIER,
+    check_delta,
+    gaussian_delta,
+    noise_multiplier_for_epsilon,
+)
 from factorize.accounting.gram_matrix import BinGram
 from factorize.errors import InvalidParameter
-from factorize.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
 from factorize.numbers.falling import descend
 from factorize.numbers.scalars import finite_real
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.client.recurrences import Recurrence
-from factorize.client.structures import Streamable
+from factorize.client.noise_source import Streamable
+from factorize.client.recurrences.base import Recurrence
 from factorize.errors import TooLarge
 
 _MOST = 1 << 26  # numbers in a table of all steps

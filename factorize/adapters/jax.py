@@ -18,14 +18,14 @@ import optax
 from jax import numpy as jnp
 
 from factorize.adapters.coefficients import PlanTable
-from factorize.adapters.factors import Held
+from factorize.adapters.held import Held
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.engines import RowSource
-from factorize.client.rounding import DOUBLE, SINGLE
-from factorize.client.structures import Streamable
+from factorize.client.noise_source import Streamable
+from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
 from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration
-from factorize.structures.triangular import lower_inverse
 
 Precision = Literal["float32", "float64"]
 

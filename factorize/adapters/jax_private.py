@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from factorize.adapters.jax import Precision, correlated_noise
-from factorize.adapters.jobs import Job, find_factors
+from factorize.adapters.jobs import TrainingJob, find_factors
 from factorize.adapters.statement import PrivacyStatement
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
@@ -94,7 +94,7 @@ def make_private(
     if users is not None and len(users) != examples:
         raise InvalidParameter(f"{len(users)} users for {examples} examples; name one for each", field="users")
     secret = secrets.randbits(128) if seed is None else seed
-    job = Job(examples, batch_size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
+    job = TrainingJob(examples, batch_size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
     find = partial(find_factors, spec, workload or _running_sums, url=url, store=store, solve=solve)
     if sampling == "balls_in_bins":
         public = None if seed is None else order_seed

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.adapters.factors import Held
+from factorize.accounting.amplification import calibrate_amplified
+from factorize.adapters.held import Held
 from factorize.adapters.statement import PrivacyStatement
-from factorize.amplification import calibrate_amplified
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
@@ -66,7 +66,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What order and calibration follow from.
 
     Attributes:

@@ -11,8 +11,8 @@ from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
+from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
-from factorize.amplification import AmplifiedCalibration
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import Calibration

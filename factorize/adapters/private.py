@@ -14,7 +14,7 @@ from opacus import GradSampleModule
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader
 
-from factorize.adapters.jobs import Job, find_factors
+from factorize.adapters.jobs import TrainingJob, find_factors
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.statement import PrivacyStatement
@@ -113,7 +113,7 @@ def make_private(
     if calibration is not None and sampling != "balls_in_bins":
         message = f"calibration= is for sampling='balls_in_bins'; with {sampling!r} the job's own is computed"
         raise InvalidParameter(message, field="calibration")
-    job = Job(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
+    job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
     workload = partial(workload_of, optimizer)
     find = partial(find_factors, spec, workload, bands=bands, url=url, store=store, solve=solve)
     if sampling == "fixed":

@@ -10,13 +10,13 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import torch
 
-from factorize.adapters.factors import Held
+from factorize.adapters.held import Held
 from factorize.adapters.torch_engine import DeviceStreaming
 from factorize.adapters.torch_normals import commitment, device_normals
 from factorize.client import noise as core
 from factorize.client.allowances import choose_precision, raised
-from factorize.client.rounding import SINGLE
-from factorize.client.structures import Streamable
+from factorize.client.noise_source import Streamable
+from factorize.client.recurrences.state_rounding import SINGLE
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration

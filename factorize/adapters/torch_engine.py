@@ -10,7 +10,7 @@ import torch
 
 from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch_normals import TorchNormals
-from factorize.client.recurrences import Recurrence
+from factorize.client.recurrences.base import Recurrence
 
 
 class DeviceStreaming:

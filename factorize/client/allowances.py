@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from factorize.client.recurrences import Recurrence
-from factorize.client.rounding import DOUBLE, SINGLE, Spread
+from factorize.client.recurrences.base import Recurrence
+from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE, Spread
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from factorize.client.factor_file import check_file
+from factorize.client.light_reader import check_file
 from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from factorize.client.connection import TIMEOUT, Connection, Reply
 from factorize.client.events import Event, ProgressCallback, ignore
-from factorize.client.factor_file import check_file
+from factorize.client.light_reader import check_file
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.manifest import StoredFile

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from factorize.client.normals import BLOCK, Normals, Piece, pieces
-from factorize.client.recurrences import Recurrence
+from factorize.client.normals import BLOCK, Normals, ShardPiece, pieces
+from factorize.client.recurrences.base import Recurrence
 from factorize.errors import InvalidParameter
 
 _CACHED_BYTES = 1 << 19
@@ -80,7 +80,7 @@ class Workers:
         self._pool: ThreadPoolExecutor | None = None
         self._drawn = [np.empty(self.longest) for _ in range(self._threads)]
 
-    def run(self, work: Callable[[int, Piece, np.ndarray], None]) -> None:
+    def run(self, work: Callable[[int, ShardPiece, np.ndarray], None]) -> None:
         """Call work(thread, piece, scratch) for every piece; scratch holds one block of normals."""
         if self._threads == 1:
             self._share(0, work)
@@ -90,7 +90,7 @@ class Workers:
         for done in [self._pool.submit(self._share, thread, work) for thread in range(self._threads)]:
             done.result()
 
-    def _share(self, thread: int, work: Callable[[int, Piece, np.ndarray], None]) -> None:
+    def _share(self, thread: int, work: Callable[[int, ShardPiece, np.ndarray], None]) -> None:
         for piece in self._pieces[thread :: self._threads]:
             work(thread, piece, self._drawn[thread])
 
@@ -133,7 +133,7 @@ class Streaming:
         """Draw, scale, advance, piece by piece."""
         wanted = [(step, self._recurrence.gain(step)), *self._recurrence.earlier(step)]
 
-        def work(thread: int, piece: Piece, drawn: np.ndarray) -> None:
+        def work(thread: int, piece: ShardPiece, drawn: np.ndarray) -> None:
             places = [drawn, *self._again[thread]]
             z, *again = (self._draw(piece, *each, at) for each, at in zip(wanted, places, strict=False))
             for low in range(0, len(z), self._width):
@@ -146,7 +146,7 @@ class Streaming:
 
         self._workers.run(work)
 
-    def _draw(self, piece: Piece, step: int, factor: float, place: np.ndarray) -> np.ndarray:
+    def _draw(self, piece: ShardPiece, step: int, factor: float, place: np.ndarray) -> np.ndarray:
         z = piece.draw(self._normals, step, place)
         z *= self._sigma * factor
         return z
@@ -218,7 +218,7 @@ class RowSums:
         self._ahead = {step + i: row for i, row in enumerate(made) if i}
 
     def _sum(
-        self, weights: np.ndarray, made: list[np.ndarray], piece: Piece, drawn: np.ndarray, scratch: np.ndarray
+        self, weights: np.ndarray, made: list[np.ndarray], piece: ShardPiece, drawn: np.ndarray, scratch: np.ndarray
     ) -> None:
         """Write sum_s weights[i, s] z_s into made[i], for one piece."""
         width = piece.last - piece.first
@@ -232,7 +232,7 @@ class RowSums:
         for row, total in zip(made, totals, strict=True):
             row[piece.at] = total
 
-    def _z(self, step: int, piece: Piece, drawn: np.ndarray) -> np.ndarray:
+    def _z(self, step: int, piece: ShardPiece, drawn: np.ndarray) -> np.ndarray:
         if self._kept is None:
             return piece.draw(self._normals, step, drawn)
         kept = self._kept[step, piece.at]

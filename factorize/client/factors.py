@@ -10,13 +10,13 @@ from typing import Any, Literal, Unpack
 from factorize.client.connection import TIMEOUT
 from factorize.client.engines import RowSource
 from factorize.client.events import ProgressCallback, ignore
-from factorize.client.factor_file import matrix_parts
 from factorize.client.file_rows import BLOCK_BYTES, FileRows
+from factorize.client.light_reader import matrix_parts
 from factorize.client.loading import Source, obtain
 from factorize.client.noise import NoiseGenerator, NoiseOptions
+from factorize.client.noise_source import Streamable, noise_source
 from factorize.client.rows import RowStream
 from factorize.client.service import Service, SpecSource
-from factorize.client.structures import Streamable, noise_source
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.manifest import steps_of
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
@@ -24,7 +24,7 @@ from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
 @dataclass(frozen=True)
 class StatedSensitivity:
-    """The sensitivity that a manifest's certificate states; see `factorize.sensitivity.Sensitivity`."""
+    """The sensitivity that a manifest's certificate states; see `factorize.certificate.sensitivity.Sensitivity`."""
 
     value: float
     kind: str
@@ -202,7 +202,7 @@ class Factors:
 
         Args:
             calibration: from this object's `calibrate`, or from `factorize.privacy.calibrate` with this sensitivity; or
-                from `factorize.amplification.calibrate_amplified` for this C, whose epsilon holds for a job that
+                from `factorize.accounting.amplification.calibrate_amplified` for this C, whose epsilon holds for a job that
                 samples as it says: take batches from `factorize.training.sampling.CyclicPoisson`.
             shape: of the (flattened) parameters.
             seed: a secret integer, `secrets.randbits(128)`.

@@ -9,7 +9,7 @@ from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT
 from factorize.client.download import download
 from factorize.client.events import ProgressCallback, ignore
-from factorize.client.factor_file import check_file
+from factorize.client.light_reader import check_file
 from factorize.client.service import PATH, Service, SpecSource, check_answers, is_digest, spec_bytes
 from factorize.encoding import json_digest
 from factorize.errors import InvalidParameter, NotFound

@@ -15,9 +15,9 @@ import numpy as np
 from factorize.client.allowances import ROWS, choose_precision, raised
 from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
 from factorize.client.file_rows import FileRows
+from factorize.client.noise_source import Streamable
 from factorize.client.normals import commitment, make_normals
 from factorize.client.rows import RowStream
-from factorize.client.structures import Streamable
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration

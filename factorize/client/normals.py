@@ -131,7 +131,7 @@ def committed(key: bytes, numbers: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShardPiece:
     """What one block contributes to a shard.
 
     Attributes:
@@ -152,12 +152,12 @@ class Piece:
         return scratch[self.first : self.last]
 
 
-def pieces(start: int, stop: int) -> list[Piece]:
+def pieces(start: int, stop: int) -> list[ShardPiece]:
     """Return the blocks, or parts of blocks, of the entries start..stop-1 of a flattened vector."""
     found = []
     for block in range(start // BLOCK, -(-stop // BLOCK)):
         low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
-        found.append(Piece(block, low - block * BLOCK, high - block * BLOCK, slice(low - start, high - start)))
+        found.append(ShardPiece(block, low - block * BLOCK, high - block * BLOCK, slice(low - start, high - start)))
     return found
 
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
-from factorize.exact.buffers import Buffers
-from factorize.exact.integers import Numbers, integers, limbs, product
-from factorize.exact.redrawn import LARGEST_BY_COLUMNS
+from factorize.exact.arithmetic.integers import Numbers, integers, limbs, product
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
+from factorize.exact.structures.buffered import Buffers
+from factorize.exact.structures.redrawn import LARGEST_BY_COLUMNS
 
 MOST_BINS = 4096
 """Bins for which a Gram matrix is held and exponentiated here."""

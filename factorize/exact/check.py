@@ -16,9 +16,8 @@ from factorize.errors import (
     InvalidStrategy,
     TooLarge,
 )
-from factorize.exact import residual
-from factorize.exact.beyond_whole import check_long
-from factorize.exact.bound import lower_bound
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds.bound import lower_bound
 from factorize.exact.claims import (
     check_added_noise,
     check_bound,
@@ -26,10 +25,10 @@ from factorize.exact.claims import (
     check_losses,
 )
 from factorize.exact.convergence import check_convergence
-from factorize.exact.endless import check_endless
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
-from factorize.exact.intervals import NotEnclosed
+from factorize.exact.losses import residual
+from factorize.exact.losses.check_long import check_long
 from factorize.exact.mechanism import Contradiction, Named, belongs
 from factorize.exact.noising import check_noising
 from factorize.exact.noising import whole as whole_noising
@@ -54,8 +53,9 @@ from factorize.exact.sensitivity import (
     square_root_up,
     squared_sensitivity,
 )
+from factorize.exact.spec import check_known, workload_numbers
 from factorize.exact.strategy import Strategy
-from factorize.exact.workload import check_known, workload_numbers
+from factorize.exact.structures.endless import check_endless
 
 _OBJECTIVES = ("mean", "lambda_tau", "max", "weighted")
 

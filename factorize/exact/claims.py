@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from factorize.exact import residual, series, variances
-from factorize.exact.classes import class_bound
+from factorize.exact.arithmetic import series
+from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds.classes import class_bound
 from factorize.exact.file import FactorFile
-from factorize.exact.integers import Numbers
-from factorize.exact.intervals import NotEnclosed
+from factorize.exact.losses import residual, variances
 from factorize.exact.report import ADDED_NOISE, CLASS_BOUND, DECODER, LOSS, LOWER_BOUND, Report
+from factorize.exact.spec import toeplitz_column
 from factorize.exact.strategy import Strategy
-from factorize.exact.workload import toeplitz_column
 
 TOLERANCE = 1e-9
 """Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""

@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.errors import CertificateError
-from factorize.exact.integers import Limbs, Numbers, limbs, product, split, squares
+from factorize.exact.arithmetic.integers import Limbs, Numbers, limbs, product, split, squares
 from factorize.exact.sensitivity import square_root_up
 
 _GUESS_BITS = 72

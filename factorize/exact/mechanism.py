@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from factorize.exact import series
-from factorize.exact.intervals import NotEnclosed
-from factorize.exact.residual import approximation
+from factorize.exact.arithmetic import series
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.losses.residual import approximation
+from factorize.exact.spec import toeplitz_column
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
-from factorize.exact.workload import toeplitz_column
 
 FORMULAS = ("square_root", "banded_square_root", "banded_inverse_square_root", "anti_pgd", "identity", "tree", "fft")
 """Mechanisms with nothing to optimise (nu_toeplitz is another one where nu is a number)."""

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import CertificateError
+from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs, product, split
+from factorize.exact.arithmetic.series import product as series_product
 from factorize.exact.file import FactorFile
-from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split
 from factorize.exact.report import INVERSE, Report
 from factorize.exact.sensitivity import square_root_up
-from factorize.exact.series import product as series_product
 from factorize.exact.strategy import Strategy
 
 FARTHEST = {"float64": Fraction(1, 2**26), "float32": Fraction(1, 2**10)}

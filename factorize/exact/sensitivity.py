@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge
-from factorize.exact.integers import Numbers
-from factorize.exact.redrawn import LARGEST_BY_COLUMNS
-from factorize.exact.renewal import Renewal
+from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
+from factorize.exact.structures.inverse_banded_toeplitz import Renewal
+from factorize.exact.structures.redrawn import LARGEST_BY_COLUMNS
 
 TWO_STAGE = "two-stage Gram bound"
 MOST_STEPS = 200_000_000

@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact import buffers, geometric, redrawn, renewal, trees
+from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs, product, split, squares
 from factorize.exact.description import PARTS, SCALE, UNSCALED
-from factorize.exact.integers import Limbs, Numbers, integers, limbs, product, split, squares
+from factorize.exact.structures import blt, buffered, inverse_banded_toeplitz, redrawn
+from factorize.exact.structures import tree as trees
 
 LARGEST_WHOLE = 2048
 _COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs stay small beside the matrix
@@ -37,10 +38,10 @@ class Strategy:
         self.array: np.ndarray | None = None
         self.column: np.ndarray | None = None
         self.bands: np.ndarray | None = None
-        self.buffers: buffers.Buffers | None = None
-        self.inverse: redrawn.Redrawn | None = None
-        self.tree: trees.Tree | None = None
-        self.decays: geometric.Decays | renewal.Renewal | None = None
+        self.buffers: buffered.Buffers | None = None
+        self.inverse: redrawn.RedrawnInverse | None = None
+        self.tree: trees.TreeNodes | None = None
+        self.decays: blt.Decays | inverse_banded_toeplitz.Renewal | None = None
         parts = dict(parts)
         if not all(np.isfinite(part).all() for part in parts.values()):
             raise InvalidStrategy("C holds NaN or infinity")
@@ -71,19 +72,19 @@ class Strategy:
             if self.bands.ndim != 2 or self.bands.shape[1] != n or not 1 <= len(self.bands) <= n:
                 raise CorruptObject(f"bands of a matrix with n={n} cannot have shape {self.bands.shape}")
         elif structure in ("buffered", "state_space"):
-            self.buffers = buffers.read(parts, n)
+            self.buffers = buffered.read(parts, n)
         elif structure == "redrawn":
             self.inverse = redrawn.read(parts, n)
         elif structure == "blt":
-            self.decays = geometric.read(parts)
+            self.decays = blt.read(parts)
         elif structure == "inverse_banded_toeplitz":
-            self.decays = renewal.read(parts, n)
+            self.decays = inverse_banded_toeplitz.read(parts, n)
         elif structure == "tree":
             self._set_tree(trees.read(parts.pop("tree.nodes"), parts.pop("tree.restart"), n), parts.pop("", None))
         else:
             raise CorruptObject(f"this checker knows no structure {structure[:40]!r}")
 
-    def _set_tree(self, tree: trees.Tree, stored: np.ndarray | None) -> None:
+    def _set_tree(self, tree: trees.TreeNodes, stored: np.ndarray | None) -> None:
         """Keep an array up to the limit; a stored one must be the same matrix, and beyond there is none."""
         self.tree, self.array = tree, tree.whole() if self.n <= LARGEST_WHOLE else None
         if stored is not None and (self.array is None or not np.array_equal(stored, self.array)):
@@ -181,7 +182,7 @@ class Strategy:
         if self.series is not None:
             norms = _prefix_norms(self.series)
         elif self.buffers is not None:
-            norms = buffers.column_norms(self.buffers)
+            norms = buffered.column_norms(self.buffers)
         elif self.inverse is not None:
             norms = self.by_columns.column_norms() if self.n > LARGEST_WHOLE else squares(self.whole)
         elif self.tree is not None:
@@ -221,7 +222,7 @@ class Strategy:
         if self.n > LARGEST_WHOLE:
             raise TooLarge(f"the exact check of whole matrices is limited to n={LARGEST_WHOLE}; got n={self.n}")
         if self.buffers is not None:
-            return split(buffers.entries(self.buffers))
+            return split(buffered.entries(self.buffers))
         if self.inverse is not None:
             return split(redrawn.entries(self.inverse))
         if self.decays is not None:

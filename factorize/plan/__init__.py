@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from factorize.numbers.scalars import refuse_infinite, within_doubles
-from factorize.plan.descent import AcceleratedPlan, DpFtrlPlan, DpSrgPlan
+from factorize.plain_data import read_union
+from factorize.plan.descent_plans import AcceleratedPlan, DpFtrlPlan, DpSrgPlan
 from factorize.plan.recipes import Mu2Plan, SkgdPlan
 from factorize.plan.request import Plan, PlanRequest
-from factorize.unions import read_union
 
 SYSTEMS: dict[str, type[PlanRequest]] = {
     "dp_ftrl": DpFtrlPlan,

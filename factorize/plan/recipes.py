@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from factorize.model import Count, NonNegative, Positive
+from factorize.plain_data import Count, NonNegative, Positive
 from factorize.plan.request import AdjacencyName, Plan, PlanRequest
 from factorize.predict import ask
 from factorize.predict.coordinate import one_for_each

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from factorize.errors import ConditionNotMet
-from factorize.model import Count, Frozen, Positive
+from factorize.plain_data import Count, Frozen, Positive
 from factorize.predict import Prediction
 from factorize.privacy import Adjacency, PrivacyTarget
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from factorize.numbers.scalars import refuse_infinite, within_doubles
-from factorize.predict.accelerated import AcceleratedRate, AcceleratedRisk, IndependentGradientRisk
+from factorize.plain_data import read_union
+from factorize.predict.accelerated_descent import AcceleratedRate, AcceleratedRisk, IndependentGradientRisk
 from factorize.predict.coordinate import SketchedDescent, SketchedRate
 from factorize.predict.descent import (
     AntiCorrelatedDescent,
@@ -27,11 +28,15 @@ from factorize.predict.descent import (
 )
 from factorize.predict.federated import FactorizedFederatedRisk, FederatedRisk
 from factorize.predict.gaussian_regression import GaussianRegression
-from factorize.predict.linear_regression import DpFtrlRate, LinearRegression, LinearRegressionFinite, MeanEstimation
+from factorize.predict.linear_regression import (
+    DpFtrlRate,
+    LinearRegressionFinite,
+    LinearRegressionQuestion,
+    MeanEstimation,
+)
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
-from factorize.predict.quadratic import Quadratic
+from factorize.predict.quadratic import QuadraticRun
 from factorize.predict.stochastic_regression import StochasticRegression
-from factorize.unions import read_union
 
 QUESTIONS: dict[str, type[Question]] = {
     "accelerated_rate": AcceleratedRate,
@@ -46,11 +51,11 @@ QUESTIONS: dict[str, type[Question]] = {
     "gaussian_regression": GaussianRegression,
     "independent_descent": IndependentDescent,
     "independent_gradient_risk": IndependentGradientRisk,
-    "linear_regression": LinearRegression,
+    "linear_regression": LinearRegressionQuestion,
     "linear_regression_finite": LinearRegressionFinite,
     "mean_estimation": MeanEstimation,
     "nonconvex_descent": NonconvexDescent,
-    "quadratic": Quadratic,
+    "quadratic": QuadraticRun,
     "sketched_descent": SketchedDescent,
     "sketched_rate": SketchedRate,
     "stochastic_regression": StochasticRegression,
@@ -70,11 +75,11 @@ AnyQuestion = Annotated[
     | GaussianRegression
     | IndependentDescent
     | IndependentGradientRisk
-    | LinearRegression
+    | LinearRegressionQuestion
     | LinearRegressionFinite
     | MeanEstimation
     | NonconvexDescent
-    | Quadratic
+    | QuadraticRun
     | SketchedDescent
     | SketchedRate
     | StochasticRegression,

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from factorize.errors import InvalidParameter
-from factorize.model import Count, NonNegative, Positive
+from factorize.plain_data import Count, NonNegative, Positive
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
 
 Positives = Annotated[list[Positive], Field(min_length=1, max_length=1_000_000)]

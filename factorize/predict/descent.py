@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from factorize.model import Count, NonNegative, Positive
+from factorize.plain_data import Count, NonNegative, Positive
+from factorize.predict.noise_sums import noise_sums, sums_of_rows
 from factorize.predict.prediction import (
     NO_CLIPPING,
     Basis,
@@ -24,7 +25,6 @@ from factorize.predict.prediction import (
     require,
     rows_wanted,
 )
-from factorize.predict.rows import noise_sums, sums_of_rows
 
 _SMOOTH, _CONVEX = "f is L-smooth", "f is convex and attains its minimum"
 _EXACT_GRADIENTS = "gradients are exact (full batches)"

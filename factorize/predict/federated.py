@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from factorize.model import Count, NonNegative, Positive
+from factorize.plain_data import Count, NonNegative, Positive
+from factorize.predict.noise_sums import prefix_norms
 from factorize.predict.prediction import (
     Basis,
     Inverse,
@@ -19,7 +20,6 @@ from factorize.predict.prediction import (
     require,
     rows_wanted,
 )
-from factorize.predict.rows import prefix_norms
 
 
 class _Federated(Question):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from factorize.model import Frozen, NonNegative, Positive
+from factorize.plain_data import Frozen, NonNegative, Positive
 from factorize.predict import asymptotic
 from factorize.predict.prediction import Question
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from factorize.model import Count, NonNegative, Positive
+from factorize.plain_data import Count, NonNegative, Positive
 from factorize.predict import asymptotic
 from factorize.predict.filters import (
     NOT_PRIVATE,
@@ -61,7 +61,7 @@ class MeanEstimation(PrivateNoise):
         )
 
 
-class LinearRegression(Regression):
+class LinearRegressionQuestion(Regression):
     """C24, theorems C.15 and C.18: stationary suboptimality of linear regression with Gaussian inputs.
 
     Attributes:
@@ -123,7 +123,7 @@ class LinearRegression(Regression):
         return float(self.answer().terms["upper_bound_gaussian_inputs"])
 
 
-class LinearRegressionFinite(LinearRegression):
+class LinearRegressionFinite(LinearRegressionQuestion):
     """C24, theorem D.11: suboptimality after finitely many steps.
 
     Attributes:

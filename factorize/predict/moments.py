@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import Field
 
 from factorize.errors import InvalidParameter
-from factorize.model import NonNegative, Positive, Real
+from factorize.plain_data import NonNegative, Positive, Real
+from factorize.predict.noise_sums import inverse_blocks
 from factorize.predict.prediction import Inverse, Question
-from factorize.predict.rows import inverse_blocks
 
 _TOEPLITZ = ("toeplitz", "banded_toeplitz", "blt")
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from factorize.errors import ConditionNotMet
-from factorize.model import Frozen
+from factorize.plain_data import Frozen
 
 NO_CLIPPING = "clipping does not bind: its bias is not modelled"
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.model import Fraction
+from factorize.plain_data import Fraction
 from factorize.predict.moments import ExactRun, shown_steps
 from factorize.predict.prediction import (
     NO_CLIPPING,
@@ -23,7 +23,7 @@ from factorize.predict.prediction import (
 )
 
 
-class Quadratic(ExactRun):
+class QuadraticRun(ExactRun):
     """The exact loss of a run on a quadratic, with the noise of a factorization.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.model import Count, NonNegative
+from factorize.plain_data import Count, NonNegative
 from factorize.predict.moments import ExactRun, shown_steps
 from factorize.predict.prediction import (
     NO_CLIPPING,

@@ -53,7 +53,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StoreReport:
     """What a check found.
 
     Attributes:

@@ -18,9 +18,9 @@ from typing import Any
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
-from factorize.storage.findings import Finding, Report, blob_kind
-from factorize.storage.location import MARKER
-from factorize.storage.objects import STAGING, Entry
+from factorize.storage.findings import Finding, StoreReport, blob_kind
+from factorize.storage.medium.location import MARKER
+from factorize.storage.objects import STAGING, ObjectEntry
 from factorize.storage.publication import QUARANTINE
 from factorize.storage.records import (
     FAMILIES,
@@ -58,7 +58,7 @@ def fsck(
     repair: bool = False,
     grace_seconds: float = GRACE_SECONDS,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> StoreReport:
     """Check every object of a store; other processes may go on using it.
 
     Args:
@@ -74,7 +74,7 @@ def fsck(
     check = _Check(store, repair, grace_seconds, progress or (lambda done, total: None))
     check.run()
     findings = tuple(sorted(check.findings, key=lambda finding: (finding.key, finding.kind)))
-    return Report(findings, check.objects, check.bytes, time.monotonic() - started)
+    return StoreReport(findings, check.objects, check.bytes, time.monotonic() - started)
 
 
 @dataclass
@@ -113,7 +113,7 @@ class _Check:
         self._find_orphans(listed[_BLOBS])
         self._check_others()
 
-    def _listed(self, place: str) -> Iterator[Entry]:
+    def _listed(self, place: str) -> Iterator[ObjectEntry]:
         """The objects at one of the store's places; what else is there is reported."""
         for entry in self.store.objects.list(place):
             if not _PLACES[place].fullmatch(entry.key):
@@ -125,11 +125,11 @@ class _Check:
                     self._find("writable", entry.key, "an object never changes; make it read-only", self._protect)
                 yield entry
 
-    def _read_manifest(self, entry: Entry) -> None:
+    def _read_manifest(self, entry: ObjectEntry) -> None:
         with self._reading(entry, "damaged-manifest"):
             self.manifests[entry.key] = read_manifest(self.store.index.read(entry.key), name_in(entry.key))
 
-    def _check_blobs(self, blobs: list[Entry]) -> None:
+    def _check_blobs(self, blobs: list[ObjectEntry]) -> None:
         """Hash every blob, two at a time."""
         files = [StoredFile.of(manifest) for manifest in self.manifests.values()]
         sizes = {blob_key(file.sha256): file.bytes for file in files}
@@ -153,7 +153,7 @@ class _Check:
                 if not self._there(blob_key(sha256), blobs):
                     self._find("missing-matrix", key, f"the matrix {sha256} is missing or damaged; upload it again")
 
-    def _check_entry(self, found: Entry) -> None:
+    def _check_entry(self, found: ObjectEntry) -> None:
         with self._reading(found, "damaged-entry"):
             entry = read_entry(self.store.index.read(found.key), found.key)
             key = manifest_key(entry.digest)
@@ -170,7 +170,7 @@ class _Check:
         else:
             self._find("wrong-entry", key, f"it is not the entry of its manifest {entry.digest}", self._quarantine)
 
-    def _check_revocations(self, listed: list[Entry]) -> None:
+    def _check_revocations(self, listed: list[ObjectEntry]) -> None:
         """See that every revocation stands whole at its two places; one that is damaged is never taken away."""
         sound: dict[str, Revocation] = {}
         damaged: dict[str, str] = {}
@@ -215,7 +215,7 @@ class _Check:
                 self._find("unindexed", key, f"missing, for the manifest {named.digest}", partial(self._enter, named))
                 self.entries[key] = named
 
-    def _find_orphans(self, blobs: list[Entry]) -> None:
+    def _find_orphans(self, blobs: list[ObjectEntry]) -> None:
         named = {manifest_key(entry.digest) for entry in self.entries.values()}
         for key in self.manifests.keys() - named:
             self._find("orphan-manifest", key, "no spec entry names it; it is still found by its digest")
@@ -247,14 +247,14 @@ class _Check:
         found = self._status(key)
         return found is not None and found.kind == "file"
 
-    def _status(self, key: str) -> Entry | None:
+    def _status(self, key: str) -> ObjectEntry | None:
         try:
             return self.store.objects.status(key)
         except NotFound:
             return None
 
     @contextmanager
-    def _reading(self, entry: Entry, damaged: str) -> Iterator[None]:
+    def _reading(self, entry: ObjectEntry, damaged: str) -> Iterator[None]:
         """Count an object, and report what reading it raises."""
         try:
             yield

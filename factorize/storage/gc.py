@@ -18,8 +18,8 @@ from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.manifest import StoredFile
 from factorize.storage.blobs import blob_key
-from factorize.storage.location import MARKER
-from factorize.storage.objects import STAGING, Entry
+from factorize.storage.medium.location import MARKER
+from factorize.storage.objects import STAGING, ObjectEntry
 from factorize.storage.records import (
     MANIFESTS,
     SpecEntry,
@@ -211,7 +211,7 @@ class _Sweep:
         for entry in () if self.dry_run else answers.values():
             self.store.enter(entry)
 
-    def _remove(self, kind: str, key: str, entry: Entry | None = None) -> None:
+    def _remove(self, kind: str, key: str, entry: ObjectEntry | None = None) -> None:
         with suppress(NotFound):
             found = entry or self.store.objects.status(key)
             if not self.dry_run:

@@ -1,7 +1,7 @@
 """Objects by key: the few operations that a store needs of its medium.
 
-`factorize.storage.directory` provides them. Another medium (an object store) provides the same operations and passes
-tests/test_store_contract.py.
+`factorize.storage.medium.directory` provides them. Another medium (an object store) provides the same operations and passes
+tests/contract/test_store_contract.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Kind = Literal["file", "directory", "symlink", "other"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ObjectEntry:
     """What a medium knows of an object without reading it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Entry:
 class Reader(Protocol):
     """An open object."""
 
-    entry: Entry
+    entry: ObjectEntry
 
     def read(self, size: int, offset: int) -> bytes:
         """Return `size` bytes at an offset, fewer only at the end of the object."""
@@ -76,10 +76,10 @@ class Objects(Protocol):
     def open(self, key: str) -> AbstractContextManager[Reader]:
         """Open an object, or raise NotFound; CorruptObject if something else than a file stands there."""
 
-    def status(self, key: str) -> Entry:
+    def status(self, key: str) -> ObjectEntry:
         """Return what is known of an object, or raise NotFound."""
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
         """Iterate over everything below a folder (all of it by default), sorted by key."""
 
     def move(self, key: str, target: str) -> None:

@@ -34,12 +34,12 @@ from factorize.format.reading import read_manifest as read_inner_manifest
 from factorize.manifest import StoredFile, steps_of
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key
-from factorize.storage.directory import Directory, make_root
-from factorize.storage.files import Files
 from factorize.storage.incoming import Check, incoming, lasting
 from factorize.storage.index import Index
-from factorize.storage.location import MARKER, check_format, directory_of
 from factorize.storage.matrices import Matrices
+from factorize.storage.medium.directory import Directory, make_root
+from factorize.storage.medium.files import Files
+from factorize.storage.medium.location import MARKER, check_format, directory_of
 from factorize.storage.objects import Objects
 from factorize.storage.publication import Publisher
 from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal, user_matrices
@@ -238,7 +238,7 @@ class Store:
         self._publisher.quarantine(key)
 
     def check_format(self, *, create: bool) -> None:
-        """Compare the marker with this release's format; see `factorize.storage.location.check_format`."""
+        """Compare the marker with this release's format; see `factorize.storage.medium.location.check_format`."""
         check_format(self.objects, self.url, create=create)
 
     def enter(self, entry: SpecEntry) -> None:

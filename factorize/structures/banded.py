@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.structures.matrix import Matrix
+from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
 
 
@@ -58,7 +58,7 @@ class BandedMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Substitute from the last column to the first; O(n bands) per row."""
-        from factorize.structures.banded_recurrences import solve_rows
+        from factorize.structures.kernels.banded import solve_rows
 
         out = np.empty(block.shape)
         solve_rows(self._columns, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -66,7 +66,7 @@ class BandedMatrix(Matrix):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """One short product per entry; O(n bands) per row."""
-        from factorize.structures.banded_recurrences import multiply_rows
+        from factorize.structures.kernels.banded import multiply_rows
 
         out = np.empty(block.shape)
         multiply_rows(self._columns, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -86,7 +86,7 @@ class BandedMatrix(Matrix):
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """Carry the covariance of the last outputs and of the workload's states; O(n bands (bands + states))."""
-        from factorize.structures.banded_recurrences import output_variances
+        from factorize.structures.kernels.banded import output_variances
 
         variances = np.empty(self.n)
         follow, feed, read, through = map(np.ascontiguousarray, workload.parts())

@@ -17,10 +17,10 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import refuse_coinciding
+from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import Wide
-from factorize.structures.computed_toeplitz import ComputedToeplitz
-from factorize.structures.wide_patterns import leading_pattern
+from factorize.structures.inverse_banded_toeplitz import ComputedToeplitz
 from factorize.workloads.state_space import StateSpace
 
 
@@ -92,7 +92,7 @@ class BltMatrix(ComputedToeplitz):
 
     def wide_column(self) -> Wide:
         """Return the first column to about thirty digits, with a bound on what is lost."""
-        from factorize.structures.blt_recurrences import wide_column
+        from factorize.structures.kernels.blt import wide_column
 
         column = Wide(np.empty(self.n), np.empty(self.n), np.empty(self.n))
         wide_column(self.theta, self.omega, *column)
@@ -100,7 +100,7 @@ class BltMatrix(ComputedToeplitz):
 
     def divide(self, series: np.ndarray) -> np.ndarray:
         """Return the series over that of C: one recursion with `buffers` states."""
-        from factorize.structures.blt_recurrences import divide_rows
+        from factorize.structures.kernels.blt import divide_rows
 
         out = np.empty((1, self.n))
         divide_rows(self.theta, self.omega, np.ascontiguousarray(series, dtype=np.float64)[None], out)
@@ -108,7 +108,7 @@ class BltMatrix(ComputedToeplitz):
 
     def times(self, series: np.ndarray) -> np.ndarray:
         """Return the product with the series of C: one recursion with `buffers` states."""
-        from factorize.structures.blt_recurrences import multiply_rows
+        from factorize.structures.kernels.blt import multiply_rows
 
         out = np.empty((1, self.n))
         multiply_rows(self.theta, self.omega, np.ascontiguousarray(series, dtype=np.float64)[None], out)
@@ -116,7 +116,7 @@ class BltMatrix(ComputedToeplitz):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """The recursion of C^-1 along each row, from its end; O(n buffers) per row."""
-        from factorize.structures.blt_recurrences import divide_rows
+        from factorize.structures.kernels.blt import divide_rows
 
         out = np.empty(block.shape)
         divide_rows(self.theta, self.omega, np.ascontiguousarray(block[:, ::-1], dtype=np.float64), out)
@@ -124,7 +124,7 @@ class BltMatrix(ComputedToeplitz):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """The recursion of C along each row, from its end; O(n buffers) per row."""
-        from factorize.structures.blt_recurrences import multiply_rows
+        from factorize.structures.kernels.blt import multiply_rows
 
         out = np.empty(block.shape)
         multiply_rows(self.theta, self.omega, np.ascontiguousarray(block[:, ::-1], dtype=np.float64), out)
@@ -151,7 +151,7 @@ class BltMatrix(ComputedToeplitz):
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """One forward recurrence over the covariance of both states, O(n (buffers + states)^2)."""
-        from factorize.structures.blt_recurrences import output_variances
+        from factorize.structures.kernels.blt import output_variances
 
         variances = np.empty(self.n)
         follow, feed, read, through = map(np.ascontiguousarray, workload.parts())

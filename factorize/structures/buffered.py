@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.structures.matrix import Matrix
+from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
 
 
@@ -57,7 +57,7 @@ class BufferedMatrix(Matrix):
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """One backward sweep per row."""
-        from factorize.structures.recurrences import fill_rows
+        from factorize.structures.kernels.buffered import fill_rows
 
         out = np.empty((stop - start, self.n))
         fill_rows(*self._arrays, start, out)
@@ -65,7 +65,7 @@ class BufferedMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """One backward recurrence per row."""
-        from factorize.structures.recurrences import solve_rows
+        from factorize.structures.kernels.buffered import solve_rows
 
         out = np.empty(block.shape)
         solve_rows(*self._arrays, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -73,7 +73,7 @@ class BufferedMatrix(Matrix):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """One backward recurrence per row."""
-        from factorize.structures.recurrences import multiply_rows
+        from factorize.structures.kernels.buffered import multiply_rows
 
         out = np.empty(block.shape)
         multiply_rows(*self._arrays, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -81,7 +81,7 @@ class BufferedMatrix(Matrix):
 
     def column_norms_squared(self) -> np.ndarray:
         """One backward recurrence over the Gram matrix of the outputs."""
-        from factorize.structures.recurrences import column_norms
+        from factorize.structures.kernels.buffered import column_norms
 
         norms = np.empty(self.n)
         column_norms(*self._arrays, norms)
@@ -89,7 +89,7 @@ class BufferedMatrix(Matrix):
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """One forward recurrence over the covariance of both states, O(n (buffers + states)^3)."""
-        from factorize.structures.recurrences import output_variances
+        from factorize.structures.kernels.buffered import output_variances
 
         variances = np.empty(self.n)
         follow, feed, read, through = map(np.ascontiguousarray, workload.parts())

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.structures.matrix import Matrix
-from factorize.structures.triangular import right_solve
+from factorize.numbers.triangular import right_solve
+from factorize.structures.base import Matrix
 
 
 class DenseMatrix(Matrix):

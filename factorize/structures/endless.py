@@ -14,14 +14,14 @@ from typing import NoReturn
 import numpy as np
 
 from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge, UnsupportedProblem
+from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
+from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import of_doubles
+from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
-from factorize.structures.endless_limits import elliptic_column, geometric_pattern
-from factorize.structures.matrix import Matrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.structures.wide_patterns import leading_pattern
 
 LARGEST_ROW = 1_000_000
 """Rows are served up to here: row i has i + 1 entries."""

@@ -10,12 +10,12 @@ import numpy as np
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
 from factorize.structures.banded import BandedMatrix
+from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
-from factorize.structures.computed_toeplitz import InverseBandedToeplitz
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
-from factorize.structures.matrix import Matrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.names import COLUMN_SCALE, SCALED, tensor_name, wrapped_structure
 from factorize.structures.redrawn import read_redrawn
 from factorize.structures.scaled import ColumnScaled

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.structures.matrix import Bound, Matrix
+from factorize.structures.base import Bound, Matrix
 from factorize.workloads.state_space import StateSpace
 
 _VARIANCES = 256  # columns of A K at a time
@@ -81,7 +81,7 @@ class RedrawnMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Multiply by K, whose numbers are stored: one backward sweep per row, O(n buffers redraws)."""
-        from factorize.structures.redrawn_recurrences import solve_rows
+        from factorize.structures.kernels.redrawn import solve_rows
 
         out = np.empty(block.shape)
         solve_rows(*self.parts, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -89,7 +89,7 @@ class RedrawnMatrix(Matrix):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Solve z K = block: one backward sweep per row, O(n buffers redraws)."""
-        from factorize.structures.redrawn_recurrences import multiply_rows
+        from factorize.structures.kernels.redrawn import multiply_rows
 
         out = np.empty(block.shape)
         multiply_rows(*self.parts, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -97,13 +97,13 @@ class RedrawnMatrix(Matrix):
 
     def column_norms_squared(self) -> np.ndarray:
         """Solve for every column."""
-        from factorize.structures.wide_redrawn import column_norms
+        from factorize.structures.kernels.redrawn_columns import column_norms
 
         return column_norms(self.parts).high
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """Columns of A K, one recurrence of both states each; O(n^2 (buffers + states^2)) in time, O(n) in memory."""
-        from factorize.structures.redrawn_recurrences import output_variances
+        from factorize.structures.kernels.redrawn import output_variances
 
         variances = np.zeros(self.n)
         follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
@@ -114,7 +114,7 @@ class RedrawnMatrix(Matrix):
 
     def fixed_order_bound(self, epochs: int) -> Bound:
         """Absolute Gram sums of the patterns {c, c + b, ...}, whose columns are solved for pattern by pattern."""
-        from factorize.structures.wide_redrawn import fixed_order_bound
+        from factorize.structures.kernels.redrawn_columns import fixed_order_bound
 
         return fixed_order_bound(self.parts, epochs)
 

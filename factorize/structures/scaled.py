@@ -6,7 +6,7 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import LARGEST_SCALE
-from factorize.structures.matrix import Matrix
+from factorize.structures.base import Matrix
 from factorize.structures.names import COLUMN_SCALE, SCALED, WRAPPED
 from factorize.workloads.state_space import StateSpace, scaling
 

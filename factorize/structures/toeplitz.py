@@ -9,7 +9,7 @@ import numpy as np
 from factorize.errors import InvalidStrategy
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
 from factorize.structures.banded import BandedMatrix
-from factorize.structures.matrix import Matrix
+from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64

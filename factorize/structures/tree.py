@@ -15,10 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.structures.base import Bound, Matrix
 from factorize.structures.forest import Forest
-from factorize.structures.matrix import Bound, Matrix
 from factorize.structures.names import LARGEST_WHOLE_TREE
-from factorize.structures.tree_participation import fixed_order_bound, separated_bound
+from factorize.structures.tree_sensitivity import fixed_order_bound, separated_bound
 from factorize.workloads.state_space import StateSpace
 
 
@@ -52,7 +52,7 @@ class TreeMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """One backward sweep per row; O(n log n)."""
-        from factorize.structures.tree_recurrences import solve_rows
+        from factorize.structures.kernels.tree import solve_rows
 
         out = np.empty(block.shape)
         solve_rows(self.nodes, self.restart, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -60,7 +60,7 @@ class TreeMatrix(Matrix):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """One backward sweep per row; O(n log n)."""
-        from factorize.structures.tree_recurrences import multiply_rows
+        from factorize.structures.kernels.tree import multiply_rows
 
         out = np.empty(block.shape)
         multiply_rows(self.nodes, self.restart, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -68,7 +68,7 @@ class TreeMatrix(Matrix):
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """Carry the covariance of the block sums and of the workload's states; O(n (log n + states)^2)."""
-        from factorize.structures.tree_recurrences import output_variances
+        from factorize.structures.kernels.tree import output_variances
 
         variances = np.empty(self.n)
         follow, feed, read, through = map(np.ascontiguousarray, workload.parts())

@@ -4,26 +4,20 @@ Everything that leaves an algorithm goes through `PrivateSums`: clip, sum, add t
 audit of that is in `factorize.training.audit`.
 """
 
-from factorize.training.accelerated import (
+from factorize.training.algorithms.accelerated import (
     accelerated_dp_sgd,
     accelerated_dp_srgd,
     accelerated_recipe,
     unaccelerated_dp_srgd,
 )
-from factorize.training.clip import Contributions, Rows, clipped_sum
-from factorize.training.ftrl import dp_ftrl
-from factorize.training.machines import Machine, machine_seeds
-from factorize.training.models import LinearRegression, OuterProducts, Quadratic, SoftmaxRegression
-from factorize.training.mu2 import mu2_recipe, trusted_mu2, untrusted_mu2
-from factorize.training.mu2_noise import mu2_noise
-from factorize.training.noise import DIFFERENCED, INDEPENDENT, FactorizationNoise, FilteredNoise, NoiseSource
-from factorize.training.optimizers import Sgd, schedule_rates
-from factorize.training.orders import Order, fixed_order, full_batch
-from factorize.training.private_sums import PlainSums, PrivateSums
-from factorize.training.projections import Ball, Box, everywhere
-from factorize.training.runs import Run
-from factorize.training.sketches import BlockSketch, NiceSketch, full_sketch, importance, single_coordinates
-from factorize.training.skgd import (
+from factorize.training.algorithms.dp_mu2 import mu2_recipe, trusted_mu2, untrusted_mu2
+from factorize.training.algorithms.dp_srg import dp_srg
+from factorize.training.algorithms.ftrl import dp_ftrl
+from factorize.training.algorithms.machines import Machine, machine_seeds
+from factorize.training.algorithms.mu2_noise import mu2_noise
+from factorize.training.algorithms.projections import Ball, Box, everywhere
+from factorize.training.algorithms.sketches import BlockSketch, NiceSketch, full_sketch, importance, single_coordinates
+from factorize.training.algorithms.skgd import (
     Lengths,
     convex_lengths,
     dp_skgd,
@@ -31,8 +25,14 @@ from factorize.training.skgd import (
     sketch_calibration,
     strongly_convex_lengths,
 )
+from factorize.training.clip import Contributions, Rows, clipped_sum
+from factorize.training.correlated_noise import DIFFERENCED, INDEPENDENT, FactorizationNoise, FilteredNoise, NoiseSource
+from factorize.training.models import LinearRegression, OuterProducts, Quadratic, SoftmaxRegression
+from factorize.training.optimizers import Sgd, schedule_rates
+from factorize.training.orders import Order, fixed_order, full_batch
+from factorize.training.private_sums import PlainSums, PrivateSums
+from factorize.training.runs import Run
 from factorize.training.specs import method_spec, mu2_workload, ones, srg_workload
-from factorize.training.srg import dp_srg
 
 __all__ = [
     "DIFFERENCED",

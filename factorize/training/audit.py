@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from factorize.accounting.gaussian import gaussian_epsilon
 from factorize.errors import InvalidParameter
-from factorize.gaussian import gaussian_epsilon
 from factorize.privacy import Adjacency, Calibration
 from factorize.training.clip import GradientFunction, Rows, contributions_at
 

@@ -10,7 +10,7 @@ from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 from factorize.training.bins import BallsInBins
 from factorize.training.clip import Contributions, clipped_sum
-from factorize.training.noise import NoiseSource
+from factorize.training.correlated_noise import NoiseSource
 from factorize.training.orders import Order
 
 

@@ -1,4 +1,4 @@
-"""Cyclic Poisson sampling: the order whose randomness `factorize.amplification` counts on."""
+"""Cyclic Poisson sampling: the order whose randomness `factorize.accounting.amplification` counts on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from factorize.amplification import AmplifiedCalibration
+from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 
@@ -19,7 +19,7 @@ class CyclicPoisson:
 
     Args:
         examples: N, at least the `dataset_size` that the calibration was made for.
-        calibration: from `factorize.amplification.calibrate_amplified`.
+        calibration: from `factorize.accounting.amplification.calibrate_amplified`.
         steps: n of the factorization.
         seed: a secret integer, `secrets.randbits(128)`, drawn for this run alone and apart from the noise's.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.amplification import AmplifiedCalibration
+from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from factorize.model import Count, Frozen
 from factorize.numbers.series import toeplitz_rows
+from factorize.plain_data import Count, Frozen
 from factorize.workloads.forms import BidiagonalInverse, CascadeForm, FirstOrder, MomentumForm, NesterovForm
 from factorize.workloads.operators import Operator
 from factorize.workloads.state_space import StateSpace, identity

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from factorize.encoding import tensor_digest
 from factorize.errors import InvalidWorkload
-from factorize.model import Count, Long, Real, Sha256
+from factorize.plain_data import Count, Long, Real, Sha256
 from factorize.workloads.base import Workload
 
 MAX_SIDE = 16_384

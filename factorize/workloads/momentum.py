@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.model import Fraction
+from factorize.plain_data import Fraction
 from factorize.workloads.base import StepWorkload
 from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale

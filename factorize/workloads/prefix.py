@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from factorize.errors import UnsupportedProblem
-from factorize.model import CountOrEndless
+from factorize.plain_data import CountOrEndless
 from factorize.workloads.base import Product
 from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.operators import Accumulate, Operator

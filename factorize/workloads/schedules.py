@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from factorize.errors import InvalidWorkload
-from factorize.model import Count, Frozen, Long, NonNegative, UnitInterval
+from factorize.plain_data import Count, Frozen, Long, NonNegative, UnitInterval
 
 MAX_LISTED = 1 << 20
 

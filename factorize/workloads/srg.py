@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from factorize.model import Fraction, UnitInterval
+from factorize.plain_data import Fraction, UnitInterval
 from factorize.workloads.base import StepWorkload
 from factorize.workloads.forms import CascadeForm, MomentumForm
 from factorize.workloads.operators import Accumulate, Decay, Operator

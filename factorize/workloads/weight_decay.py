@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import model_validator
 
-from factorize.model import Fraction, NonNegative
+from factorize.plain_data import Fraction, NonNegative
 from factorize.workloads.base import StepWorkload
 from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale

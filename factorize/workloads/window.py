@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from factorize.model import Count
+from factorize.plain_data import Count
 from factorize.workloads.base import StepWorkload
 from factorize.workloads.operators import Operator, Window
 

@@ -14,10 +14,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.banded.gram_descent import GramPoint
+from factorize.solvers.banded.knot_kernels import backward, factor, forward
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace
-from solvers.banded.descent import Point
-from solvers.banded.knot_kernels import backward, factor, forward
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int32]
@@ -121,7 +121,7 @@ class KnotLandscape:
         self.spacing: tuple[Array, Array] | None = (knots.width, knots.gap)
         self._buffers: tuple[Array, Array, Array] | None = None
 
-    def __call__(self, offsets: Array) -> Point | None:
+    def __call__(self, offsets: Array) -> GramPoint | None:
         """Return the loss and its gradient at columns of shape (bands - 1, knots * bands), or None as there."""
         self.evaluations += 1
         weights, unit, place, knot = self.knots.places
@@ -135,9 +135,9 @@ class KnotLandscape:
         if not np.isfinite(loss):
             return None
         w, s = both[0].T.copy(), both[1].T.copy()
-        return Point(offsets, loss, gradient.T.copy(), offsets[:0], (w[0], w[1:], s[0], s[1:]))
+        return GramPoint(offsets, loss, gradient.T.copy(), offsets[:0], (w[0], w[1:], s[0], s[1:]))
 
-    def strategy(self, point: Point) -> BandedMatrix:
+    def strategy(self, point: GramPoint) -> BandedMatrix:
         """Return C, factored again; what an evaluation needs is given back until the next one."""
         weights, unit, place, _ = self.knots.places
         self._buffers = None

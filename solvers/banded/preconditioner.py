@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.kernels import compiled
+from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
 

@@ -21,8 +21,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.blt.parameters import Alternating
-from solvers.blt.sums import plain, weighted
+from factorize.solvers.blt.parameters import Alternating
+from factorize.solvers.blt.sums import plain, weighted
 
 Array = NDArray[np.float64]
 Parts = tuple[float, Array, Array]

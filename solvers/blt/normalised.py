@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from factorize.objective import MaxError
 from factorize.participation import Single
+from factorize.solvers.blt.closed_loss import ClosedLoss
+from factorize.solvers.blt.parameters import BltPoint
+from factorize.solvers.blt.series_loss import SeriesLoss
+from factorize.solvers.blt.starts import minimise, progressions
+from factorize.solvers.problem import Problem
 from factorize.structures.blt import BltMatrix
 from factorize.structures.scaled import ColumnScaled
-from solvers.blt.closed_loss import ClosedLoss
-from solvers.blt.descent import minimise, progressions
-from solvers.blt.parameters import Point
-from solvers.blt.series_loss import SeriesLoss
-from solvers.problem import Problem
 
 Array = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ def unit_columns(matrix: BltMatrix) -> ColumnScaled:
 
 def best_point(
     problem: Problem, loss: ClosedLoss | SeriesLoss, variables: Array, report: Callable[[int], None]
-) -> Point | None:
+) -> BltPoint | None:
     """Return the best point for normalised columns, or None where there is no recursion for its error, or n is large.
 
     Args:

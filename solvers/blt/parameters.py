@@ -32,7 +32,7 @@ _LARGEST_EXPONENT = 50.0
 
 
 @dataclass(frozen=True)
-class Point:
+class BltPoint:
     """Decays, scales, and what is needed to follow a gradient back.
 
     Attributes:
@@ -82,7 +82,7 @@ class Alternating:
         np.fill_diagonal(self._power, 0.0)
         self._power[1::2, 0] = 0.0  # p_0 is a pole of the prefix sum, not of C^-1
 
-    def at(self, variables: Array) -> Point:
+    def at(self, variables: Array) -> BltPoint:
         """Return decays and scales.
 
         Args:
@@ -99,9 +99,9 @@ class Alternating:
         places = distance[0].copy()
         np.fill_diagonal(distance, 1.0)
         scales = np.exp((self._power * np.log(distance)).sum(axis=1))
-        return Point(shares, extent, places, scales, self._power * self._sign / distance)
+        return BltPoint(shares, extent, places, scales, self._power * self._sign / distance)
 
-    def back(self, point: Point, by_place: Array, by_log_scale: Array) -> Array:
+    def back(self, point: BltPoint, by_place: Array, by_log_scale: Array) -> Array:
         """Return the gradient in the variables from that in places and in logarithms of scales, shape (2d,)."""
         total = by_place + by_log_scale * point.slopes.sum(axis=1) - by_log_scale @ point.slopes
         by_gap, shares = np.cumsum(total[::-1])[::-1][1:], point.shares

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.blt.parameters import Alternating
-from solvers.toeplitz.gradients import ErrorForm, LeadingPattern, ToeplitzLoss
+from factorize.solvers.blt.parameters import Alternating
+from factorize.solvers.toeplitz.gradients import ErrorForm, LeadingPattern, ToeplitzLoss
 
 Array = NDArray[np.float64]
 

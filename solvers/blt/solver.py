@@ -8,26 +8,26 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.certificate import certify
+from factorize.certificate.certificate import certify
 from factorize.mechanisms import Blt
 from factorize.objective import MaxError, Mean
 from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.blt.closed_loss import ClosedLoss
+from factorize.solvers.blt.normalised import best_point, unit_columns
+from factorize.solvers.blt.parameters import BltPoint
+from factorize.solvers.blt.series_loss import SeriesLoss
+from factorize.solvers.blt.starts import minimise, progressions
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.evidence import evidence
+from factorize.solvers.evidence import work as evidence_cost
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
+from factorize.solvers.toeplitz.gradients import LeadingPattern
 from factorize.spec import Spec
+from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.blt import BltMatrix
-from factorize.structures.matrix import MAX_DENSE, Matrix
 from factorize.workloads import Prefix
-from solvers.blt.closed_loss import ClosedLoss
-from solvers.blt.descent import minimise, progressions
-from solvers.blt.normalised import best_point, unit_columns
-from solvers.blt.parameters import Point
-from solvers.blt.series_loss import SeriesLoss
-from solvers.budget import Estimate, estimate_of
-from solvers.evidence import evidence
-from solvers.evidence import work as evidence_cost
-from solvers.problem import Problem, Reporter
-from solvers.toeplitz import optimum as toeplitz
-from solvers.toeplitz.gradients import LeadingPattern
 
 Array = NDArray[np.float64]
 
@@ -139,7 +139,7 @@ def _is_closed(spec: Spec) -> bool:
     return isinstance(spec.optimize_for or spec.workload, Prefix) and isinstance(spec.objective, (Mean, MaxError))
 
 
-def _matrix(problem: Problem, point: Point) -> BltMatrix:
+def _matrix(problem: Problem, point: BltPoint) -> BltMatrix:
     """Round the point to a matrix; over several participations its scales sum to at most 1 exactly, as the point's."""
     omega = point.omega
     while not isinstance(problem.participation, Single) and sum(map(Fraction, omega.tolist())) > 1:

@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.buffered.kernels import EVERY, error_step, factor_step, read_step
-from solvers.kernels import compiled
+from factorize.solvers.buffered.kernels import EVERY, error_step, factor_step, read_step
+from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
 

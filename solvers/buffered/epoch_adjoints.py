@@ -10,14 +10,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.buffered.epoch_kernels import (
+from factorize.solvers.buffered.epoch_kernels import (
     add_product_transposed,
     identity,
     load_step,
     product,
     transposed_product,
 )
-from solvers.kernels import compiled
+from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.buffered import epoch_adjoints as adjoints
+from factorize.solvers.buffered import epoch_kernels as kernels
 from factorize.structures.buffered import BufferedMatrix
-from solvers.buffered import epoch_adjoints as adjoints
-from solvers.buffered import epoch_kernels as kernels
 
 Array = NDArray[np.float64]
 
@@ -18,7 +18,7 @@ _MARGIN = 2.0**-30  # below a sensitivity of 1, by more than recursions and cert
 _UNIT = 3.0  # of transitions, times the root of an epoch's steps: the longer, the stiffer; up to four times fewer steps
 
 
-class Recurrence(NamedTuple):
+class EpochRecurrence(NamedTuple):
     """A strategy with few states: Z_i = A_i S_{i-1}, S_i = Z_i + g_i e_i^T, C_i. = h_i . Z_i + d_i e_i^T.
 
     Attributes:
@@ -74,14 +74,14 @@ class EpochLoss:
         self._before, self._epochs_bar = np.empty((n, *(m + decoder.feed.shape[1],) * 2)), np.empty((epochs, m, m))
         self._entries, self._sums = np.zeros((n // epochs, epochs, epochs)), np.empty(n // epochs)
 
-    def pack(self, recurrence: Recurrence) -> Array:
+    def pack(self, recurrence: EpochRecurrence) -> Array:
         """Return the variables of a recurrence: its numbers, and the logarithm of its diagonal."""
         scaled = recurrence._replace(
             transition=recurrence.transition / self._unit, diagonal=np.log(recurrence.diagonal)
         )
         return np.concatenate([part.ravel() for part in scaled])
 
-    def unpack(self, z: Array) -> Recurrence:
+    def unpack(self, z: Array) -> EpochRecurrence:
         """Return the recurrence of the variables."""
         parts = self._parts(z)
         with np.errstate(over="ignore"):
@@ -133,13 +133,13 @@ class EpochLoss:
         scale = np.tile((1.0 - _MARGIN) / np.sqrt(self._sums), self._epochs)
         return BufferedMatrix(at.diagonal * scale, at.transition, at.inputs * scale[:, None], at.outputs)
 
-    def _parts(self, z: Array) -> Recurrence:
+    def _parts(self, z: Array) -> EpochRecurrence:
         n, m = self._n, self._m
         cuts = np.cumsum([n * m * m, n * m, n * m])
         transition, inputs, outputs, diagonal = np.split(z, cuts)
-        return Recurrence(transition.reshape(n, m, m), inputs.reshape(n, m), outputs.reshape(n, m), diagonal)
+        return EpochRecurrence(transition.reshape(n, m, m), inputs.reshape(n, m), outputs.reshape(n, m), diagonal)
 
-    def _evaluate(self, at: Recurrence) -> float:
+    def _evaluate(self, at: EpochRecurrence) -> float:
         kernels.gram(*at, self._epochs, self._below, self._y, self._through, self._reach, self._onto)
         kernels.classes(
             at.inputs, at.diagonal, self._epochs, self._below, self._through, self._reach, self._onto, self.kink,

@@ -8,14 +8,14 @@ import numpy as np
 
 from factorize.mechanisms import BufferedLinear
 from factorize.participation import FixedEpochs
+from factorize.solvers.epochs import epochs_optimum as epoch_optimum
+from factorize.solvers.evidence import evidence
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
-from factorize.structures.matrix import MAX_DENSE
-from solvers.epochs import optimum as epoch_optimum
-from solvers.evidence import evidence
-from solvers.problem import Problem, Reporter
+from factorize.structures.base import MAX_DENSE
 
 if TYPE_CHECKING:
-    from solvers.epochs.blocks import Ascent, Ring
+    from factorize.solvers.epochs.blocks import BlockAscent, Ring
 
 
 def refusal(spec: Spec) -> str | None:
@@ -43,19 +43,19 @@ def refusal(spec: Spec) -> str | None:
     return None
 
 
-def optimal(ring: Ring, optimum: Ascent) -> np.ndarray:
+def optimal(ring: Ring, optimum: BlockAscent) -> np.ndarray:
     """Return the optimum over all matrices, whole."""
-    from solvers.epochs.cholesky import reverse_cholesky
-    from solvers.epochs.gram import masked, whole_gram
+    from factorize.solvers.epochs.cholesky import reverse_cholesky
+    from factorize.solvers.epochs.gram import masked, whole_gram
 
     gram = whole_gram(ring, optimum.point)
     masked(gram, ring.epochs)
     return reverse_cholesky(gram)
 
 
-def dual_of(problem: Problem, optimum: Ascent, report: Reporter) -> dict[str, np.ndarray]:
+def dual_of(problem: Problem, optimum: BlockAscent, report: Reporter) -> dict[str, np.ndarray]:
     """Return the evidence for the lower bound over all matrices."""
-    from solvers.epochs.step_kernels import factors
+    from factorize.solvers.epochs.step_kernels import factors
 
     if not problem.evaluates_itself:
         return evidence(problem.spec, report)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.buffered.epoch_loss import Recurrence
+from factorize.solvers.buffered.epoch_loss import EpochRecurrence
 
 Array = NDArray[np.float64]
 
@@ -20,7 +20,7 @@ _SMALL = 1e-6  # directions that a transition shrinks by more are not traced bac
 _RIDGE = 1e-6  # of a Gramian's mean eigenvalue
 
 
-def truncated(strategy: Array, states: int) -> Recurrence:
+def truncated(strategy: Array, states: int) -> EpochRecurrence:
     """Return a recurrence near a lower-triangular matrix of shape (n, n)."""
     n, m = len(strategy), states
     transition, inputs, rows = np.zeros((n, m, m)), np.zeros((n, m)), np.zeros((n, m))
@@ -34,10 +34,10 @@ def truncated(strategy: Array, states: int) -> Recurrence:
         ahead = extended @ basis
     rows[-1], transition[-1] = ahead[0], np.eye(m)
     outputs = np.einsum("iab,ia->ib", np.linalg.pinv(transition, rcond=_SMALL), rows)
-    return Recurrence(transition, inputs, outputs, np.diagonal(strategy).copy())
+    return EpochRecurrence(transition, inputs, outputs, np.diagonal(strategy).copy())
 
 
-def symmetric(recurrence: Recurrence) -> Recurrence:
+def symmetric(recurrence: EpochRecurrence) -> EpochRecurrence:
     """Return the same matrix in states whose transitions are symmetric and positive semidefinite."""
     to, back = _balancing(recurrence)
     transition = to[1:] @ recurrence.transition @ back[:-1]
@@ -50,10 +50,10 @@ def symmetric(recurrence: Recurrence) -> Recurrence:
         transition[i] = now @ transition[i] @ turn.T
         inputs[i], outputs[i] = now @ inputs[i], now @ outputs[i]
         turn = now
-    return Recurrence(transition, inputs, outputs, recurrence.diagonal)
+    return EpochRecurrence(transition, inputs, outputs, recurrence.diagonal)
 
 
-def _balancing(recurrence: Recurrence) -> tuple[Array, Array]:
+def _balancing(recurrence: EpochRecurrence) -> tuple[Array, Array]:
     """Return the change of basis before every step and after the last, and its inverse, shape (n + 1, m, m)."""
     transition, inputs, outputs, _ = recurrence
     n, m = inputs.shape

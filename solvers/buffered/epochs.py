@@ -15,15 +15,15 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.buffered.epoch_problem import dual_of, optimal, refusal
+from factorize.solvers.epochs import epochs_optimum as epoch_optimum
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
-from solvers.budget import Estimate, estimate_of
-from solvers.buffered.epoch_problem import dual_of, optimal, refusal
-from solvers.epochs import optimum as epoch_optimum
-from solvers.problem import Problem, Reporter
 
 if TYPE_CHECKING:
-    from solvers.buffered.epoch_loss import EpochLoss
-    from solvers.epochs.blocks import Ascent
+    from factorize.solvers.buffered.epoch_loss import EpochLoss
+    from factorize.solvers.epochs.blocks import BlockAscent
 
 MOST_STATES = 24
 """A step of the search costs as the cube; 16 states bring two thirds of the distance that 8 leave."""
@@ -78,7 +78,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     )
 
 
-class Found(NamedTuple):
+class EpochsFound(NamedTuple):
     """Where a search ended.
 
     Attributes:
@@ -95,10 +95,10 @@ class Found(NamedTuple):
     value: float
     steps: int
     finished: bool
-    optimum: Ascent
+    optimum: BlockAscent
 
 
-def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: float, report: Reporter) -> Found:
+def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: float, report: Reporter) -> EpochsFound:
     """Return a strategy whose loss no longer falls.
 
     Args:
@@ -113,9 +113,9 @@ def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: fl
         ValueError: the numbers leave the range of the dual's solver.
         FloatingPointError: the optimum is lost to rounding.
     """
-    from solvers.buffered.epoch_loss import EpochLoss, bidiagonal_decoder
-    from solvers.buffered.epoch_start import symmetric, truncated
-    from solvers.epochs.blocks import Ring
+    from factorize.solvers.buffered.epoch_loss import EpochLoss, bidiagonal_decoder
+    from factorize.solvers.buffered.epoch_start import symmetric, truncated
+    from factorize.solvers.epochs.blocks import Ring
 
     ring = Ring(p, q, epochs)
     optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
@@ -124,8 +124,8 @@ def search(p: np.ndarray, q: np.ndarray, epochs: int, states: int, tolerance: fl
     return _descend(loss, z, optimum, tolerance, report)
 
 
-def _descend(loss: EpochLoss, z: np.ndarray, optimum: Ascent, tolerance: float, report: Reporter) -> Found:
-    from solvers.buffered.quasi_newton import descend
+def _descend(loss: EpochLoss, z: np.ndarray, optimum: BlockAscent, tolerance: float, report: Reporter) -> EpochsFound:
+    from factorize.solvers.methods.quasi_newton import descend
 
     steps, finished = 0, False
     best, value = z, loss.value(z)
@@ -145,4 +145,4 @@ def _descend(loss: EpochLoss, z: np.ndarray, optimum: Ascent, tolerance: float, 
         loss.kink = 0.0
         if loss.value(z) < value:
             best, value = z, loss.value(z)
-    return Found(loss, best, value, steps, finished, optimum)
+    return EpochsFound(loss, best, value, steps, finished, optimum)

@@ -24,7 +24,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.kernels import compiled
+from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
 

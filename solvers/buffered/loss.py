@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.buffered import adjoints, kernels
+from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix
-from solvers.buffered import adjoints, kernels
-from solvers.poles import Poles
 
 Array = NDArray[np.float64]
 

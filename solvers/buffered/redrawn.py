@@ -17,15 +17,15 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.buffered.epoch_problem import dual_of, optimal, refusal
+from factorize.solvers.epochs import epochs_optimum as epoch_optimum
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
-from solvers.budget import Estimate, estimate_of
-from solvers.buffered.epoch_problem import dual_of, optimal, refusal
-from solvers.epochs import optimum as epoch_optimum
-from solvers.problem import Problem, Reporter
 
 if TYPE_CHECKING:
-    from solvers.buffered.redrawn_loss import BidiagonalDecoder, Redrawn, RedrawnLoss
-    from solvers.epochs.blocks import Ascent, Ring
+    from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
+    from factorize.solvers.epochs.blocks import BlockAscent, Ring
 
 MOST_SIDE = 128
 """Epochs times (buffers + 1): the states of all epochs together, whose cube a step of the search costs."""
@@ -97,7 +97,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     )
 
 
-class Found(NamedTuple):
+class RedrawnFound(NamedTuple):
     """Where a search ended.
 
     Attributes:
@@ -108,16 +108,16 @@ class Found(NamedTuple):
         optimum: the dual without a limit on states.
     """
 
-    numbers: Redrawn
+    numbers: RedrawnNumbers
     value: float
     steps: int
     finished: bool
-    optimum: Ascent
+    optimum: BlockAscent
 
 
 def search(
     p: np.ndarray, q: np.ndarray, epochs: int, buffers: int, redraws: int, tolerance: float, report: Reporter
-) -> Found:
+) -> RedrawnFound:
     """Return the inverse of a strategy whose loss no longer falls by much.
 
     Args:
@@ -133,8 +133,8 @@ def search(
         ValueError: the numbers leave the range of the dual's solver.
         FloatingPointError: the optimum is lost to rounding.
     """
-    from solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss
-    from solvers.epochs.blocks import Ring
+    from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss
+    from factorize.solvers.epochs.blocks import Ring
 
     ring = Ring(p, q, epochs)
     optimum = epoch_optimum.ascend(ring, _DUAL_ACCURACY, lambda step, _gap: report(step, None))
@@ -145,7 +145,7 @@ def search(
     return _descend(loss, start, optimum, _steps(_per_gradient(len(p), epochs, buffers)), tolerance, report)
 
 
-def _inverse(ring: Ring, optimum: Ascent) -> np.ndarray:
+def _inverse(ring: Ring, optimum: BlockAscent) -> np.ndarray:
     """Return C^-1 of the optimum, in the memory of C."""
     from scipy.linalg.lapack import dtrtri
 
@@ -166,7 +166,7 @@ def _start(
     """Return the best fit of C^-1 whose rates of decay are spread evenly between two, found by simplexes."""
     from scipy.optimize import minimize
 
-    from solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
+    from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
 
     epochs, buffers, redraws = sizes
 
@@ -184,14 +184,16 @@ def _start(
     return start
 
 
-def _descend(loss: RedrawnLoss, z: np.ndarray, optimum: Ascent, most: int, tolerance: float, report: Reporter) -> Found:
-    from solvers.buffered.quasi_newton import descend
+def _descend(
+    loss: RedrawnLoss, z: np.ndarray, optimum: BlockAscent, most: int, tolerance: float, report: Reporter
+) -> RedrawnFound:
+    from factorize.solvers.methods.quasi_newton import descend
 
     steps, finished = 0, False
     best, value = z, loss.value(z)
     for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
         if value <= tolerance:
-            return Found(loss.scaled(best), value, steps, True, optimum)
+            return RedrawnFound(loss.scaled(best), value, steps, True, optimum)
         loss.kink = kink * loss.share(z)
         end = descend(
             loss,
@@ -206,7 +208,7 @@ def _descend(loss: RedrawnLoss, z: np.ndarray, optimum: Ascent, most: int, toler
         loss.kink = 0.0
         if loss.value(z) < value:
             best, value = z, loss.value(z)
-    return Found(loss.scaled(best), value, steps, finished, optimum)
+    return RedrawnFound(loss.scaled(best), value, steps, finished, optimum)
 
 
 def _per_gradient(n: int, epochs: int, buffers: int) -> float:

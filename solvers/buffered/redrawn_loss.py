@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.buffered.phases import ClassGrams, Phases
+from factorize.solvers.buffered.phases import ClassGrams, Phases
 
 Array = NDArray[np.float64]
 
@@ -23,7 +23,7 @@ MARGIN = 2.0**-30
 _UNIT = 3.0  # of decays, times the root of an epoch's steps: the longer, the stiffer
 
 
-class Redrawn(NamedTuple):
+class RedrawnNumbers(NamedTuple):
     """The numbers of C^-1, or derivatives by them.
 
     Attributes:
@@ -74,20 +74,20 @@ class RedrawnLoss:
         later = (np.arange(n) >= self._b * np.arange(redraws + 1)[:, None]).astype(np.float64)
         everywhere = np.ones((n, buffers))
         both = np.broadcast_to(later[:, :, None], (redraws + 1, n, buffers))
-        self._free = self._join(Redrawn(everywhere, everywhere, both, later)).astype(np.float64)
+        self._free = self._join(RedrawnNumbers(everywhere, everywhere, both, later)).astype(np.float64)
         again = np.eye(epochs, k=-1)
         self._again = np.asarray(np.kron(again, np.eye(buffers)), dtype=np.float64)
         self._again_summed = np.zeros((epochs * (buffers + 1),) * 2)
         self._again_summed[: epochs * buffers, : epochs * buffers] = self._again
         self._again_summed[epochs * buffers :, epochs * buffers :] = again
 
-    def pack(self, numbers: Redrawn) -> Array:
+    def pack(self, numbers: RedrawnNumbers) -> Array:
         """Return the variables: decays in their unit, the logarithm of the diagonal, and the rest as it is."""
         direct = numbers.direct.copy()
         direct[0] = np.log(direct[0])
         return self._join(numbers._replace(decay=numbers.decay / self._unit, direct=direct)) * self._free
 
-    def unpack(self, z: Array) -> Redrawn:
+    def unpack(self, z: Array) -> RedrawnNumbers:
         """Return the numbers of the variables."""
         parts = self._parts(z * self._free)
         parts.decay[:] *= self._unit
@@ -120,7 +120,7 @@ class RedrawnLoss:
         self.kink = kept
         return share
 
-    def scaled(self, z: Array) -> Redrawn:
+    def scaled(self, z: Array) -> RedrawnNumbers:
         """Return the numbers with what every class reveals scaled to just below 1."""
         kept, self.kink = self.kink, 0.0
         numbers = self.unpack(z)
@@ -128,7 +128,7 @@ class RedrawnLoss:
         self.kink = kept
         return numbers._replace(output=numbers.output * roots[:, None], direct=numbers.direct * roots)
 
-    def _evaluate(self, numbers: Redrawn) -> _Evaluated:
+    def _evaluate(self, numbers: RedrawnNumbers) -> _Evaluated:
         own = self._phases(numbers)
         inverse = np.asarray(np.linalg.inv(own.direct), dtype=np.float64)
         read = inverse @ own.read
@@ -181,7 +181,7 @@ class RedrawnLoss:
             -up @ inverse_bar @ up,
         )
 
-    def _phases(self, numbers: Redrawn) -> Phases:
+    def _phases(self, numbers: RedrawnNumbers) -> Phases:
         k, p = self._k, self._p
         decay, output = self._by_phase(numbers.decay), self._by_phase(numbers.output)
         follow, feed = np.zeros((self._b, k * p, k * p)), np.zeros((self._b, k * p, k))
@@ -197,7 +197,7 @@ class RedrawnLoss:
                 direct[:, e, e - m] = through[:, e]
         return Phases(follow, feed, read, direct)
 
-    def _numbers(self, phases: Phases) -> Redrawn:
+    def _numbers(self, phases: Phases) -> RedrawnNumbers:
         """Return the entries that stand for numbers of C^-1: the transpose of `_phases`."""
         b, k, p = self._b, self._k, self._p
         states, epochs = np.arange(k * p), range(k)
@@ -209,7 +209,7 @@ class RedrawnLoss:
                 entering[m, :, e] = phases.feed[:, e * p : (e + 1) * p, e - m]
                 through[m, :, e] = phases.direct[:, e, e - m]
         steps = [np.stack([self._by_step(part) for part in parts]) for parts in (entering, through)]
-        return Redrawn(self._by_step(decay), self._by_step(output), *steps)
+        return RedrawnNumbers(self._by_step(decay), self._by_step(output), *steps)
 
     def _by_phase(self, steps: Array) -> Array:
         """Return (b, k, ...) of (n, ...)."""
@@ -218,17 +218,19 @@ class RedrawnLoss:
     def _by_step(self, phases: Array) -> Array:
         return np.swapaxes(phases, 0, 1).reshape(self._n, *phases.shape[2:])
 
-    def _join(self, parts: Redrawn) -> Array:
+    def _join(self, parts: RedrawnNumbers) -> Array:
         return np.concatenate([part.ravel() for part in parts])
 
-    def _parts(self, z: Array) -> Redrawn:
+    def _parts(self, z: Array) -> RedrawnNumbers:
         n, p, m = self._n, self._p, self._q + 1
         decay, output, entering, through = np.split(z, np.cumsum([n * p, n * p, m * n * p]))
-        return Redrawn(decay.reshape(n, p), output.reshape(n, p), entering.reshape(m, n, p), through.reshape(m, n))
+        return RedrawnNumbers(
+            decay.reshape(n, p), output.reshape(n, p), entering.reshape(m, n, p), through.reshape(m, n)
+        )
 
 
 class _Evaluated(NamedTuple):
-    numbers: Redrawn
+    numbers: RedrawnNumbers
     own: Phases
     inverse: Array
     strategy: ClassGrams

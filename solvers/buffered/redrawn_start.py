@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.buffered.redrawn_loss import BidiagonalDecoder, Redrawn
-from solvers.kernels import compiled
+from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnNumbers
+from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ def decays_between(slow: float, fast: float, buffers: int) -> Array:
     return np.asarray(np.exp(-rates))
 
 
-def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int, decay: Array) -> Redrawn:
+def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int, decay: Array) -> RedrawnNumbers:
     """Return numbers with these decays at every step, near a matrix C^-1.
 
     Args:
@@ -68,7 +68,7 @@ def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int
                     found, error = fit(inverse[first:stop, group], first)
                     entering[np.arange(len(columns))[which], step] = found - states[which]
                     carried[group], left[group] = found * decay ** (b - 1), error
-    return Redrawn(np.tile(decay, (n, 1)), np.ones((n, p)), entering, through)
+    return RedrawnNumbers(np.tile(decay, (n, 1)), np.ones((n, p)), entering, through)
 
 
 class _Fit:

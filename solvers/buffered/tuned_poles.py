@@ -14,12 +14,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.buffered.loss import unit_columns
+from factorize.solvers.methods.poles import Poles, zolotarev_with
+from factorize.solvers.single.newton import Structure
+from factorize.solvers.single.streaming import StreamableWorkload, streaming_factor
 from factorize.structures.buffered import BufferedMatrix
 from factorize.workloads.state_space import StateSpace
-from solvers.buffered.loss import unit_columns
-from solvers.buffered.streaming import Streamable, streaming_factor
-from solvers.poles import Poles, zolotarev_with
-from solvers.single.newton import Structure
 
 Array = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ _MOST_STEPS = 60
 _LARGEST_TUNED = 1 << 15  # above, a gradient by differences takes a minute, and the choice of an interval has to do
 
 
-class StreamableStructure(Structure, Streamable, Protocol):
+class StreamableStructure(Structure, StreamableWorkload, Protocol):
     """A workload that has both a dual and generators."""
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.kernels import compiled
-from solvers.lanes import WIDTH, load, reciprocal, spread, store, total
+from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
 
 Array = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.epochs.correlation_blocks import Iterate, evaluate, normalised
+from factorize.solvers.epochs.correlation_blocks import BlockIterate, evaluate, normalised
 
 LARGEST_SYSTEM = 8192
 _SPACING = 1.2  # of log t: a relative error of about 2 exp(-pi^2 / 1.2) = 5e-4
@@ -39,7 +39,7 @@ _BACKTRACKS = 5
 
 
 @dataclass(frozen=True)
-class Step:
+class NewtonStep:
     """A Newton step.
 
     Attributes:
@@ -48,7 +48,7 @@ class Step:
         change: largest relative change of W in any direction that the whole step asked for; small near the path.
     """
 
-    iterate: Iterate
+    iterate: BlockIterate
     gram: np.ndarray
     change: float
 
@@ -57,7 +57,7 @@ class Step:
 class _Scaled:
     """An iterate with W scaled so that the barrier problem's class traces are near 1."""
 
-    at: Iterate
+    at: BlockIterate
     mu: float
     scale: float
     s: np.ndarray
@@ -66,7 +66,7 @@ class _Scaled:
     whitened: np.ndarray
 
     @classmethod
-    def of(cls, at: Iterate, centring: float) -> _Scaled:
+    def of(cls, at: BlockIterate, centring: float) -> _Scaled:
         b, k, r = at.q.shape
         scale = float(at.s.sum()) * _stretch(centring)
         factors = at.factors * scale
@@ -92,7 +92,7 @@ def unknowns(b: int, k: int) -> int:
     return b + b * k * (k - 1) // 2
 
 
-def centred(at: Iterate) -> Iterate:
+def centred(at: BlockIterate) -> BlockIterate:
     """Return an iterate whose correlations are no nearer to singular than a barrier would let them be."""
     weights, correlations = normalised(at.products)
     least = float(np.linalg.eigvalsh(correlations).min())
@@ -100,7 +100,7 @@ def centred(at: Iterate) -> Iterate:
     return evaluate(at.target, at.order, weights, (1 - share) * correlations + share * np.eye(correlations.shape[1]))
 
 
-def newton(at: Iterate, centring: float) -> Step | None:
+def newton(at: BlockIterate, centring: float) -> NewtonStep | None:
     """Return a step towards the point of the central path where mu n is `centring` times the bound.
 
     None where the linear system cannot be solved or no length of the step raises the barrier's objective.
@@ -122,12 +122,12 @@ def newton(at: Iterate, centring: float) -> Step | None:
     for _ in range(_BACKTRACKS):
         trial = evaluate(at.target, at.order, *normalised(at.products + length / scaled.scale**2 * moved))
         if _merit(trial, scaled.mu, centring) >= aim - 1e-13 * abs(aim):
-            return Step(trial, _moved_gram(scaled, relative, moved), float(np.abs(changes).max()))
+            return NewtonStep(trial, _moved_gram(scaled, relative, moved), float(np.abs(changes).max()))
         length *= 0.3
     return None
 
 
-def _merit(at: Iterate, mu: float, centring: float) -> float:
+def _merit(at: BlockIterate, mu: float, centring: float) -> float:
     """The barrier's objective at the scale of W that `_Scaled` uses."""
     b, k, _ = at.q.shape
     scale = at.lower * _stretch(centring) ** 2

@@ -26,12 +26,12 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.epochs import step_kernels as steps
-from solvers.epochs.block_kernels import add_blocks, eliminate, invert_blocks, row_size
-from solvers.epochs.extrapolation import Extrapolation
-from solvers.lanes import WIDTH
-from solvers.poles import Poles, zolotarev
-from solvers.threads import CORES, run
+from factorize.solvers.epochs import step_kernels as steps
+from factorize.solvers.epochs.block_kernels import add_blocks, eliminate, invert_blocks, row_size
+from factorize.solvers.methods.compiled_anderson import Extrapolation
+from factorize.solvers.methods.lanes import WIDTH
+from factorize.solvers.methods.poles import Poles, zolotarev
+from factorize.solvers.methods.threads import CORES, run
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -123,7 +123,7 @@ def _whole(lower: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Point:
+class DualPoint:
     """A dual point and what it proves.
 
     Attributes:
@@ -146,7 +146,7 @@ class Point:
 
 
 class Folded(Protocol):
-    """A workload folded by epochs: `Ring`, or `solvers.epochs.ring.RecursionRing`."""
+    """A workload folded by epochs: `Ring`, or `factorize.solvers.epochs.ring.RecursionRing`."""
 
     @property
     def size(self) -> int:
@@ -166,18 +166,18 @@ class Folded(Protocol):
         """X and ``sum_p w_p t_p (L + t_p W)^-1`` within the classes, both of shape (b, k, k)."""
 
 
-def evaluate(ring: Folded, dual: Array, error: float) -> Point:
+def evaluate(ring: Folded, dual: Array, error: float) -> DualPoint:
     """Return a dual point with its bounds."""
     poles = ring.poles(dual, error)
     x, y = ring.gradient(dual, poles)
     norm, proven, second = steps.measure(dual, x, y, float(poles.weights.sum()))
     lower, proven = (norm / (1 + poles.delta)) ** 2, (1 + proven) * (1 + poles.delta) ** 4 - 1
     second = second if second >= 0 else math.inf  # X is not definite, or lost to rounding
-    return Point(dual, x, poles, norm, lower, proven, second + 4 * ring.size * _ULP)
+    return DualPoint(dual, x, poles, norm, lower, proven, second + 4 * ring.size * _ULP)
 
 
 @dataclass(frozen=True)
-class Ascent:
+class BlockAscent:
     """How an ascent ended.
 
     Attributes:
@@ -186,7 +186,7 @@ class Ascent:
         converged: whether its gap met the tolerance.
     """
 
-    point: Point
+    point: DualPoint
     iterations: int
     converged: bool
 
@@ -199,7 +199,7 @@ def maximise(
     start: Array | None = None,
     proven: bool = False,
     patience: int = _STALL,
-) -> Ascent:
+) -> BlockAscent:
     """Raise the dual bound until the gap is below the tolerance.
 
     Args:
@@ -215,7 +215,7 @@ def maximise(
     b, k = point.dual.shape[:2]
     mixer, step, best_step = Extrapolation(b + b * k * (k - 1) // 2), 1, 1
 
-    def gap(at: Point) -> float:
+    def gap(at: DualPoint) -> float:
         return at.proven_gap if proven else at.gap
 
     while True:
@@ -226,18 +226,18 @@ def maximise(
         if gap(point) < gap(best):
             best = point
         if step >= min(_MOST_STEPS, best_step + patience):
-            return Ascent(best, step, gap(best) <= tolerance)
+            return BlockAscent(best, step, gap(best) <= tolerance)
         if gap(best) > tolerance:
             wide = min(gap(point), 0.01)
             point = _advance(ring, point, mixer, max(error, _COARSE * (wide if proven else math.sqrt(wide))))
         elif best.poles.delta <= 2 * error:
-            return Ascent(best, step, True)
+            return BlockAscent(best, step, True)
         else:
             point = best = evaluate(ring, best.dual, error)
         step += 1
 
 
-def _advance(ring: Folded, at: Point, mixer: Extrapolation, error: float) -> Point:
+def _advance(ring: Folded, at: DualPoint, mixer: Extrapolation, error: float) -> DualPoint:
     """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
     b, k = at.dual.shape[:2]
     weights, correlations = np.empty(b), np.empty_like(at.dual)

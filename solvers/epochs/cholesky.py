@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.kernels import compiled
-from solvers.lanes import WIDTH, load, spread, store
-from solvers.threads import run
+from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.lanes import WIDTH, load, spread, store
+from factorize.solvers.methods.threads import run
 
 Array = NDArray[np.float64]
 

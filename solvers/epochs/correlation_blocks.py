@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from solvers.single.ascent import right_singular
+from factorize.solvers.single.ascent import right_singular
 
 _IDLE_WEIGHT = 1e-30  # of the largest, for a class whose columns are all zero
 _IDLE_SHARE = 1e-12  # of a class's budget, for a step in it that moves nothing: enough to keep C invertible
@@ -27,7 +27,7 @@ _LEAST_EIGENVALUE = 1e-13  # of a correlation matrix; keeps its factor invertibl
 
 
 @dataclass(frozen=True)
-class Iterate:
+class BlockIterate:
     """Dual factors and the decomposition of T F.
 
     Attributes:
@@ -74,13 +74,13 @@ class Iterate:
         return gram
 
 
-def start(target: np.ndarray, order: np.ndarray, k: int) -> Iterate:
+def start(target: np.ndarray, order: np.ndarray, k: int) -> BlockIterate:
     """Return the iterate without correlations whose weights are the mean column norms of the classes."""
     weights = np.sqrt(np.einsum("ij,ij->j", target, target))[order].reshape(-1, k).mean(axis=1)
     return evaluate(target, order, weights, np.broadcast_to(np.eye(k), (len(weights), k, k)))
 
 
-def evaluate(target: np.ndarray, order: np.ndarray, weights: np.ndarray, correlations: np.ndarray) -> Iterate:
+def evaluate(target: np.ndarray, order: np.ndarray, weights: np.ndarray, correlations: np.ndarray) -> BlockIterate:
     """Decompose T F for weights of shape (b,), of any scale, and definite correlation matrices, shape (b, k, k)."""
     b, k = correlations.shape[:2]
     weights = np.maximum(weights, _IDLE_WEIGHT * weights.max())
@@ -88,10 +88,10 @@ def evaluate(target: np.ndarray, order: np.ndarray, weights: np.ndarray, correla
     factors /= np.sqrt(np.einsum("jik,jik->ji", factors, factors).max(axis=1).sum())
     columns = target[:, order].reshape(-1, b, k).transpose(1, 0, 2)
     s, q = right_singular((columns @ factors).transpose(1, 0, 2).reshape(len(target), b * k))
-    return Iterate(target, order, factors, s, q.reshape(b, k, -1))
+    return BlockIterate(target, order, factors, s, q.reshape(b, k, -1))
 
 
-def power(at: Iterate) -> tuple[np.ndarray, np.ndarray]:
+def power(at: BlockIterate) -> tuple[np.ndarray, np.ndarray]:
     """The generalised power step: weights, shape (b,), and correlations, shape (b, k, k)."""
     blocks = (at.q * at.s) @ at.q.transpose(0, 2, 1)
     aligned = np.linalg.solve(at.factors.transpose(0, 2, 1), blocks)
@@ -133,7 +133,7 @@ def unpack(vector: np.ndarray, b: int, k: int) -> tuple[np.ndarray, np.ndarray] 
     return np.exp(vector[:b] - vector[:b].max()), correlations
 
 
-def importance(at: Iterate) -> np.ndarray:
+def importance(at: BlockIterate) -> np.ndarray:
     """Return weights of the packed unknowns for least squares: the root of their class's share of the cost."""
     b, k = at.factors.shape[:2]
     root = np.sqrt(np.einsum("jik,jik->j", at.factors, at.factors))

@@ -1,6 +1,6 @@
 """Fixed epochs, any workload: the optimum over all lower-triangular matrices.
 
-The power step on correlation blocks with Anderson's extrapolation (correlation_blocks.py, solvers/single/anderson.py),
+The power step on correlation blocks with Anderson's extrapolation (correlation_blocks.py, solvers/methods/anderson.py),
 and where that is slow Newton's method (block_newton.py). Each iterate also gives a feasible matrix
 (feasible.py), so the gap that ends the search is one between two numbers in hand.
 """
@@ -12,16 +12,25 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.epochs import block_newton
+from factorize.solvers.epochs.correlation_blocks import (
+    BlockIterate,
+    evaluate,
+    importance,
+    normalised,
+    pack,
+    power,
+    start,
+    unpack,
+)
+from factorize.solvers.epochs.feasible import candidates, dominating, masked, strategy_of
+from factorize.solvers.methods.anderson import Anderson
+from factorize.solvers.problem import Problem, Reporter, StepReport
+from factorize.solvers.single.ascent import scaled
+from factorize.solvers.single.dense import refuse_objective
+from factorize.solvers.single.recovery import loss_of
 from factorize.spec import Spec
-from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.epochs import block_newton
-from solvers.epochs.correlation_blocks import Iterate, evaluate, importance, normalised, pack, power, start, unpack
-from solvers.epochs.feasible import candidates, dominating, masked, strategy_of
-from solvers.problem import Problem, Reporter, StepReport
-from solvers.single.anderson import Anderson
-from solvers.single.ascent import scaled
-from solvers.single.dense import refuse_objective
-from solvers.single.recovery import loss_of
 
 _UNIT = 2.0**-52
 _MOST_STEPS = 400
@@ -87,7 +96,7 @@ class Search:
         report: told the gap after each step.
     """
 
-    def __init__(self, first: Iterate, report: StepReport) -> None:
+    def __init__(self, first: BlockIterate, report: StepReport) -> None:
         self.k = first.q.shape[1]
         self.current = self.dual = first
         self.steps = 0
@@ -181,14 +190,14 @@ class Search:
     def _slow(self) -> bool:
         return len(self._gaps) > _PATIENCE and self._gaps[-1] > _PACE * self._gaps[-1 - _PATIENCE]
 
-    def visit(self, iterate: Iterate) -> None:
+    def visit(self, iterate: BlockIterate) -> None:
         """Go to an iterate and take what is better there."""
         self.current = iterate
         if iterate.lower > self.dual.lower:
             self.dual = iterate
         self.offer(iterate.gram())
 
-    def _power_step(self) -> Iterate:
+    def _power_step(self) -> BlockIterate:
         """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
         at = self.current
         weights, correlations = power(at)

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.epochs import block_kernels as kernels
-from solvers.epochs.blocks import Point, Ring
-from solvers.kernels import compiled
-from solvers.lanes import WIDTH, load, spread, store
-from solvers.threads import run
+from factorize.solvers.epochs import block_kernels as kernels
+from factorize.solvers.epochs.blocks import DualPoint, Ring
+from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.lanes import WIDTH, load, spread, store
+from factorize.solvers.methods.threads import run
 
 Array = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ _GROUPS = 8  # and positions within a block: what is carried along is then 4 KiB
 _FADED = 1e-19  # of the largest entry: below the rounding of the sum
 
 
-def whole_gram(ring: Ring, at: Point) -> Array:
+def whole_gram(ring: Ring, at: DualPoint) -> Array:
     """X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
     p, q, dual = *ring.folded(), ring.padded(at.dual)
     b, k = p.shape

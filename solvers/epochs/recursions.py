@@ -1,8 +1,8 @@
 """Recursions with few states, for one epoch or fixed epochs: from a spec to C without decompositions.
 
-For what `solvers.single.structured` and `optimum` have no form for: momentum, Nesterov and SRG over epochs,
+For what `factorize.solvers.single.structured` and `optimum` have no form for: momentum, Nesterov and SRG over epochs,
 coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum. The dual and X come from
-`ring`, C from `cholesky`; the certificate is that of `solvers.single.ascent` and `decompositions`.
+`ring`, C from `cholesky`; the certificate is that of `factorize.solvers.single.ascent` and `decompositions`.
 
 A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small
 rates: it gets one that is below the tolerance. For one epoch the weights of such steps vanish and nothing else happens.
@@ -20,17 +20,17 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.participation import FixedEpochs, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.epochs import decompositions as epochs
+from factorize.solvers.problem import Problem, Reporter, StepReport
+from factorize.solvers.single import dense
 from factorize.spec import Spec
-from factorize.structures.matrix import MAX_DENSE
+from factorize.structures.base import MAX_DENSE
 from factorize.workloads.state_space import StateSpace
-from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.epochs import decompositions as epochs
-from solvers.problem import Problem, Reporter, StepReport
-from solvers.single import dense
 
 if TYPE_CHECKING:
-    from solvers.epochs.blocks import Ascent
-    from solvers.epochs.ring import RecursionRing
+    from factorize.solvers.epochs.blocks import BlockAscent
+    from factorize.solvers.epochs.ring import RecursionRing
 
 SMALLEST = 128
 """Below this decompositions are as fast, and compiled code need not be loaded."""
@@ -150,8 +150,8 @@ def _factor(gram: np.ndarray, k: int, ridges: tuple[float, ...]) -> np.ndarray:
     Raises:
         FloatingPointError: X is not definite in double precision, not even with the largest ridge.
     """
-    from solvers.epochs.cholesky import reverse_cholesky
-    from solvers.epochs.gram import masked
+    from factorize.solvers.epochs.cholesky import reverse_cholesky
+    from factorize.solvers.epochs.gram import masked
 
     for ridge in ridges:
         gram[np.diag_indices_from(gram)] += ridge / k
@@ -170,7 +170,7 @@ def _by_decompositions(problem: Problem, progress: ProgressCallback) -> Solution
     return epochs.solve(problem, progress)
 
 
-def _evidence(ascent: Ascent, ring: RecursionRing) -> dict[str, np.ndarray]:
+def _evidence(ascent: BlockAscent, ring: RecursionRing) -> dict[str, np.ndarray]:
     if ring.epochs == 1:
         return {"weights": np.ascontiguousarray(ascent.point.dual[:, 0, 0])}
     return {"factors": np.linalg.cholesky(ascent.point.dual)}
@@ -191,7 +191,7 @@ def ring_of(problem: Problem) -> RecursionRing:
     Raises:
         ValueError: it is no recursion, or its numbers are not finite.
     """
-    from solvers.epochs.ring import RecursionRing
+    from factorize.solvers.epochs.ring import RecursionRing
 
     system, k = _system(problem.spec), _epochs(problem.spec)
     if system is None or k is None:
@@ -199,9 +199,9 @@ def ring_of(problem: Problem) -> RecursionRing:
     return RecursionRing(system, k, min(_MOST_RATE, max(_LEAST_RATE, 0.1 * problem.tolerance)))
 
 
-def ascend(ring: RecursionRing, tolerance: float, report: StepReport, start: np.ndarray | None = None) -> Ascent:
+def ascend(ring: RecursionRing, tolerance: float, report: StepReport, start: np.ndarray | None = None) -> BlockAscent:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
-    from solvers.epochs.blocks import maximise
+    from factorize.solvers.epochs.blocks import maximise
 
     with np.errstate(all="ignore"):
         return maximise(ring, tolerance=tolerance, callback=report, start=start, patience=_PATIENCE)

@@ -26,12 +26,12 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.epochs import ring_kernels as kernels
+from factorize.solvers.epochs.blocks import DualPoint
+from factorize.solvers.methods.lanes import WIDTH
+from factorize.solvers.methods.poles import Poles, zolotarev
+from factorize.solvers.methods.threads import CORES, run
 from factorize.workloads.state_space import StateSpace
-from solvers.epochs import ring_kernels as kernels
-from solvers.epochs.blocks import Point
-from solvers.lanes import WIDTH
-from solvers.poles import Poles, zolotarev
-from solvers.threads import CORES, run
 
 Array = NDArray[np.float64]
 Coefficients = tuple[Array, Array, Array, Array]
@@ -80,7 +80,7 @@ class _Sweep:
 
 
 class RecursionRing:
-    """A recursion folded by epochs, as `solvers.epochs.blocks.maximise` wants it.
+    """A recursion folded by epochs, as `factorize.solvers.epochs.blocks.maximise` wants it.
 
     Args:
         system: the weighted workload, square, n steps.
@@ -178,7 +178,7 @@ class RecursionRing:
         x, y, _ = self._sweeps(inverse, poles, keep=False)
         return x, y
 
-    def whole_gram(self, at: Point) -> Array:
+    def whole_gram(self, at: DualPoint) -> Array:
         """X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
         n, k, b = self.size, self.epochs, self.classes
         inverse = np.asarray(np.linalg.inv(at.dual), dtype=np.float64)

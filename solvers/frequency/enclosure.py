@@ -26,7 +26,7 @@ _TINY = 1e-290
 
 
 @dataclass(frozen=True)
-class Interval:
+class CellIntervals:
     """Numbers between `low` and `high`, one pair per cell.
 
     Attributes:
@@ -38,53 +38,53 @@ class Interval:
     high: Array
 
     @classmethod
-    def around(cls, low: Array, high: Array) -> Interval:
+    def around(cls, low: Array, high: Array) -> CellIntervals:
         """Return the interval, widened for the rounding of the operation that made its ends."""
         return cls(low - _WIDEN * np.abs(low) - _TINY, high + _WIDEN * np.abs(high) + _TINY)
 
     @classmethod
-    def ball(cls, centre: Array, radius: Array | float) -> Interval:
+    def ball(cls, centre: Array, radius: Array | float) -> CellIntervals:
         """Return centre +- radius."""
         return cls.around(centre - radius, centre + radius)
 
-    def __add__(self, other: Interval | float) -> Interval:
+    def __add__(self, other: CellIntervals | float) -> CellIntervals:
         """Return the sum."""
-        if not isinstance(other, Interval):
-            return Interval.around(self.low + other, self.high + other)
-        return Interval.around(self.low + other.low, self.high + other.high)
+        if not isinstance(other, CellIntervals):
+            return CellIntervals.around(self.low + other, self.high + other)
+        return CellIntervals.around(self.low + other.low, self.high + other.high)
 
-    def __neg__(self) -> Interval:
+    def __neg__(self) -> CellIntervals:
         """Return the negative."""
-        return Interval(-self.high, -self.low)
+        return CellIntervals(-self.high, -self.low)
 
-    def __sub__(self, other: Interval) -> Interval:
+    def __sub__(self, other: CellIntervals) -> CellIntervals:
         """Return the difference."""
         return self + (-other)
 
-    def __mul__(self, other: Interval | float) -> Interval:
+    def __mul__(self, other: CellIntervals | float) -> CellIntervals:
         """Return the product."""
-        if isinstance(other, Interval):
+        if isinstance(other, CellIntervals):
             ends = [self.low * other.low, self.low * other.high, self.high * other.low, self.high * other.high]
         else:
             ends = [self.low * other, self.high * other]
-        return Interval.around(np.minimum.reduce(ends), np.maximum.reduce(ends))
+        return CellIntervals.around(np.minimum.reduce(ends), np.maximum.reduce(ends))
 
-    def square(self) -> Interval:
+    def square(self) -> CellIntervals:
         """Return the square, which is never negative."""
         largest = np.maximum(np.abs(self.low), np.abs(self.high))
         smallest = np.where((self.low <= 0) & (self.high >= 0), 0.0, np.minimum(np.abs(self.low), np.abs(self.high)))
-        return Interval.around(smallest**2, largest**2)
+        return CellIntervals.around(smallest**2, largest**2)
 
-    def reciprocal(self) -> Interval:
+    def reciprocal(self) -> CellIntervals:
         """Return one over it, infinite where it contains zero."""
         safe = self.low > 0
         low = np.divide(1.0, self.high, out=np.full_like(self.low, -np.inf), where=safe)
         high = np.divide(1.0, self.low, out=np.full_like(self.low, np.inf), where=safe)
-        return Interval.around(low, high)
+        return CellIntervals.around(low, high)
 
-    def root(self) -> Interval:
+    def root(self) -> CellIntervals:
         """Return the square root of a positive interval."""
-        return Interval.around(np.sqrt(np.maximum(self.low, 0.0)), np.sqrt(np.maximum(self.high, 0.0)))
+        return CellIntervals.around(np.sqrt(np.maximum(self.low, 0.0)), np.sqrt(np.maximum(self.high, 0.0)))
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Jet:
         second: f''.
     """
 
-    value: Interval
-    first: Interval
-    second: Interval
+    value: CellIntervals
+    first: CellIntervals
+    second: CellIntervals
 
     def __add__(self, other: Jet) -> Jet:
         """Return the sum."""
@@ -182,9 +182,9 @@ class Cells:
             -(cosine @ (t**2 * cosines) + sine @ (t**2 * sines)),
         )
         bound = np.full_like(self.centre, float(t**3 @ size) * (1 + 1e-12))
-        jets: list[Interval] = []
+        jets: list[CellIntervals] = []
         for order in (2, 1, 0):
-            interval = Interval.ball(values[order], self.radius * bound + noise[order])
+            interval = CellIntervals.ball(values[order], self.radius * bound + noise[order])
             bound = np.maximum(np.abs(interval.low), np.abs(interval.high))
             jets.append(interval)
         return Jet(jets[2], jets[1], jets[0])
@@ -246,7 +246,7 @@ def _integrals(function: Callable[[Cells], Jet], left: Array, right: Array) -> t
     middle = Cells(cells.centre, np.full_like(left, 2.0**-51))  # contains the exact midpoint
     with np.errstate(all="ignore"):
         cube = cells.radius**3 / 3
-        width = Interval.around(right - left, right - left)
-        total = function(middle).value * width + function(cells).second * Interval(cube * (1 - 2.0**-40), cube)
+        width = CellIntervals.around(right - left, right - left)
+        total = function(middle).value * width + function(cells).second * CellIntervals(cube * (1 - 2.0**-40), cube)
     broken = ~(np.isfinite(total.low) & np.isfinite(total.high))
     return np.where(broken, -np.inf, total.low), np.where(broken, np.inf, total.high)

@@ -21,14 +21,14 @@ from factorize.errors import ConditionNotMet
 from factorize.mechanisms import Spectral
 from factorize.predict.asymptotic import quadratic_power, stationary_losses
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.evidence import LARGEST_SINGLE, evidence
+from factorize.solvers.formulas.closed_form import needs_decoder, strategy_coefficients
+from factorize.solvers.frequency.cone import Plant
+from factorize.solvers.frequency.minimum_phase import minimum_phase
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
-from solvers.budget import Estimate, estimate_of
-from solvers.closed_form import needs_decoder, strategy_coefficients
-from solvers.evidence import LARGEST_SINGLE, evidence
-from solvers.frequency.cone import Plant
-from solvers.frequency.minimum_phase import minimum_phase
-from solvers.problem import Problem, Reporter
 
 Array = NDArray[np.float64]
 
@@ -125,7 +125,7 @@ def for_eigenvalues(mechanism: Spectral, n: int, tolerance: float, report: Repor
 
 def for_strong_convexity(mechanism: Spectral, n: int, tolerance: float, report: Reporter) -> Filter:
     """Return the filter that lowers the proven bound for strongly convex and smooth losses."""
-    from solvers.frequency.strongly_convex import design, nu_bound, white_bound
+    from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound
 
     plant = _plant(mechanism)
     if plant.strong_convexity == plant.smoothness:

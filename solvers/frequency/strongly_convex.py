@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, warped_grid
 from factorize.solution import Outcome
-from solvers.frequency.cone import ConeProgram, Multiplier, Plant
-from solvers.frequency.enclosure import Cells, Enclosure, Jet, mean_enclosure
+from factorize.solvers.frequency.cone import ConeProgram, Multiplier, Plant
+from factorize.solvers.frequency.enclosure import Cells, Enclosure, Jet, mean_enclosure
 
 Array = NDArray[np.float64]
 

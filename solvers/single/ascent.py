@@ -23,7 +23,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome
-from solvers.problem import StepReport
+from factorize.solvers.problem import StepReport
 
 _UNIT = 2.0**-52
 _MOST_STEPS = 120

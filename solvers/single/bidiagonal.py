@@ -22,11 +22,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.buffered.streaming import Generators
-from solvers.poles import UNIT, Poles
-from solvers.single import two_sweep
-from solvers.single.newton import require_range, vectors
-from solvers.threads import run
+from factorize.solvers.methods.poles import UNIT, Poles
+from factorize.solvers.methods.threads import run
+from factorize.solvers.single.kernels import two_sweep
+from factorize.solvers.single.newton import require_range, vectors
+from factorize.solvers.single.streaming import Generators
 
 Array = NDArray[np.float64]
 

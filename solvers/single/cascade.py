@@ -23,15 +23,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.single import three_filter, three_product
-from solvers.single.filtered import Filtered
-from solvers.single.newton import require_range, vectors
+from factorize.solvers.single.filtered import Filtered
+from factorize.solvers.single.kernels import three_filter, three_product
+from factorize.solvers.single.newton import require_range, vectors
 
 Array = NDArray[np.float64]
 
 
 class Cascade(Filtered):
-    """``A = S_lam diag(eta) M_beta L_decay`` as `newton` and `solvers.buffered.streaming` want it.
+    """``A = S_lam diag(eta) M_beta L_decay`` as `newton` and `factorize.solvers.single.streaming` want it.
 
     Args:
         beta: momentum factor from each step to the next, in (0, 1], shape (n,); the last is ignored.  For zero use

@@ -12,11 +12,11 @@ from factorize.errors import InvalidParameter
 from factorize.objective import MaxError
 from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.ascent import maximise, scaled
+from factorize.solvers.single.recovery import recover
 from factorize.spec import Spec
-from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.problem import Problem, Reporter
-from solvers.single.ascent import maximise, scaled
-from solvers.single.recovery import recover
 
 _RETRY = 0.01  # of the tolerance, if the first answer does not meet it
 

@@ -12,9 +12,9 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.buffered.streaming import Generators
-from solvers.poles import UNIT, Poles
-from solvers.threads import run
+from factorize.solvers.methods.poles import UNIT, Poles
+from factorize.solvers.methods.threads import run
+from factorize.solvers.single.streaming import Generators
 
 Array = NDArray[np.float64]
 
@@ -23,7 +23,7 @@ _PARALLEL_WORK = 1 << 17  # steps times poles from which a second thread pays fo
 
 
 class Filtered:
-    """A workload A as `newton` and `solvers.buffered.streaming` want it, by filters from both ends.
+    """A workload A as `newton` and `factorize.solvers.single.streaming` want it, by filters from both ends.
 
     Args:
         steps: coefficients as the kernels want them, one row each, shape (coefficients, n).

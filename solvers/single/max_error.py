@@ -16,14 +16,14 @@ from factorize.errors import SolveFailed
 from factorize.objective import MaxError
 from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.problem import Problem, Reporter, StepReport
+from factorize.solvers.single.ascent import scaled
+from factorize.solvers.single.merging import Merged, merge
+from factorize.solvers.single.recovery import ql_factor
+from factorize.solvers.single.two_sided import Pair, TwoSidedAscent, maximise
 from factorize.spec import Spec
 from factorize.workloads import Workload
-from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.problem import Problem, Reporter, StepReport
-from solvers.single.ascent import scaled
-from solvers.single.merging import Merged, merge
-from solvers.single.recovery import ql_factor
-from solvers.single.two_sided import Ascent, Pair, maximise
 
 _UNIT = 2.0**-52
 _SMALLEST_STRUCTURED = 128  # below, decompositions are as fast, and compiled code need not be loaded
@@ -66,7 +66,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 def dual_evidence(workload: Workload, accuracy: float, report: StepReport) -> dict[str, np.ndarray]:
     """Return evidence for the lower bound: `weights` of the columns and `row_weights`."""
     if is_structured(workload):
-        from solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
+        from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
 
         merged = _merged(workload)
         ascent = maximise(TwoSidedBidiagonal(merged.p, merged.q), tolerance=accuracy, report=report)
@@ -101,8 +101,8 @@ def solve_bidiagonal(problem: Problem, report: Reporter) -> Solution:
         SolveFailed: it is not.
         FloatingPointError: rounding lost a pivot of C.
     """
-    from solvers.buffered.streaming import streaming_factor
-    from solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
+    from factorize.solvers.single.streaming import streaming_factor
+    from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
 
     merged = _merged(problem.workload)
     two_sided = TwoSidedBidiagonal(merged.p, merged.q)
@@ -140,7 +140,7 @@ def solve_dense(problem: Problem, report: Reporter) -> Solution:
     )
 
 
-def _outcome(ascent: Ascent, reached: bool) -> Outcome:
+def _outcome(ascent: TwoSidedAscent, reached: bool) -> Outcome:
     """By the loss of C itself; where the ascent met its own rule and C did not, rounding is what remains."""
     if reached:
         return Outcome.CONVERGED

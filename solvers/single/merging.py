@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import SolveFailed
+from factorize.solvers.single.recovery import ql_factor
 from factorize.workloads.forms import FirstOrder
-from solvers.single.recovery import ql_factor
 
 
 @dataclass(frozen=True)

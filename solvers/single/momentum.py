@@ -30,15 +30,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.single import two_filter, two_product
-from solvers.single.filtered import Filtered
-from solvers.single.newton import require_range, vectors
+from factorize.solvers.single.filtered import Filtered
+from factorize.solvers.single.kernels import two_filter, two_product
+from factorize.solvers.single.newton import require_range, vectors
 
 Array = NDArray[np.float64]
 
 
-class Momentum(Filtered):
-    """``A = S_lam diag(eta) M_beta`` as `newton` and `solvers.buffered.streaming` want it.
+class MomentumFilters(Filtered):
+    """``A = S_lam diag(eta) M_beta`` as `newton` and `factorize.solvers.single.streaming` want it.
 
     Args:
         beta: momentum factor from each step to the next, in [0, 1], shape (n,); the last is ignored.

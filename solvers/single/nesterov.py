@@ -1,7 +1,7 @@
 """Single participation for Nesterov's momentum with learning rates.
 
 ``A = S_lam diag(eta) (I + mu M_mu)``, where ``M_mu`` accumulates momentum and ``S_lam`` the iterate (factor ``lam[i]``
-from step i to i+1, 1 without weight decay).  As in `solvers.single.momentum`, ``(L + t V)^-1`` is the posterior
+from step i to i+1, 1 without weight decay).  As in `factorize.solvers.single.momentum`, ``(L + t V)^-1`` is the posterior
 covariance of
 ``z = A^T w``, observed with precision ``tau = t v``; backwards in i
 
@@ -40,9 +40,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.single import nesterov_filter, two_product
-from solvers.single.filtered import Filtered
-from solvers.single.newton import require_range, vectors
+from factorize.solvers.single.filtered import Filtered
+from factorize.solvers.single.kernels import nesterov_filter, two_product
+from factorize.solvers.single.newton import require_range, vectors
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ SMALLEST_MOMENTUM = 1e-3
 
 
 class Nesterov(Filtered):
-    """``A = S_lam diag(eta) (I + mu M_mu)`` as `newton` and `solvers.buffered.streaming` want it.
+    """``A = S_lam diag(eta) (I + mu M_mu)`` as `newton` and `factorize.solvers.single.streaming` want it.
 
     Args:
         mu: momentum factor, in [0.001, 1].  For zero use `bidiagonal`.

@@ -33,8 +33,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.conjugate_gradients import conjugate_gradients, dot
-from solvers.poles import UNIT, Poles, zolotarev
+from factorize.solvers.methods.conjugate_gradients import conjugate_gradients, dot
+from factorize.solvers.methods.poles import UNIT, Poles, zolotarev
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]

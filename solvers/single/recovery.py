@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from factorize.errors import SolveFailed
-from solvers.single.ascent import Iterate
+from factorize.solvers.single.ascent import Iterate
 
 _RIDGES = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 

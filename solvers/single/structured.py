@@ -1,7 +1,7 @@
 """Single participation for workloads with few states: the optimum in O(n) per pole, dense C on demand.
 
 The dual needs only the diagonal of a rational function of (A^T A)^-1 (bidiagonal.py, momentum.py,
-cascade.py, nesterov.py, newton.py); C follows from a recurrence (solvers/buffered/streaming.py). This is
+cascade.py, nesterov.py, newton.py); C follows from a recurrence (solvers/single/streaming.py). This is
 `dense` for prefix sums, schedules, weight decay, momentum, SRG, and restarts of them: thousands of times faster than
 decompositions, to the same certificate.
 Steps of rate zero and outputs of weight zero are merged with others first (merging.py).
@@ -17,17 +17,17 @@ from factorize.errors import SolveFailed
 from factorize.objective import Mean
 from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
-from factorize.structures.matrix import MAX_DENSE
+from factorize.structures.base import MAX_DENSE
 from factorize.workloads import Workload
-from solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from solvers.problem import Problem, Reporter
 
 if TYPE_CHECKING:
-    from solvers.single.bidiagonal import Bidiagonal
-    from solvers.single.filtered import Filtered
-    from solvers.single.merging import Merged
-    from solvers.single.newton import Optimum
+    from factorize.solvers.single.bidiagonal import Bidiagonal
+    from factorize.solvers.single.filtered import Filtered
+    from factorize.solvers.single.merging import Merged
+    from factorize.solvers.single.newton import Optimum
 
 SMALLEST = 128
 """Below this the decompositions of dense.py are as fast, and compiled code need not be loaded."""
@@ -47,7 +47,7 @@ def merged_of(workload: Workload, spec: Spec) -> Merged | None:
         return None
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
-    from solvers.single.merging import merge
+    from factorize.solvers.single.merging import merge
 
     return merge(steps, weights)
 
@@ -63,15 +63,15 @@ def is_filtered(workload: Workload) -> bool:
 
 def filtered_of(workload: Workload) -> Filtered | None:
     """Return A in a form with filters from both ends, or None if it has none."""
-    from solvers.single.cascade import Cascade
-    from solvers.single.momentum import Momentum
-    from solvers.single.nesterov import Nesterov
+    from factorize.solvers.single.cascade import Cascade
+    from factorize.solvers.single.momentum import MomentumFilters
+    from factorize.solvers.single.nesterov import Nesterov
 
     if not is_filtered(workload):
         return None
     momentum, cascade, nesterov = workload.momentum_form(), workload.cascade_form(), workload.nesterov_form()
     if momentum is not None:
-        return Momentum(*momentum)
+        return MomentumFilters(*momentum)
     if cascade is not None:
         return Cascade(*cascade)
     return None if nesterov is None else Nesterov(*nesterov)
@@ -82,7 +82,7 @@ def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Filtered | None
     inverse = workload.bidiagonal_inverse()
     weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
     if weighted is not None:
-        from solvers.single.bidiagonal import Bidiagonal
+        from factorize.solvers.single.bidiagonal import Bidiagonal
 
         return Bidiagonal(*weighted)
     filtered = filtered_of(workload) if isinstance(spec.objective, Mean) else None
@@ -90,7 +90,7 @@ def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Filtered | None
         return filtered
     merged = merged_of(workload, spec)
     if merged is not None:
-        from solvers.single.bidiagonal import Bidiagonal
+        from factorize.solvers.single.bidiagonal import Bidiagonal
 
         return Bidiagonal(merged.p, merged.q)
     return None
@@ -132,8 +132,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
+    from factorize.solvers.single.streaming import streaming_factor
     from factorize.structures.dense import DenseMatrix
-    from solvers.buffered.streaming import streaming_factor
 
     structure = structure_of(problem.workload, problem.spec)
     if structure is None:
@@ -162,7 +162,7 @@ def ascend(structure: Bidiagonal | Filtered, problem: Problem, progress: Progres
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision.
     """
-    from solvers.single.newton import maximise
+    from factorize.solvers.single.newton import maximise
 
     report = Reporter(progress)
     try:

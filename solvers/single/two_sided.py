@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solution import Outcome
-from solvers.problem import StepReport
+from factorize.solvers.problem import StepReport
 
 Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
@@ -86,7 +86,7 @@ class TwoSided(Protocol):
 
 
 @dataclass(frozen=True)
-class Ascent:
+class TwoSidedAscent:
     """How the ascent ended: its best weights, and why it stopped."""
 
     best: Pair
@@ -94,7 +94,7 @@ class Ascent:
     steps: int
 
 
-def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> Ascent:
+def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> TwoSidedAscent:
     """Maximise the dual bound until the gap is at most the tolerance or rounding stops progress.
 
     Args:
@@ -113,11 +113,11 @@ def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> Asc
         if current.gap < best.gap:
             best = current
         if best.gap <= tolerance:
-            return Ascent(best, Outcome.CONVERGED, step)
+            return TwoSidedAscent(best, Outcome.CONVERGED, step)
         if step >= best_step + _STALL:
-            return Ascent(best, Outcome.ROUNDING_LIMIT, step)
+            return TwoSidedAscent(best, Outcome.ROUNDING_LIMIT, step)
         if step >= _MOST_STEPS:
-            return Ascent(best, Outcome.ITERATION_LIMIT, step)
+            return TwoSidedAscent(best, Outcome.ITERATION_LIMIT, step)
         error = max(1e-15, 1e-2 * tolerance, min(1e-3, 1e-2 * current.gap * max(current.gap, 1e-3)))
         barrier = min(barrier, _barrier(current, tolerance))
         if step <= _POWER_STEPS:

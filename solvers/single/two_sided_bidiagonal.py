@@ -20,10 +20,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.kernels import compiled
-from solvers.poles import Poles, zolotarev
-from solvers.single.bidiagonal import Bidiagonal
-from solvers.single.two_sided import Pair, Product, iterate
+from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.poles import Poles, zolotarev
+from factorize.solvers.single.bidiagonal import Bidiagonal
+from factorize.solvers.single.two_sided import Pair, Product, iterate
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

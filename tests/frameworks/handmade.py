@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from factorize.sensitivity import Sensitivity
+from factorize.certificate.sensitivity import Sensitivity
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from test_noise import statistic
 
 from factorize.adapters.coefficients import PlanTable
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma
-from factorize.client.structures import noise_source
+from factorize.certificate.sensitivity import Sensitivity
+from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.sensitivity import Sensitivity
 
 N, D, SIGMA = 20, 40_000, 1.7
 

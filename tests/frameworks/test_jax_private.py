@@ -17,8 +17,8 @@ from factorize.accounting import BinsCalibration
 from factorize.adapters.jax_private import PrivateJax, make_private, summed_over_parts
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.solvers import solve
 from factorize.structures.buffered import BufferedMatrix
-from solvers import solve
 
 # Of jax_privacy's clipping, about optax.
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")

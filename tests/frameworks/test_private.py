@@ -21,9 +21,9 @@ from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.solvers import solve
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
-from solvers import solve
 
 # Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]

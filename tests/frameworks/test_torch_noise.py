@@ -13,12 +13,12 @@ from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch import NoiseGenerator
 from factorize.adapters.torch_engine import DeviceStreaming
 from factorize.adapters.torch_normals import CpuNormals, device_normals
+from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import even_shard
 from factorize.client import noise as core
-from factorize.client.structures import Streamable, noise_source
+from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.sensitivity import Sensitivity
 from factorize.structures.buffered import BufferedMatrix
 
 N, D = 20, 40_000

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-import solvers
-from factorize import __version__, load
-from factorize.casts import cast
+from factorize import __version__, load, solvers
+from factorize.certificate.rounded import cast
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec

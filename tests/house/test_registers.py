@@ -14,18 +14,20 @@ from golden.make import HERE
 from structure_cases import strategies
 
 from factorize import load, parse_spec
-from factorize.client.structures import _RECURRENCES, _ROWS, noise_source
+from factorize.certificate.enclosures import _NORMS, column_norms
+from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import CertificateError, UnsupportedProblem
-from factorize.exact import check_factor_file, resolvents, variances
+from factorize.exact import check_factor_file
+from factorize.exact.bounds import resolvents
+from factorize.exact.losses import variances
+from factorize.exact.spec import KINDS as EXACT_KINDS
+from factorize.exact.spec import toeplitz_column, workload_numbers
 from factorize.exact.strategy import Strategy
-from factorize.exact.workload import KINDS as EXACT_KINDS
-from factorize.exact.workload import toeplitz_column, workload_numbers
 from factorize.manifest import ENDLESS
+from factorize.solvers.comparing.noise_cost import _COSTS, noise_cost
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
 from factorize.structures.names import SCALED, TENSORS
-from factorize.structures.wide_norms import _NORMS, column_norms
 from factorize.workloads import KINDS, UserMatrix
-from solvers.noise_cost import _COSTS, noise_cost
 
 ROOT = Path(__file__).parents[2]
 UNKNOWN = {"kind": "quarterly", "n": 4}
@@ -74,7 +76,7 @@ class TestWorkloads:
                 ask(UNKNOWN)
 
     def test_a_matrix_of_the_users_own_is_said_not_to_be_checked_at_any_length(self) -> None:
-        import solvers
+        from factorize import solvers
 
         rows = np.tri(6) + np.eye(6)
         found = solvers.solve(parse_spec({"workload": {"kind": "matrix", "rows": rows.tolist()}}))

@@ -1,0 +1,113 @@
+"""The application: all commands under one name, and the end of each as an exit code.
+
+An expected error is a sentence on stderr (or a JSON document on stdout with `--output json`), never a traceback.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Any
+
+import typer
+
+from factorize.api.commands.add import add
+from factorize.api.commands.batch import batch
+from factorize.api.commands.calibrate import calibrate
+from factorize.api.commands.compare import compare
+from factorize.api.commands.fsck import fsck
+from factorize.api.commands.gc import gc, revoke
+from factorize.api.commands.get import get
+from factorize.api.commands.plot import plot
+from factorize.api.commands.predict import plan, predict
+from factorize.api.commands.serve import serve
+from factorize.api.commands.solve import solve
+from factorize.api.commands.verify import verify
+from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed, error_document, error_lines, exit_code
+from factorize.api.terminal.output import OutputForm, emit, remark
+from factorize.errors import FactorizeError
+
+NAME = "factorize"
+COMMANDS = (solve, batch, compare, add, get, verify, plot, calibrate, predict, plan, serve, fsck, gc, revoke)
+
+app = typer.Typer(
+    name=NAME,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from factorize import __version__
+
+        typer.echo(f"{NAME} {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]
+
+
+@app.callback()
+def root(version: Version = False) -> None:
+    """Certified matrix factorizations for private training with correlated noise.
+
+    Exit codes: 0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a
+    stated claim was not looked at (verify --exact), 130 interrupted.
+    """
+
+
+for _command in COMMANDS:
+    app.command()(_command)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        arguments: those of the command line, without the program's name.
+    """
+    form = _output_form(arguments)
+    try:
+        return int(app(args=arguments, prog_name=NAME, standalone_mode=False) or ExitCode.OK)
+    except (FactorizeError, VerificationFailed, OSError) as error:
+        return _fail(form, exit_code(error), error_document(error), error_lines(error))
+    except MemoryError as error:
+        text = f"out of memory: {error or 'an allocation was refused'}; use a smaller n or a structured mechanism"
+        return _fail(form, ExitCode.SOLVE_FAILED, {"type": "out-of-memory", "detail": text}, [text])
+    except typer.TyperException as error:
+        return _usage(form, error)
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+
+
+def _output_form(arguments: list[str]) -> OutputForm:
+    """Find `--output json` before anything is parsed, so that a usage error can be told in that form too."""
+    pairs = itertools.pairwise([*arguments, ""])
+    wanted = any(a == "--output=json" or (a, b) == ("--output", "json") for a, b in pairs)
+    return OutputForm.JSON if wanted else OutputForm.TEXT
+
+
+def _usage(form: OutputForm, error: Any) -> int:
+    """Report what the parser refused."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        remark(error.format_message())
+        return ExitCode.USAGE
+    path = context.command_path if context else NAME
+    lines = [" ".join(error.format_message().split()), f"`{path} --help` lists what it takes"]
+    return _fail(form, ExitCode.USAGE, {"type": "usage", "detail": "; ".join(lines)}, lines)
+
+
+def _fail(form: OutputForm, code: ExitCode, document: dict[str, Any], lines: list[str]) -> int:
+    if form is OutputForm.JSON:
+        try:
+            emit(form, {"error": document}, "")
+        except typer.Exit:
+            return ExitCode.BROKEN_PIPE
+    else:
+        for line in lines:
+            remark(f"error: {line}")
+    return code

@@ -1,0 +1,1 @@
+"""Comparisons as both doors run them."""

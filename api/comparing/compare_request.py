@@ -1,0 +1,58 @@
+"""What a comparison is asked for, as plain data: the same over HTTP and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
+from factorize.spec import Spec
+
+
+class CompareRequest(Frozen):
+    """A spec, a memory budget and a privacy target.
+
+    Attributes:
+        spec: its mechanism is one row among the others; `auto` adds none.
+        buffers: vectors of noise state that may be kept for each parameter.
+        bytes_per_parameter: the same budget in bytes.
+        epsilon: of the noise that is stated for each row, with `delta`.
+        delta: see `epsilon`.
+        dataset_size: with `batch_size`, adds rows amplified by Poisson sampling.
+        batch_size: expected examples per step.
+        max_seconds: mechanisms that would take longer are listed as refused.
+    """
+
+    spec: Spec
+    buffers: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    bytes_per_parameter: NonNegative | None = None
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
+    dataset_size: Count | None = None
+    batch_size: Count | None = None
+    max_seconds: Positive | None = None
+
+    @model_validator(mode="after")
+    def _pairs(self) -> CompareRequest:
+        if (self.epsilon is None) != (self.delta is None):
+            raise ValueError("epsilon and delta come together; give both or neither")
+        if (self.dataset_size is None) != (self.batch_size is None):
+            raise ValueError("dataset_size and batch_size come together; give both or neither")
+        if self.dataset_size is not None and self.epsilon is None:
+            raise ValueError("sampling amplifies an (epsilon, delta) guarantee; give epsilon and delta too")
+        return self
+
+
+_ADAPTER: TypeAdapter[CompareRequest] = TypeAdapter(CompareRequest)
+
+
+def read_request(document: Mapping[str, Any]) -> CompareRequest:
+    """Read a request from plain data.
+
+    Raises:
+        InvalidSpec: it is none, or its spec is none; pointers to the fields.
+    """
+    request = read_union(_ADAPTER, document)
+    return request.model_copy(update={"spec": request.spec.canonical()})

@@ -1,0 +1,159 @@
+"""What the routes share: the running service, ids from addresses, and answers that caches may keep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import Depends, Request
+from starlette.responses import Response, StreamingResponse
+
+from factorize.api.http.problems import ProblemAnswer
+from factorize.api.jobs.job import Job
+from factorize.api.results import Result
+from factorize.api.service import SolverService
+from factorize.encoding import canonical_json
+
+RETRY_SECONDS = 1
+LARGEST_PIECE = 1 << 22
+SMALLEST_PIECE = 1 << 18
+IN_FLIGHT_BYTES = 1 << 27
+FOREVER = "private, max-age=31536000, immutable, no-transform"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TAG = re.compile(r'\s*(?:W/)?("[^"]*"|\*)\s*(?:,|$)')
+
+heavy = CapacityLimiter(4)
+"""Threads for work that keeps a processor busy, so that quick answers are not queued behind it."""
+
+
+def service_of(request: Request) -> SolverService:
+    """Return the running service."""
+    service: SolverService = request.app.state.service
+    return service
+
+
+RunningService = Annotated[SolverService, Depends(service_of)]
+
+
+def digest_in(name: str) -> str:
+    """Return an id from an address.
+
+    Raises:
+        Problem: it is not 64 lower-case hexadecimal digits, so nothing has it; it is not repeated in the answer.
+    """
+    if not _DIGEST.fullmatch(name):
+        raise ProblemAnswer("not-found", "an id here is 64 lower-case hexadecimal digits; nothing has this one")
+    return name
+
+
+def not_known(name: str) -> ProblemAnswer:
+    """Return the answer for an id that nothing has."""
+    return ProblemAnswer("not-found", f"nothing has the digest {name}; post its spec to have it solved")
+
+
+async def find(service: SolverService, name: str) -> Result:
+    """Return the result that a digest or spec digest in an address names; see `result_of`."""
+    return await run_sync(result_of, service, name)
+
+
+def result_of(service: SolverService, name: str) -> Result:
+    """Return the result that a digest or spec digest in an address names; it looks at the disk.
+
+    Raises:
+        Problem: nothing has it, or its job is not done.
+    """
+    digest_in(name)
+    found = service.lookup(name)
+    if isinstance(found, Result):
+        return found
+    if found is None:
+        raise not_known(name)
+    raise ProblemAnswer("not-found", f"the job of {name} is {found.state}; there is no result to read yet")
+
+
+def json_response(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a JSON answer."""
+    return Response(canonical_json(document), status, headers, "application/json")
+
+
+def manifest_response(request: Request, result: Result, *, pinned: bool, headers: dict[str, str]) -> Response:
+    """Return a manifest, or 304 where the client has it.
+
+    Args:
+        request: the request.
+        result: the result.
+        pinned: whether the address names these bytes, so that the answer can be kept for ever.
+        headers: further headers.
+    """
+    tag = f'"{result.digest}"'
+    headers = {**headers, "ETag": tag, "Cache-Control": FOREVER if pinned else "no-cache"}
+    if request.method in ("GET", "HEAD") and matches(request.headers.get("if-none-match"), tag):
+        return Response(status_code=304, headers=headers)
+    return Response(result.text, 200, headers, "application/json")
+
+
+def job_response(job: Job, status: int, headers: dict[str, str]) -> Response:
+    """Return a job's document."""
+    if not job.finished:
+        headers = {**headers, "Retry-After": str(RETRY_SECONDS)}
+    return json_response(job.document(), status, headers)
+
+
+def matches(condition: str | None, tag: str) -> bool:
+    """Say whether an If-None-Match names an entity tag."""
+    return condition is not None and any(found in (tag, "*") for found in _TAG.findall(condition))
+
+
+async def stream(
+    request: Request,
+    service: SolverService,
+    views: Iterator[memoryview],
+    *,
+    status: int,
+    headers: dict[str, str],
+    limiter: CapacityLimiter | None = None,
+    made: bool = False,
+) -> Response:
+    """Return raw bytes as they are made; `headers` holds their Content-Length.
+
+    Buffers that are `made` already are taken without a change of threads, which costs as much as sending a small one.
+
+    The first buffer is made before the status is sent, so that what goes wrong there is still a problem document. Later
+    the connection is closed early, which a client notices by the length.
+    """
+    media = "application/octet-stream"
+    if request.method == "HEAD":
+        return Response(None, status, headers, media)
+    first = await _following(views, limiter, made)
+    service.sent_bytes += int(headers["Content-Length"])
+    return StreamingResponse(_pieces(service, first, views, limiter, made), status, headers, media)
+
+
+async def _following(views: Iterator[memoryview], limiter: CapacityLimiter | None, made: bool) -> memoryview | None:
+    return next(views, None) if made else await run_sync(next, views, None, limiter=limiter)
+
+
+async def _pieces(
+    service: SolverService,
+    view: memoryview | None,
+    views: Iterator[memoryview],
+    limiter: CapacityLimiter | None,
+    made: bool,
+) -> AsyncIterator[memoryview]:
+    """Cut buffers into the pieces that the kernel is given, without copies.
+
+    The server keeps what a slow client has not taken of a piece, so many readers get smaller ones; few get the large
+    ones, which cost least.
+    """
+    service.readers += 1
+    try:
+        while view is not None:
+            size = max(SMALLEST_PIECE, min(LARGEST_PIECE, IN_FLIGHT_BYTES // service.readers))
+            for start in range(0, len(view), size):
+                yield view[start : start + size]
+            view = await _following(views, limiter, made)
+    finally:
+        service.readers -= 1

@@ -1,0 +1,77 @@
+"""The application: the service, its limits and its routes put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+import factorize.api.http.calibrations
+import factorize.api.http.comparisons
+import factorize.api.http.console
+import factorize.api.http.downloads
+import factorize.api.http.events
+import factorize.api.http.matrices
+import factorize.api.http.predictions
+import factorize.api.http.probes
+import factorize.api.http.routes
+from factorize import __version__
+from factorize.api.http.problems import install
+from factorize.api.http.request_guard import RequestGuard
+from factorize.api.http.schema import describe
+from factorize.api.service import SolverService
+from factorize.api.settings import Settings
+
+_MODULES = (
+    factorize.api.http.routes,
+    factorize.api.http.events,
+    factorize.api.http.downloads,
+    factorize.api.http.matrices,
+    factorize.api.http.predictions,
+    factorize.api.http.comparisons,
+    factorize.api.http.calibrations,
+    factorize.api.http.probes,
+    factorize.api.http.console,
+)
+
+
+def create_app(settings: Settings, *, service: SolverService | None = None) -> FastAPI:
+    """Return the ASGI application.
+
+    The engine starts and ends with the application's lifespan.
+
+    Args:
+        settings: where things are, and the limits.
+        service: one that exists already and is not started; by default it is made from the settings.
+
+    Raises:
+        StoreUnavailable: store or database cannot be opened.
+    """
+    owned = service or SolverService(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(owned.start)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(owned.close)
+
+    app = FastAPI(
+        title="factorize",
+        version=__version__,
+        summary="Certified matrix factorizations for private training with correlated noise",
+        docs_url=None,  # their pages load scripts from another site
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would repeat the Host header
+        lifespan=lifespan,
+    )
+    app.state.service = owned
+    install(app)
+    for module in _MODULES:
+        app.include_router(module.router)
+    describe(app)
+    app.add_middleware(RequestGuard, settings=settings)
+    return app

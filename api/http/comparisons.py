@@ -1,0 +1,163 @@
+"""The route of comparisons: every mechanism that fits a spec, solved in one child process, nothing stored."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import tempfile
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from starlette.responses import Response, StreamingResponse
+
+from factorize.api.comparing.compare_request import CompareRequest, read_request
+from factorize.api.http.answers import RunningService
+from factorize.api.http.problems import ProblemAnswer, problem_of
+from factorize.api.http.request_guard import read_body
+from factorize.api.http.schema import answers, json_body
+from factorize.api.isolated import COMPARE, child_command
+from factorize.api.jobs import supervisor
+from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.service import SolverService
+from factorize.encoding import canonical_json, read_json
+from factorize.errors import FactorizeError, InvalidSpec, Violation
+
+LIMIT_SECONDS = 600.0
+_LOOK_SECONDS = 0.2
+_running = CapacityLimiter(1)  # a comparison takes all processors
+
+router = APIRouter(default_response_class=Response)
+
+
+@router.post("/v1/compare", openapi_extra=json_body("CompareRequest"), responses=answers(200, 400, 413, 422, 503))
+async def compare(request: HttpRequest, service: RunningService) -> Response:
+    """Compare all mechanisms that fit a spec.
+
+    The answer is the table; with `Accept: text/event-stream` it is events: `progress` {done, seconds}, then `done` with
+    the table or `failed` with the problem. Closing the connection ends the comparison.
+    """
+    body = await read_body(request, limit=service.settings.max_json_bytes)
+    try:
+        asked = _request(read_json(body))
+    except FactorizeError as error:
+        raise problem_of(error, body=body) from error
+    run = ComparisonRun(asked, service)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return StreamingResponse(run.events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    return Response(await run.table(request), media_type="application/json")
+
+
+def _request(document: Any) -> CompareRequest:
+    if not isinstance(document, dict):
+        raise InvalidSpec([Violation("", 'a comparison is asked for by a JSON object, {"spec": {...}}')])
+    return read_request(document)
+
+
+class ComparisonRun:
+    """One comparison: a child process under the supervisor, followed from the event loop.
+
+    Args:
+        request: what is asked.
+        service: for the store and the limits.
+    """
+
+    def __init__(self, request: CompareRequest, service: SolverService) -> None:
+        self._request, self._service = request, service
+        self._stop = threading.Event()
+        self._progress: asyncio.Queue[dict[str, Any]] = asyncio.Queue(maxsize=64)
+
+    async def table(self, http: HttpRequest) -> bytes:
+        """Wait for the table; stop when the client has gone.
+
+        Raises:
+            Problem: there is none.
+        """
+        task = asyncio.ensure_future(self._run())
+        try:
+            while not (await asyncio.wait({task}, timeout=_LOOK_SECONDS))[0]:
+                if await http.is_disconnected():
+                    self._stop.set()
+            return task.result()
+        finally:
+            self._stop.set()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield server-sent events; the child ends with the stream."""
+        task = asyncio.ensure_future(self._run())
+        try:
+            while not task.done():
+                waiting = asyncio.ensure_future(self._progress.get())
+                await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    yield _event("progress", canonical_json(waiting.result()))
+                else:
+                    waiting.cancel()
+            try:
+                yield _event("done", task.result())
+            except ProblemAnswer as problem:
+                yield _event("failed", canonical_json({"type": problem.slug, "detail": problem.detail}))
+        finally:
+            self._stop.set()
+
+    async def _run(self) -> bytes:
+        loop = asyncio.get_running_loop()
+
+        def report(event: dict[str, Any]) -> None:
+            news = {"done": event["iteration"], "seconds": event["seconds"]}
+            loop.call_soon_threadsafe(self._tell, news)
+
+        return await run_sync(self._compare, report, limiter=_running)
+
+    def _tell(self, news: dict[str, Any]) -> None:
+        if not self._progress.full():  # a client that does not read misses news, and no memory fills
+            self._progress.put_nowait(news)
+
+    def _compare(self, report: Any) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="factorize-compare-") as folder:
+            path = Path(folder) / "table.json"
+            asked = {"request": self._request.document(), "to": str(path)}
+            engine, settings = self._service.engine, self._service.settings
+            outcome = supervisor.run(
+                supervisor.Request(
+                    spec_digest="0" * 64,
+                    spec=json.dumps(asked),
+                    store=self._service.results.store.url,
+                    memory_mb=max(1024, (engine.capacity_mb or 2048) // 2),
+                    seconds_limit=min(LIMIT_SECONDS, settings.max_solve_seconds),
+                    threads=settings.processors or 1,
+                    command=child_command(COMPARE),
+                ),
+                report=report,
+                cancelled=self._stop.is_set,
+            )
+            return _table(outcome, path)
+
+
+def _table(outcome: SolveEnding, path: Path) -> bytes:
+    """Return the table that the child has written.
+
+    Raises:
+        Problem: it has not.
+    """
+    if outcome.ending is Ending.DONE:
+        table = path.read_bytes()
+        if hashlib.sha256(table).hexdigest() == outcome.digest:
+            return table
+        raise ProblemAnswer("unavailable", "the comparison's table was damaged on its way; post the request again")
+    message = (outcome.error or {}).get("message", outcome.ending.value)
+    if outcome.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
+        raise ProblemAnswer("too-large", f"{message}; use a smaller n, or `factorize compare` with --max-seconds")
+    if outcome.ending is Ending.FAILED:
+        raise ProblemAnswer("unsupported-problem", message)
+    raise ProblemAnswer("unavailable", message, headers={"Retry-After": "5"})
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"

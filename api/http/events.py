@@ -1,0 +1,93 @@
+"""The events of a job, as server-sent events (text/event-stream)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
+
+from factorize.api.http.answers import RunningService, digest_in, not_known
+from factorize.api.http.schema import answers
+from factorize.api.jobs.job import Job
+from factorize.api.results import Result
+from factorize.encoding import canonical_json
+
+PING_SECONDS = 15.0
+_PING = b": ping\n\n"
+
+router = APIRouter(default_response_class=Response)
+
+
+@router.get(
+    "/v1/factorizations/{name}/events",
+    responses=answers(200, 404, 410, media="text/event-stream", schema={"type": "string"}),
+)
+async def get_events(request: Request, service: RunningService, name: str) -> Response:
+    """Follow a job: `progress` events, then one of `done`, `failed` or `cancelled`, after which the stream ends.
+
+    The id of an event is the number of the job's change; `Last-Event-ID` takes a stream up where it broke off.
+    """
+    found = await run_sync(service.lookup, digest_in(name))
+    if found is None:
+        raise not_known(name)
+    if isinstance(found, Result):
+        frames = _once(_done(found.spec_digest, found.digest))
+    elif found.finished:
+        frames = _once(frame(found))
+    else:
+        frames = follow(service.engine.changes(name, _last_seen(request)))
+    return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+async def follow(changes: AsyncGenerator[Job, None], *, ping: float = PING_SECONDS) -> AsyncIterator[bytes]:
+    """Turn the changes of a job into frames, with a comment whenever nothing has changed for `ping` seconds."""
+    coming = asyncio.ensure_future(anext(changes, None))
+    try:
+        while True:
+            if not (await asyncio.wait({coming}, timeout=ping))[0]:
+                yield _PING
+                continue
+            job = coming.result()
+            if job is None:
+                return
+            yield frame(job)
+            coming = asyncio.ensure_future(anext(changes, None))
+    finally:
+        coming.cancel()
+        with suppress(asyncio.CancelledError, StopAsyncIteration):
+            await coming
+        await changes.aclose()
+
+
+def frame(job: Job) -> bytes:
+    """Return a job's newest event; a job that waits or has said nothing yet has only a comment."""
+    if job.state == "done":
+        return _done(job.spec_digest, job.digest, job.seq)
+    if job.state == "failed":
+        return _event("failed", {"spec_digest": job.spec_digest, "error": job.error}, job.seq)
+    if job.state == "cancelled":
+        return _event("cancelled", {"spec_digest": job.spec_digest}, job.seq)
+    return f": {job.state}\n\n".encode() if job.progress is None else _event("progress", job.progress, job.seq)
+
+
+def _done(spec_digest: str, digest: str | None, seq: int | None = None) -> bytes:
+    return _event("done", {"spec_digest": spec_digest, "digest": digest}, seq)
+
+
+def _event(name: str, data: dict[str, Any], seq: int | None) -> bytes:
+    number = "" if seq is None else f"id: {seq}\n"
+    return f"{number}event: {name}\ndata: {canonical_json(data).decode('ascii')}\n\n".encode("ascii")
+
+
+async def _once(event: bytes) -> AsyncIterator[bytes]:
+    yield event
+
+
+def _last_seen(request: Request) -> int:
+    text = request.headers.get("last-event-id", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0

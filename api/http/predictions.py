@@ -1,0 +1,76 @@
+"""The routes of predictions and plans: plain questions with plain answers, nothing solved and nothing stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from factorize.api.http.answers import RunningService, find, heavy, json_response
+from factorize.api.http.problems import problem_of
+from factorize.api.http.request_guard import read_body
+from factorize.api.http.schema import answers, json_body
+from factorize.encoding import check_digest, read_json
+from factorize.errors import FactorizeError, InvalidSpec, Violation
+
+router = APIRouter(default_response_class=Response)
+
+
+@router.post(
+    "/v1/predict", openapi_extra=json_body("PredictionRequest"), responses=answers(200, 400, 404, 410, 413, 422, 503)
+)
+async def predict(request: Request, service: RunningService) -> Response:
+    """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""
+    from factorize.predict import ask, parse_question
+
+    body = await read_body(request, limit=service.settings.max_json_bytes)
+    try:
+        question, name = _question_in(body)
+        asked = parse_question(question)
+        factorization = None
+        if name is not None:
+            factorization = await run_sync(service.results.opened, await find(service, check_digest(name)))
+        found = await run_sync(ask, asked, factorization, limiter=heavy)
+    except FactorizeError as error:
+        raise problem_of(error, body=body) from error
+    return json_response(found.document())
+
+
+@router.post("/v1/plan", openapi_extra=json_body("PlanRequest"), responses=answers(200, 400, 413, 422))
+async def plan(request: Request, service: RunningService) -> Response:
+    """Turn a data set, a privacy target and a training system into a full parameter set with its spec."""
+    from factorize.plan import plan as make
+
+    body = await read_body(request, limit=service.settings.max_json_bytes)
+    try:
+        found = await run_sync(make, _object(read_json(body), "a plan request"), limiter=heavy)
+    except FactorizeError as error:
+        raise problem_of(error, body=body) from error
+    return json_response(found.document())
+
+
+def _question_in(body: bytes) -> tuple[dict[str, Any], str | None]:
+    """Return the question and the digest of the factorization that it is about.
+
+    Raises:
+        InvalidSpec: the body has other fields, or no question.
+    """
+    document = _object(read_json(body), "a request")
+    unknown = sorted(set(document) - {"question", "factorization"})
+    name = document.get("factorization")
+    problems = [Violation(f"/{field[:40]}", "unknown field; use question and factorization") for field in unknown]
+    if not isinstance(document.get("question"), dict):
+        problems.append(Violation("/question", "a question is a JSON object with its kind; docs/predict.md lists them"))
+    if name is not None and not isinstance(name, str):
+        problems.append(Violation("/factorization", "a factorization is named by its digest or spec digest, a string"))
+    if problems:
+        raise InvalidSpec(problems)
+    return document["question"], name
+
+
+def _object(document: Any, what: str) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise InvalidSpec([Violation("", f"{what} is a JSON object")])
+    return document

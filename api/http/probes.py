@@ -1,0 +1,90 @@
+"""What operators and monitors ask: is it alive, is it ready, what has it done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.responses import PlainTextResponse, Response
+
+from factorize.api.http.answers import RunningService, json_response
+from factorize.api.http.problems import KINDS, ProblemAnswer
+from factorize.api.http.schema import answers
+from factorize.api.service import SolverService
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+router = APIRouter(default_response_class=Response)
+
+
+@router.get("/healthz", responses=answers(200))
+async def healthz() -> Response:
+    """Say that the process answers."""
+    return json_response({"status": "ok"})
+
+
+@router.get("/readyz", responses=answers(200, 503))
+async def readyz(service: RunningService) -> Response:
+    """Say whether database, store and engine can be used."""
+    checks = await run_sync(_check, service)
+    if all(checks.values()):
+        return json_response({"status": "ready", "checks": checks})
+    failing = ", ".join(name for name, good in checks.items() if not good)
+    raise ProblemAnswer("unavailable", f"not ready: {failing}", extra={"checks": checks})
+
+
+def _check(service: SolverService) -> dict[str, bool]:
+    return {
+        "database": _works(lambda: service.ledger.get("0" * 64)),
+        "store": _works(lambda: service.store.check_format(create=False)),
+        "engine": service.engine.connected,
+    }
+
+
+def _works(step: Callable[[], object]) -> bool:
+    with suppress(Exception):  # whatever it is, the answer is no
+        step()
+        return True
+    return False
+
+
+@router.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}))
+async def metrics(service: RunningService) -> Response:
+    """Give counters and gauges in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Counts(service))
+    return Response(await run_sync(generate_latest, registry), headers={"Content-Type": METRICS_TYPE})
+
+
+class _Counts(Collector):
+    """The numbers, read when they are asked for."""
+
+    def __init__(self, service: SolverService) -> None:
+        self._service = service
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._service
+        yield CounterMetricFamily("factorize_solves", "Solver processes started.", value=service.engine.solves_total)
+        yield CounterMetricFamily("factorize_known", "Specs answered from the store.", value=service.known_total)
+        yield CounterMetricFamily("factorize_sent_bytes", "Bytes of files and rows.", value=service.sent_bytes)
+        states = GaugeMetricFamily("factorize_jobs", "Jobs by state.", labels=["state"])
+        for state, count in service.ledger.counts().items():
+            states.add_metric([state], count)
+        yield states
+
+
+@router.get("/problems/{slug}", responses=answers(200, 404))
+async def problem(slug: str) -> Response:
+    """Say what a type of problem means."""
+    if slug not in KINDS:
+        raise ProblemAnswer("not-found", "the problems of this service are listed in its documentation")
+    kind = KINDS[slug]
+    return PlainTextResponse(f"{kind.title} ({kind.status})\n\n{kind.meaning}\n")

@@ -1,0 +1,252 @@
+"""What went wrong, over HTTP: one table from the error tree to problem documents (RFC 9457).
+
+`type` is `/problems/<slug>`; a slug never changes its meaning, and `GET /problems/<slug>` says it in a sentence.
+Problem documents are ASCII JSON made of our own words: input is quoted in short, escaped pieces or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DBAPIError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Match
+
+from factorize import errors as tree
+from factorize.encoding import canonical_json
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_SECONDS = 5
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of problem.
+
+    Args:
+        status: HTTP status.
+        title: the same few words each time.
+        meaning: what it means and what to do.
+    """
+
+    status: int
+    title: str
+    meaning: str
+
+
+KINDS: dict[str, Kind] = {
+    "bad-request": Kind(400, "Bad request", "The request breaks HTTP's own rules, or a query value is malformed."),
+    "unknown-host": Kind(400, "Unknown host", "The Host header names another machine; use localhost or 127.0.0.1."),
+    "malformed-json": Kind(400, "Not JSON", "The body is not JSON text in UTF-8."),
+    "foreign-origin": Kind(403, "Foreign origin", "A page of another site sent this request; it is not carried out."),
+    "not-found": Kind(404, "Not found", "Nothing has that address."),
+    "method-not-allowed": Kind(405, "Method not allowed", "The Allow header lists what may be done here."),
+    "request-timeout": Kind(408, "Request timeout", "The request did not arrive in time; send it again, faster."),
+    "finished": Kind(409, "Job has finished", "Only a queued or running job can be cancelled."),
+    "revoked": Kind(410, "Revoked", "The operator took this result back; `reason` says why. Post its spec again."),
+    "length-required": Kind(411, "Length required", "An upload declares its Content-Length."),
+    "too-much-data": Kind(413, "Body too large", "The body is larger than the limit that the detail states."),
+    "compressed-body": Kind(415, "Compressed body", "Bodies are read as they are; send them without Content-Encoding."),
+    "range-not-satisfiable": Kind(416, "Range not satisfiable", "Ask for one range inside the file."),
+    "invalid-spec": Kind(422, "Not a valid spec", "Each entry of `errors` points at a field and says what to change."),
+    "invalid-parameter": Kind(422, "Invalid value", "A value is outside its limits; the detail says how to change it."),
+    "unsupported-problem": Kind(422, "Unsupported problem", "The spec is valid and no mechanism here solves it."),
+    "too-large": Kind(422, "Too large", "The estimate is above what this service admits; nothing was allocated."),
+    "too-many-headers": Kind(431, "Header block too large", "The header block has too many bytes or fields."),
+    "internal": Kind(500, "Internal error", "A fault of the service; report it with the request id."),
+    "corrupt-object": Kind(503, "Corrupt object", "Stored bytes do not hash to their name. They are not served."),
+    "unavailable": Kind(503, "Unavailable", "The service cannot do this now; try again after Retry-After seconds."),
+}
+
+# The first class that fits decides, so children stand before their parents.
+_TABLE: tuple[tuple[type[tree.FactorizeError], str], ...] = (
+    (tree.InvalidSpec, "invalid-spec"),
+    (tree.MalformedJson, "malformed-json"),
+    (tree.UnsupportedProblem, "unsupported-problem"),
+    (tree.TooLarge, "too-large"),
+    (tree.InvalidParameter, "invalid-parameter"),
+    (tree.NotFound, "not-found"),
+    (tree.CorruptObject, "corrupt-object"),
+    (tree.Revoked, "revoked"),
+    (tree.StoreError, "unavailable"),
+    (tree.ServiceError, "unavailable"),
+)
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_STATUSES = {404: "not-found", 405: "method-not-allowed", 413: "too-much-data"}
+
+
+class AboveCapacity(tree.TooLarge):
+    """A solve that this service does not admit.
+
+    Args:
+        message: estimate, limit and remedy.
+        estimate: seconds and bytes.
+    """
+
+    def __init__(self, message: str, estimate: Mapping[str, float]) -> None:
+        super().__init__(message)
+        self.estimate = estimate
+
+
+class ProblemAnswer(Exception):
+    """An answer that is a problem document.
+
+    Args:
+        slug: its kind, a key of `KINDS`.
+        detail: what happened this time: value, limit, way out.
+        headers: further response headers.
+        extra: further members of the document.
+    """
+
+    def __init__(
+        self,
+        slug: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.slug = slug
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.extra = dict(extra or {})
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of problem."""
+        return KINDS[self.slug]
+
+    def body(self, request_id: str) -> bytes:
+        """Return the document's bytes."""
+        kind = self.kind
+        document = {"type": f"/problems/{self.slug}", "title": kind.title, "status": kind.status}
+        return canonical_json({**self.extra, **document, "detail": self.detail, "request_id": request_id})
+
+    def response(self, request_id: str) -> Response:
+        """Return the answer."""
+        headers = dict(self.headers)
+        if self.kind.status == 503:
+            headers.setdefault("Retry-After", str(RETRY_SECONDS))
+        return Response(self.body(request_id), self.kind.status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> ProblemAnswer:
+    """Return the problem that an expected error is.
+
+    Args:
+        error: the error.
+        body: the request's body, where the error is about it.
+    """
+    slug = next((slug for kind, slug in _TABLE if isinstance(error, kind)), "internal")
+    if isinstance(error, tree.MalformedJson) and body is not None and _is_json(body):
+        return ProblemAnswer("invalid-spec", str(error), extra={"errors": [{"pointer": "", "detail": str(error)}]})
+    extra: dict[str, Any] = {}
+    if isinstance(error, AboveCapacity):
+        extra["estimate"] = dict(error.estimate)
+    elif isinstance(error, tree.Revoked):
+        extra |= {"digest": error.digest, "reason": error.reason}
+    elif isinstance(error, tree.InvalidSpec):
+        extra["errors"] = [{"pointer": v.pointer, "detail": v.message} for v in error.violations]
+    elif isinstance(error, tree.InvalidParameter) and error.field:
+        extra["errors"] = [{"pointer": _pointer(error.field), "detail": str(error)}]
+    return ProblemAnswer(slug, str(error), extra=extra)
+
+
+def _pointer(field: str) -> str:
+    return field if field.startswith("/") else f"/{field}"
+
+
+def _is_json(body: bytes) -> bool:
+    """Say whether a text that the strict reader refuses is JSON by the standard's grammar (RFC 8259)."""
+    try:
+        json.loads(body.decode("utf-8"), parse_int=len, parse_float=len, parse_constant=_refuse)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)
+
+
+def request_id(request: Request) -> str:
+    """Return the id that the answer to this request carries."""
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of an application a problem document."""
+    app.add_exception_handler(ProblemAnswer, _on_problem)
+    app.add_exception_handler(tree.FactorizeError, _on_expected)
+    app.add_exception_handler(HTTPException, _on_status)
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(DBAPIError, _on_shortage)
+    app.add_exception_handler(MemoryError, _on_shortage)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProblemAnswer)
+    return error.response(request_id(request))
+
+
+async def _on_expected(request: Request, error: Exception) -> Response:
+    assert isinstance(error, tree.FactorizeError)
+    problem = problem_of(error)
+    if problem.kind.status >= 500:
+        _log.error("request %s: %s: %s", request_id(request), type(error).__name__, error)
+    return problem.response(request_id(request))
+
+
+async def _on_status(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    slug = _STATUSES.get(error.status_code, "bad-request")
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else {}
+    return ProblemAnswer(slug, KINDS[slug].meaning, headers=headers).response(request_id(request))
+
+
+def _allowed(request: Request) -> str:
+    """Every method that some route has for this path."""
+    return ", ".join(method for method in _METHODS if _has_route(request, method))
+
+
+def _has_route(request: Request, method: str) -> bool:
+    scope = {**request.scope, "method": method}
+    return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+
+async def _on_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = [{"pointer": _pointer(str(e["loc"][-1])), "detail": str(e["msg"])} for e in error.errors()]
+    detail = "; ".join(f"{entry['pointer'][1:]}: {entry['detail']}" for entry in found)
+    return ProblemAnswer("invalid-parameter", detail, extra={"errors": found}).response(request_id(request))
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    """Nobody reads this answer: the client has gone before its body was complete."""
+    return ProblemAnswer("request-timeout", KINDS["request-timeout"].meaning).response(request_id(request))
+
+
+async def _on_shortage(request: Request, error: Exception) -> Response:
+    """The database is locked, full or gone, or there is no memory for this answer."""
+    _log.error("request %s: %s: %s", request_id(request), type(error).__name__, error)
+    what = "as much memory as this answer takes" if isinstance(error, MemoryError) else "its job database"
+    return ProblemAnswer("unavailable", f"the service cannot use {what} now; try again").response(request_id(request))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    """Starlette logs the traceback after this answer."""
+    return ProblemAnswer("internal", KINDS["internal"].meaning).response(request_id(request))

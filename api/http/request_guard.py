@@ -1,0 +1,151 @@
+"""Bounds on every request, checked before anything else looks at it, and the headers of every answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from factorize.api.http.problems import ProblemAnswer
+from factorize.api.settings import Settings, is_loopback
+
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class RequestGuard:
+    """ASGI middleware: refuses requests that break a limit and completes the headers of every answer.
+
+    It gives each request an id (`X-Request-Id`, and `request_id` in problem documents) of its own making: nothing
+    that a client sends is repeated in a header.
+
+    Args:
+        app: the application behind it.
+        settings: the limits.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def completed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self.app(scope, receive, completed)
+        else:
+            await refusal.response(request_id)(scope, receive, completed)
+
+    def _refusal(self, scope: Scope) -> ProblemAnswer | None:
+        headers = Headers(scope=scope)
+        return (
+            self._refuse_headers(scope, headers)
+            or self._refuse_framing(scope, headers)
+            or self._refuse_host(headers)
+            or self._refuse_origin(headers)
+        )
+
+    def _refuse_headers(self, scope: Scope, headers: Headers) -> ProblemAnswer | None:
+        raw = headers.raw
+        target = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+        size = target + sum(len(name) + len(value) + 4 for name, value in raw)
+        most, fields = self.settings.max_header_bytes, self.settings.max_headers
+        if size <= most and len(raw) <= fields:
+            return None
+        detail = f"the header block has {size} bytes in {len(raw)} fields; the limits are {most} and {fields}"
+        return ProblemAnswer("too-many-headers", detail, headers={"Connection": "close"})
+
+    def _refuse_framing(self, scope: Scope, headers: Headers) -> ProblemAnswer | None:
+        if scope["http_version"] not in ("1.0", "1.1"):
+            detail = "the request names a version of HTTP that is not spoken here; use HTTP/1.1"
+            return ProblemAnswer("bad-request", detail, headers={"Connection": "close"})
+        length = headers.get("content-length")
+        if "transfer-encoding" in headers and length is not None:
+            # Two lengths for one body are how requests are smuggled past a proxy.
+            detail = "the request has both Content-Length and Transfer-Encoding; send one of them"
+            return ProblemAnswer("bad-request", detail, headers={"Connection": "close"})
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            return ProblemAnswer("compressed-body", "the body has a Content-Encoding; send it as it is")
+        limit = self.settings.max_upload_bytes
+        return too_much_data(limit) if length is not None and int(length) > limit else None
+
+    def _refuse_host(self, headers: Headers) -> ProblemAnswer | None:
+        values = headers.getlist("host")
+        if len(values) == 1 and self._knows(values[0]):
+            return None
+        # A page of another site can point its own name at 127.0.0.1 (DNS rebinding); its Host gives it away.
+        return ProblemAnswer(
+            "unknown-host", "the Host header must be localhost, 127.0.0.1, [::1] or a name in allowed_hosts"
+        )
+
+    def _refuse_origin(self, headers: Headers) -> ProblemAnswer | None:
+        origin = headers.get("origin")
+        if origin is None or self._knows(origin.partition("://")[2]):
+            return None
+        return ProblemAnswer(
+            "foreign-origin", "the Origin header names another site; use the service from its own pages"
+        )
+
+    def _knows(self, authority: str) -> bool:
+        name = _host_name(authority)
+        return name is not None and (is_loopback(name) or name.lower() in self.settings.allowed_hosts)
+
+
+def _host_name(authority: str) -> str | None:
+    """Return the host of `host[:port]` or `[v6][:port]`, or None where it is neither."""
+    if authority.startswith("["):
+        name, bracket, port = authority[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            return None
+        port = port[1:]
+    else:
+        name, _, port = authority.partition(":")
+    return name if name and (not port or (port.isascii() and port.isdigit())) else None
+
+
+def too_much_data(limit: int) -> ProblemAnswer:
+    """Return the answer to a body above a limit."""
+    return ProblemAnswer("too-much-data", f"the body is larger than {limit} bytes, the limit")
+
+
+async def read_body(request: Request, *, limit: int) -> bytes:
+    """Return a request's body.
+
+    Raises:
+        Problem: it is, or says that it is, larger than `limit` bytes.
+    """
+    declared = request.headers.get("content-length")
+    if declared is not None and int(declared) > limit:
+        raise too_much_data(limit)
+    return b"".join([piece async for piece in _limited(request, limit)])
+
+
+async def _limited(request: Request, limit: int) -> AsyncIterator[bytes]:
+    received = 0
+    async for piece in request.stream():
+        received += len(piece)
+        if received > limit:
+            raise too_much_data(limit)
+        yield piece

@@ -1,0 +1,123 @@
+"""The routes of factorizations and jobs. A handler only reads the request and writes the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from factorize.api.forms import Form, read_form
+from factorize.api.http.answers import (
+    RunningService,
+    digest_in,
+    heavy,
+    job_response,
+    json_response,
+    manifest_response,
+    not_known,
+)
+from factorize.api.http.problems import ProblemAnswer, problem_of
+from factorize.api.http.request_guard import read_body
+from factorize.api.http.schema import SPEC_BODY, answers
+from factorize.api.jobs.job import Job, State
+from factorize.api.results import Result
+from factorize.api.service import SolverService
+from factorize.errors import FactorizeError
+
+MAX_WAIT_SECONDS = 30
+_WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASCII | re.IGNORECASE)
+
+Answer = TypeVar("Answer")
+Matrices = Annotated[str | None, Query(max_length=40, description="Matrices that the file is to hold: C,C_inv,B.")]
+Dtype = Annotated[str | None, Query(max_length=16, description="Type of the file's matrices: float64 or float32.")]
+router = APIRouter(default_response_class=Response)
+
+
+@router.post("/v1/factorizations", openapi_extra=SPEC_BODY, responses=answers(200, 202, 400, 413, 422, 503))
+async def post_factorization(
+    request: Request, service: RunningService, matrices: Matrices = None, dtype: Dtype = None
+) -> Response:
+    """Give the stored factorization of a spec, or have it solved.
+
+    `Prefer: wait=N` (at most 30 seconds) waits for the end of the job.
+    """
+    form = read_form(matrices, dtype)
+    found = await _about_body(request, service, lambda body: service.obtain(body, form))
+    headers: dict[str, str] = {}
+    seconds = _wanted_wait(request)
+    if isinstance(found, Job) and seconds is not None:
+        headers["Preference-Applied"] = f"wait={seconds}"
+        await service.engine.wait(found.spec_digest, seconds)
+        found = await _lookup(service, found.spec_digest, form) or found
+    if isinstance(found, Result):
+        return manifest_response(request, found, pinned=False, headers=headers)
+    return job_response(found, 202, {**headers, "Location": f"/v1/factorizations/{found.spec_digest}"})
+
+
+@router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 400, 413, 422))
+async def canonicalize(request: Request, service: RunningService) -> Response:
+    """Give a spec's canonical form, digest and estimate, without solving it."""
+    return json_response(await _about_body(request, service, service.canonicalize))
+
+
+@router.get("/v1/factorizations", responses=answers(200, 422))
+async def list_factorizations(
+    service: RunningService,
+    state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
+    workload: Annotated[str | None, Query(max_length=64, description="Only this kind of workload.")] = None,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Entries per page.")] = 50,
+) -> Response:
+    """List jobs, newest first, then stored results that came from elsewhere."""
+    items, following = await run_sync(
+        lambda: service.page(state=state, workload=workload, cursor=cursor, limit=limit), limiter=heavy
+    )
+    return json_response({"items": items, "next": following})
+
+
+@router.head("/v1/factorizations/{name}", include_in_schema=False)
+@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 503))
+async def get_factorization(
+    request: Request, service: RunningService, name: str, matrices: Matrices = None, dtype: Dtype = None
+) -> Response:
+    """Give the manifest that a digest or spec digest names, or the job's document."""
+    found = await _lookup(service, digest_in(name), read_form(matrices, dtype))
+    if found is None:
+        raise not_known(name)
+    if isinstance(found, Job):
+        return job_response(found, 200, {})
+    return manifest_response(request, found, pinned=found.digest == name, headers={})
+
+
+@router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410))
+async def cancel_factorization(service: RunningService, name: str) -> Response:
+    """End a job that is queued or running. Results are never deleted."""
+    job = await run_sync(service.cancel, digest_in(name))
+    if job is not None:
+        return json_response(job.document(), 202)
+    found = await run_sync(service.lookup, name)
+    if found is None:
+        raise not_known(name)
+    state = found.state if isinstance(found, Job) else "done"
+    raise ProblemAnswer("finished", f"the job is {state} already, so there is nothing to cancel")
+
+
+async def _about_body(request: Request, service: SolverService, answer: Callable[[bytes], Answer]) -> Answer:
+    body = await read_body(request, limit=service.settings.max_json_bytes)
+    try:
+        return await run_sync(answer, body)
+    except FactorizeError as error:
+        raise problem_of(error, body=body) from error
+
+
+async def _lookup(service: SolverService, name: str, form: Form) -> Result | Job | None:
+    return await run_sync(service.lookup, name, form, limiter=heavy if form else None)
+
+
+def _wanted_wait(request: Request) -> int | None:
+    found = _WAIT.search(request.headers.get("prefer", ""))
+    return None if found is None else min(int(found[1]), MAX_WAIT_SECONDS)

@@ -1,0 +1,129 @@
+"""What the OpenAPI document says beyond the routes' signatures: bodies, answers, problems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from factorize.api.http.problems import MEDIA_TYPE
+from factorize.spec import Spec
+
+_REFERENCE = "#/components/schemas/{model}"
+
+
+def json_body(model: str) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route whose body is a JSON document of a named schema."""
+    schema = {"$ref": _REFERENCE.format(model=model)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+SPEC_BODY = json_body("Spec")
+RAW_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "request_id"],
+    "properties": {
+        "type": {"type": "string", "description": "/problems/<slug>; a slug never changes its meaning"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "value, limit and way out"},
+        "request_id": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["pointer", "detail"],
+                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
+            },
+        },
+    },
+}
+_MEANINGS = {
+    200: "Found",
+    201: "Stored",
+    202: "Accepted: the job's document",
+    206: "The range that was asked for",
+    304: "The client's copy is current",
+}
+
+
+def answers(*statuses: int, media: str = "application/json", schema: dict[str, Any] | None = None) -> dict[Any, Any]:
+    """Return the `responses` of a route.
+
+    Args:
+        statuses: every status that it documents.
+        media: media type of its good answers.
+        schema: their schema; an object for JSON and bytes otherwise, by default.
+    """
+    default = {"type": "object"} if media == "application/json" else {"type": "string", "format": "binary"}
+    good = {media: {"schema": schema or default}}
+    bad = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    found: dict[Any, Any] = {}
+    for status in statuses:
+        found[status] = {"description": _MEANINGS.get(status, "A problem document")}
+        if status != 304:
+            found[status]["content"] = good if status < 400 else bad
+    return found
+
+
+def describe(app: FastAPI) -> None:
+    """Make an application's OpenAPI document complete; it is built when it is first asked for."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+            schemas = found.setdefault("components", {}).setdefault("schemas", {})
+            _drop_foreign_errors(found)
+            spec = Spec.model_json_schema(ref_template=_REFERENCE)
+            schemas.update(spec.pop("$defs", {}))
+            schemas.update({"Spec": spec, "Problem": _PROBLEM})
+            schemas.update(_unions())
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+
+
+def _unions() -> dict[str, Any]:
+    """Return the schemas of questions and plan requests."""
+    from factorize import plan, predict
+    from factorize.accounting.calibration_request import CalibrationRequest
+    from factorize.api.comparing.compare_request import CompareRequest
+
+    found: dict[str, Any] = {}
+    for name, schema in (
+        ("Question", predict.ADAPTER.json_schema(ref_template=_REFERENCE)),
+        ("PlanRequest", plan.ADAPTER.json_schema(ref_template=_REFERENCE)),
+    ):
+        found.update(schema.pop("$defs", {}))
+        found[name] = schema
+    compare = CompareRequest.model_json_schema(ref_template=_REFERENCE)
+    compare["properties"]["spec"] = {"$ref": _REFERENCE.format(model="Spec")}
+    found["CompareRequest"] = compare
+    found["CalibrationRequest"] = CalibrationRequest.model_json_schema(ref_template=_REFERENCE)
+    question = {"$ref": _REFERENCE.format(model="Question")}
+    digest = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "digest or spec digest of a stored result"}
+    found["PredictionRequest"] = {
+        "type": "object",
+        "required": ["question"],
+        "additionalProperties": False,
+        "properties": {"question": question, "factorization": digest},
+    }
+    return found
+
+
+def _drop_foreign_errors(document: dict[str, Any]) -> None:
+    """Remove FastAPI's own form of validation errors, which no route here answers with."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    for path in document["paths"].values():
+        for operation in path.values():
+            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+                del operation["responses"]["422"]

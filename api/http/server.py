@@ -1,0 +1,222 @@
+"""uvicorn with deadlines: the HTTP/1.1 protocol of one connection, and how the service is run.
+
+uvicorn waits for ever for the rest of a request, and answers what is not HTTP in plain text. `Connection` closes what
+does not move on (an unfinished header block or body, an answer that nobody takes) and answers in problem documents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import sys
+from http import HTTPStatus
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from factorize.api.http.app import create_app
+from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
+from factorize.api.http.request_guard import SECURITY_HEADERS
+from factorize.api.service import SolverService
+from factorize.api.settings import Settings
+
+LEAST_BYTES_PER_SECOND = 64 * 1024
+LINGER_SECONDS = 2.0
+LOOK_SECONDS = 0.5
+BACKLOG = 2048
+
+
+class _Wire(h11.Connection):
+    """Hands a large piece of a body on as it is; h11 as shipped would copy it."""
+
+    def send(self, event: Any) -> Any:
+        """Return the bytes of an event."""
+        parts = self.send_with_data_passthrough(event)
+        return parts[0] if parts is not None and len(parts) == 1 else b"".join(parts or ())
+
+
+class ServerConnection(H11Protocol):
+    """One client's connection.
+
+    A header block has `receive_seconds` to arrive. A body may be silent for as long, and must arrive faster than
+    64 KiB/s on the whole. An answer may stand still for `stall_seconds`.
+    """
+
+    settings = Settings.model_construct()
+
+    def __init__(self, config: uvicorn.Config, *rest: Any, **named: Any) -> None:
+        super().__init__(config, *rest, **named)
+        self.conn = _Wire(h11.SERVER, config.h11_max_incomplete_event_size or self.settings.max_header_bytes)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the clock, or refuse one connection too many."""
+        super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows it
+        self._lingering = False
+        self._begun = self._heard = self._unsent_since = self.loop.time()
+        self._received = self._unsent = 0
+        self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
+        if len(self.connections) > self.settings.max_connections:
+            limit = f"{self.settings.max_connections} connections are open, the limit"
+            self._refuse(ProblemAnswer("unavailable", limit, headers={"Retry-After": "1"}))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._look_timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Note when it came, and hand it on."""
+        if self._lingering:
+            return
+        self._heard = self.loop.time()
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self._begun, self._received = self._heard, 0
+        self._received += len(data)
+        super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP: uvicorn calls this while it handles h11's error, which knows the status."""
+        error = sys.exception()
+        hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        if hint == 431:
+            limit = f"the header block has more than {self.settings.max_header_bytes} bytes, the limit"
+            self._refuse(ProblemAnswer("too-many-headers", limit))
+        else:
+            self._refuse(ProblemAnswer("bad-request", "the request is not HTTP/1.1 as RFC 9112 has it"))
+
+    def _look(self) -> None:
+        self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
+        now = self.loop.time()
+        if self._is_answer_stuck(now):
+            self.transport.abort()
+        elif not self._lingering and self._is_request_late(now):
+            limit = f"the request did not arrive in {self.settings.receive_seconds:g} s"
+            self._refuse(ProblemAnswer("request-timeout", limit))
+
+    def _is_request_late(self, now: float) -> bool:
+        patience = self.settings.receive_seconds
+        if self.flow.read_paused:  # the silence is ours
+            self._heard = self._begun = now
+            self._received = 0
+        if self.conn.their_state is h11.SEND_BODY:
+            return (
+                now - self._heard > patience or now - self._begun > patience + self._received / LEAST_BYTES_PER_SECOND
+            )
+        unfinished = self.cycle is None or bool(self.conn.trailing_data[0])
+        return self.conn.their_state is h11.IDLE and unfinished and now - self._begun > patience
+
+    def _is_answer_stuck(self, now: float) -> bool:
+        waiting = self.transport.get_write_buffer_size()
+        if not waiting or waiting != self._unsent:
+            self._unsent, self._unsent_since = waiting, now
+        return now - self._unsent_since > self.settings.stall_seconds and waiting > 0
+
+    def _refuse(self, problem: ProblemAnswer) -> None:
+        """Answer with a problem, if an answer can still be given, and close."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            request_id = secrets.token_hex(8)
+            body = problem.body(request_id)
+            headers = {"Content-Type": MEDIA_TYPE, **SECURITY_HEADERS, **problem.headers, "X-Request-Id": request_id}
+            headers |= {"Server": "factorize", "Content-Length": str(len(body)), "Connection": "close"}
+            status = HTTPStatus(problem.kind.status)
+            start = h11.Response(status_code=status, headers=list(headers.items()), reason=status.phrase.encode())
+            for event in (start, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close after the client has read: closing with unread bytes would reset the connection under the answer."""
+        self._lingering = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+
+class _Server(uvicorn.Server):
+    """Ends the engine as soon as it is told to stop, which ends the streams of events and the waits on jobs."""
+
+    def __init__(self, config: uvicorn.Config, service: SolverService) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close what listens, finish what runs."""
+        ending = asyncio.create_task(asyncio.to_thread(self._service.engine.close))
+        await super().shutdown(sockets)
+        await ending
+
+
+def server(settings: Settings, *, service: SolverService | None = None) -> uvicorn.Server:
+    """Return a server of the service, not started.
+
+    Args:
+        settings: where to listen, and the limits.
+        service: one that exists already and is not started; by default it is made from the settings.
+
+    Raises:
+        StoreUnavailable: store or database cannot be opened.
+    """
+    service = service or SolverService(settings)
+    protocol: Any = type("Connection", (ServerConnection,), {"settings": settings})
+    config = uvicorn.Config(
+        create_app(settings, service=service),
+        host=settings.host,
+        port=settings.port,
+        http=protocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        headers=[("Server", "factorize")],
+        proxy_headers=False,
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=10,
+        backlog=BACKLOG,
+        # Room to read a header block that is too large to its end, so that its sender can read the answer.
+        h11_max_incomplete_event_size=max(16 * settings.max_header_bytes, 256 * 1024),
+    )
+    return _Server(config, service)
+
+
+def run_server(settings: Settings) -> None:
+    """Serve until interrupted.
+
+    Raises:
+        OSError: the address is in use or not ours.
+        FactorizeError: the store or the database cannot be opened.
+    """
+    listener = listen(settings.host, settings.port)
+    logging.getLogger(__name__).info("listening on %s", address(listener))
+    with listener:
+        server(settings).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; binding before the start means that a used port is an error with a message."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio turns Nagle's algorithm off; else a small answer waits 40 ms for an ACK.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def address(listener: socket.socket) -> str:
+    """Return the URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

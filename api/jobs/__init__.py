@@ -1,0 +1,1 @@
+"""The job engine: ledger, scheduler, child processes."""

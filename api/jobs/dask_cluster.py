@@ -1,0 +1,193 @@
+"""All that touches dask.distributed: in-process cluster, client, and the task that runs on a worker.
+
+dask is used as a scheduler of coarse tasks: it places a solve on a worker with enough memory and
+processors, orders the queue, notices dead workers and carries a cancel message. It never runs numerical
+code itself, since it could not stop it; the task starts a child process (``supervisor``).
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import dask
+from dask.system import CPU_COUNT
+from distributed import Client, Future, KilledWorker, LocalCluster, Worker, fire_and_forget, get_worker
+from distributed.system import MEMORY_LIMIT
+
+from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.jobs.supervisor import MEBIBYTE, Request, run
+
+CONNECT_SECONDS = 5.0
+TOPIC = "factorize-solves"
+PROCESSORS = CPU_COUNT
+MEMORY_MB = int(0.8 * MEMORY_LIMIT) // MEBIBYTE
+
+_GONE = frozenset({"cancelled", "released", "forgotten"})
+_SETTINGS = {
+    "distributed.worker.profile.enabled": False,  # samples every thread 100 times a second
+    "distributed.diagnostics.nvml": False,
+    "distributed.admin.tick.limit": "30s",  # a busy machine is no news
+    "distributed.admin.low-level-log-length": 100,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+_active: set[str] = set()
+_active_changed = threading.Condition()
+
+
+def configure() -> None:
+    """Quieten dask and leave out what a private scheduler does not need. Sends nothing anywhere."""
+    dask.config.set(_SETTINGS)
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+
+
+class Embedded:
+    """Scheduler and one worker as threads of this process, reachable from nowhere else."""
+
+    def __init__(self, capacity_mb: int, processors: int) -> None:
+        """Start both.
+
+        Args:
+            capacity_mb: memory that running solves may be admitted with together, in units of 2^20 bytes.
+            processors: threads that running solves may be admitted with together.
+        """
+        configure()
+        self._folder = tempfile.TemporaryDirectory(prefix="factorize-engine-")
+        self.cluster = LocalCluster(
+            processes=False,
+            n_workers=1,
+            threads_per_worker=processors,
+            memory_limit=0,
+            resources={"MB": capacity_mb, "CPU": processors},
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+            local_directory=self._folder.name,
+            silence_logs=logging.WARNING,
+        )
+        # dask has no switch for its two web servers; nothing needs them, so their ports are closed again.
+        for node in (self.cluster.scheduler, *self.cluster.workers.values()):
+            node.loop.add_callback(node.http_server.stop)
+
+    def close(self) -> None:
+        """Stop the worker, then the scheduler."""
+        self.cluster.close()
+        self._folder.cleanup()
+
+
+def connect(where: Embedded | str, listen: Callable[[dict[str, Any]], None]) -> Client:
+    """A client that hears what the running solves say.
+
+    Args:
+        where: the cluster in this process, or the address of a scheduler.
+        listen: called in dask's event loop with each event; must not block.
+
+    Raises:
+        OSError: no scheduler answers there.
+    """
+    configure()
+    target = where.cluster if isinstance(where, Embedded) else where
+    client = Client(target, timeout=CONNECT_SECONDS, set_as_default=False, name="factorize")
+    client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
+    return client
+
+
+def capacity(client: Client) -> tuple[int, int] | None:
+    """Memory and processors of the largest worker, or None while there is none."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    offers = [worker["resources"] for worker in workers if {"MB", "CPU"} <= set(worker["resources"])]
+    if not offers:
+        return None
+    return int(max(offer["MB"] for offer in offers)), int(max(offer["CPU"] for offer in offers))
+
+
+def submit(client: Client, task: str, request: Request, priority: int) -> Future[Any]:
+    """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it."""
+    future = client.submit(
+        solve,
+        request,
+        task,
+        key=task,
+        priority=priority,
+        resources={"MB": request.memory_mb, "CPU": request.threads},
+        retries=0,
+        pure=False,
+    )
+    fire_and_forget(future)
+    return future
+
+
+def when_ended(future: Future[Any], call: Callable[[Future[Any]], None]) -> None:
+    """Call with the future when its task is over; from a thread of dask's."""
+    future.add_done_callback(call)
+
+
+def cancel(future: Future[Any]) -> None:
+    """Ask the scheduler to end a task, whoever else wants it. Where it cannot be asked, nothing happens."""
+    with suppress(Exception):
+        future.cancel(force=True)
+
+
+def outcome(future: Future[Any]) -> SolveEnding | None:
+    """How the task of a future ended; None where dask only says that it lost it.
+
+    ``cancelled`` and ``lost`` are dask's words for its own troubles, a scheduler that died among them. They
+    say nothing about a user's wish.
+    """
+    if future.status == "finished":
+        ended: SolveEnding = future.result(timeout=30)
+        return ended
+    if future.status != "error":
+        return None
+    error = future.exception(timeout=30)
+    kind = "worker_lost" if isinstance(error, KilledWorker) else "internal"
+    message = f"the solve could not be supervised: {error!r}"[:2000]
+    return SolveEnding(Ending.CRASHED, None, {"type": kind, "message": message}, 0.0)
+
+
+def disconnect(client: Client) -> None:
+    """Close a client, also one whose scheduler is gone."""
+    with suppress(Exception):
+        client.close(timeout=2)
+
+
+def solve(request: Request, task: str) -> SolveEnding:
+    """What a worker does for one solve: supervise the child, forward what it says."""
+    worker = get_worker()
+
+    def say(event: str, progress: dict[str, Any] | None = None) -> None:
+        worker.log_event(TOPIC, {"task": task, "event": event, "progress": progress})
+
+    with _active_changed:
+        _active.add(task)
+    try:
+        say("started")
+        return run(
+            request,
+            report=lambda progress: say("progress", progress),
+            cancelled=lambda: not is_wanted(worker, task),
+        )
+    finally:
+        with _active_changed:
+            _active.discard(task)
+            _active_changed.notify_all()
+
+
+def is_wanted(worker: Worker, task: str) -> bool:
+    """False once the scheduler has cancelled a task that this worker runs, or the worker closes.
+
+    ``worker.state.tasks`` is dask's own record of its cancel message and not quite public; a contract test
+    watches it.
+    """
+    state = worker.state.tasks.get(task)
+    return state is not None and state.state not in _GONE and worker.status.name in {"running", "paused"}
+
+
+def wait_until_ended(tasks: set[str], timeout: float) -> bool:
+    """Wait for solves that run in this process; False if some still run after ``timeout`` seconds."""
+    with _active_changed:
+        return _active_changed.wait_for(lambda: not tasks & _active, timeout)

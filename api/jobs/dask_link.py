@@ -1,0 +1,75 @@
+"""The engine's connection to its scheduler, and its renewal."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from factorize.api.jobs.dask_cluster import Embedded
+
+_log = logging.getLogger(__name__)
+
+
+class Link:
+    """A dask client that is replaced when its scheduler is lost."""
+
+    def __init__(self, where: Embedded | str, listen: Callable[[dict[str, Any]], None]) -> None:
+        """Connect. A scheduler that does not answer is no error; ``look_after`` tries again.
+
+        Args:
+            where: the cluster in this process, or the address of a scheduler.
+            listen: called with each event of a running solve, in dask's thread; must not block.
+        """
+        self.client: Client | None = None
+        self._where = where
+        self._listen = listen
+        self._rounds_without = 0
+        self._connect()
+
+    @property
+    def up(self) -> bool:
+        """True while the scheduler answers."""
+        client = self.client
+        return client is not None and client.status == "running"
+
+    def capacity(self) -> tuple[int, int] | None:
+        """Memory and processors of the largest worker; None while no worker is known."""
+        from factorize.api.jobs import dask_cluster
+
+        return dask_cluster.capacity(self.client) if self.client is not None and self.up else None
+
+    def look_after(self) -> bool:
+        """Replace a client that was without its scheduler for two rounds: it would not come back in time.
+
+        Returns:
+            True if the client was replaced, so that its futures mean nothing any more.
+        """
+        self._rounds_without = 0 if self.up else self._rounds_without + 1
+        if self.client is not None and self._rounds_without < 2:
+            return False
+        self._connect()
+        return True
+
+    def close(self) -> None:
+        """Disconnect."""
+        from factorize.api.jobs import dask_cluster
+
+        if self.client is not None:
+            dask_cluster.disconnect(self.client)
+
+    def _connect(self) -> None:
+        from factorize.api.jobs import dask_cluster
+
+        old, self.client = self.client, None
+        if old is not None:  # closing waits for the scheduler that is gone
+            threading.Thread(target=dask_cluster.disconnect, args=(old,), daemon=True).start()
+        try:
+            self.client = dask_cluster.connect(self._where, self._listen)
+            self._rounds_without = 0
+        except OSError as error:
+            _log.warning("no scheduler answers at %s (%s); trying again", self._where, error)

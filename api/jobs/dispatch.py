@@ -1,0 +1,154 @@
+"""What an engine has handed to dask.distributed: the connection, the room that workers have, a handle on each solve."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from factorize.api.jobs.dask_link import Link
+from factorize.api.jobs.job import Job
+from factorize.api.jobs.supervisor import Request
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+    from factorize.api.jobs.dask_cluster import Embedded
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A job that was submitted, and dask's handle on it."""
+
+    job: Job
+    future: Future[Any]
+
+
+class Dispatch:
+    """The solves that one engine has submitted. Safe for threads; who has to see no change meanwhile holds ``lock``."""
+
+    def __init__(
+        self,
+        *,
+        store: str,
+        scheduler: str | None,
+        capacity: tuple[int | None, int | None],
+        command: tuple[str, ...] | None,
+        listen: Callable[[dict[str, Any]], None],
+        ended: Callable[[str, Future[Any]], None],
+    ) -> None:
+        """Describe where solves run; ``start`` connects.
+
+        Args:
+            store: URL of the store, handed to the child process.
+            scheduler: address of a dask scheduler; None runs scheduler and worker in this process.
+            capacity: memory in MB and threads for all running solves of the in-process worker; by default what
+                the machine or the container has.
+            command: command line of the child process, or None for this Python's.
+            listen: called with each event of a running solve, in dask's thread; must not block.
+            ended: called with task and future when a solve is over, likewise.
+        """
+        self.lock = threading.RLock()
+        self.sent: dict[str, Sent] = {}
+        self.embedded: Embedded | None = None
+        self.stopped = False
+        self._store, self._scheduler, self._command = store, scheduler, command
+        self._capacity = capacity
+        self._listen, self._ended = listen, ended
+        self._link: Link | None = None
+
+    def start(self) -> None:
+        """Start the cluster or connect to the scheduler; one that does not answer yet is no error."""
+        from factorize.api.jobs import dask_cluster
+
+        if self._scheduler is None:
+            memory, processors = self._capacity
+            self._capacity = (memory or dask_cluster.MEMORY_MB, processors or dask_cluster.PROCESSORS)
+            self.embedded = dask_cluster.Embedded(*self._capacity)
+        where = self.embedded or self._scheduler
+        assert where is not None
+        self._link = Link(where, self._listen)
+
+    def stop(self) -> bool:
+        """Send nothing from now on; False if that was said before."""
+        with self.lock:
+            before, self.stopped = self.stopped, True
+        return not before
+
+    def hand_back(self, release: Callable[[Job], object]) -> None:
+        """Kill the in-process worker's children, after giving up their jobs. Solves on remote workers go on."""
+        from factorize.api.jobs import dask_cluster
+
+        if self.embedded is None:
+            return
+        for entry in self.sent.values():
+            with suppress(Exception):
+                release(entry.job)
+            dask_cluster.cancel(entry.future)
+        if not dask_cluster.wait_until_ended(set(self.sent), timeout=10):
+            _log.error("a child process has not ended within 10 s; its guard ends it with this process")
+
+    def close(self) -> None:
+        """Disconnect, and end the in-process cluster."""
+        if self._link is not None:
+            self._link.close()
+        if self.embedded is not None:
+            self.embedded.close()
+
+    @property
+    def capacity_mb(self) -> int | None:
+        """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
+        return self._capacity[0]
+
+    @property
+    def connected(self) -> bool:
+        """True while the scheduler answers."""
+        return self._link is not None and self._link.up
+
+    def look_after(self) -> None:
+        """Renew a connection that was lost, whose futures then mean nothing, and ask again what workers can take."""
+        assert self._link is not None
+        if self._link.look_after():
+            with self.lock:
+                self.sent.clear()
+        if self.embedded is None:
+            self._capacity = self._link.capacity() or (None, None)
+
+    def send(self, job: Job) -> None:
+        """Give a job to dask. Where that fails the job stays open, and its engine tries again."""
+        from factorize.api.jobs import dask_cluster
+
+        with self.lock:
+            client = self._link.client if self._link is not None and self._link.up else None
+            if self.stopped or client is None:
+                return
+            threads = min(job.threads, self._capacity[1] or job.threads)
+            limits = (job.memory_mb, job.seconds_limit, threads)
+            request = Request(job.spec_digest, job.spec, self._store, *limits, self._command)
+            try:
+                future = dask_cluster.submit(client, job.task, request, job.priority)
+            except Exception:
+                _log.warning("a job could not be submitted; it stays queued", exc_info=True)
+                return
+            self.sent[job.task] = Sent(job, future)
+            dask_cluster.when_ended(future, partial(self._ended, job.task))
+
+    def get(self, task: str) -> Sent | None:
+        """Return what was sent under that name and not dropped."""
+        with self.lock:
+            return self.sent.get(task)
+
+    def drop(self, task: str, *, kill: bool) -> None:
+        """Forget a solve, and end it if asked to."""
+        from factorize.api.jobs import dask_cluster
+
+        with self.lock:
+            entry = self.sent.pop(task, None)
+        if entry is not None and kill:
+            dask_cluster.cancel(entry.future)

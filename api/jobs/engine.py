@@ -1,0 +1,329 @@
+"""The job engine: submit, cancel, follow. One solve per spec, whatever crashes in between.
+
+The ledger says what was asked, the store says what exists, and the engine makes the second follow the
+first. It holds nothing that cannot be rebuilt: a job that nobody runs is found every few seconds and at
+every start, and is either done (the store has it), given up (three solves were started and lost), or
+submitted again.
+
+One thread, the engine's own, writes what dask reports into the ledger. Requests come in from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from factorize.api.jobs.dispatch import Dispatch
+from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.jobs.job import Job, JobOrder
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.listeners import Listeners
+from factorize.api.jobs.presence import Presence
+from factorize.errors import TooLarge
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+MAX_ATTEMPTS = 3
+_log = logging.getLogger(__name__)
+
+
+class JobEngine:
+    """Runs the jobs of a ledger on dask.distributed."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        find: Callable[[str], str | None],
+        store: str,
+        scheduler: str | None = None,
+        capacity_mb: int | None = None,
+        processors: int | None = None,
+        command: tuple[str, ...] | None = None,
+        tick: float = 2.0,
+        patience: float = 15.0,
+    ) -> None:
+        """Describe the engine; ``start`` brings it to life.
+
+        Args:
+            ledger: the jobs table. Several engines may share one.
+            find: digest of the stored factorization of a spec digest, or None. Asked from the engine's thread
+                and from ``submit``.
+            store: URL of the store, handed to the child process.
+            scheduler: address of a dask scheduler; None runs scheduler and worker in this process.
+            capacity_mb: memory for all running solves of the in-process worker; by default 80 % of what the
+                machine or the container has.
+            processors: threads for all running solves of the in-process worker; by default all.
+            command: command line of the child process; by default ``factorize.api.jobs.child`` (api/isolated.py).
+            tick: seconds between two rounds of reconciliation.
+            patience: seconds without a sign of life after which another engine counts as dead.
+        """
+        self.id = uuid.uuid4().hex
+        self.solves_total = 0
+        self._ledger = ledger
+        self._find = find
+        self._tick_seconds = tick
+        self._patience = patience
+        self._presence: Presence | None = None
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._dispatch = Dispatch(
+            store=store,
+            scheduler=scheduler,
+            capacity=(capacity_mb, processors),
+            command=command,
+            listen=lambda event: self._inbox.put(partial(self._on_event, event)),
+            ended=lambda task, future: self._inbox.put(partial(self._on_end, task, future)),
+        )
+        self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
+        self._listeners = Listeners()
+
+    # Life
+
+    def start(self) -> Self:
+        """Start the cluster or connect to the scheduler, and take up what earlier engines left open.
+
+        A scheduler that does not answer yet is no error: jobs wait in the ledger until it does.
+        """
+        self._dispatch.start()
+        self._presence = Presence(self._ledger, self.id, self._patience)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """End the engine.
+
+        The in-process worker's children are killed and their jobs handed back to the ledger, so that the next
+        start takes them up. Solves on remote workers go on.
+        """
+        if not self._dispatch.stop():
+            return
+        self._listeners.wake_all()
+        self._inbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._dispatch.hand_back(self._ledger.release)
+        if self._presence is not None:
+            with suppress(Exception):
+                self._presence.end()
+        self._dispatch.close()
+
+    def __enter__(self) -> Self:
+        """Start; use as ``with Engine(...) as engine``."""
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        """Close."""
+        self.close()
+
+    # What the doors ask for
+
+    @property
+    def capacity_mb(self) -> int | None:
+        """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
+        return self._dispatch.capacity_mb
+
+    @property
+    def connected(self) -> bool:
+        """True while the scheduler answers."""
+        return self._dispatch.connected
+
+    def submit(self, order: JobOrder) -> Job:
+        """Have a spec solved, once. Blocks for a few milliseconds.
+
+        Whether the result is stored already is for the caller to ask first. A job that is queued or running
+        is returned as it is; one that failed, was cancelled, or whose result is gone from the store starts
+        anew.
+
+        Raises:
+            TooLarge: no worker has the memory that the order asks for.
+        """
+        job = self._ledger.get(order.spec_digest)
+        if job is not None and not job.finished:
+            return job
+        self._check_size(order)
+        stale = job is not None and job.state == "done" and self._find(order.spec_digest) is None
+        with self._dispatch.lock:
+            job, mine = self._ledger.claim(order, owner=self.id, stale=stale)
+            if mine:
+                self._dispatch.send(job)
+        self._listeners.wake(order.spec_digest)
+        return job
+
+    def cancel(self, spec_digest: str) -> Job | None:
+        """End a queued or running job because a user asks for it.
+
+        Returns:
+            The cancelled job; None if there is no such job or it had finished.
+        """
+        job = self._ledger.cancel(spec_digest)
+        if job is not None:
+            self._dispatch.drop(job.task, kill=True)
+            self._listeners.wake(spec_digest)
+        return job
+
+    async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[Job, None]:
+        """Follow a job: what it is now, then each change, up to its end.
+
+        Changes that follow each other quickly may be seen as one. Changes made through another engine on the
+        same ledger are seen within a second.
+
+        Args:
+            spec_digest: the job; an unknown one has no changes.
+            after_seq: number of the last change that the listener has seen.
+
+        Yields:
+            The job, with rising ``seq``; the last has ``finished``. Also ends when the engine closes.
+        """
+        with self._listeners.listen(spec_digest) as changed:
+            while not self._dispatch.stopped:
+                changed.clear()
+                job = await asyncio.to_thread(self._ledger.get, spec_digest)
+                if job is None:
+                    return
+                if job.seq != after_seq:  # smaller only after a ledger was lost and begun anew
+                    after_seq = job.seq
+                    yield job
+                if job.finished:
+                    return
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), 1)
+
+    async def wait(self, spec_digest: str, seconds: float) -> Job | None:
+        """The job once it has finished, or as it is after ``seconds``; None if there is none."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), aclosing(self.changes(spec_digest)) as changes:
+                async for _ in changes:
+                    pass
+        return await asyncio.to_thread(self._ledger.get, spec_digest)
+
+    # Submitting
+
+    def _check_size(self, order: JobOrder) -> None:
+        limit = self.capacity_mb
+        if limit is not None and order.memory_mb > limit:
+            raise TooLarge(
+                f"the solve needs about {order.memory_mb} MB and the largest worker has {limit} MB; use a "
+                "smaller n, a structured mechanism, or a larger worker"
+            )
+
+    # The engine's thread
+
+    def _work(self) -> None:
+        next_tick = time.monotonic()
+        while True:
+            if time.monotonic() >= next_tick:
+                self._guarded(self._tick)
+                next_tick = time.monotonic() + self._tick_seconds
+            with suppress(queue.Empty):
+                message = self._inbox.get(timeout=max(0.0, next_tick - time.monotonic()))
+                if message is None:
+                    return
+                self._guarded(message)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception:
+            _log.exception("a step of the engine failed; the next round looks again")
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        """A running solve has said something."""
+        entry = self._dispatch.get(event["task"])
+        if entry is None:
+            return
+        if event["event"] == "started":
+            self.solves_total += 1
+            job = self._ledger.start(entry.job)
+        else:
+            job = self._ledger.update_progress(entry.job, event["progress"])
+        if job is None:
+            self._dispatch.drop(event["task"], kill=self._dispatch.embedded is not None)
+        self._listeners.wake(entry.job.spec_digest)
+
+    def _on_end(self, task: str, future: Future[Any]) -> None:
+        """A solve is over."""
+        entry = self._dispatch.get(task)
+        if entry is None or entry.future is not future:
+            return
+        try:
+            self._settle(entry.job, future)
+        finally:
+            self._dispatch.drop(task, kill=False)
+            self._listeners.wake(entry.job.spec_digest)
+
+    def _settle(self, job: Job, future: Future[Any]) -> None:
+        """Write the end of a solve, unless it only says that the solve was lost."""
+        from factorize.api.jobs import dask_cluster
+
+        outcome = dask_cluster.outcome(future)
+        if outcome is None:
+            return
+        stored = self._find(job.spec_digest)
+        if stored is not None:
+            self._ledger.finish(job.spec_digest, stored)
+        elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED):
+            dask_cluster.cancel(future)  # or dask would answer the next submit with this end
+        else:
+            self._ledger.fail(job, outcome.error or _not_stored(outcome))
+
+    # Reconciliation
+
+    def _tick(self) -> None:
+        assert self._presence is not None
+        self._presence.beat()
+        self._dispatch.look_after()
+        rows = self._look_after_sent()
+        living = self._presence.living()
+        for job in rows:
+            if job.owner == self.id or job.owner not in living:
+                self._guarded(partial(self._resume, job))
+
+    def _look_after_sent(self) -> list[Job]:
+        """Let go of solves whose job is over or in other hands; the open jobs."""
+        with self._dispatch.lock:
+            tasks = list(self._dispatch.sent)
+        rows = {job.task: job for job in self._ledger.unfinished()}
+        for task in tasks:
+            if task not in rows:
+                self._dispatch.drop(task, kill=True)
+            elif rows[task].owner != self.id:  # an engine that took us for dead runs it now
+                self._dispatch.drop(task, kill=self._dispatch.embedded is not None)
+        return list(rows.values())
+
+    def _resume(self, job: Job) -> None:
+        """Bring an open job that nobody runs to its end."""
+        with self._dispatch.lock:
+            if job.task in self._dispatch.sent or not self.connected:
+                return
+            stored = self._find(job.spec_digest)
+            if stored is not None:
+                self._ledger.finish(job.spec_digest, stored)
+            elif job.attempts >= MAX_ATTEMPTS:
+                self._ledger.fail(job, _GIVEN_UP)
+            elif (adopted := self._ledger.adopt(job, self.id)) is not None:
+                self._dispatch.send(adopted)
+        self._listeners.wake(job.spec_digest)
+
+
+_GIVEN_UP = {
+    "type": "gave_up",
+    "message": f"the solve was started {MAX_ATTEMPTS} times and lost each time, with its process or its "
+    "machine; it may be what ended them. Post the spec again to try anew, or with a smaller n",
+}
+
+
+def _not_stored(outcome: SolveEnding) -> dict[str, str]:
+    return {
+        "type": "not_stored",
+        "message": f"the solver says that it stored {outcome.digest}, and the store does not have it; check "
+        "that workers and service use the same store, and post the spec again",
+    }

@@ -1,0 +1,83 @@
+"""A job: what was asked of the engine, and how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+STATES: tuple[State, ...] = get_args(State)
+TERMINAL = frozenset({"done", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """What is asked of the engine.
+
+    Args:
+        spec_digest: sha256 of the canonical spec, 64 hex digits.
+        spec: the canonical spec, JSON on one line.
+        workload: the workload's kind, for the list.
+        memory_mb: memory the solve is admitted with, in units of 2^20 bytes.
+        seconds_limit: wall limit in seconds.
+        threads: threads of the solve.
+        priority: larger runs first.
+    """
+
+    spec_digest: str
+    spec: str
+    workload: str
+    memory_mb: int
+    seconds_limit: float
+    threads: int = 1
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job(JobOrder):
+    """One row of the ledger, as it was when it was read.
+
+    Args:
+        state: queued, running, done, failed or cancelled.
+        attempts: how often a solve of this claim was started.
+        seq: number of the last change; never falls.
+        owner: id of the engine that looks after the job.
+        task: name of this claim in the engine.
+        progress: the newest progress event, or None.
+        error: ``{"type", "message"}`` of a failed job, or None.
+        digest: digest of the stored factorization of a job that is done, or None.
+        submitted: when it was claimed, UTC, ISO 8601.
+        updated: when it last changed, UTC, ISO 8601.
+    """
+
+    state: State = "queued"
+    attempts: int = 0
+    seq: int = 0
+    owner: str = ""
+    task: str = ""
+    progress: dict[str, Any] | None = None
+    error: dict[str, str] | None = None
+    digest: str | None = None
+    submitted: str = ""
+    updated: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """True in a state that only a new claim can leave."""
+        return self.state in TERMINAL
+
+    def document(self) -> dict[str, Any]:
+        """The job document of the HTTP interface."""
+        names = ("spec_digest", "state", "progress", "error", "submitted", "updated")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """An engine that has announced itself: where it runs, and a number that moves while it lives."""
+
+    id: str
+    host: str
+    pid: int
+    started: float
+    beat: int

@@ -1,0 +1,273 @@
+"""The jobs table: what was asked of the service, and how far each solve is.
+
+The ledger is bookkeeping. Whether a factorization exists is decided by the store alone, so a lost ledger
+loses the queue and no result. Only processes that serve the API write to it; workers and children never
+see the database.
+
+States and who may move between them::
+
+    (nothing), failed, cancelled --claim---> queued
+    queued, running --start, progress------> running
+    queued, running --finish, fail, cancel-> done, failed, cancelled
+    queued, running --adopt, release-------> queued
+
+A terminal state is left by ``claim`` only. Every change adds one to ``seq``, which never falls back; it is
+the id of the server-sent events. ``task`` names one claim and ``owner`` the engine that looks after it: a
+message that comes late, from a claim that is over or from an engine that has lost the job, matches neither
+and changes nothing.
+
+Each change is one guarded statement, so SQLite and PostgreSQL need no other lock; the two differ in the
+line that chooses ``insert``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from factorize.api.jobs.database import engines, jobs, open_database
+from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
+from factorize.errors import InvalidParameter, StoreUnavailable
+
+_OPEN = ("queued", "running")
+
+
+class Ledger:
+    """The jobs table on SQLite or PostgreSQL. Thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        """Open the ledger and create what is missing.
+
+        Args:
+            url: SQLAlchemy URL, ``sqlite:////path/jobs.sqlite`` or ``postgresql+psycopg://...``.
+
+        Raises:
+            StoreUnavailable: the database cannot be opened, or was written by another release.
+        """
+        self._engine = open_database(url)
+        self._insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        """Use as ``with Ledger(url) as ledger``."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close all connections."""
+        self.close()
+
+    @contextmanager
+    def _read(self) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except sa.exc.DatabaseError as error:
+            raise StoreUnavailable(f"the job database does not answer: {error.orig}; try again") from error
+
+    @contextmanager
+    def _write(self) -> Iterator[sa.Connection]:
+        with self._read() as connection, connection.execution_options(write=True).begin():
+            yield connection
+
+    # Claims and changes of state
+
+    def claim(self, order: JobOrder, *, owner: str = "", stale: bool = False) -> tuple[Job, bool]:
+        """Insert the job, or queue a failed or cancelled one again.
+
+        Args:
+            order: what is asked.
+            owner: id of the engine that will look after the job.
+            stale: queue a ``done`` job again too, because the store no longer has its result.
+
+        Returns:
+            The job, and True for the one caller who must now submit it.
+        """
+        now = _now()
+        values: dict[str, Any] = {name: getattr(order, name) for name in JobOrder.__dataclass_fields__}
+        values |= {"state": "queued", "attempts": 0, "owner": owner, "submitted": now, "updated": now}
+        values |= {"progress": None, "error": None, "digest": None}
+        seq = jobs.c.seq + 1
+        insert = self._insert(jobs).values(**values, seq=1, task=f"{order.spec_digest}-1")
+        again = (
+            jobs.update()
+            .where(jobs.c.spec_digest == order.spec_digest)
+            .where(jobs.c.state.in_(("failed", "cancelled", "done") if stale else ("failed", "cancelled")))
+            .values(**values, seq=seq, task=order.spec_digest + "-" + sa.cast(seq, sa.String))
+        )
+        with self._write() as connection:
+            for statement in (insert.on_conflict_do_nothing().returning(jobs), again.returning(jobs)):
+                row = connection.execute(statement).one_or_none()
+                if row is not None:
+                    return _job(row), True
+            return _job(connection.execute(_by_digest(order.spec_digest)).one()), False
+
+    def start(self, job: Job) -> Job | None:
+        """A child of this claim was started: running, one attempt more. None if the claim is over."""
+        return self._change(job, {"state": "running", "attempts": jobs.c.attempts + 1})
+
+    def update_progress(self, job: Job, progress: dict[str, Any]) -> Job | None:
+        """Keep the newest progress event. None if the claim is over."""
+        return self._change(job, {"state": "running", "progress": json.dumps(progress, allow_nan=False)})
+
+    def fail(self, job: Job, error: dict[str, str]) -> Job | None:
+        """The solve of this claim failed. None if the claim is over."""
+        return self._change(job, {"state": "failed", "error": json.dumps(error)})
+
+    def release(self, job: Job) -> Job | None:
+        """Hand a job back because the engine ends: queued, and the attempt does not count."""
+        attempts = sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
+        return self._change(job, {"state": "queued", "attempts": attempts, "owner": ""})
+
+    def adopt(self, job: Job, owner: str) -> Job | None:
+        """Take a job over from an engine that is gone (or from oneself). None if someone else was faster."""
+        return self._change(job, {"state": "queued", "owner": owner})
+
+    def finish(self, spec_digest: str, digest: str) -> Job | None:
+        """The store has the result, whoever put it there: done. None if the job was not open."""
+        return self._update([jobs.c.spec_digest == spec_digest], {"state": "done", "digest": digest, "error": None})
+
+    def cancel(self, spec_digest: str) -> Job | None:
+        """A user asked for the end. None if the job was not open."""
+        return self._update([jobs.c.spec_digest == spec_digest], {"state": "cancelled"})
+
+    def _change(self, job: Job, values: dict[str, Any]) -> Job | None:
+        """Change a job on behalf of one claim and one owner."""
+        same = [jobs.c.spec_digest == job.spec_digest, jobs.c.task == job.task, jobs.c.owner == job.owner]
+        return self._update(same, values)
+
+    def _update(self, where: list[sa.ColumnElement[bool]], values: dict[str, Any]) -> Job | None:
+        statement = (
+            jobs.update()
+            .where(*where, jobs.c.state.in_(_OPEN))
+            .values(**values, seq=jobs.c.seq + 1, updated=_now())
+            .returning(jobs)
+        )
+        with self._write() as connection:
+            row = connection.execute(statement).one_or_none()
+        return None if row is None else _job(row)
+
+    # Reading
+
+    def get(self, spec_digest: str) -> Job | None:
+        """The job of a spec, or None."""
+        with self._read() as connection:
+            row = connection.execute(_by_digest(spec_digest)).one_or_none()
+        return None if row is None else _job(row)
+
+    def unfinished(self) -> list[Job]:
+        """All queued and running jobs, first come first."""
+        order = (jobs.c.submitted, jobs.c.spec_digest)
+        with self._read() as connection:
+            rows = connection.execute(sa.select(jobs).where(jobs.c.state.in_(_OPEN)).order_by(*order)).all()
+        return [_job(row) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state; every state is present."""
+        with self._read() as connection:
+            rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)).all()
+        return dict.fromkeys(STATES, 0) | {state: count for state, count in rows}
+
+    def page(
+        self,
+        *,
+        state: str | None = None,
+        workload: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> tuple[list[Job], str | None]:
+        """One page of the list of jobs, newest first.
+
+        Args:
+            state: only jobs in this state.
+            workload: only jobs with this kind of workload.
+            cursor: the second value that the page before returned.
+            limit: jobs per page, 1 to 1000.
+
+        Returns:
+            The jobs, and the cursor of the next page or None at the end.
+
+        Raises:
+            InvalidParameter: unknown state, bad cursor, or a limit out of range.
+        """
+        if state is not None and state not in STATES:
+            message = f"state={state!r} is not a state; use one of {', '.join(STATES)}"
+            raise InvalidParameter(message, field="state")
+        if not 1 <= limit <= 1000:
+            raise InvalidParameter(f"limit={limit} is outside 1..1000; use a number inside", field="limit")
+        time, digest = jobs.c.submitted, jobs.c.spec_digest
+        query = sa.select(jobs).order_by(time.desc(), digest.desc()).limit(limit + 1)
+        if state is not None:
+            query = query.where(jobs.c.state == state)
+        if workload is not None:
+            query = query.where(jobs.c.workload == workload)
+        if cursor is not None:
+            last_time, last_digest = _read_cursor(cursor)
+            query = query.where(sa.or_(time < last_time, sa.and_(time == last_time, digest < last_digest)))
+        with self._read() as connection:
+            found = [_job(row) for row in connection.execute(query)]
+        return found[:limit], _write_cursor(found[limit - 1]) if len(found) > limit else None
+
+    # Engines
+
+    def announce(self, engine: EngineRow) -> None:
+        """Write down that an engine lives."""
+        with self._write() as connection:
+            connection.execute(engines.insert().values(**{n: getattr(engine, n) for n in EngineRow.__slots__}))
+
+    def beat(self, engine_id: str) -> bool:
+        """Move the engine's number, so that others see it live. False if others have declared it dead."""
+        statement = engines.update().where(engines.c.id == engine_id).values(beat=engines.c.beat + 1)
+        with self._write() as connection:
+            return connection.execute(statement).rowcount == 1
+
+    def engines(self) -> dict[str, EngineRow]:
+        """Engines by id."""
+        with self._read() as connection:
+            return {row.id: EngineRow(**row._mapping) for row in connection.execute(sa.select(engines))}
+
+    def forget(self, engine_id: str) -> None:
+        """Remove an engine that has ended or is dead; its open jobs are then anybody's."""
+        with self._write() as connection:
+            connection.execute(engines.delete().where(engines.c.id == engine_id))
+
+
+def _by_digest(spec_digest: str) -> sa.Select[Any]:
+    return sa.select(jobs).where(jobs.c.spec_digest == spec_digest)
+
+
+def _job(row: sa.Row[Any]) -> Job:
+    values = dict(row._mapping)
+    for name in ("progress", "error"):
+        values[name] = None if values[name] is None else json.loads(values[name])
+    return Job(**values)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _write_cursor(job: Job) -> str:
+    return base64.urlsafe_b64encode(f"{job.submitted} {job.spec_digest}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[str, str]:
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
+        time, digest = text.split(" ")
+    except (binascii.Error, UnicodeError, ValueError) as error:
+        raise InvalidParameter(
+            "the cursor is not one that the list has given out; take it from 'next', or leave it out",
+            field="cursor",
+        ) from error
+    return time, digest

@@ -1,0 +1,86 @@
+"""Which engines on a ledger are alive, judged without comparing clocks.
+
+Every engine moves a number in its row of the ledger. Another engine counts as dead when its process is gone
+(told at once, on the same machine) or when its number has stood still for long enough on the clock of
+whoever looks.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from factorize.api.jobs.job import EngineRow
+from factorize.api.jobs.ledger import Ledger
+
+
+class Presence:
+    """One engine's sign of life, and its view of the others."""
+
+    def __init__(self, ledger: Ledger, engine_id: str, patience: float) -> None:
+        """Announce the engine.
+
+        Args:
+            ledger: where engines meet.
+            engine_id: the engine that looks.
+            patience: seconds without a sign of life after which another engine counts as dead.
+        """
+        self._ledger = ledger
+        self._patience = patience
+        pid = os.getpid()
+        self._me = EngineRow(engine_id, host_name(), pid, psutil.Process(pid).create_time(), 0)
+        self._seen: dict[str, tuple[int, float]] = {}
+        ledger.announce(self._me)
+
+    def beat(self) -> None:
+        """Give a sign of life; announce again if the others have given us up."""
+        if not self._ledger.beat(self._me.id):
+            self._ledger.announce(self._me)
+
+    def end(self) -> None:
+        """Leave."""
+        self._ledger.forget(self._me.id)
+
+    def living(self) -> set[str]:
+        """Ids of the engines that are alive, this one among them; the dead are removed from the ledger."""
+        engines = self._ledger.engines().values()
+        dead = {engine.id for engine in engines if self._is_dead(engine)}
+        for engine_id in dead:
+            self._ledger.forget(engine_id)
+        return {engine.id for engine in engines} - dead | {self._me.id}
+
+    def _is_dead(self, engine: EngineRow) -> bool:
+        if engine.id == self._me.id:
+            return False
+        if engine.host == self._me.host and not _is_running(engine):
+            return True
+        now = time.monotonic()
+        beat, since = self._seen.get(engine.id, (None, now))
+        if beat != engine.beat:
+            self._seen[engine.id] = (engine.beat, now)
+            return False
+        return now - since > self._patience
+
+
+def host_name() -> str:
+    """A name for the set of processes whose numbers mean the same: one boot of one machine or container."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):  # Linux only
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def _is_running(engine: EngineRow) -> bool:
+    """True if the process that announced itself still runs, and is not a later one with its number."""
+    try:
+        process = psutil.Process(engine.pid)
+        zombie = process.status() == psutil.STATUS_ZOMBIE
+        return not zombie and bool(abs(process.create_time() - engine.started) < 5)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,306 @@
+"""One solve in a process of its own: bounded in memory and time, killed on request, never left behind.
+
+``run`` is called in a thread (a dask worker's, or any other) and blocks until the child has ended. The
+child is a command that reads one JSON line from stdin, ``{"spec": ..., "store": ...}``, and writes JSON
+lines to stdout:
+
+* ``{"event": "progress", "iteration": i, "relative_gap": g, "class_gap": g, "seconds": s}``, as often as
+  it likes;
+* at the end ``{"event": "done", "digest": "<64 hex digits>"}`` and exit status 0, or
+* ``{"event": "failed", "error": {"type": "...", "message": "..."}}`` and another exit status.
+
+Anything else that a child may do (crash, hang, babble, exhaust its memory, leave processes behind)
+becomes a named ``Ending`` with a message. Between this process and the child stands ``guard.py``, which
+ends the child when we die.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from factorize.api.isolated import SOLVE, child_command
+from factorize.api.jobs.ending import Ending, Remains, SolveEnding, judge
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+MEBIBYTE = 1 << 20
+GRACE_SECONDS = 5.0  # what a guard gets to kill and reap before it is killed itself
+
+_GUARD = Path(__file__).with_name("guard.py")
+_KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
+_LINE_LIMIT = 64 * 1024
+_TAIL_LIMIT = 8 * 1024
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the supervisor has to know about one solve.
+
+    Args:
+        spec_digest: sha256 of the canonical spec, 64 hex digits.
+        spec: the canonical spec, JSON on one line.
+        store: URL of the store that the child writes to.
+        memory_mb: what the solve was admitted with, in units of 2^20 bytes.
+        seconds_limit: wall limit in seconds, counted from the start of the child process.
+        threads: threads per BLAS, OpenMP or numba pool.
+        command: the child's command line; by default ``factorize.api.jobs.child`` (api/isolated.py).
+    """
+
+    spec_digest: str
+    spec: str
+    store: str
+    memory_mb: int
+    seconds_limit: float
+    threads: int = 1
+    command: tuple[str, ...] | None = None
+
+    @property
+    def data_limit_mb(self) -> int:
+        """Private memory that the child may reserve: what it was admitted with, libraries and stacks.
+
+        Measured: numpy and scipy reserve 160 MB with one thread, 250 MB with two or more, before any work.
+        """
+        return self.memory_mb + 512 + 64 * self.threads
+
+    @property
+    def stdin(self) -> bytes:
+        """The line that the child reads."""
+        return f'{{"spec":{self.spec},"store":{json.dumps(self.store)}}}\n'.encode()
+
+
+def run(
+    request: Request,
+    *,
+    report: Callable[[Event], None],
+    cancelled: Callable[[], bool],
+    poll: float = 0.1,
+    report_interval: float = 0.5,
+) -> SolveEnding:
+    """Solve one spec in a child process and wait for its end.
+
+    The child is started by the calling thread and does not outlive it. On return, and on every exception,
+    the child and all that it started are dead and reaped.
+
+    Args:
+        request: the solve.
+        report: gets the newest progress event, at most one per ``report_interval``.
+        cancelled: asked every ``poll`` seconds; True kills the child.
+        poll: seconds between two looks at the child and the limits.
+        report_interval: seconds between two reports.
+
+    Returns:
+        How it ended; a failure is an outcome and not an exception.
+    """
+    with tempfile.TemporaryDirectory(prefix="factorize-solve-") as folder, _Child(request, folder) as child:
+        reason = None
+        reported = float("-inf")
+        while reason is None and child.returncode is None:
+            child.read(poll)
+            if child.progress is not None and time.monotonic() - reported >= report_interval:
+                reported = time.monotonic()
+                report(child.take_progress())
+            reason = child.limit_passed() or (Ending.CANCELLED if cancelled() else None)
+        child.end()
+        if child.progress is not None and reason is None:
+            report(child.take_progress())
+        memory, limit = request.memory_mb, request.seconds_limit
+        return judge(child.remains(), reason, memory_mb=memory, seconds_limit=limit)
+
+
+class _Child:
+    """The child process with its guard, its pipes and what it has said so far."""
+
+    def __init__(self, request: Request, folder: str) -> None:
+        self.request = request
+        self.progress: Event | None = None
+        self.verdict: Event | None = None
+        self.started = time.monotonic()
+        self._line = b""
+        self._line_too_long = False
+        self._tail = b""
+        self._next_look = self.started
+        self._watch: int | None = None
+        self._process = self._start(folder)
+        self._selector = selectors.DefaultSelector()
+        for stream, take in (
+            (self._process.stdout, self._take_output),
+            (self._process.stderr, self._take_errors),
+        ):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, take)
+
+    def _start(self, folder: str) -> subprocess.Popen[bytes]:
+        request = self.request
+        command = request.command or child_command(SOLVE)
+        data_bytes = request.data_limit_mb * MEBIBYTE if _KERNEL_LIMITS_DATA else 0
+        watch_read, self._watch = os.pipe()
+        guard = (sys.executable, "-I", "-S", str(_GUARD), str(watch_read), str(os.getpid()), str(data_bytes))
+        try:
+            # A file as stdin, so that a child that never reads it blocks nobody.
+            with tempfile.TemporaryFile(dir=folder) as stdin:
+                stdin.write(request.stdin)
+                stdin.seek(0)
+                return subprocess.Popen(
+                    (*guard, *command),
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=_environment(request.threads, folder),
+                    pass_fds=(watch_read,),
+                    start_new_session=True,
+                    bufsize=0,
+                )
+        except BaseException:
+            os.close(self._watch)
+            raise
+        finally:
+            os.close(watch_read)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        self._selector.close()
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def remains(self) -> Remains:
+        """What is known after the end."""
+        errors = self._tail.decode(errors="replace").strip()
+        return Remains(self.verdict, self._process.returncode, errors, self.seconds)
+
+    def take_progress(self) -> Event:
+        progress, self.progress = self.progress, None
+        assert progress is not None
+        return progress
+
+    def limit_passed(self) -> Ending | None:
+        if self.seconds > self.request.seconds_limit:
+            return Ending.TIMEOUT
+        if _KERNEL_LIMITS_DATA or time.monotonic() < self._next_look:
+            return None
+        self._next_look = time.monotonic() + 0.5
+        return Ending.OUT_OF_MEMORY if _resident_mb(self._process.pid) > self.request.data_limit_mb else None
+
+    def read(self, timeout: float) -> None:
+        """Take what the child has written; wait for that, or for its end, at most ``timeout`` seconds."""
+        if not self._selector.get_map():
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
+            return
+        for key, _ in self._selector.select(timeout):
+            stream: IO[bytes] = key.fileobj  # type: ignore[assignment]  # typeshed: or a descriptor
+            data = stream.read(_LINE_LIMIT)
+            if data:
+                key.data(data)
+            elif data is not None:
+                self._selector.unregister(stream)
+
+    def end(self) -> None:
+        """Kill what still runs, reap the guard, take the last words."""
+        if self._watch is not None:
+            os.close(self._watch)  # the guard's sign to kill the child and all that it started
+            self._watch = None
+        try:
+            self._process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.returncode == -signal.SIGKILL:  # perhaps the guard itself was killed
+            _kill_session(self._process.pid)
+        deadline = time.monotonic() + 1
+        while self._selector.get_map() and self._selector.select(0) and time.monotonic() < deadline:
+            self.read(0)
+
+    def _take_errors(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-_TAIL_LIMIT:]
+
+    def _take_output(self, data: bytes) -> None:
+        *lines, rest = (self._line + data).split(b"\n")
+        for line in lines:
+            if not self._line_too_long and len(line) <= _LINE_LIMIT:
+                self._take_line(line)
+            self._line_too_long = False
+        self._line_too_long |= len(rest) > _LINE_LIMIT
+        self._line = b"" if self._line_too_long else rest
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        match event:
+            case {"event": "progress"}:
+                self.progress = _clean_progress(event)
+            case {"event": "done" | "failed"}:
+                self.verdict = event
+
+
+def _environment(threads: int, folder: str) -> dict[str, str]:
+    """The child's environment: threads fixed before any import, no setting or secret of the service."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FACTORIZE_")}
+    return kept | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"TMPDIR": folder}
+
+
+def _clean_progress(event: Event) -> Event:
+    """The fields of the contract, each a finite number or None."""
+    iteration = event.get("iteration")
+    numbers = {name: event.get(name) for name in ("relative_gap", "class_gap", "seconds")}
+    return {
+        "iteration": iteration if type(iteration) is int else None,
+        **{name: value if _is_finite(value) else None for name, value in numbers.items()},
+    }
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def _resident_mb(pid: int) -> float:
+    """Resident memory of a process and all its descendants, in units of 2^20 bytes."""
+    import psutil
+
+    total = 0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for member in [process, *process.children(recursive=True)]:
+            with suppress(psutil.Error):
+                total += member.memory_info().rss
+    return total / MEBIBYTE
+
+
+def _kill_session(leader: int) -> None:
+    """Kill every process of a session whose leader is dead."""
+    import psutil
+
+    for pid in psutil.pids():
+        with suppress(OSError):
+            if pid != leader and os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)

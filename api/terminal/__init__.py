@@ -1,0 +1,1 @@
+"""The terminal: what the command line is given, what it shows, and how it ends."""

@@ -1,0 +1,50 @@
+"""The options that every command has, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from factorize.api.terminal.output import OutputForm
+
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Directory that results are kept in. Default: FACTORIZE_STORE, else the user's data folder.",
+        show_default=False,
+    ),
+]
+Output = Annotated[OutputForm, typer.Option("--output", help="Form of the result on stdout.")]
+SpecText = Annotated[
+    str, typer.Argument(metavar="SPEC", help="A path, '-' for stdin, or inline JSON.", show_default=False)
+]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|DIGEST",
+        help="A factor file, or the digest or spec digest of a stored result.",
+        show_default=False,
+    ),
+]
+Matrices = Annotated[
+    str | None,
+    typer.Option(
+        "--matrices",
+        metavar="C,C_inv,B",
+        help="Matrices to write into the file; C is always there.",
+        show_default=False,
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="float64|float32",
+        help="Type of the file's matrices: other numbers, with a digest and a certificate of their own.",
+    ),
+]
+ToFile = Annotated[Path, typer.Option("--to", metavar="FILE", help="File to write.", show_default=False)]

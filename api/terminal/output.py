@@ -1,0 +1,196 @@
+"""What the command line shows: results on stdout, progress and remarks on stderr.
+
+In a terminal progress is drawn as bars; anywhere else it is a plain line now and then, so that logs stay readable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import typer
+
+from factorize.api.terminal.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    from factorize.solution import Progress
+
+QUIET_SECONDS = 2.0
+"""Without a terminal: seconds before the first line of one solve, and then between the first lines."""
+
+
+class OutputForm(StrEnum):
+    """Form of the result on stdout."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def emit(form: OutputForm, document: Any, text: str) -> None:
+    """Write the result to stdout, as one JSON document or as text.
+
+    Raises:
+        typer.Exit: whoever read stdout has gone.
+    """
+    shown = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) if form is OutputForm.JSON else text
+    try:
+        sys.stdout.write(shown + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would fail again when the interpreter closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+
+
+def remark(text: str) -> None:
+    """Write a line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Display(Protocol):
+    """Shows the progress of one solve after the other."""
+
+    def start(self, label: str) -> None:
+        """A solve begins."""
+
+    def report(self, progress: Progress) -> None:
+        """One step of it; the callback that solvers call."""
+
+    def note(self, text: str) -> None:
+        """Something else than an iteration has moved on."""
+
+    def finish(self, line: str) -> None:
+        """It has ended; `line` says how, or is empty where the result itself will."""
+
+
+@contextmanager
+def display(total: int | None = None) -> Iterator[Display]:
+    """Show solves on stderr while the block runs.
+
+    Args:
+        total: number of solves for an overall bar; None for a single solve.
+    """
+    if not sys.stderr.isatty():
+        yield Lines(total)
+        return
+    with _bars() as bars:
+        yield Drawn(bars, total)
+
+
+def _bars() -> Bars:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
+
+
+class Drawn:
+    """Bars in a terminal: one for the running solve, one overall.
+
+    Args:
+        bars: the started bars.
+        total: number of solves, or None.
+    """
+
+    def __init__(self, bars: Bars, total: int | None) -> None:
+        self._bars = bars
+        self._overall: TaskID | None = None
+        if total is not None:
+            self._overall = bars.add_task("all specs", total=total, state="")
+        self._current: TaskID | None = None
+
+    def start(self, label: str) -> None:
+        """Add a bar without an end: nobody knows how many iterations a solve takes."""
+        self._current = self._bars.add_task(label, total=None, state="starting")
+
+    def report(self, progress: Progress) -> None:
+        """Show iteration and gap in the bar."""
+        if self._current is not None:
+            self._bars.update(self._current, completed=progress.iteration, state=gap_text(progress))
+
+    def note(self, text: str) -> None:
+        """Show the text in the bar."""
+        if self._current is not None:
+            self._bars.update(self._current, state=text)
+
+    def finish(self, line: str) -> None:
+        """Replace the bar by its line."""
+        if self._current is not None:
+            self._bars.remove_task(self._current)
+            self._current = None
+        if line:
+            self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if self._overall is not None:
+            self._bars.advance(self._overall)
+
+
+class Lines:
+    """Plain lines for logs: one per finished solve, and one now and then while it runs.
+
+    Args:
+        total: number of solves, or None.
+    """
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._done = 0
+        self._label = ""
+        self._next = 0.0
+        self._pause = QUIET_SECONDS
+
+    def start(self, label: str) -> None:
+        """Stay silent at first: most solves end before there is anything to say."""
+        self._label = label
+        self._pause = QUIET_SECONDS
+        self._next = time.monotonic() + self._pause
+
+    def report(self, progress: Progress) -> None:
+        """Note iteration and gap."""
+        self.note(f"iteration {progress.iteration}, {gap_text(progress)}, {progress.seconds:.1f} s")
+
+    def note(self, text: str) -> None:
+        """Write a line at growing distances: after 2 s, then 4 s later, up to a minute."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._pause = min(2 * self._pause, 60.0)
+            self._next = now + self._pause
+            remark(f"{self._label}: {text}")
+
+    def finish(self, line: str) -> None:
+        """Write the line with its number."""
+        self._done += 1
+        if line:
+            remark(line if self._total is None else f"[{self._done}/{self._total}] {line}")
+
+
+def gap_text(progress: Progress) -> str:
+    """Return the certified gap so far in a few words."""
+    if progress.relative_gap is not None:
+        return f"gap {progress.relative_gap:.2e}"
+    if progress.class_gap is not None:
+        return f"gap within its class {progress.class_gap:.2e}"
+    return "no gap yet"

@@ -1,0 +1,164 @@
+"""What commands are given: specs as text, results as files or digests."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
+
+if TYPE_CHECKING:
+    from factorize.factorization import Factorization, MatrixName
+    from factorize.spec import Spec
+    from factorize.storage.store import Store
+
+MAX_SPEC_BYTES = 1 << 20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def open_results(url: str | None, *, create: bool) -> Store:
+    """Open the store of the option, of the settings, or the user's own.
+
+    Args:
+        url: what `--store` says, or None.
+        create: whether a store that does not exist is made.
+
+    Raises:
+        NotFound: there is no store, and none is to be made.
+        InvalidParameter: it cannot be opened.
+    """
+    from factorize.api.settings import load_settings
+    from factorize.storage.store import open_store
+
+    place = load_settings(store=url).store
+    try:
+        return open_store(place, create=create)
+    except StoreUnavailable as error:
+        raise InvalidParameter(f"the store {place} cannot be opened: {error}", field="store") from None
+
+
+def is_digest(text: str) -> bool:
+    """Whether an argument is a digest; a file with such a name is given as ./NAME."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def read_spec_text(source: str) -> bytes:
+    """Return the JSON text of a spec that is given inline, as a path, or on stdin.
+
+    Raises:
+        InvalidParameter: neither, or too long.
+        OSError: the file cannot be read.
+    """
+    if source.lstrip().startswith("{"):
+        return source.encode("utf-8", "surrogatepass")
+    if source == "-":
+        return _limited(sys.stdin.buffer.read(MAX_SPEC_BYTES + 1), "stdin")
+    path = Path(source)
+    if not path.exists() and not source.strip():
+        raise InvalidParameter("the spec is empty; give a path, '-' or JSON that starts with '{'", field="SPEC")
+    with path.open("rb") as file:
+        return _limited(file.read(MAX_SPEC_BYTES + 1), source)
+
+
+def _limited(text: bytes, name: str) -> bytes:
+    if len(text) > MAX_SPEC_BYTES:
+        raise InvalidParameter(f"{name} is longer than {MAX_SPEC_BYTES} bytes, the limit of a spec", field="SPEC")
+    return text
+
+
+def read_spec(source: str) -> Spec:
+    """Return the canonical spec of an argument; see `read_spec_text`."""
+    from factorize.spec import parse_spec
+
+    return parse_spec(read_spec_text(source))
+
+
+def parse_matrices(text: str | None) -> list[MatrixName]:
+    """Return the names in a `--matrices` list.
+
+    Raises:
+        InvalidParameter: one is not C, C_inv or B.
+    """
+    from factorize.factorization import MATRIX_NAMES
+
+    names = [name.strip() for name in (text or "C").split(",")]
+    for name in names:
+        if name not in MATRIX_NAMES:
+            raise InvalidParameter(
+                f"matrix {name[:20]!r} is not one of {', '.join(MATRIX_NAMES)}; write --matrices C,C_inv",
+                field="matrices",
+            )
+    return [name for name in MATRIX_NAMES if name in names]
+
+
+def open_target(target: str, store: str | None) -> Factorization:
+    """Open a factor file, or a stored result by digest or spec digest; every byte is compared with its digest.
+
+    A user's matrix is not part of a factor file; it is read from the store.
+
+    Raises:
+        NotFound: no such digest in the store, or a user's matrix is not there.
+        CorruptObject: the bytes are damaged.
+        OSError: the file cannot be read.
+    """
+    if is_digest(target):
+        return open_results(store, create=False).load(target)
+    path = Path(target)
+    with path.open("rb"):
+        pass  # a missing or forbidden file is the system's error, in the system's words
+    return _load_file(path, store)
+
+
+def _load_file(path: Path, store: str | None) -> Factorization:
+    from factorize.factor_file import load
+    from factorize.storage.records import user_matrices
+
+    loaded = load(path)
+    needed = list(user_matrices(loaded.manifest["spec"]))
+    if not needed:
+        return loaded
+    try:
+        results = open_results(store, create=False)
+        numbers = {sha256: results.matrix(sha256, shape) for sha256, shape in needed}
+    except NotFound as error:
+        raise NotFound(
+            f"{path} answers for a matrix of your own, whose numbers are not in the file: {error}; "
+            "name the store that has them with --store"
+        ) from None
+    return load(path, matrices=numbers)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Give a name beside `path` to write to, and rename it when the block has ended well.
+
+    Raises:
+        InvalidParameter: `path` is a folder.
+    """
+    if path.is_dir():
+        raise InvalidParameter(f"{path} is a folder; name the file to write", field="to")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
+    try:
+        yield part
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def copy_stored(results: Store, manifest: Mapping[str, Any], path: Path) -> None:
+    """Write a result's factor file, byte for byte the stored one, whole or not at all.
+
+    Raises:
+        CorruptObject: the stored bytes are damaged.
+        OSError: the file cannot be written.
+    """
+    with written_whole(path) as part, part.open("wb") as file:
+        for chunk in results.blob(manifest["files"][0]["sha256"]).read():
+            file.write(chunk)

@@ -1,0 +1,230 @@
+"""Lists of specs: a TOML grid for people, JSONL for programs. Reading only; nothing is solved here.
+
+A grid is a `[spec]` table that all specs share, a `[grid]` table with a list of values per field, and any number of
+`[[exclude]]` tables. Fields are dotted paths into the spec; `n` is short for `workload.n`. The specs are all
+combinations, the last field varying fastest, less those in which an `[[exclude]]` table matches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from factorize.errors import FactorizeError, InvalidParameter
+from factorize.spec import Spec, parse_spec
+
+MAX_SPECS = 100_000
+MAX_FILE_BYTES = 1 << 28
+_TABLES = ("spec", "grid", "exclude")
+_SHORT = {"n": "workload.n"}
+
+
+@dataclass(frozen=True)
+class ListedSpec:
+    """One spec of a list.
+
+    Attributes:
+        label: where it stands: its line, or its values of the grid's fields.
+        spec: in canonical form; None where it could not be read.
+        error: why not.
+    """
+
+    label: str
+    spec: Spec | None
+    error: FactorizeError | None
+
+
+def read_list(path: Path) -> list[ListedSpec]:
+    """Read a grid (`.toml`) or a list of specs (anything else, one JSON object per line).
+
+    Returns:
+        One entry per spec, in order; those that are no specs carry their error.
+
+    Raises:
+        InvalidParameter: the file as a whole cannot be used.
+        OSError: it cannot be read.
+    """
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise InvalidParameter(f"{path} has {size} bytes, more than {MAX_FILE_BYTES}; split the list")
+    entries = _read_grid(path) if path.suffix.lower() == ".toml" else _read_lines(path)
+    if not entries:
+        raise InvalidParameter(f"{path} holds no spec; give at least one line, or a grid that is not all excluded")
+    return entries
+
+
+def _entry(label: str, text: bytes | str) -> ListedSpec:
+    try:
+        return ListedSpec(label, parse_spec(text), None)
+    except FactorizeError as error:
+        return ListedSpec(label, None, error)
+
+
+def _read_lines(path: Path) -> list[ListedSpec]:
+    entries = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                entries.append(_entry(f"line {number}", line.strip()))
+            _check_count(len(entries), path)
+    return entries
+
+
+def _check_count(count: int, path: Path) -> None:
+    if count > MAX_SPECS:
+        raise InvalidParameter(f"{path} lists {count} specs or more, above {MAX_SPECS}; split it into several files")
+
+
+def _read_grid(path: Path) -> list[ListedSpec]:
+    document = _parse_toml(path)
+    unknown = sorted(set(document) - set(_TABLES))
+    if unknown:
+        raise InvalidParameter(f"{path}: unknown table [{unknown[0]}]; a grid has [spec], [grid] and [[exclude]]")
+    base = _table(document, "spec", path)
+    axes = _axes(_table(document, "grid", path), path)
+    excluded = [_flat(table) for table in _excludes(document, path)]
+    _check_exclude_fields(excluded, axes, base, path)
+    _check_count(_product(axes), path)
+    return [
+        _entry(_label(values), _as_json(base, values))
+        for values in _combinations(axes)
+        if not any(_matches(base, values, rule) for rule in excluded)
+    ]
+
+
+def _parse_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidParameter(f"{path} is not TOML: {error}") from None
+
+
+def _table(document: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    table = document.get(name, {})
+    if not isinstance(table, dict):
+        raise InvalidParameter(f"{path}: {name} must be a table, written [{name}]")
+    return table
+
+
+def _excludes(document: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    tables = document.get("exclude", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) and table for table in tables):
+        raise InvalidParameter(f"{path}: exclude must be a list of tables that are not empty, written [[exclude]]")
+    return tables
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return leaves by dotted path; `participation.epochs = 2` is the same quoted and unquoted."""
+    leaves: dict[str, Any] = {}
+    for key, value in table.items():
+        path = prefix + key
+        if isinstance(value, dict):
+            leaves |= _flat(value, f"{path}.")
+        else:
+            leaves[_SHORT.get(path, path)] = value
+    return leaves
+
+
+def _axes(grid: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
+    axes = _flat(grid)
+    for field, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise InvalidParameter(f"{path}: the grid's field {field!r} needs a list of values; write [{values!r}]")
+        _check_twice(field, values, path)
+    _check_nesting(list(axes), path)
+    return axes
+
+
+def _check_twice(field: str, values: list[Any], path: Path) -> None:
+    seen: list[str] = []
+    for value in values:
+        text = repr(value)
+        if text in seen:
+            raise InvalidParameter(f"{path}: the grid's field {field!r} has the value {text[:60]} twice; keep one")
+        seen.append(text)
+
+
+def _check_nesting(fields: list[str], path: Path) -> None:
+    """A field and a part of it cannot both vary: one would overwrite the other."""
+    for outer, inner in itertools.permutations(fields, 2):
+        if inner.startswith(f"{outer}."):
+            raise InvalidParameter(
+                f"{path}: the grid varies both {outer!r} and {inner!r}, a part of it; list the combinations as "
+                f"tables under {outer!r}"
+            )
+
+
+def _check_exclude_fields(
+    excluded: list[dict[str, Any]], axes: Mapping[str, Any], base: Mapping[str, Any], path: Path
+) -> None:
+    """A misspelt field would exclude nothing, silently."""
+    known = set(axes) | set(_flat(base))
+    for rule in excluded:
+        for field in rule:
+            if not any(field == name or field.startswith(f"{name}.") for name in known):
+                raise InvalidParameter(
+                    f"{path}: [[exclude]] names {field!r}, which neither [grid] nor [spec] sets; "
+                    f"they set {', '.join(sorted(known)) or 'nothing'}"
+                )
+
+
+def _product(axes: Mapping[str, list[Any]]) -> int:
+    count = 1
+    for values in axes.values():
+        count *= len(values)
+    return count
+
+
+def _combinations(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _matches(base: Mapping[str, Any], values: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
+    leaves = _flat(_merged(base, values))
+    return all(field in leaves and _same(leaves[field], wanted) for field, wanted in rule.items())
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Equal, where 1 and true are not."""
+    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+
+
+def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    merged = _copy(base)
+    for field, value in values.items():
+        *folders, last = field.split(".")
+        table = merged
+        for folder in folders:
+            table = table.setdefault(folder, {})
+            if not isinstance(table, dict):
+                raise InvalidParameter(f"the grid sets {field!r}, but [spec] gives {folder!r} a value and no fields")
+        table[last] = value
+    return merged
+
+
+def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, dict) else value for key, value in table.items()}
+
+
+def _as_json(base: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """The spec as JSON text, so that it is read by the one strict reader; a TOML date becomes a refused string."""
+    return json.dumps(_merged(base, values), default=str)
+
+
+def _label(values: Mapping[str, Any]) -> str:
+    if not values:
+        return "the spec"
+    return " ".join(f"{field}={_short_text(value)}" for field, value in values.items())
+
+
+def _short_text(value: Any) -> str:
+    if isinstance(value, dict) and "kind" in value:
+        rest = ",".join(f"{key}={inner}" for key, inner in value.items() if key != "kind")
+        return f"{value['kind']}({rest})"[:60] if rest else str(value["kind"])
+    return str(value)[:60]

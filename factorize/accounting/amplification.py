@@ -1,0 +1,271 @@
+"""Privacy amplified by sampling, where it is proved: Poisson-sampled DP-SGD, and banded C with cyclic Poisson sampling.
+
+A C with b bands releases, at each step, data of that step and of the b - 1 before it. Examples are split once into b
+groups; step t samples each example of group t mod b independently. Then no example meets its own noise again, and the
+run is as private as ceil(n / b) steps of a Poisson-sampled Gaussian mechanism with sampling probability b batch / N
+(Choquette-Choo et al. 2023, theorem 4). A C with as many bands as steps is refused: other accountants are known for it
+(Choquette-Choo et al. 2024, "Privacy amplification for matrix mechanisms"), and none of them is here.
+
+The accounting is dp_accounting's (privacy loss distributions); it is imported on first use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from factorize.accounting.gaussian import check_delta, mu_of, rho_of
+from factorize.certificate.sensitivity import Sensitivity
+from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem
+from factorize.numbers.scalars import finite_real
+from factorize.participation import MinSep
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
+from factorize.structures.base import Matrix
+
+_GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy
+SMALLEST_DELTA = 1e-14
+"""Tails that dp_accounting cuts off count as lost, so that at a smaller delta no epsilon is finite."""
+_LARGEST = 1e6
+_TOLERANCE = 1e-4
+
+
+class HasStrategy(Protocol):
+    """A factorization with its C in memory (`factorize.Factorization`)."""
+
+    @property
+    def strategy(self) -> Matrix:
+        """C."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmplifiedCalibration(Calibration):
+    """A calibration whose epsilon counts on the sampling; `rho` and `mu` are what the noise gives without it.
+
+    Attributes:
+        sampling_probability: of each example of the step's group; the training job must sample so, independently.
+        groups: number of groups the examples are split into, once; step t samples from group t mod groups.
+        compositions: steps at which one example may be sampled.
+        largest_column: of C, its norm rounded up, which the accounting counts on beside the sensitivity.
+    """
+
+    sampling: ClassVar[str] = "cyclic_poisson"
+
+    sampling_probability: float
+    groups: int
+    compositions: int
+    largest_column: float
+
+    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Matrix]) -> CertifiedSensitivity:
+        """Return the sensitivity of examples that are sampled once per turn of the groups, if C has as many bands.
+
+        Raises:
+            InvalidParameter: C has more bands than there are groups, so that examples meet their own noise, or a larger
+                column than the one that sigma is for.
+        """
+        c = strategy()
+        if c.bandwidth() > self.groups:
+            raise InvalidParameter(
+                f"the calibration counts on {self.groups} groups, this C has {c.bandwidth()} bands; calibrate this one",
+                field="calibration",
+            )
+        if _largest_column(c) > self.largest_column:
+            raise InvalidParameter(
+                f"the calibration is for columns of norm {self.largest_column!r} at most, this C has one of "
+                f"{_largest_column(c)!r}; calibrate this one",
+                field="calibration",
+            )
+        return MinSep(kind="min_sep", min_sep=self.groups, max_participations=self.compositions).sensitivity(c)
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        sampling = {"sampling": self.sampling, "sampling_probability": self.sampling_probability}
+        return {**super().document(), **sampling, "groups": self.groups, "compositions": self.compositions}
+
+
+def amplified_multiplier(epsilon: float, delta: float, *, probability: float, compositions: int) -> float:
+    """Return the noise multiplier of a Poisson-sampled Gaussian mechanism, zero-out, composed with itself.
+
+    Args:
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        probability: that a step samples an example, in (0, 1].
+        compositions: number of steps.
+
+    Returns:
+        The smallest multiplier found; its epsilon at delta is at most the one asked for.
+
+    Raises:
+        InvalidParameter: a value outside its range, or a target that no multiplier up to 10^6 reaches.
+        UnsupportedProblem: dp_accounting is not installed.
+    """
+    target = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
+    _check_delta(delta)
+    if not 0 < probability <= 1 or compositions < 1:
+        message = f"probability={probability} and compositions={compositions} must be in (0, 1] and >= 1"
+        raise InvalidParameter(message, field="probability")
+    low, high = 1e-2, 1.0
+    grid = _GRID * min(1.0, target)
+    while not _epsilon(high, delta, probability, compositions, grid) <= target:
+        low, high = high, 2 * high
+        if high > _LARGEST:
+            raise InvalidParameter(
+                f"epsilon={epsilon} needs a noise multiplier above {_LARGEST:g}; ask for a larger epsilon",
+                field="epsilon",
+            )
+    while high > low * (1 + _TOLERANCE):
+        middle = math.sqrt(low * high)
+        if _epsilon(middle, delta, probability, compositions, grid) <= target:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def amplified_epsilon(multiplier: float, delta: float, *, probability: float, compositions: int) -> float:
+    """Return an epsilon that a Poisson-sampled Gaussian mechanism has at delta; see `amplified_multiplier`."""
+    noise = finite_real("multiplier", multiplier, remedy="give a noise multiplier above 0")
+    _check_delta(delta)
+    coarse = _epsilon(noise, delta, probability, compositions, _GRID)
+    return min(coarse, _epsilon(noise, delta, probability, compositions, _GRID * min(1.0, max(coarse, 1e-3))))
+
+
+def calibrate_amplified(
+    factorization: HasStrategy,
+    *,
+    epsilon: float,
+    delta: float,
+    dataset_size: int,
+    batch_size: int,
+    clip_norm: float = 1.0,
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+) -> AmplifiedCalibration:
+    """Return the noise of a banded C under cyclic Poisson sampling, for means with the fixed divisor `batch_size`.
+
+    Args:
+        factorization: with a C of few bands; the identity has one, and is DP-SGD.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        dataset_size: N, public.
+        batch_size: expected number of sampled examples per step, and the divisor.
+        clip_norm: bound on one contribution.
+        adjacency: `zero_out` only: replaced examples under Poisson sampling are not accounted for here.
+
+    Raises:
+        ConditionNotMet: C has as many bands as columns, or a group is smaller than a batch.
+        UnsupportedAdjacency: another adjacency.
+        InvalidParameter: a value outside its range.
+        UnsupportedProblem: dp_accounting is not installed.
+
+    Reference:
+        Choquette-Choo et al. 2023 ((Amplified) banded matrix factorization), theorem 4 and algorithm 2.
+    """
+    if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
+        raise UnsupportedAdjacency(
+            f"adjacency={str(adjacency)!r} is not covered with sampling; use zero_out, or no amplification",
+            field="adjacency",
+        )
+    strategy = factorization.strategy
+    bands = check_bands(strategy)
+    probability = sampling_probability(bands, dataset_size, batch_size)
+    compositions = -(-strategy.n // bands)
+    z = amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
+    sensitivity = MinSep(kind="min_sep", min_sep=bands, max_participations=compositions).sensitivity(strategy)
+    clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
+    within_scale("clip_norm", clip)
+    largest = _largest_column(strategy)
+    sigma = math.nextafter(z * clip * largest / batch_size * (1 + 4 * np.finfo(float).eps), math.inf)
+    within_scale("sigma", sigma)
+    unamplified = (
+        sigma * batch_size / (clip * sensitivity.value) * (1 - 4 * np.finfo(float).eps)
+    )  # mu and rho from above
+    return AmplifiedCalibration(
+        noise_multiplier=unamplified,
+        sigma=sigma,
+        sensitivity=sensitivity,
+        clip_norm=clip,
+        adjacency=Adjacency.ZERO_OUT,
+        epsilon=float(epsilon),
+        delta=float(delta),
+        rho=rho_of(unamplified),
+        mu=mu_of(unamplified),
+        batch_size=int(batch_size),
+        sampling_probability=probability,
+        groups=bands,
+        compositions=compositions,
+        largest_column=largest,
+    )
+
+
+def check_bands(strategy: Matrix) -> int:
+    """Return the number of bands of C.
+
+    Raises:
+        ConditionNotMet: it has all of them: cyclic sampling has one group then, for each step.
+    """
+    bands = strategy.bandwidth()
+    if bands >= strategy.n and strategy.n > 1:
+        raise ConditionNotMet(
+            f"this C has {bands} bands, as many as steps: amplification by cyclic sampling is for banded C alone; "
+            "use a banded mechanism, or calibrate without sampling",
+            field="strategy",
+        )
+    return bands
+
+
+def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> float:
+    """Return b batch / N, the probability that a step samples an example of its group (the smallest group has N // b).
+
+    Raises:
+        InvalidParameter: sizes below 1.
+        ConditionNotMet: a group has fewer examples than a batch.
+    """
+    for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise InvalidParameter(f"{name}={value!r} is not an integer >= 1", field=name)
+    group = dataset_size // bands
+    if group < batch_size:
+        raise ConditionNotMet(
+            f"{bands} groups of {dataset_size} examples have {group} each, fewer than batch_size={batch_size}; use "
+            "fewer bands or a smaller batch",
+            field="batch_size",
+        )
+    return batch_size / group
+
+
+def _check_delta(delta: float) -> None:
+    if check_delta(delta) < SMALLEST_DELTA:
+        raise InvalidParameter(
+            f"delta={delta} is below {SMALLEST_DELTA:g}, which loss distributions on a grid leave out; ask for a "
+            "larger delta, or calibrate without sampling",
+            field="delta",
+        )
+
+
+def _largest_column(strategy: Matrix) -> float:
+    """Return the largest column norm, rounded up: the sensitivity of one participation."""
+    from factorize.participation import Single
+
+    single: Sensitivity = Single().sensitivity(strategy)
+    return single.value
+
+
+def _epsilon(multiplier: float, delta: float, probability: float, compositions: int, grid: float) -> float:
+    try:
+        import dp_accounting
+        from dp_accounting import pld
+    except ModuleNotFoundError:
+        raise UnsupportedProblem(
+            "amplification by sampling is accounted by dp_accounting, which is not installed; install dp-accounting, "
+            "or the extra 'accounting' of factorize"
+        ) from None
+    event: Any = dp_accounting.GaussianDpEvent(multiplier)
+    if probability < 1:
+        event = dp_accounting.PoissonSampledDpEvent(probability, event)
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    accountant = pld.PLDAccountant(relation, value_discretization_interval=grid)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, compositions))
+    return float(accountant.get_epsilon(delta))

@@ -1,0 +1,1 @@
+"""Certificates: sensitivities, losses and bounds, recomputed by code that no solver uses."""

@@ -1,0 +1,52 @@
+"""Whether a certificate that somebody states says nothing better than one that was just computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from factorize.certificate.certificate import Certificate
+from factorize.errors import CertificateError
+
+
+def compare(claimed: Mapping[str, Any], fresh: Certificate) -> None:
+    """Check that a claimed certificate says nothing better than a recomputed one, to relative 1e-9.
+
+    Raises:
+        CertificateError: naming the first number that does not hold, or what is missing or no number.
+    """
+    try:
+        _compare(claimed, fresh)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise CertificateError(f"not a certificate: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+def _compare(claimed: Mapping[str, Any], fresh: Certificate) -> None:
+    recomputed = fresh.document()
+    if float.fromhex(claimed["sensitivity"]["hex"]) != claimed["sensitivity"]["value"]:
+        raise CertificateError("the sensitivity's value and its hex form are two different numbers")
+    if claimed["sensitivity"]["value"] < recomputed["sensitivity"]["value"] * (1 - 1e-12):
+        raise CertificateError(
+            f"the claimed sensitivity {claimed['sensitivity']['value']!r} is below the recomputed "
+            f"{recomputed['sensitivity']['value']!r}: noise scaled to it would be too small"
+        )
+    for name in ("kind", "rule", "participation"):
+        if claimed["sensitivity"][name] != recomputed["sensitivity"][name]:
+            raise CertificateError(f"the sensitivity's {name} is claimed as {claimed['sensitivity'][name]!r}")
+    for name, value in recomputed["loss"].items():
+        stated = claimed["loss"][name]
+        if stated is None or value is None:
+            if stated is not value:
+                raise CertificateError(f"loss.{name} is claimed as {stated!r}; recomputed {value!r} (null: infinite)")
+        elif abs(stated - value) > 1e-9 * abs(value):
+            raise CertificateError(f"loss.{name} is claimed as {claimed['loss'][name]!r}; recomputed {value!r}")
+    _compare_bounds(claimed["lower_bound"], recomputed["lower_bound"])
+    if claimed["converged"] and not recomputed["converged"]:
+        raise CertificateError("the claim says that the tolerance was met; the recomputation does not")
+
+
+def _compare_bounds(claimed: Mapping[str, Any] | None, fresh: Mapping[str, Any] | None) -> None:
+    if claimed is None:
+        return
+    if fresh is None or claimed["objective"] > fresh["objective"] * (1 + 1e-9):
+        raise CertificateError(f"the lower bound {claimed['objective']!r} is not supported by the stored evidence")

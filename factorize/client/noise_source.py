@@ -1,0 +1,170 @@
+"""From the tensors of a factor file to the way its noise is made, with numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+
+from factorize.client.recurrences.base import (
+    BandedRecurrence,
+    InverseBandedToeplitzRecurrence,
+    Recurrence,
+    ScaledRecurrence,
+    TreeRecurrence,
+)
+from factorize.client.recurrences.buffered import (
+    BltRecurrence,
+    BufferedRecurrence,
+    RedrawnRecurrence,
+    StateSpaceRecurrence,
+)
+from factorize.errors import CorruptObject, UnsupportedProblem
+from factorize.numbers.covered import covered_column, covered_inverse
+from factorize.numbers.series import series_quotient
+from factorize.structures.names import COLUMN_SCALE, SCALED, wrapped_structure
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Streamable:
+    """A strategy whose noise needs a few vectors of state.
+
+    Attributes:
+        digest: of the factorization.
+        structure: of C, the contract's name.
+        recurrence: makes the arithmetic.
+    """
+
+    digest: str
+    structure: str
+    recurrence: Callable[[], Recurrence]
+
+
+@dataclass(frozen=True)
+class ComputedRows:
+    """Rows of C^-1 that are computed from C when they are first wanted, and that the claim for C covers.
+
+    Attributes:
+        shape: (n, n).
+        digest: of the factorization.
+        make: does the work once, and returns what gives row t of C^-1.
+    """
+
+    shape: tuple[int, int]
+    digest: str
+    make: Callable[[], Callable[[int], np.ndarray]]
+
+    def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
+        """Yield the rows from `start` on."""
+        row = self.make()
+        for step in range(start, self.shape[0]):
+            yield row(step)
+
+
+def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streamable | ComputedRows:
+    """Return the way to make C^-1 z that needs the least memory.
+
+    Args:
+        structure: of C, the contract's name.
+        parts: its tensors by suffix ('' for a dense matrix).
+        n: number of steps, `ENDLESS` (factorize/manifest.py) where there is no last one.
+        digest: of the factorization.
+
+    Raises:
+        CorruptObject: unknown structure, a tensor is missing, or a scale is around what cannot be scaled.
+        UnsupportedProblem: a strategy without end whose noise has no recurrence.
+    """
+    try:
+        inner = wrapped_structure(parts, n) if structure == SCALED else structure
+        columns = parts[COLUMN_SCALE] if structure == SCALED else None
+        if inner == "nu_toeplitz":
+            raise UnsupportedProblem(
+                "the noise of nu_toeplitz without end takes all the noise before it, which no memory holds for ever; "
+                "use blt, which keeps one vector per buffer, or give n",
+                field="structure",
+            )
+        if inner in _RECURRENCES:
+            return Streamable(digest, structure, _scaled(_RECURRENCES[inner](parts, n), columns))
+        return ComputedRows((n, n), digest, cache(_scaled_rows(_ROWS[inner](parts, n), columns)))
+    except KeyError as missing:
+        raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
+
+
+def _buffered(parts: Tensors, n: int) -> Callable[[], Recurrence]:
+    return partial(BufferedRecurrence, parts["diagonal"], parts["decay"], parts["input"], parts["output"])
+
+
+def _state_space(parts: Tensors, n: int) -> Callable[[], Recurrence]:
+    transition = parts["transition"]
+    blocks = transition[:, None] if transition.ndim == 3 else transition
+    return partial(StateSpaceRecurrence, parts["diagonal"], blocks, parts["input"], parts["output"])
+
+
+def _banded(parts: Tensors, n: int) -> Callable[[], Recurrence]:
+    """Turn bands[d, j] = C[j + d, j] into rows[i, d] = C[i, i - d]."""
+    bands = parts["bands"]
+    rows = np.zeros((n, len(bands)))
+    for d, band in enumerate(bands):
+        rows[d:, d] = band[: n - d]
+    return partial(BandedRecurrence, rows, n)
+
+
+def _redrawn(parts: Tensors, n: int) -> Callable[[], Recurrence]:
+    lag = int(parts["lag"][0])
+    return partial(RedrawnRecurrence, parts["decay"], parts["output"], parts["input"], parts["direct"], lag)
+
+
+_RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[], Recurrence]]] = {
+    "banded": _banded,
+    "banded_toeplitz": lambda parts, n: partial(BandedRecurrence, parts["coefficients"][None], n),
+    "inverse_banded_toeplitz": lambda parts, n: partial(
+        InverseBandedToeplitzRecurrence, parts["inverse_coefficients"], n
+    ),
+    "blt": lambda parts, n: partial(BltRecurrence, n, parts["theta"], parts["omega"]),
+    "buffered": _buffered,
+    "state_space": _state_space,
+    "redrawn": _redrawn,
+    "tree": lambda parts, n: partial(TreeRecurrence, parts["tree.nodes"], int(parts["tree.restart"][0])),
+}
+
+
+def _dense(parts: Tensors, n: int) -> Callable[[], Callable[[int], np.ndarray]]:
+    array = parts[""]
+    return lambda: covered_inverse(array).__getitem__
+
+
+def _toeplitz(parts: Tensors, n: int) -> Callable[[], Callable[[int], np.ndarray]]:
+    column = parts["coefficients"]
+
+    def make() -> Callable[[int], np.ndarray]:
+        inverse = covered_column(column, series_quotient(np.eye(1, n)[0], column))
+        return lambda step: np.concatenate([inverse[step::-1], np.zeros(n - 1 - step)])
+
+    return make
+
+
+_ROWS: dict[str, Callable[[Tensors, int], Callable[[], Callable[[int], np.ndarray]]]] = {
+    "dense": _dense,
+    "toeplitz": _toeplitz,
+}
+
+
+def _scaled(make: Callable[[], Recurrence], columns: np.ndarray | None) -> Callable[[], Recurrence]:
+    return make if columns is None else lambda: ScaledRecurrence(make(), columns)
+
+
+def _scaled_rows(
+    make: Callable[[], Callable[[int], np.ndarray]], columns: np.ndarray | None
+) -> Callable[[], Callable[[int], np.ndarray]]:
+    """Scale rows of the inverse: (C diag(c))^-1 = diag(1/c) C^-1."""
+
+    def scaled() -> Callable[[int], np.ndarray]:
+        assert columns is not None
+        inner, factors = make(), 1.0 / columns
+        return lambda step: inner(step) * factors[step]
+
+    return make if columns is None else scaled

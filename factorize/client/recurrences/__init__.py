@@ -1,0 +1,1 @@
+"""Recurrences that make the noise of a step, one file per structure."""

@@ -1,0 +1,1 @@
+"""Exact arithmetic: integers, enclosures and power series without rounding."""

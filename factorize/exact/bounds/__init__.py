@@ -1,0 +1,1 @@
+"""Lower bounds, proved from stored evidence."""

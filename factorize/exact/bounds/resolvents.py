@@ -1,0 +1,113 @@
+"""The lower bound for long steps s_i = k_i s_{i-1} + e_i x_i, whose inverse is bidiagonal: no n x n array.
+
+With M = W A F, F = diag(sqrt v), the nuclear norm is tr K^(-1/2), K the inverse of M M^T or M^T M, tridiagonal. From
+x^(-1/2) = (2 / pi) integral of e^t / (x + e^(2t)), the sum with step h is x^(-1/2) times 1 + 2 sum_j cos(.) / cosh(pi^2
+j / h) (Poisson), so it exceeds x^(-1/2) by a factor of at most 1 + 4.1 exp(-pi^2 / h); leaving terms out lowers it.
+Every trace is computed from positive numbers, with a running bound on its error. Squared entries of the bidiagonal
+matrix are rounded once from rationals, which moves its singular values by no more than the product of the factors of
+all entries (Demmel and Kahan 1990). A node that is off by a relative error moves its term by no more than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import CertificateError
+from factorize.exact.arithmetic.intervals import NotEnclosed
+
+_STEP = 0.3
+_SMALL = 1e-14  # terms beyond are left out
+WITHOUT_STEPS = ("identity", "window", "srg", "mu2", "matrix")
+"""Kinds of workload that do not go from step to step by one factor each."""
+_UNIT = 2.0**-53
+_NODE_ERROR = 1e-13  # of factors and shifts: exp, its argument below 1000, a square
+_EXCESS = 1 + 4.1 * math.exp(-(math.pi**2) / _STEP)  # of the sum over the integral, see above
+_PI_ABOVE = Fraction(3141592653589794, 10**15)
+
+
+def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Fraction | None:
+    """Return the bound for single participation, or None where the workload or the evidence is of another kind.
+
+    Raises:
+        CertificateError: the evidence has the wrong shape, or is negative or not finite.
+        NotEnclosed: its numbers are too far apart.
+    """
+    objective, steps = spec["objective"], _steps(spec["workload"])
+    if spec["participation"]["kind"] != "single" or "weights" not in dual or steps is None:
+        return None
+    n = spec["workload"]["n"]
+    rows, divisor = [Fraction(1)] * n, Fraction(n)
+    if objective["kind"] == "weighted":
+        rows, divisor = [Fraction(w) for w in objective["weights"]], Fraction(1)
+    elif objective["kind"] == "max" and "row_weights" in dual:
+        rows = _positive(dual["row_weights"], n)
+        divisor = _above(rows)
+    elif objective["kind"] != "mean":
+        return None
+    columns = _positive(dual["weights"], n)
+    if not all(rows) or not all(columns):
+        return None
+    norm = _norm(*_squares(steps, rows, columns))
+    return Fraction(max(norm, 0.0)) ** 2 / (_above(columns) * divisor)
+
+
+def _steps(document: Mapping[str, Any]) -> list[tuple[Fraction, Fraction]] | None:
+    """The factor k_i of the state before and e_i of the input, or None for another kind of workload."""
+    kind = document["kind"]
+    if kind in WITHOUT_STEPS:
+        return None
+    rates = [Fraction(rate) for rate in document.get("learning_rates") or [1.0] * document["n"]]
+    if document.get("momentum") or document.get("nesterov") or not all(rates):
+        return None
+    if kind in ("prefix", "momentum", "schedule"):
+        return [(Fraction(1), rate) for rate in rates]
+    if kind == "decay":
+        return [(Fraction(document["rate"]), rate) for rate in rates]
+    if kind == "weight_decay":
+        decay = Fraction(document["rate"])
+        return [(1 - rate * decay, rate) for rate in rates]
+    raise CertificateError(f"this checker knows no step of the workload {str(kind)[:40]!r}")
+
+
+def _positive(weights: np.ndarray, n: int) -> list[Fraction]:
+    if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise CertificateError(f"the dual evidence must be {n} finite non-negative numbers")
+    return [Fraction(weight) for weight in weights.tolist()]
+
+
+def _above(numbers: list[Fraction]) -> Fraction:
+    return Fraction(math.fsum(map(float, numbers))) * (1 + Fraction(1, 2**52))
+
+
+def _squares(
+    steps: list[tuple[Fraction, Fraction]], rows: list[Fraction], columns: list[Fraction]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Squared entries of M^-1 = F^-1 A^-1 W^-1: x_i = (s_i - k_i s_{i-1}) / e_i, and s_i = o_i / sqrt w_i."""
+    scales = [1 / (e * e * v) for (_, e), v in zip(steps, columns, strict=True)]
+    diagonal = [float(scale / w) for scale, w in zip(scales, rows, strict=True)]
+    below = [float(k * k * scale / w) for (k, _), scale, w in zip(steps[1:], scales[1:], rows, strict=False)]
+    return np.array(diagonal), np.array(below)
+
+
+def _norm(a: np.ndarray, b: np.ndarray) -> float:
+    """A number not above tr K^(-1/2)."""
+    from factorize.exact.bounds.resolvent_kernels import trace
+
+    if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 1e-250).all() and a.max() < 1e250):
+        raise NotEnclosed("the dual evidence is too uneven for its bound to be evaluated in double precision")
+    n, centre = len(a), 0.5 * math.log(float(a.mean() + b.sum() / len(a)))
+    terms: list[float] = []
+    for side, first in ((1, 0), (-1, 1)):
+        k, reached = first, False
+        while not reached:
+            factor = math.exp(centre + side * k * _STEP)
+            value, error = trace(a, b, factor * factor)
+            terms.append(factor * (float(value) - float(error)))
+            reached, k = terms[-1] < _SMALL * math.fsum(terms), k + 1
+    rounding = 1 - (n + 64) * _UNIT * (1 + 1e-6) - _NODE_ERROR
+    return math.fsum(terms) * (2 * _STEP / float(_PI_ABOVE)) / _EXCESS * rounding

@@ -1,0 +1,1 @@
+"""Losses, enclosed: from whole matrices, and beyond them."""

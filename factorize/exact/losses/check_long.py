@@ -1,0 +1,160 @@
+"""The claims of a file too long for whole matrices: by resolvents, log-determinants, power series and covariances."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from factorize.errors import CorruptObject
+from factorize.exact import noising
+from factorize.exact.arithmetic import series
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds import determinants, resolvents
+from factorize.exact.claims import (
+    check_added_noise,
+    check_bound,
+    check_class_bound,
+    check_ends,
+    check_losses,
+)
+from factorize.exact.file import FactorFile
+from factorize.exact.losses import residual, row_products, variances
+from factorize.exact.report import ADDED_NOISE, DECODER, LOSS, LOWER_BOUND, Report
+from factorize.exact.sensitivity import Bracket, allowed, square_root_up
+from factorize.exact.spec import toeplitz_column
+from factorize.exact.strategy import Strategy
+from factorize.exact.structures import toeplitz as toeplitz_forms
+
+
+def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
+    """Check what can be reached without whole matrices, and list what cannot.
+
+    Args:
+        report: receives the findings.
+        file: the file.
+        strategy: C.
+        bracket: of its squared sensitivity.
+        whole: longest n for which whole matrices are multiplied.
+    """
+    try:
+        check_bound(report, file, _bound(file))
+    except NotEnclosed as reason:
+        report.leave(f"the lower bound: {reason}", of=[LOWER_BOUND])
+    check_class_bound(report, file, strategy, None)
+    if "C_inv" in file.matrices:
+        noising.check_noising(report, file, _noising(file, strategy, bracket))
+    if "B" not in file.matrices:
+        check_added_noise(report, file, None)
+    try:
+        _check_losses(report, file, strategy, bracket, whole)
+    except NotEnclosed as reason:
+        report.leave(f"residual and losses: {reason}", of=[DECODER, ADDED_NOISE, LOSS])
+
+
+def _bound(file: FactorFile) -> Fraction | None:
+    found = resolvents.lower_bound(file.manifest["spec"], file.dual)
+    return determinants.lower_bound(file.manifest["spec"], file.dual) if found is None else found
+
+
+def _check_losses(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
+    spec, matrices = file.manifest["spec"], file.manifest["matrices"]
+    stored = _column(file, "B", strategy.n)
+    toeplitz = strategy.toeplitz is not None and strategy.n <= series.LARGEST
+    column = toeplitz_column(spec["workload"]) if toeplitz else None
+    if strategy.toeplitz is None or column is None or ("B" in matrices and stored is None):
+        rows = "B" in matrices and _check_rows(report, file, strategy, whole)
+        ends = variances.losses(strategy, spec["workload"], spec["objective"])
+        if ends is None or not rows:
+            of = [*([] if rows else [DECODER, ADDED_NOISE]), *([LOSS] if ends is None else [])]
+            report.leave(_unchecked_residual(ends is not None, "B" in matrices, rows, whole), of=of)
+        if ends is not None:
+            check_ends(report, file, ends, spec["workload"]["n"])
+        return
+    limit = residual.LIMITS[matrices["B"]["dtype"] if "B" in matrices else "float64"]
+    found = series.losses(strategy.toeplitz, column, spec["objective"], stored, limit)
+    check_losses(report, file, found, strategy.n, stored is not None)
+    if stored is not None:
+        check_added_noise(
+            report, file, _encoder(stored, found, allowed(spec["participation"], strategy.n).most, bracket)
+        )
+
+
+def _check_rows(report: Report, file: FactorFile, strategy: Strategy, whole: int) -> bool:
+    """B C - A for a stored array B, row by row; whether that could be done."""
+    entry = file.manifest["matrices"]["B"]
+    stored = _array(file, "B", strategy.n)
+    found = None if stored is None else row_products.residual(stored, strategy, file.manifest["spec"]["workload"])
+    if found is None:
+        return False
+    largest, _, longest = found
+    most = float(residual.LIMITS[entry["dtype"]]) * max(longest, 1.0)
+    report.require(
+        largest <= most,
+        f"B C = A up to {largest:.3g} per entry, enclosed row by row, for the stored B",
+        f"B C differs from A by {largest:.3g}, above the limit {most:.3g}",
+        of=DECODER,
+    )
+    report.leave(
+        f"adding noise, A G + B Z: the inverse of a B that is not Toeplitz is bounded up to n={whole}", of=[ADDED_NOISE]
+    )
+    return True
+
+
+def _array(file: FactorFile, name: str, n: int) -> np.ndarray | None:
+    """A matrix that is stored whole, or None."""
+    if file.manifest["matrices"][name]["structure"] != "dense":
+        return None
+    array = file.matrices[name][""]
+    if array.shape != (n, n) or not np.isfinite(array).all():
+        raise CorruptObject(f"{name} must be {n} x {n} finite numbers; got the shape {array.shape}")
+    return array
+
+
+def _column(file: FactorFile, name: str, n: int) -> np.ndarray | None:
+    """The first column of a stored Toeplitz matrix, or None."""
+    if name not in file.matrices or file.manifest["matrices"][name]["structure"] != "toeplitz":
+        return None
+    column = file.matrices[name]["coefficients"]
+    if column.shape != (n,) or not np.isfinite(column).all():
+        raise CorruptObject(f"the first column of {name} must be {n} finite numbers; got the shape {column.shape}")
+    return column
+
+
+def _encoder(stored: np.ndarray, found: residual.Losses, most: int, bracket: Bracket) -> float | str:
+    try:
+        return toeplitz_forms.added_noise(stored, found.rest, most, bracket.upper)
+    except NotEnclosed as reason:
+        return str(reason)
+
+
+def _noising(file: FactorFile, strategy: Strategy, bracket: Bracket) -> noising.Noising | str:
+    """What is proved of the stored C^-1: by series, in doubles, or row by row."""
+    stored = _column(file, "C_inv", strategy.n)
+    array = _array(file, "C_inv", strategy.n)
+    if stored is not None and strategy.toeplitz is not None and strategy.n <= series.LARGEST:
+        return noising.toeplitz(strategy.toeplitz, stored, bracket.upper)
+    if array is not None and strategy.array is not None:
+        return noising.in_doubles(strategy.array, strategy.scale, array, bracket.upper)
+    rows = None if array is None else row_products.residual(array, strategy, None)
+    if rows is None:
+        return "it is not evaluated at this size for a C of this structure"
+    norms, most = strategy.column_norms, allowed(file.manifest["spec"]["participation"], strategy.n).most
+    norm = Fraction(square_root_up(norms.fraction(int(norms.values.sum()) + strategy.n * norms.radius)))
+    return noising.by_rows(Fraction(rows[1]), norm, most, bracket.upper)
+
+
+def _unchecked_residual(losses: bool, stored: bool, rows: bool, whole: int) -> str:
+    if rows:
+        return f"losses: up to n={whole}, for C and A of these structures"
+    if not losses:
+        return f"residual and losses: up to n={whole}, for C and A of these structures"
+    if stored:
+        return (
+            f"residual, and with it adding noise, A G + B Z: a stored B is multiplied up to n={whole}, and beyond only "
+            "where A, B and C are Toeplitz, or A and C recursions of few states"
+        )
+    return (
+        "residual: no B is stored, so what is claimed is of rows that the certificate computed for itself; the losses "
+        "above are of A C^-1 exactly"
+    )

@@ -1,0 +1,1 @@
+"""Structures as the exact checker reads them, one file each."""

@@ -1,0 +1,212 @@
+"""Matrices with buffers: C[i, j] = output_i . T_i ... T_{j+1} input_j below a positive diagonal, enclosed.
+
+Exact values would need more bits at every step, so recursions run in fixed point, in units of 2^-256, and every product
+is cut towards minus infinity. What is cut in one step moves on through the transitions T as the state does. Adding up
+absolute values would let it grow where T rotates, so it is bounded in the order of positive semidefinite matrices:
+errors between -d I and d I of every step add up to something between -R and R, where R <- T^T R T + d I.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.errors import CorruptObject, TooLarge
+from factorize.exact.arithmetic.integers import Numbers, mantissas
+from factorize.exact.arithmetic.intervals import PLACES, shifted
+
+LARGEST_WHOLE = 2048
+_STEPS = 4096  # whose numbers are Python integers at the same time
+_WIDEST = 1 << (PLACES - 80)
+
+Real = tuple[int, int]
+"""mantissa and exponent of a double"""
+
+
+class Buffers(NamedTuple):
+    """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
+
+    diagonal: np.ndarray
+    transition: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether every number is non-negative, and with them every entry of C."""
+        return all((part >= 0).all() for part in self)
+
+
+def read(parts: dict[str, np.ndarray], n: int) -> Buffers:
+    """Take the tensors of the structures `buffered` and `state_space`.
+
+    Raises:
+        CorruptObject: their shapes do not fit each other.
+        KeyError: one is missing.
+    """
+    diagonal, inputs, outputs = parts.pop("diagonal"), parts.pop("input"), parts.pop("output")
+    middle = parts.pop("decay") if "decay" in parts else parts.pop("transition")
+    if middle.ndim == 2:
+        middle = middle[:, :, None, None]
+    elif middle.ndim == 3:
+        middle = middle[:, None]
+    if middle.ndim != 4:
+        raise CorruptObject(f"a transition of shape {middle.shape} is none of a matrix with buffers")
+    groups, states = middle.shape[1:3]
+    fits = diagonal.shape == (n,) and inputs.shape == outputs.shape == (n, groups * states)
+    if middle.shape != (n, groups, states, states) or not fits:
+        raise CorruptObject(f"the tensors of a matrix with buffers do not fit n={n} and each other")
+    return Buffers(diagonal, middle, *(part.reshape(n, groups, states) for part in (inputs, outputs)))
+
+
+def _reals(array: np.ndarray) -> list[list[Real]]:
+    """Doubles of shape (steps, ...) as one flat list of mantissas and exponents per step."""
+    numbers, exponents = mantissas(array.reshape(len(array), -1))
+    rows = zip(numbers.tolist(), exponents.tolist(), strict=True)
+    return [list(zip(row, powers, strict=True)) for row, powers in rows]
+
+
+def _backwards(given: Buffers) -> Iterator[tuple[list[Real], list[Real], list[Real], list[Real]]]:
+    """Diagonal, transition, input and output of each step, from the last to the first."""
+    for stop in range(len(given.diagonal), 0, -_STEPS):
+        some = [_reals(part[max(stop - _STEPS, 0) : stop]) for part in given]
+        for rows in zip(*(reversed(part) for part in some), strict=True):
+            yield rows[0], rows[1], rows[2], rows[3]
+
+
+class CongruencePlan(NamedTuple):
+    """How T^T X T is computed for a symmetric X, kept as the list of its entries at `pairs`, and a block-diagonal T.
+
+    Attributes:
+        pairs: (a, b) with a <= b.
+        terms: for each pair, which entries of T, T and X are multiplied and added.
+    """
+
+    pairs: list[tuple[int, int]]
+    terms: list[list[tuple[int, int, int]]]
+
+    @classmethod
+    def of(cls, groups: int, states: int) -> CongruencePlan:
+        """Return the plan for T of shape (groups, states, states)."""
+        size = groups * states
+        pairs = [(a, b) for a in range(size) for b in range(a, size)]
+        place = {pair: k for k, pair in enumerate(pairs)} | {(b, a): k for k, (a, b) in enumerate(pairs)}
+        terms = []
+        for a, b in pairs:
+            first, second = a // states * states, b // states * states
+            inner = [(c, d) for c in range(first, first + states) for d in range(second, second + states)]
+            terms.append([(c * states + a - first, d * states + b - second, place[c, d]) for c, d in inner])
+        return cls(pairs, terms)
+
+    def move(self, matrix: list[int], blocks: list[Real]) -> list[int]:
+        """Return T^T X T; each entry is cut by less than states^2 units."""
+        found = []
+        for entry in self.terms:
+            total = 0
+            for i, j, k in entry:
+                (x, e), (y, f) = blocks[i], blocks[j]
+                power = e + f
+                total += x * y * matrix[k] >> -power if power < 0 else x * y * matrix[k] << power
+            found.append(total)
+        return found
+
+    def quadratic(self, matrix: list[int], vector: list[Real]) -> int:
+        """Return v . X v, cut by less than one unit per pair."""
+        total = 0
+        for (a, b), entry in zip(self.pairs, matrix, strict=True):
+            (x, e), (y, f) = vector[a], vector[b]
+            power = e + f + (a != b)
+            total += x * y * entry >> -power if power < 0 else x * y * entry << power
+        return total
+
+    def with_diagonal(self, matrix: list[int], units: int) -> list[int]:
+        """Return X plus a multiple of the identity."""
+        return [entry + units if a == b else entry for (a, b), entry in zip(self.pairs, matrix, strict=True)]
+
+
+def column_norms(given: Buffers) -> Numbers:
+    """Return the squared column norms: diagonal_j^2 + input_j . P_j input_j with P_{j-1} = T_j^T (P_j + o_j o_j^T) T_j.
+
+    Raises:
+        TooLarge: the transitions grow so much that 256 places do not enclose the norms.
+    """
+    n, groups, states = given.inputs.shape
+    size, plan = groups * states, CongruencePlan.of(groups, states)
+    gentle = states == 1 and bool((np.abs(given.transition) <= 1).all())
+    gram, lost = [0] * len(plan.pairs), [0] * len(plan.pairs)
+    norms, widest, steady = np.empty(n, dtype=object), 0, 0
+    for j, (diagonal, transition, feed, out) in zip(range(n - 1, -1, -1), _backwards(given), strict=True):
+        number, exponent = diagonal[0]
+        norms[j] = shifted(number * number, 2 * exponent + PLACES) + plan.quadratic(gram, feed)
+        most = steady * _length(feed) if gentle else plan.quadratic(lost, feed)
+        widest = max(widest, most + 2 * size * size + 2)
+        if widest > _WIDEST:
+            raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the column norms")
+        for k, (a, b) in enumerate(plan.pairs):
+            (x, e), (y, f) = out[a], out[b]
+            gram[k] += shifted(x * y, e + f + PLACES)
+        gram = plan.move(gram, transition)
+        # Each entry was cut by less than 1 + states^2 units: a matrix of norm at most size times that.
+        if gentle:
+            steady += 2 * size
+        else:
+            moved = plan.move(plan.with_diagonal(lost, size), transition)
+            lost = plan.with_diagonal(moved, 2 * size * states * states)
+    return Numbers(norms, -PLACES, widest)
+
+
+def _length(vector: list[Real]) -> int:
+    """Return at least the squared norm."""
+    return sum(shifted(number * number, 2 * exponent) + 1 for number, exponent in vector)
+
+
+def entries(given: Buffers) -> Numbers:
+    """Return all of C: the states of all columns move on together, one step per row.
+
+    Every column's state loses less than one unit per step and term. Of a sum of N vectors Phi_k f_k with |f_k|^2 <= d,
+    the outer product is at most N d sum_k Phi_k Phi_k^T = N d W in the order of semidefinite matrices, and W moves on
+    as W <- T W T^T + I. So row i is off by at most sqrt(N d o . W o).
+
+    Raises:
+        TooLarge: n is above the limit, or the transitions grow so much that 256 places say nothing.
+    """
+    n, groups, states = given.inputs.shape
+    if n > LARGEST_WHOLE:
+        raise TooLarge(f"multiplying buffers out exactly is limited to n={LARGEST_WHOLE}; this matrix has n={n}")
+    size = groups * states
+    whole = np.full((n, n), 0, dtype=object)
+    state = np.full((size, n), 0, dtype=object)
+    plan = CongruencePlan.of(groups, states)
+    reach, radius = [0] * len(plan.pairs), 0
+    parts = [_reals(part) for part in given]
+    for i, (diagonal, transition, feed, out) in enumerate(zip(*parts, strict=True)):
+        if i:
+            _advance(state[:, :i], transition, groups, states)
+            moved = plan.move(reach, _transposed(transition, groups, states))
+            reach = plan.with_diagonal(moved, 1 + size * states * states)
+        row: Any = sum(shifted(state[a, :i] * number, exponent) for a, (number, exponent) in enumerate(out))
+        whole[i, :i] = row
+        whole[i, i] = shifted(diagonal[0][0], diagonal[0][1] + PLACES)
+        for a, (number, exponent) in enumerate(feed):
+            state[a, i] = shifted(number, exponent + PLACES)
+        lost = (i + 1) * size * (states + 1) ** 2 * (plan.quadratic(reach, out) + size * size)
+        radius = max(radius, math.isqrt(lost) + size + 2)
+    if radius > _WIDEST:
+        raise TooLarge("the buffers' transitions grow so much that 256 places do not enclose the entries of C")
+    return Numbers(whole, -PLACES, radius)
+
+
+def _advance(state: np.ndarray, blocks: list[Real], groups: int, states: int) -> None:
+    for g in range(groups):
+        before = state[g * states : (g + 1) * states].copy()
+        for a in range(states):
+            row = blocks[(g * states + a) * states : (g * states + a + 1) * states]
+            state[g * states + a] = sum(shifted(before[b] * x, e) for b, (x, e) in enumerate(row))
+
+
+def _transposed(blocks: list[Real], groups: int, states: int) -> list[Real]:
+    inner = range(states)
+    return [blocks[(g * states + b) * states + a] for g in range(groups) for a in inner for b in inner]

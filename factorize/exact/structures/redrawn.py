@@ -1,0 +1,217 @@
+"""Inverses of recursions that use earlier draws again (structure `redrawn`), enclosed.
+
+What is stored is K = C^-1: x_i = sum_m direct[m, i] y_{i - m lag} + output_i . s, then s <- decay_i s + sum_m
+input[m, i] y_{i - m lag}. Its inverse is solved for row by row, all columns together, in integers of 2^-256 that are
+cut below. The states that are carried along are those of K for the rows found so far, but for what was cut: so it is
+known what K makes of the computed Y, to R = I - K Y with |R| <= rho entry by entry. Then C - Y = C R, and with sums of
+rows
+
+    |C - Y| <= |C| rho,    |C| <= |Y| / (1 - n rho).
+
+Beyond n = 2048 the columns that a pattern needs are found in pairs of doubles, by compiled code with its own running
+bound (exact/redrawn_kernels.py), and the same holds with Frobenius norms.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.exact.arithmetic.integers import Numbers, mantissas
+from factorize.exact.arithmetic.intervals import PLACES
+
+LARGEST = 2048
+LARGEST_BY_COLUMNS = 16_384
+_WIDEST = 1 << (PLACES - 80)
+_ABOVE = 1 + 2.0**-30  # covers a few operations on doubles, and sums of `LARGEST_BY_COLUMNS` positive ones
+
+
+class RedrawnInverse(NamedTuple):
+    """decay, output (n, buffers), inputs (redraws + 1, n, buffers), direct (redraws + 1, n), and the steps of a lag."""
+
+    decay: np.ndarray
+    output: np.ndarray
+    inputs: np.ndarray
+    direct: np.ndarray
+    lag: int
+
+
+def read(parts: dict[str, np.ndarray], n: int) -> RedrawnInverse:
+    """Take the tensors of the structure.
+
+    Raises:
+        CorruptObject: their shapes do not fit each other, or the lag is no number of steps.
+        InvalidStrategy: a draw is used before there is one.
+        KeyError: one is missing.
+    """
+    decay, output, inputs, direct = (parts.pop(name) for name in ("decay", "output", "input", "direct"))
+    lag = parts.pop("lag")
+    if lag.shape != (1,) or not 1 <= lag[0] <= n or lag[0] != int(lag[0]):
+        raise CorruptObject(f"the lag of a matrix with redraws and n={n} cannot be {lag[:2].tolist()}")
+    fits = decay.ndim == 2 and len(decay) == n and decay.shape[1] >= 1 and direct.ndim == 2 and len(direct) >= 2
+    if not fits or output.shape != decay.shape or inputs.shape != (len(direct), *decay.shape) or direct.shape[1] != n:
+        raise CorruptObject(f"the tensors of a matrix with redraws do not fit n={n} and each other")
+    found = RedrawnInverse(decay, output, inputs, direct, int(lag[0]))
+    for m in range(1, len(direct)):
+        if (inputs[m, : m * found.lag] != 0).any() or (direct[m, : m * found.lag] != 0).any():
+            raise InvalidStrategy(f"input[{m}] or direct[{m}] uses a draw before step {m * found.lag}, where none is")
+    return found
+
+
+class _Sum(NamedTuple):
+    """A sum of vectors with doubles as factors, which is cut once: by less than a unit.
+
+    Attributes:
+        factors: integers.
+        shift: the factors are to be divided by 2^shift; not negative.
+    """
+
+    factors: list[int]
+    shift: int
+
+    @classmethod
+    def of(cls, doubles: np.ndarray) -> _Sum:
+        """Bring doubles to one exponent."""
+        numbers, exponents = mantissas(doubles)
+        unit = min((int(e) for x, e in zip(numbers, exponents, strict=True) if x), default=0)
+        unit = min(unit, 0)
+        pairs = zip(numbers.tolist(), exponents.tolist(), strict=True)
+        return cls([x << e - unit if x else 0 for x, e in pairs], -unit)
+
+    def times(self, vectors: list[Any]) -> Any:
+        """Return the sum, rounded down; 0 where every factor is."""
+        terms = [vector * factor for factor, vector in zip(self.factors, vectors, strict=True) if factor]
+        return sum(terms[1:], terms[0]) >> self.shift if terms else 0
+
+    def sizes(self, bounds: list[int]) -> int:
+        """Return at least the sum of bounds times the magnitudes of their factors."""
+        total = sum(abs(factor) * bound for factor, bound in zip(self.factors, bounds, strict=True))
+        return -(-total >> self.shift)
+
+
+def entries(given: RedrawnInverse) -> Numbers:
+    """Return all of C.
+
+    Raises:
+        TooLarge: n is above the limit, or 256 places do not enclose the inverse.
+    """
+    n, buffers = given.decay.shape
+    if n > LARGEST:
+        raise TooLarge(f"solving for C from its inverse exactly is limited to n={LARGEST}; this matrix has n={n}")
+    whole = np.full((n, n), 0, dtype=object)
+    state, lost = np.full((buffers, n), 0, dtype=object), [0] * buffers
+    worst = 0
+    for i in range(n):
+        earlier = [whole[j, : i + 1] for j in range(i - given.lag, -1, -given.lag)][: len(given.direct) - 1]
+        count, states = len(earlier), [row[: i + 1] for row in state]
+        read_out = _Sum.of(np.concatenate([given.output[i], given.direct[1 : count + 1, i]]))
+        found = -read_out.times([*states, *earlier]) + np.full(i + 1, 0, dtype=object)
+        found[i] += 1 << PLACES
+        number, exponent = (int(part[0]) for part in mantissas(given.direct[:1, i]))
+        found = (found << -exponent) // number if exponent < 0 else found // (number << exponent)
+        whole[i, : i + 1] = found
+        # What is cut in x, what the states have lost, and the last unit of y.
+        worst = max(worst, 1 + read_out.sizes([*lost, *[0] * count]) + _Sum.of(given.direct[:1, i]).sizes([1]))
+        for a in range(buffers):
+            move = _Sum.of(np.concatenate([given.decay[i, a : a + 1], given.inputs[: count + 1, i, a]]))
+            state[a, : i + 1] = move.times([states[a], found, *earlier])
+            lost[a] = 1 + move.sizes([lost[a], *[0] * (count + 1)])
+    longest = max(int(row.sum()) for row in abs(whole))
+    if 2 * n * worst >= 1 << PLACES or (radius := 1 + (2 * longest * worst >> PLACES)) > _WIDEST:
+        raise TooLarge("the inverse of C is so ill-conditioned that 256 places do not enclose C")
+    return Numbers(whole, -PLACES, radius)
+
+
+class ByColumns:
+    """Products of a few columns of C at a time.
+
+    Args:
+        given: K.
+
+    Raises:
+        TooLarge: n is above the limit, or pairs of doubles do not enclose C.
+    """
+
+    def __init__(self, given: RedrawnInverse) -> None:
+        self.n = len(given.decay)
+        if self.n > LARGEST_BY_COLUMNS:
+            raise TooLarge(f"columns of a C with redraws are solved for up to n={LARGEST_BY_COLUMNS}; got n={self.n}")
+        if max(float(np.abs(part).max()) for part in given[:4]) > 1e100 or given.direct[0].min() < 1e-100:
+            raise TooLarge("a number of C^-1 is beyond 1e100, which pairs of doubles do not enclose")
+        self._given = given
+        inverses = [1 / Fraction(value) for value in given.direct[0].tolist()]
+        high = np.array([float(value) for value in inverses])
+        rest = [float(value - Fraction(near)) for value, near in zip(inverses, high.tolist(), strict=True)]
+        self._reciprocals = np.stack([high, rest], axis=1)
+
+    def _columns(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        from factorize.exact.structures.redrawn_kernels import columns
+
+        decay, output, inputs, direct, lag = self._given
+        high, low, defects = *np.zeros((2, self.n, len(indices))), np.empty(len(indices))
+        starts = indices.astype(np.int64)
+        if not columns(decay, output, inputs, direct, self._reciprocals, lag, starts, high, low, defects):
+            raise TooLarge("C has entries above 1e100, or the inverse that is stored is not finite")
+        return high, low, np.sqrt(defects) * _ABOVE
+
+    @cached_property
+    def _norms(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of every column: the squared norm of what was computed as a pair, its error, and how far C may be from it."""
+        norms, errors, defects = np.empty((self.n, 2)), np.empty(self.n), np.empty(self.n)
+        for j in range(self.n):
+            high, low, (defects[j],) = self._columns(np.array([j]))
+            ((norms[j],),), ((errors[j],),) = _products(high, low)
+        rest = float(np.sqrt((defects**2).sum())) * _ABOVE
+        if not rest < 0.5:
+            raise TooLarge(
+                f"what C^-1 makes of its computed inverse differs from I by {rest:.3g}: no bound on C follows"
+            )
+        whole = float(np.sqrt(norms[:, 0].sum() + errors.sum())) / (1 - rest) * _ABOVE
+        return norms, errors, defects * whole * _ABOVE
+
+    def column_norms(self) -> Numbers:
+        """Return the squared norms of all columns."""
+        norms, errors, far = self._norms
+        return _numbers(norms, float((errors + (2 * np.sqrt(norms[:, 0]) * _ABOVE + far) * far).max()))
+
+    def magnitudes(self, column: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return both ends of the magnitudes of one column, shape (n,)."""
+        high, low, _ = self._columns(np.array([column]))
+        size, off = np.abs(high[:, 0]), np.abs(low[:, 0]) + self._norms[2][column]
+        return np.maximum(size - off * _ABOVE, 0.0) * (1 - 2.0**-50), (size + off * _ABOVE) * (1 + 2.0**-50)
+
+    def gram(self, indices: np.ndarray) -> Numbers:
+        """Return the Gram matrix of some columns."""
+        norms, _, far = (part[indices] for part in self._norms)
+        high, low, _ = self._columns(indices)
+        found, error = _products(high, low)
+        sizes = np.sqrt(norms[:, 0]) * _ABOVE
+        mixed = np.multiply.outer(sizes, far)
+        return _numbers(found, float((error + mixed + mixed.T + np.multiply.outer(far, far)).max()))
+
+
+def _products(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inner products of columns as pairs of doubles, and what each may be off by."""
+    from factorize.exact.structures.redrawn_kernels import products
+
+    k = high.shape[1]
+    found, error = np.empty((k, k, 2)), np.empty((k, k))
+    products(high, low, found, error)
+    return found, error
+
+
+def _numbers(pairs: np.ndarray, error: float) -> Numbers:
+    """Pairs of doubles in units of 2^-256, cut, and with a bound on what they are off by."""
+    high, low = (mantissas(pairs[..., part]) for part in (0, 1))
+    values: Any = 0
+    for numbers, exponents in (high, low):
+        shift = (exponents + PLACES).astype(object)
+        parts = numbers.astype(object)
+        values = values + ((parts << np.maximum(shift, 0)) >> np.maximum(-shift, 0))
+    return Numbers(
+        np.asarray(values, dtype=object), -PLACES, int(Fraction(error) * (1 + Fraction(1, 2**20)) * 2**PLACES) + 3
+    )

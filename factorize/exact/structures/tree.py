@@ -1,0 +1,97 @@
+"""Binary-tree aggregation (structure `tree`), from the nodes alone: rows, columns, squared column norms.
+
+The steps are the leaves of trees of `restart` leaves each. For each bit j of leaf p that is 1 there lies behind it,
+within its tree, a whole block of 2^j leaves, and row i of C is nodes[j + 1, i] on it; nodes[0, i] is the diagonal. So
+column s has entries in the rows of the right siblings of the blocks that s is in: where bit j of s is 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.errors import CorruptObject
+from factorize.exact.arithmetic.integers import Numbers, integers
+
+
+class TreeNodes(NamedTuple):
+    """nodes (levels + 1, n), and the leaves of each tree."""
+
+    nodes: np.ndarray
+    restart: int
+
+    def whole(self) -> np.ndarray:
+        """Return C, row block by row block."""
+        array = np.diag(self.nodes[0])
+        for i in range(len(array)):
+            leaf, end = i % self.restart, i
+            for j in range(len(self.nodes) - 1):
+                if leaf >> j & 1:
+                    array[i, end - (1 << j) : end] = self.nodes[j + 1, i]
+                    end -= 1 << j
+        return array
+
+    def columns(self, indices: np.ndarray) -> np.ndarray:
+        """Return some columns, shape (n, len(indices))."""
+        n = self.nodes.shape[1]
+        out = np.zeros((n, len(indices)))
+        for place, s in enumerate(indices.tolist()):
+            leaf, end = s % self.restart, min(s - s % self.restart + self.restart, n)
+            out[s, place] = self.nodes[0, s]
+            for j in range(len(self.nodes) - 1):
+                if not leaf >> j & 1:
+                    start = s - (leaf & ((1 << j) - 1)) + (1 << j)
+                    rows = slice(start, min(start + (1 << j), end))
+                    out[rows, place] = self.nodes[j + 1, rows]
+        return out
+
+    def column_norms(self) -> Numbers:
+        """Return the squared norms of the columns, exactly: level by level, sums over the right siblings."""
+        n = self.nodes.shape[1]
+        steps = np.arange(n)
+        leaves = steps % self.restart
+        found = integers(self.nodes[0])
+        found = Numbers(found.values**2, 2 * found.exponent)
+        for j in range(len(self.nodes) - 1):
+            sides = (steps - leaves) * 2 + (leaves >> j)  # one number for each block of this level; siblings: ^ 1
+            rows = np.flatnonzero(leaves >> j & 1)
+            level = integers(self.nodes[j + 1, rows])
+            starts = np.flatnonzero(np.diff(sides[rows], prepend=-1))
+            sums = np.add.reduceat(level.values**2, starts)
+            left = np.flatnonzero(leaves >> j & 1 == 0)
+            place = np.searchsorted(sides[rows[starts]], sides[left] ^ 1)
+            inside = np.minimum(place, len(starts) - 1)
+            paired = sides[rows[starts]][inside] == sides[left] ^ 1
+            unit = min(found.exponent, 2 * level.exponent)
+            found = found.at(unit)
+            found.values[left[paired]] += sums[inside[paired]] << (2 * level.exponent - unit)
+        return found
+
+    @property
+    def bandwidth(self) -> int:
+        """The longest reach of a row."""
+        leaves, reach = np.arange(self.nodes.shape[1]) % self.restart, 1
+        for j, weights in enumerate(self.nodes[1:]):
+            far = (leaves & ((1 << j) - 1)) + (1 << j) + 1
+            reach = max(reach, int(far[weights != 0].max(initial=0)))
+        return reach
+
+
+def read(nodes: np.ndarray, restart: np.ndarray, n: int) -> TreeNodes:
+    """Take the tensors of the structure.
+
+    Raises:
+        CorruptObject: they do not fit each other, or a node is not 0 where no block lies behind the step.
+    """
+    steps = int(restart[0]) if restart.shape == (1,) else 0
+    if not 1 <= steps <= n or restart[0] != steps:
+        raise CorruptObject(f"tree.restart of a matrix with n={n} cannot be {restart.ravel()[:1].tolist()}")
+    if nodes.shape != ((steps - 1).bit_length() + 1, n):
+        raise CorruptObject(f"tree.nodes of trees with {steps} leaves and n={n} cannot have shape {nodes.shape}")
+    unused = (np.arange(n) % steps >> np.arange(len(nodes) - 1)[:, None]) & 1 == 0
+    wrong = np.argwhere((nodes[1:] != 0) & unused)
+    if len(wrong):
+        j, i = wrong[0].tolist()
+        raise CorruptObject(f"tree.nodes[{j + 1}, {i}] is not 0, and no block of that size lies behind the step")
+    return TreeNodes(nodes, steps)

@@ -1,0 +1,118 @@
+"""Plain data that a spec is made of: frozen, strict, unknown fields refused, every problem reported at its field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+)
+
+from factorize.errors import InvalidSpec, Violation
+from factorize.numbers.scalars import MAX_STEPS
+
+Model = TypeVar("Model")
+MAX_VIOLATIONS = 20
+
+
+def _fold_zero(value: float) -> float:
+    return value + 0.0  # -0.0 + 0.0 is 0.0, and every other double is itself
+
+
+Real = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_fold_zero)]
+"""A finite double; `1` and `1.0`, `0` and `-0.0` are the same value."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_fold_zero)]
+Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
+"""A real in [0, 1)."""
+
+UnitInterval = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
+Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+"""A number of steps, epochs or bands: 1 to 10^8."""
+
+CountOrEndless = Annotated[
+    Annotated[Count, Tag("number")] | Annotated[Literal["unbounded"], Tag("text")],
+    Discriminator(lambda value: "text" if isinstance(value, str) else "number"),
+]
+"""A number of steps, or `unbounded`; told apart by type, so that a bad one is refused once."""
+
+Long = Field(fail_fast=True)
+"""Mark of lists that may be long: a bad one is refused at its first bad entry."""
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Frozen(BaseModel):
+    """Immutable plain data: strict types, unknown fields refused, equal by value."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ignored_types=(), allow_inf_nan=False)
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form: every field but those left out, in the contract's names."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def read_union(adapter: TypeAdapter[Model], document: Mapping[str, Any]) -> Model:
+    """Return the model that a document describes.
+
+    Args:
+        adapter: of the model, or of a union told apart by a tag.
+        document: plain data that came through the strict JSON reader, or a caller's dictionary.
+
+    Raises:
+        InvalidSpec: it describes none; one violation per problem (the first 20), each with a pointer to its field.
+    """
+    data = dict(document)
+    try:
+        return adapter.validate_python(data)
+    except ValidationError as error:
+        raise InvalidSpec(violations(data, error, page="the documentation")) from None
+
+
+def violations(data: Any, error: ValidationError, *, page: str) -> list[Violation]:
+    """Return what pydantic found in a document, in our words.
+
+    Args:
+        data: the document.
+        error: what was raised.
+        page: where the fields are listed, for unknown ones.
+    """
+    return [_violation(data, entry, page) for entry in error.errors(include_url=False)[:MAX_VIOLATIONS]]
+
+
+def _violation(data: Any, entry: Any, page: str) -> Violation:
+    message = entry["msg"].removeprefix("Value error, ")
+    given = entry.get("input")
+    if entry["type"] == "extra_forbidden":
+        message = f"unknown field; the contract's fields are listed in {page}"
+    elif entry["type"] != "value_error" and isinstance(given, (str, int, float, bool)):
+        message = f"{message}; got {str(given)[:40]!r}"
+    return Violation(_pointer(data, entry["loc"]), message)
+
+
+def _pointer(data: Any, location: tuple[int | str, ...]) -> str:
+    """Drop the union tags that pydantic puts into a location, which are no fields of the document."""
+    pointer = ""
+    last = len(location) - 1
+    for position, part in enumerate(location):
+        if isinstance(data, dict) and part in data:
+            data = data[part]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        elif position != last or not isinstance(data, dict) or _is_tag(part, data) or "[" in str(part):
+            continue
+        pointer += f"/{str(part).replace('~', '~0').replace('/', '~1')}"
+    return pointer
+
+
+def _is_tag(part: int | str, data: dict[str, Any]) -> bool:
+    return part in (data.get("kind"), data.get("system"))

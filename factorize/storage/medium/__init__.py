@@ -1,0 +1,1 @@
+"""The medium of a store: folders and files, and what is asked of them."""

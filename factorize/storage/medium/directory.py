@@ -1,0 +1,179 @@
+"""Objects in a directory: files below a root, published by a hard link.
+
+A publication is: write a file in `tmp/`, sync it, link it to its final name (which fails if the name is taken, so
+nothing is ever overwritten), sync the folder. A reader sees the whole object or none, after a crash too.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from factorize.errors import NotFound
+from factorize.storage.medium.files import Files
+from factorize.storage.medium.local_files import (
+    NO_LOCKS,
+    FileReader,
+    StagedFile,
+    closing,
+    entry_of,
+    open_file,
+    reported,
+)
+from factorize.storage.objects import STAGING, ObjectEntry, Staged
+
+Value = TypeVar("Value")
+
+
+class Directory:
+    """Objects as files below a root directory.
+
+    Args:
+        root: an existing directory on a file system with hard links.
+        files: the file operations; tests give others.
+    """
+
+    def __init__(self, root: Path, files: Files | None = None) -> None:
+        self.root = root
+        self._files = Files() if files is None else files
+        self._durable: set[Path] = {root}
+
+    @contextmanager
+    def stage(self) -> Iterator[StagedFile]:
+        """Name a file in `tmp/` and remove it at the end, whatever happened."""
+        path = self.root / STAGING / f"{os.getpid()}-{secrets.token_hex(8)}"
+        with reported(path.parent):
+            self._files.make_directory(path.parent)  # nothing is lost with it, so it needs no sync
+        try:
+            yield StagedFile(path, self._files)
+        finally:
+            with suppress(OSError):
+                self._files.unlink(path)
+
+    def put(self, key: str, staged: Staged) -> bool:
+        """Sync the file, link it to its name, sync the folder."""
+        target = self.root / key
+        staged.sync()
+        with reported(target):
+            created = self._into(target.parent, partial(self._link, staged.path, target))
+            # Also when another process made the name: it may not have come to its own sync yet.
+            self._files.sync_directory(target.parent)
+        return created
+
+    def open(self, key: str) -> AbstractContextManager[FileReader]:
+        """Open a regular file below the root."""
+        return open_file(self._files, self.root / key, key)
+
+    def status(self, key: str) -> ObjectEntry:
+        """Look at a path, symbolic links not followed."""
+        path = self.root / key
+        with reported(path, NotFound):
+            return entry_of(key, self._files.status(path))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
+        """Walk the folder; a folder that does not exist is empty, and one that cannot be read is an error."""
+        path = self.root / prefix
+        with reported(path):
+            try:
+                names = self._files.list(path)
+            except FileNotFoundError:
+                return
+        for name in names:
+            key = f"{prefix}/{name}" if prefix else name
+            try:
+                entry = self.status(key)
+            except NotFound:
+                continue  # removed since it was listed
+            if entry.kind == "directory":
+                yield from self.list(key)
+            else:
+                yield entry
+
+    def move(self, key: str, target: str) -> None:
+        """Rename, then sync both folders."""
+        source, destination = self.root / key, self.root / target
+        with reported(source, NotFound):
+            self._into(destination.parent, partial(self._files.rename, source, destination))
+            self._files.sync_directory(destination.parent)
+            self._files.sync_directory(source.parent)
+
+    def delete(self, key: str) -> None:
+        """Unlink, then sync the folder."""
+        path = self.root / key
+        with reported(path, NotFound):
+            self._files.unlink(path)
+            self._files.sync_directory(path.parent)
+
+    def protect(self, key: str) -> None:
+        """Make a file read-only."""
+        path = self.root / key
+        with reported(path, NotFound), closing(self._files, self._files.open(path)) as descriptor:
+            self._files.seal(descriptor)
+
+    def refresh(self, key: str) -> None:
+        """Set the file's time to now."""
+        path = self.root / key
+        with reported(path, NotFound):
+            self._files.refresh(path)
+
+    @contextmanager
+    def lock(self, key: str, *, exclusive: bool) -> Iterator[None]:
+        """Lock a file, across processes and threads; where the file system has no locks, shared holders go on."""
+        path = self.root / key
+        descriptor = None
+        with reported(path):
+            try:
+                descriptor = self._files.lock(path, exclusive)
+            except OSError as error:
+                if exclusive or error.errno not in NO_LOCKS:
+                    raise
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                with suppress(OSError):  # it is let go of all the same
+                    self._files.close(descriptor)
+
+    def _link(self, source: Path, target: Path) -> bool:
+        """Whether the name was free."""
+        try:
+            self._files.link(source, target)
+        except FileExistsError:
+            return False
+        return True
+
+    def _into(self, folder: Path, name: Callable[[], Value]) -> Value:
+        """Give a file a name in a folder; one that was removed behind our back is made anew."""
+        self._folder(folder)
+        try:
+            return name()
+        except FileNotFoundError:
+            self._durable = {self.root}
+            self._folder(folder)
+            return name()
+
+    def _folder(self, path: Path) -> None:
+        """Create a folder and its parents so that a crash cannot lose them, once per folder and process."""
+        if path not in self._durable:
+            self._folder(path.parent)
+            self._files.make_directory(path)
+            self._files.sync_directory(path.parent)
+            self._durable.add(path)
+
+
+def make_root(files: Files, root: Path) -> None:
+    """Create a store's root and its missing parents, durably; a new root is for its owner only, whatever is in it.
+
+    Raises:
+        StoreUnavailable: it cannot be created.
+    """
+    with reported(root):
+        missing = [path for path in (root, *root.parents) if not path.is_dir()]
+        for path in reversed(missing):
+            files.make_directory(path, 0o700 if path == root else 0o777)
+            files.sync_directory(path.parent)

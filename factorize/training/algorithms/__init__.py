@@ -1,0 +1,1 @@
+"""Algorithms of the published methods, one file per method, on numpy alone."""

@@ -1,0 +1,206 @@
+"""The optimum over matrices with few diagonals and equal column norms.
+
+Minimise tr(T^T T X^-1) over X = C^T C with ones on the diagonal and zeros at distance `bands` and beyond. If no two
+steps of one user lie within the band, the squared sensitivity is the number of participations whatever X is
+(docs/sensitivity.md), so this is all there is to minimise. The problem is convex in the entries of X below the
+diagonal. The descent (descent.py) starts at the best banded Toeplitz matrix; for very many steps it moves columns at
+knots (knots.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.certificate.lower_bounds.class_bounds import squared_sensitivity
+from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
+from factorize.mechanisms import Banded
+from factorize.objective import Mean, Weighted
+from factorize.participation import Single
+from factorize.solution import ProgressCallback, Solution
+from factorize.solvers.banded.separated_evidence import work as evidence_work
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.evidence import evidence
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.dense import refuse_objective
+from factorize.spec import Spec
+from factorize.workloads import Prefix, Workload
+from factorize.workloads.state_space import StateSpace
+
+if TYPE_CHECKING:  # the compiler behind it is heavy
+    from factorize.solvers.banded.gram_descent import GramPoint, Landscape, Surface
+
+Array = NDArray[np.float64]
+
+LARGEST = 2**26  # of n x bands
+LARGEST_WHOLE = 2**22  # of n x bands, above which columns are interpolated between knots
+_LEAST_EPOCHS = 64  # of `bands` steps, for knots to be worth it
+MOST_STATES = 16
+_START_TOLERANCE = 1e-3
+_STEP_COST = 30.0  # multiplications of a step in units of n (bands + 8)^2
+_KNOT_WORK = 1.5e11  # of all steps in that unit
+_FEW_STEPS, MOST_STEPS = 50, 2000  # of a search on all columns
+_LEAST_STEPS, _MOST_STEPS = 25, 1000
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    assert isinstance(spec.mechanism, Banded)
+    workload, bands = spec.optimize_for or spec.workload, spec.mechanism.bands
+    if bands > workload.n:
+        return f"bands={bands} exceeds n={workload.n}; use bands <= n"
+    try:
+        squared_sensitivity(spec.participation, workload.n, bands)
+    except ConditionNotMet as error:
+        return str(error)
+    if isinstance(spec.objective, Weighted) and not all(spec.objective.weights):
+        return "a weight of zero makes the banded optimum one that no bound certifies; use positive weights"
+    refused = refuse_objective(spec)
+    if refused is None and workload.n * bands <= LARGEST:
+        try:
+            recursion(Problem(spec))
+        except UnsupportedProblem as error:
+            return str(error)
+    return refused
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: about a hundred evaluations, more of them where n / bands is large, and the certificate.
+
+    Raises:
+        TooLarge: more numbers than LARGEST.
+    """
+    assert isinstance(spec.mechanism, Banded)
+    n, b = float(spec.workload.n), float(spec.mechanism.bands)
+    steps = min(_FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, MOST_STEPS)
+    entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
+    if knotted(spec.workload.n, spec.mechanism.bands):
+        entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2 * most_steps(spec.workload.n, int(b))
+    needed = estimate_of(entries=entries, multiplications=work + evidence_work(spec))
+    if n * b > LARGEST:
+        raise TooLarge(
+            f"n x bands = {n * b:.3g} would take about {needed.bytes / 2**30:.1f} GiB and {needed.seconds:.3g} s, "
+            f"above the limit of {LARGEST}; lower n or bands, or use banded_toeplitz"
+        )
+    return needed
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the optimum over the class, with evidence for a bound over all matrices where that is not too dear.
+
+    Raises:
+        UnsupportedProblem: the workload is no recursion with few states, or its target is singular.
+        SolveFailed: the numbers leave the range of double precision.
+    """
+    return replace(search(problem, progress), dual=evidence(problem.spec, Reporter(progress)))
+
+
+def search(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the optimum over the class alone; arguments and errors as `solve`."""
+    assert isinstance(problem.spec.mechanism, Banded)
+    from factorize.solvers.banded.gram_descent import GramDescent, Landscape
+
+    report, bands = Reporter(progress), problem.spec.mechanism.bands
+    if knotted(problem.n, bands):
+        from factorize.solvers.banded.knots import KnotLandscape, Knots
+
+        knots = Knots.of(problem.n, bands)
+        sparse = KnotLandscape(recursion(problem), knots)
+        first = _best_start(sparse, _first_columns(problem, sparse.dead, knots.columns, report))
+        descent = GramDescent(problem, sparse, first, report, most_steps(problem.n, bands))
+    else:
+        landscape = Landscape(recursion(problem), problem.n, bands)
+        descent = GramDescent(problem, landscape, start(problem, landscape, report), report)
+    outcome = descent.run()
+    return Solution(strategy=descent.strategy, outcome=outcome, iterations=descent.steps, dual={})
+
+
+def knotted(n: int, bands: int) -> bool:
+    """Return whether columns are interpolated between knots, because those of all steps would not fit in memory."""
+    return n * bands > LARGEST_WHOLE and n >= _LEAST_EPOCHS * bands
+
+
+def most_steps(n: int, bands: int) -> int:
+    """Return after how many steps a search on knots ends, however far it is: a few minutes of work."""
+    return int(min(max(_KNOT_WORK / (n * (bands + 8) ** 2), _LEAST_STEPS), _MOST_STEPS))
+
+
+def recursion(problem: Problem) -> StateSpace:
+    """Return the target as a recursion with few states.
+
+    Raises:
+        UnsupportedProblem: there is none, or the target is singular beyond columns of zeros.
+    """
+    whole, weights = problem.workload.state_space(), problem.objective.state_space(problem.workload.m)
+    if whole is None or weights is None or whole.feed.shape[1] + weights.feed.shape[1] > MOST_STATES:
+        raise UnsupportedProblem(
+            f"the {problem.workload.kind} workload is no recursion with at most {MOST_STATES} states, which 'banded' "
+            "needs; use optimize_for with a workload that is, banded_toeplitz, or dense",
+            field="/workload/kind",
+        )
+    target = whole.then(weights)
+    still = target.through == 0
+    if (still & target.feed.any(axis=1)).any():
+        raise UnsupportedProblem(
+            f"step {int(np.flatnonzero(still & target.feed.any(axis=1))[0])} has no effect of its own, so the workload "
+            "is singular and no bound certifies a banded optimum; use positive learning rates",
+            field="/workload",
+        )
+    return target
+
+
+def start(problem: Problem, landscape: Landscape, report: Reporter) -> GramPoint:
+    """Return the best banded Toeplitz matrix, columns normalised; of the prefix sum if the workload is not Toeplitz.
+
+    Args:
+        problem: with a banded mechanism.
+        landscape: its loss.
+        report: asked after each step whether to go on.
+
+    Raises:
+        SolveFailed: the loss is not finite.
+    """
+    return _best_start(landscape, _first_columns(problem, landscape.dead, np.arange(landscape.n), report))
+
+
+def _best_start(landscape: Surface, offsets: Array) -> GramPoint:
+    for candidate in (offsets, np.zeros_like(offsets)):
+        point = landscape(candidate)
+        if point is not None:
+            return point
+    raise SolveFailed("the loss is not finite at C = I; rescale the workload so that its entries lie near 1")
+
+
+def _first_columns(problem: Problem, dead: NDArray[np.bool_], columns: NDArray[np.int64], report: Reporter) -> Array:
+    """X[j + d, j] at [d - 1, .] of the normalised Toeplitz matrix, for some columns j."""
+    assert isinstance(problem.spec.mechanism, Banded)
+    n, bands = problem.n, problem.spec.mechanism.bands
+    column = _toeplitz_column(problem, report)
+    norms = np.sqrt(np.cumsum(column**2))
+    offsets = np.zeros((bands - 1, len(columns)))
+    for d in range(1, bands):
+        sums = np.cumsum(column[d:] * column[: bands - d])
+        inside = columns + d < n
+        j = columns[inside]
+        lengths = norms[np.minimum(n - 1 - j, bands - 1)] * norms[np.minimum(n - 1 - j - d, bands - 1)]
+        # Steps that move nothing stay apart from the others: nothing is gained by correlating them.
+        apart = dead[j] | dead[j + d]
+        offsets[d - 1, inside] = np.where(apart, 0.0, sums[np.minimum(n - 1 - d - j, bands - d - 1)] / lengths)
+    return offsets
+
+
+def _toeplitz_column(problem: Problem, report: Reporter) -> Array:
+    from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
+
+    spec, n = problem.spec, problem.n
+    assert isinstance(spec.mechanism, Banded)
+    invariant = problem.workload.time_invariant
+    workload: Workload = problem.workload if invariant else Prefix(kind="prefix", n=n)
+    objective = problem.objective if invariant else Mean()
+    changes = {"participation": Single(), "optimize_for": None, "workload": workload, "objective": objective}
+    like = Problem(spec.model_copy(update=changes))
+    kind = next(iter(toeplitz.classes(like)))
+    return toeplitz.optimise(n, toeplitz.error_form(like), kind, _START_TOLERANCE, report).x

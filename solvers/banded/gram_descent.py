@@ -1,0 +1,220 @@
+"""Descent on the loss of a banded Gram matrix, until the bound over its class says that it is done.
+
+Limited-memory BFGS (limited_memory.py) with an approximate inverse of the second derivative
+(preconditioner.py). A step needs one evaluation (kernels.py), O(n bands^2) for any
+workload that is a recursion with few states. A step that leaves the positive definite matrices is shortened: the
+factorization finds out, the loss alone would not.
+
+What ends the search is the bound that the certificate will compute too (lower_bounds/class_bounds.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.certificate.lower_bounds.class_bounds import band_gap
+from factorize.solution import Outcome
+from factorize.solvers.banded.kernels import backward, factor, forward, split
+from factorize.solvers.banded.preconditioner import Preconditioner
+from factorize.solvers.methods.limited_memory import Memory, dot
+from factorize.solvers.problem import Problem, Reporter
+from factorize.structures.banded import BandedMatrix
+from factorize.workloads.state_space import StateSpace
+
+Array = NDArray[np.float64]
+
+_PAIRS = 10
+_MOST_STEPS = 2000
+_PATIENCE = 32  # steps without a bound, which costs as much as two to four
+_SUFFICIENT = 1e-4
+_SHRINK = 0.4  # after a step out of the positive definite matrices
+_SHORTEST = 1e-6
+_ROUNDING = 1e-14
+_INVISIBLE = 1e-18  # of the loss: what a step may still gain is far below its rounding
+_SAFETY = 0.7  # the certificate's own rounding has to fit in as well
+
+
+@dataclass(frozen=True)
+class GramPoint:
+    """The loss at one X.
+
+    Attributes:
+        offsets: X[j + d, j] at [d - 1, j], shape (bands - 1, n).
+        loss: tr(T^T T X^-1).
+        gradient: with respect to the offsets.
+        rows: C, as in kernels.py.
+        curvature: diagonals and offsets of W and X^-1, what a preconditioner is made of.
+    """
+
+    offsets: Array
+    loss: float
+    gradient: Array
+    rows: Array
+    curvature: tuple[Array, Array, Array, Array]
+
+
+class Surface(Protocol):
+    """A loss to descend on.
+
+    Attributes:
+        bands: number of diagonals of C.
+        pairs: how many steps are remembered.
+        spacing: how many epochs each column stands for, and how many the next lies ahead; None for one each.
+    """
+
+    bands: int
+    pairs: int
+    spacing: tuple[Array, Array] | None
+
+    def __call__(self, offsets: Array) -> GramPoint | None:
+        """Return the loss and its gradient, or None where X is not positive definite."""
+
+    def strategy(self, point: GramPoint) -> BandedMatrix:
+        """Return C at a point."""
+
+
+class Landscape:
+    """The loss as a function of X; keeps its work arrays.
+
+    Args:
+        target: T as a recursion.
+        n: number of steps.
+        bands: number of diagonals of C.
+    """
+
+    def __init__(self, target: StateSpace, n: int, bands: int) -> None:
+        self.n, self.bands = n, bands
+        self.evaluations, self.pairs = 0, _PAIRS
+        self.spacing: tuple[Array, Array] | None = None
+        follow, feed, read, through = map(np.ascontiguousarray, target.parts())
+        self._target = follow, feed, read, through
+        width = min(bands + 1, n)
+        self.dead = np.asarray((target.through == 0) & ~target.feed.any(axis=1))
+        self._theta = np.zeros((n, width)), np.zeros((n, target.feed.shape[1]))
+        self._bands = np.zeros((n, 2 * width - 1)), np.zeros((n, 2 * width - 1))
+
+    def __call__(self, offsets: Array) -> GramPoint | None:
+        """Return the loss and its gradient, or None where X is not positive definite."""
+        self.evaluations += 1
+        rows = np.empty_like(self._theta[0])
+        if not factor(offsets, rows):
+            return None
+        (theta, theta_u), (w_band, s_band) = self._theta, self._bands
+        backward(rows, *self._target, theta, theta_u)
+        loss = forward(rows, *self._target, theta, theta_u, w_band, s_band)
+        if not np.isfinite(loss):
+            return None
+        parts = []
+        for both in self._bands:
+            parts += [np.empty(self.n), np.zeros((rows.shape[1] - 1, self.n))]
+            split(both, *parts[-2:])
+        w, w_offsets, s, s_offsets = parts
+        gradient = -2.0 * w_offsets[: self.bands - 1]
+        return GramPoint(offsets, loss, gradient, rows, (w, w_offsets, s, s_offsets))
+
+    def strategy(self, point: GramPoint) -> BandedMatrix:
+        """Return C at a point."""
+        rows, bands = point.rows, np.zeros((self.bands, self.n))
+        for d in range(len(bands)):
+            bands[d, : len(rows) - d] = rows[d:, rows.shape[1] - 1 - d]
+        return BandedMatrix(bands)
+
+
+class GramDescent:
+    """Steps towards the optimum, and the strategy they have reached.
+
+    Args:
+        problem: with a banded mechanism.
+        landscape: its loss.
+        first: where to start.
+        report: told the gap within the class after each step.
+        most_steps: after which it ends.
+    """
+
+    def __init__(
+        self, problem: Problem, landscape: Surface, first: GramPoint, report: Reporter, most_steps: int = _MOST_STEPS
+    ) -> None:
+        self.problem, self.landscape, self.report = problem, landscape, report
+        self.steps, self.gap = 0, np.inf
+        self.at = first
+        self._most_steps = most_steps
+        self._memory = Memory(landscape.pairs)
+        self._factor = 0.25  # of the approximate inverse: a diagonal entry of H is four times w s
+        self._renew()
+
+    @property
+    def strategy(self) -> BandedMatrix:
+        """C at the current X; its columns have norm 1 up to rounding."""
+        return self.landscape.strategy(self.at)
+
+    def run(self) -> Outcome:
+        """Descend until the certified gap is safely below the tolerance."""
+        if self.landscape.bands == 1:
+            self.gap = 0.0
+            return Outcome.CLOSED_FORM
+        aim = _SAFETY * self.problem.tolerance
+        check = aim / (4 * self.landscape.bands)  # the bound lags behind the loss by about twice the number of bands
+        checked = self._most_steps
+        while self.steps < self._most_steps:
+            self.steps += 1
+            direction = self._direction()
+            decrease = dot(self.at.gradient, direction) / 2
+            left = max(decrease / self.at.loss, 0.0)
+            if left <= check or self.steps >= checked + _PATIENCE:
+                checked = self.steps
+                self.gap = self._certified()
+                if self.gap <= aim:
+                    self.report(self.steps, None, self.gap)
+                    return Outcome.CONVERGED
+                # The bound falls with the square of the gradient, like `left`; far away there is none.
+                check = left * (max(0.8 * aim / self.gap, 0.02) if np.isfinite(self.gap) else 0.1)
+                if left <= _INVISIBLE:
+                    return self._ended()
+            self.report(self.steps, None, left)
+            if not self._step(direction, decrease):
+                self.gap = self._certified()
+                return self._ended()
+        self.gap = self._certified()
+        return Outcome.CONVERGED if self.gap <= self.problem.tolerance else Outcome.ITERATION_LIMIT
+
+    def _ended(self) -> Outcome:
+        return Outcome.CONVERGED if self.gap <= self.problem.tolerance else Outcome.ROUNDING_LIMIT
+
+    def _certified(self) -> float:
+        spec = self.problem.spec
+        own = spec.model_copy(update={"workload": self.problem.workload, "optimize_for": None})
+        gap = band_gap(own, self.strategy, self.at.loss)
+        return np.inf if gap is None or gap.lower <= 0 else self.at.loss / gap.lower - 1
+
+    def _direction(self) -> Array:
+        if self.steps > 1 and self.steps & (self.steps - 1) == 0:  # later the memory holds more than a new one brings
+            self._renew()
+        return self._memory.direction(self.at.gradient, lambda g: self._factor * self._preconditioner.apply(g))
+
+    def _renew(self) -> None:
+        if self.landscape.bands > 1:
+            self._preconditioner = Preconditioner.at(*self.at.curvature, self.landscape.bands, self.landscape.spacing)
+            self._factor = self._memory.scale(self._preconditioner.apply) or self._factor
+
+    def _step(self, direction: Array, decrease: float) -> bool:
+        """Go along the direction as far as the loss falls as it should; False if rounding hides any progress."""
+        length = 1.0
+        while length > _SHORTEST and decrease > 0:
+            trial = self.landscape(self.at.offsets - length * direction)
+            allowed = self.at.loss * (1 + _ROUNDING) - 2 * _SUFFICIENT * length * decrease
+            if trial is not None and trial.loss <= allowed:
+                self._memory.add(trial.offsets - self.at.offsets, trial.gradient - self.at.gradient)
+                self.at = trial
+                self._factor *= length  # a step that had to be shortened says that it was too large
+                return True
+            length *= _SHRINK if trial is None else _shorter(length, 2 * decrease, trial.loss - self.at.loss)
+        return False
+
+
+def _shorter(length: float, slope: float, rise: float) -> float:
+    """Return the factor to the lowest point of the parabola with that slope at 0 and that rise at `length`."""
+    return min(max(0.5 * slope * length / (rise + slope * length), 0.1), 0.7)

@@ -1,0 +1,103 @@
+"""From starting points to the smallest loss found: BFGS on a handful of variables.
+
+A rational approximation of the square root has poles and zeros in geometric progression, from about 1/n to 1; the
+starting points are such progressions with different ends. With more buffers than a problem has use for, two merge or
+one fades, which makes for flat directions and several minima: so all starts are tried for a few steps, and the best
+are followed to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.solution import Outcome
+from factorize.solvers.blt.parameters import Alternating
+
+Array = NDArray[np.float64]
+Loss = Callable[[Array], tuple[float, Array]]
+
+_TRIED = 25  # steps of each start
+_FOLLOWED = 2
+_MOST_STEPS = 400
+_WINDOW = 25  # steps without progress after which a descent has ended
+_FLATTEST = 1e-11  # of a gradient: below is rounding
+
+
+@dataclass(frozen=True)
+class BltMinimum:
+    """Where a descent ended.
+
+    Attributes:
+        variables: the best point.
+        value: logarithm of the loss there.
+        gap: g . H^-1 g / 2 with the approximate inverse Hessian: an estimate of what is left, not a bound.
+        outcome: how it stopped.
+        steps: over all starts.
+    """
+
+    variables: Array
+    value: float
+    gap: float
+    outcome: Outcome
+    steps: int
+
+
+def progressions(parameters: Alternating, n: int, separation: int) -> list[Array]:
+    """Return starting points: 2d places in geometric progression, from parts of 1/n and of 1/separation to nearly 1."""
+    found = []
+    for lowest in sorted({0.5 / n, 0.5 / separation, 4.0 / separation}):
+        for highest in (0.95, 0.3):
+            low = min(lowest, 0.3 * highest)
+            found.append(parameters.variables_of(np.geomspace(low, highest, 2 * parameters.buffers)))
+    return found
+
+
+def minimise(loss: Loss, starts: Iterable[Array], *, tolerance: float, report: Callable[[int], None]) -> BltMinimum:
+    """Return the best of several descents.
+
+    Args:
+        loss: value and gradient.
+        starts: first points.
+        tolerance: relative gap at which a descent may end.
+        report: told the number of each step; what it raises ends the search.
+    """
+    counted = 0
+
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+        report(counted)
+
+    tried = [_descend(loss, start, _TRIED, tolerance, count) for start in starts]
+    tried.sort(key=lambda found: found.value)
+    ended = [
+        found if found.gap <= tolerance else _descend(loss, found.variables, _MOST_STEPS, tolerance, count)
+        for found in tried[:_FOLLOWED]
+    ]
+    best = min(ended, key=lambda found: found.value)
+    return BltMinimum(best.variables, best.value, best.gap, best.outcome, counted)
+
+
+def _descend(loss: Loss, start: Array, most: int, tolerance: float, count: Callable[[], None]) -> BltMinimum:
+    from scipy.optimize import OptimizeResult, minimize
+
+    values: list[float] = []
+
+    def watch(intermediate_result: OptimizeResult) -> None:
+        count()
+        values.append(float(intermediate_result.fun))
+        if len(values) > _WINDOW and values[-_WINDOW] - values[-1] < 1e-2 * tolerance:
+            raise StopIteration
+
+    options = {"gtol": _FLATTEST, "maxiter": most}
+    with np.errstate(all="ignore"):
+        found = minimize(loss, start, jac=True, method="BFGS", callback=watch, options=options)
+    gap = 0.5 * float(found.jac @ found.hess_inv @ found.jac)
+    flat = len(values) > _WINDOW and values[-_WINDOW] - values[-1] < 1e-2 * tolerance
+    stopped = Outcome.ITERATION_LIMIT if len(values) >= most else Outcome.ROUNDING_LIMIT
+    outcome = Outcome.LOCAL_OPTIMUM if flat or gap <= tolerance else stopped
+    return BltMinimum(found.x, float(found.fun), gap, outcome, len(values))

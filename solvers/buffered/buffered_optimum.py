@@ -1,0 +1,307 @@
+"""Single participation with few buffers: the optimum, truncated to a recurrence of given order and optimised again.
+
+The optimum over all matrices is a recurrence with as many buffers as its poles need for full accuracy
+(streaming.py). With few buffers, poles, weights and v are worth optimising together (loss.py,
+trust_region.py): at n = 2048, 6 buffers come from 5e-5 of the optimum to 2e-6. Columns are normalised, so the
+sensitivity is exact. Above some thousand steps the profiles are found on a thinned workload and carried over; there
+only a few steps remain.
+
+Momentum, Nesterov and SRG have several states per pole. There C itself is projected (epoch_start.py),
+while an array of its size fits; above, for momentum, poles and weights are tuned (tuned_poles.py).
+Fixed epochs are another search (epochs.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from factorize.errors import SolveFailed
+from factorize.mechanisms import BufferedLinear
+from factorize.objective import Mean
+from factorize.participation import FixedEpochs, Single
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.buffered import epochs as buffered_epochs
+from factorize.solvers.buffered import redrawn
+from factorize.solvers.evidence import evidence
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.structured import is_filtered
+from factorize.spec import Spec
+from factorize.workloads import Workload
+
+if TYPE_CHECKING:
+    from factorize.solvers.buffered.loss import BufferedLoss
+    from factorize.solvers.methods.trust_region import Stationary
+    from factorize.solvers.single.bidiagonal import Bidiagonal
+    from factorize.solvers.single.momentum import MomentumFilters
+    from factorize.solvers.single.newton import Optimum
+
+MOST_BUFFERS = 24
+"""More are lost in double precision: the pivots of the factor subtract, and 16 are within 1e-9 up to n = 10^6."""
+
+_LARGEST_PROJECTED = 8192
+_COARSE = 4096  # up to this length a solve from scratch takes seconds
+_RATIO = 8
+_REACHES = (10.0, 5.0, 2.5, 1.2, 0.6)  # upper ends of the poles' interval, over that of the spectrum
+_SPACING = 4.0  # of the splines, in units of log i
+_ROUNDS, _ROUNDS_CARRIED = 10, 4
+_RENEWED = 1 << 22  # steps times variables up to which a Hessian by differences takes seconds
+_DUAL_ACCURACY = 1e-9
+
+
+def buffers_of(spec: Spec) -> int:
+    """Return the number of buffers asked for."""
+    assert isinstance(spec.mechanism, BufferedLinear)
+    return spec.mechanism.buffers
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    assert isinstance(spec.mechanism, BufferedLinear)
+    if spec.mechanism.redraws is not None:
+        return redrawn.supports(spec)
+    if isinstance(spec.participation, FixedEpochs):
+        return buffered_epochs.supports(spec)
+    workload, buffers = spec.optimize_for or spec.workload, buffers_of(spec)
+    if not isinstance(spec.participation, Single):
+        return "buffered_linear has solvers for single participation and fixed_epochs only; use banded or nu_toeplitz"
+    if buffers > MOST_BUFFERS:
+        return f"buffers={buffers} exceeds {MOST_BUFFERS}, more than double precision tells apart; use fewer"
+    if buffers > workload.n // 2:
+        return f"buffers={buffers} exceeds n // 2 = {workload.n // 2}, the largest rank below the diagonal; use dense"
+    inverse = workload.bidiagonal_inverse()
+    if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
+        return None
+    if isinstance(spec.objective, Mean) and is_filtered(workload):
+        return _refuse_filtered(workload, buffers)
+    return (
+        f"the {workload.kind} workload under objective {spec.objective.kind!r} has no banded inverse with positive "
+        "entries (a learning rate or a weight of zero takes it away); use dense or nu_toeplitz"
+    )
+
+
+def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
+    if workload.n <= _LARGEST_PROJECTED:
+        return None
+    if workload.momentum_form() is None:
+        return f"the {workload.kind} workload streams up to n={_LARGEST_PROJECTED}; got n={workload.n}; use nu_toeplitz"
+    if buffers % 2:
+        return (
+            f"buffers={buffers} is odd, and momentum above n={_LARGEST_PROJECTED} needs two per pole; use "
+            f"{buffers - 1 or 2} or {buffers + 1}"
+        )
+    return None
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
+    if isinstance(spec.participation, FixedEpochs):
+        assert isinstance(spec.mechanism, BufferedLinear)
+        return buffered_epochs.estimate(spec) if spec.mechanism.redraws is None else redrawn.estimate(spec)
+    n, buffers = float(spec.workload.n), buffers_of(spec)
+    workload = spec.optimize_for or spec.workload
+    if workload.bidiagonal_inverse() is None and n <= _LARGEST_PROJECTED:
+        return estimate_of(entries=3 * n * n, multiplications=n * n * (buffers**2 + 100))
+    gradients = 160 if n > _COARSE else 600
+    work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
+    return estimate_of(entries=n * (24 * buffers + 200), multiplications=20 * work)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the streaming strategy with the given number of buffers.
+
+    Raises:
+        SolveFailed: the workload is singular to double precision, or its numbers leave its range.
+    """
+    from factorize.solvers.single.bidiagonal import Bidiagonal
+    from factorize.solvers.single.momentum import MomentumFilters
+    from factorize.solvers.single.structured import structure_of
+
+    if isinstance(problem.participation, FixedEpochs):
+        assert isinstance(problem.spec.mechanism, BufferedLinear)
+        solver = buffered_epochs if problem.spec.mechanism.redraws is None else redrawn
+        return solver.solve(problem, progress)
+    structure = structure_of(problem.workload, problem.spec)
+    report = Reporter(progress)
+    buffers = buffers_of(problem.spec)
+    try:
+        if isinstance(structure, Bidiagonal):
+            return _stream(problem, structure, buffers, report)
+        if structure is not None and problem.n <= _LARGEST_PROJECTED:
+            return _project(problem, buffers, progress)
+        if isinstance(structure, MomentumFilters):
+            return _stream_momentum(problem, structure, buffers, report)
+    except (ValueError, FloatingPointError) as error:
+        raise SolveFailed(f"{error}; use fewer buffers than {buffers}, or a milder schedule") from None
+    raise SolveFailed(f"the {problem.workload.kind} workload has no recurrence with few buffers here; use dense")
+
+
+def _dual(problem: Problem, v: np.ndarray, report: Reporter) -> dict[str, np.ndarray]:
+    if problem.evaluates_itself:
+        return {"weights": v / v.sum()}
+    return evidence(problem.spec, report)
+
+
+def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Reporter) -> Solution:
+    found = optimise(structure.p, structure.q, buffers, problem.tolerance, report)
+    return Solution(
+        strategy=found.loss.strategy(found.end.z),
+        outcome=Outcome.CONVERGED if found.end.finished else Outcome.ITERATION_LIMIT,
+        iterations=found.end.steps,
+        dual=_dual(problem, found.optimum.v, report),
+    )
+
+
+@dataclass(frozen=True)
+class BufferedFound:
+    """The end of an optimisation.
+
+    Attributes:
+        loss: the function, with the arrays of its strategy.
+        end: where it is stationary.
+        optimum: the dual without a limit on buffers.
+    """
+
+    loss: BufferedLoss
+    end: Stationary
+    optimum: Optimum
+
+
+def optimise(
+    p: np.ndarray, q: np.ndarray, buffers: int, tolerance: float, report: Reporter, *, intervals: int | None = None
+) -> BufferedFound:
+    """Return profiles whose loss is stationary, for a workload with (W A)^-1 of diagonal p and subdiagonal -q.
+
+    Args:
+        p: shape (n,), positive.
+        q: shape (n,), non-negative, ``q[0] = 0``.
+        buffers: how many.
+        tolerance: on the loss relative to its lower bound.
+        report: told of the steps.
+        intervals: of the splines; chosen by n if left out.
+
+    Raises:
+        FloatingPointError: the plain truncation is lost to rounding already.
+        ValueError: the numbers leave the range of the dual's solver.
+    """
+    from factorize.solvers.buffered.loss import BufferedLoss, places
+    from factorize.solvers.methods.trust_region import minimise
+    from factorize.solvers.single.bidiagonal import Bidiagonal
+    from factorize.solvers.single.newton import maximise
+
+    if intervals is None:
+        intervals = max(1, math.ceil(2 * float(np.abs(places(q)).max()) / _SPACING))
+    coarse = thinned(p, q) if len(p) > _COARSE else None
+    before = coarse and optimise(*coarse, buffers, tolerance, report, intervals=intervals)
+    structure = Bidiagonal(p, q)
+    optimum = maximise(structure, tolerance=_DUAL_ACCURACY, callback=lambda step, _gap: report(step, None))
+    loss = BufferedLoss(p, q, optimum.v, buffers, optimum.lower_bound, intervals)
+    start = _choose_poles(loss, structure.interval(optimum.v), buffers)
+    z, hessian = loss.origin, None
+    if before is not None:
+        hessian = before.end.hessian
+        if loss.value(before.end.z) < start:
+            z = before.end.z
+    renewed = len(p) * z.size <= _RENEWED
+    end = minimise(
+        loss,
+        z,
+        tolerance=tolerance,
+        rounds=_ROUNDS if renewed else _ROUNDS_CARRIED,
+        renew=renewed,
+        report=report,
+        hessian=hessian,
+    )
+    return BufferedFound(loss, end, optimum)
+
+
+def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: int) -> float:
+    """Set the poles whose truncation is best, and return its distance."""
+    from factorize.solvers.methods.poles import zolotarev_with
+
+    low, high = interval
+    candidates = [zolotarev_with(low, max(low, high * reach), count=buffers + 1) for reach in _REACHES]
+    values = []
+    for poles in candidates:
+        loss.use(poles)
+        values.append(loss.value(loss.origin))
+    best = int(np.argmin(values))
+    if not math.isfinite(values[best]):
+        raise FloatingPointError(f"{buffers} poles coincide to double precision")
+    loss.use(candidates[best])
+    return values[best]
+
+
+def thinned(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return a workload with an eighth of the steps whose profiles are like those of the whole, or None.
+
+    Within long blocks every eighth step is kept; of short blocks, those in the middle.
+    """
+    from factorize.solvers.buffered.loss import starts_of_blocks
+
+    n = len(p)
+    starts = np.append(starts_of_blocks(q), n)
+    if np.diff(starts).max() > n // _RATIO:
+        kept = np.unique(np.concatenate([np.arange(a, b, _RATIO) for a, b in zip(starts, starts[1:], strict=False)]))
+        if np.isin(starts[:-1], kept).all() and len(kept) > _COARSE // _RATIO:
+            return p[kept].copy(), q[kept].copy()
+        return None
+    first = starts[np.searchsorted(starts, (n - n // _RATIO) // 2)]
+    last = starts[np.searchsorted(starts, min(n, first + n // _RATIO))]
+    window = q[first:last].copy()
+    window[0] = 0.0
+    return p[first:last].copy(), window
+
+
+def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
+    """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
+    from factorize.certificate.decoder import RESIDUAL_LIMIT
+    from factorize.solvers.buffered.epoch_start import truncated
+    from factorize.solvers.buffered.loss import unit_columns
+    from factorize.solvers.single import structured
+    from factorize.structures.buffered import BufferedMatrix
+
+    accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
+    found = structured.solve(Problem(accurate, problem.start), progress)
+    at = truncated(found.strategy.dense(), buffers)
+    strategy = unit_columns(BufferedMatrix(at.diagonal, at.transition, at.inputs, at.outputs))
+    last = problem.workload.row_block(problem.workload.m - 1, problem.workload.m)
+    with np.errstate(over="ignore", invalid="ignore"):
+        residual = float(np.abs(strategy.left_multiply(strategy.right_solve(last)) - last).max())
+    if not residual <= RESIDUAL_LIMIT * max(float(np.abs(last).max()), 1.0):
+        raise SolveFailed(f"with buffers={buffers} the inverse of the projected strategy overflows; use more buffers")
+    return Solution(
+        strategy=strategy,
+        outcome=found.outcome,
+        iterations=found.iterations,
+        dual=found.dual if problem.evaluates_itself else evidence(problem.spec, Reporter(progress)),
+    )
+
+
+def _stream_momentum(problem: Problem, structure: MomentumFilters, buffers: int, report: Reporter) -> Solution:
+    from factorize.solvers.buffered.tuned_poles import tune
+    from factorize.solvers.single.newton import maximise
+
+    optimum = maximise(structure, tolerance=_DUAL_ACCURACY, callback=lambda step, _gap: report(step, None))
+    recursion = problem.workload.state_space()
+    if recursion is None:
+        raise SolveFailed(f"the {problem.workload.kind} workload is no recursion; use dense")
+    found = tune(
+        structure,
+        optimum.v,
+        buffers // 2,
+        workload=recursion,
+        lower_bound=optimum.lower_bound,
+        tolerance=problem.tolerance,
+        report=report,
+    )
+    return Solution(
+        strategy=found.strategy,
+        outcome=Outcome.CONVERGED if found.finished else Outcome.ITERATION_LIMIT,
+        iterations=found.steps,
+        dual=_dual(problem, optimum.v, report),
+    )

@@ -1,0 +1,1 @@
+"""Comparisons of every mechanism that fits a spec."""

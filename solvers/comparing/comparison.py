@@ -1,0 +1,213 @@
+"""The result of a comparison: rows, what was refused, and the row to take for a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from factorize.certificate.certificate import Loss
+from factorize.certificate.lower_bounds.bounds import LowerBound
+from factorize.privacy import Calibration, CertifiedSensitivity
+
+_LEVEL = 1e-3  # losses closer than this are told apart by their memory
+
+
+@dataclass(frozen=True)
+class CompareProgress:
+    """How far a comparison is.
+
+    Attributes:
+        done: mechanisms solved or refused.
+        total: mechanisms to try.
+        mechanism: kind of one that runs, or that has just ended.
+        seconds: since the comparison began.
+    """
+
+    done: int
+    total: int
+    mechanism: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a training job would sample, for amplified rows.
+
+    Attributes:
+        dataset_size: number of examples.
+        batch_size: expected number of examples per step.
+    """
+
+    dataset_size: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mechanism, solved and certified.
+
+    Attributes:
+        mechanism: kind.
+        parameters: its other fields, without `normalization`.
+        normalization: `none`, `columns` or `auto`, or None where the mechanism has no such option.
+        tolerance: that it was solved to; looser than the spec's for long searches (docs/mechanisms.md).
+        spec_digest: of the spec with this mechanism and tolerance; asking for it gives this result.
+        loss: at the stated sensitivity; the table is sorted by `loss.objective`.
+        relative_gap: loss.objective over the comparison's lower bound, minus 1; None without a bound.
+        sensitivity: value, kind and rule, for the spec's participation.
+        noise_vectors: numbers of state for each parameter.
+        noise_bytes: the same in bytes of single precision.
+        flops: operations for each parameter and step of noise, beside drawing.
+        redraws: earlier normals that a step makes again for each parameter, beside its own; on average over the steps.
+        seconds: solve and certificate, beside whatever else ran at the time.
+        converged: whether the tolerance was met within the mechanism's class.
+        warnings: of the certificate.
+        calibration: noise at the privacy asked for, or None.
+        rmse_at_privacy: root mean squared error at that noise, or None.
+        objective_at_privacy: the objective at that noise, or None; with sampling the table is sorted by it.
+        sampling: `cyclic_poisson` where the calibration counts on the sampling, which then stands in for the spec's
+            participation; else None.
+    """
+
+    mechanism: str
+    parameters: dict[str, Any]
+    normalization: str | None
+    tolerance: float
+    spec_digest: str
+    loss: Loss
+    relative_gap: float | None
+    sensitivity: CertifiedSensitivity
+    noise_vectors: int
+    noise_bytes: int
+    flops: float
+    redraws: float
+    seconds: float
+    converged: bool
+    warnings: tuple[str, ...]
+    calibration: Calibration | None = None
+    rmse_at_privacy: float | None = None
+    objective_at_privacy: float | None = None
+    sampling: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        return {
+            "mechanism": self.mechanism,
+            "parameters": self.parameters,
+            "normalization": self.normalization,
+            "tolerance": self.tolerance,
+            "spec_digest": self.spec_digest,
+            "loss": {name: float(value) for name, value in vars(self.loss).items()},
+            "relative_gap": self.relative_gap,
+            "sensitivity": {name: getattr(self.sensitivity, name) for name in ("value", "kind", "rule")},
+            "noise_vectors": self.noise_vectors,
+            "noise_bytes": self.noise_bytes,
+            "flops": self.flops,
+            "redraws": self.redraws,
+            "seconds": self.seconds,
+            "converged": self.converged,
+            "warnings": list(self.warnings),
+            "calibration": self.calibration and self.calibration.document(),
+            "rmse_at_privacy": self.rmse_at_privacy,
+            "objective_at_privacy": self.objective_at_privacy,
+            "sampling": self.sampling,
+        }
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A mechanism without a row, and why."""
+
+    mechanism: str
+    parameters: dict[str, Any]
+    normalization: str | None
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The row to take.
+
+    Attributes:
+        row: its position in the table.
+        reason: one sentence.
+    """
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table.
+
+    Attributes:
+        spec: what all rows have in common, as plain data without the mechanism.
+        objective: kind of the objective that the rows are sorted by.
+        lower_bound: the largest one certified over all matrices, or None.
+        budget: vectors of noise state that may be kept, or None.
+        rows: sorted by loss.objective; with sampling, by objective_at_privacy.
+        refused: mechanisms that do not fit, with the reason.
+        recommendation: the row for the budget, or None if none fits it.
+        seconds: for all.
+    """
+
+    spec: dict[str, Any]
+    objective: str
+    lower_bound: LowerBound | None
+    budget: int | None
+    rows: tuple[Row, ...]
+    refused: tuple[Refused, ...]
+    recommendation: Recommendation | None
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        return {
+            "spec": self.spec,
+            "objective": self.objective,
+            "lower_bound": self.lower_bound and self.lower_bound.document(),
+            "budget": self.budget,
+            "rows": [row.to_dict() for row in self.rows],
+            "refused": [refused.to_dict() for refused in self.refused],
+            "recommendation": self.recommendation and dict(vars(self.recommendation)),
+            "seconds": self.seconds,
+        }
+
+
+def recommend(rows: Sequence[Row], budget: int | None) -> Recommendation | None:
+    """Return the row with the smallest loss within the budget; of rows within 0.1 % of it, the one with least memory.
+
+    Args:
+        rows: sorted by loss, or by the loss at the privacy asked for.
+        budget: vectors of state, or None for any number.
+    """
+    fitting = [i for i, row in enumerate(rows) if budget is None or row.noise_vectors <= budget]
+    if not fitting:
+        return None
+    best = _ranked(rows[fitting[0]], rows)
+    level = [i for i in fitting if _ranked(rows[i], rows) <= best * (1 + _LEVEL)]
+    chosen = min(level, key=lambda i: (rows[i].noise_vectors, _ranked(rows[i], rows)))
+    row = rows[chosen]
+    within = "" if budget is None else f" within {budget} vectors of noise state"
+    gap = "" if row.relative_gap is None else f", {100 * row.relative_gap:.3g} % above the certified lower bound"
+    how = "" if row.sampling is None else ", counting on cyclic Poisson sampling"
+    first = chosen == fitting[0]
+    standing = "has the smallest loss" if first else "has the fewest vectors within 0.1 % of the smallest loss"
+    return Recommendation(chosen, f"{row.mechanism} {standing}{within}{gap}{how}; it keeps {row.noise_vectors} vectors")
+
+
+def _ranked(row: Row, rows: Sequence[Row]) -> float:
+    """Return what the table is sorted by."""
+    sampled = any(other.sampling for other in rows)
+    return float(row.objective_at_privacy or 0.0) if sampled else float(row.loss.objective)
+
+
+def ranked(rows: Sequence[Row]) -> list[Row]:
+    """Return rows sorted by loss, or by the loss at the privacy asked for where some count on sampling."""
+    return sorted(rows, key=lambda row: _ranked(row, rows))

@@ -1,0 +1,1 @@
+"""Strategies that are a formula."""

@@ -1,0 +1,259 @@
+"""Strategies that are a formula: nu-Toeplitz (C24), square roots whole or cut to bands (KL24), anti-PGD, identity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from factorize.certificate.certificate import certify
+from factorize.format.tensors import SMALLEST_SCALE, fading
+from factorize.mechanisms import (
+    AntiPgd,
+    BandedInverseSquareRoot,
+    BandedSquareRoot,
+    BandedToeplitz,
+    IdentityMechanism,
+    NuToeplitz,
+)
+from factorize.numbers.series import series_product, series_quotient
+from factorize.objective import LambdaTau
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
+from factorize.solvers.evidence import evidence
+from factorize.solvers.evidence import work as evidence_cost
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.dense import refuse_weights
+from factorize.solvers.toeplitz.gradients import square_root
+from factorize.spec import Spec
+from factorize.structures.base import MAX_DENSE, Matrix
+from factorize.structures.blt import BltMatrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.nu_toeplitz import flushed
+from factorize.structures.nu_toeplitz import noising_coefficients as noising_coefficients
+from factorize.structures.nu_toeplitz import strategy_coefficients as strategy_coefficients
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import MOST_RECURSIVE, ToeplitzMatrix
+
+_BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
+_DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
+_GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
+WHOLE_CHECK = 2048  # the certificate forms B up to here
+_LOG_ACCURACY = 1e-6  # of log nu; the loss is flat at its minimum, so this is 1e-12 of the loss
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside these formulas, or None: every participation and objective is certified."""
+    if spec.optimize_for is not None and spec.mechanism.kind == "nu_toeplitz":
+        return refuse_weights(spec)
+    if isinstance(spec.mechanism, AntiPgd) and (spec.mechanism.damping or 0.0) > 1:
+        return (
+            f"damping={spec.mechanism.damping} exceeds 1, which turns differences into sums; use damping in [0, 1], 1 "
+            "being independent noise"
+        )
+    return _refuse_bands(spec) if isinstance(spec.mechanism, _BANDED) else None
+
+
+def _refuse_bands(spec: Spec) -> str | None:
+    """Return why the workload has no square root cut to that many bands, or None."""
+    workload = spec.optimize_for or spec.workload
+    bands = getattr(spec.mechanism, "bands", 1)
+    if bands > workload.n:
+        return f"bands={bands} exceeds n={workload.n}; use bands <= n"
+    if not workload.time_invariant:
+        return (
+            f"a square root with few diagonals is one of a Toeplitz workload, and {workload.kind} is none here; use "
+            "optimize_for with the prefix workload, or nu_toeplitz"
+        )
+    return None
+
+
+_PASSES = 400.0  # multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: series of length n, or n x n arrays where the certificate needs the decoder whole."""
+    n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
+    tuned = 60 if getattr(spec.mechanism, "nu", 0.0) == "tune" else 1
+    if needs_decoder(spec):
+        needed = estimate_of(entries=8.0 * n * m, multiplications=tuned * 2.0 * n * n * m)
+        return refuse_beyond_dense(needed, n, m)
+    entries, work = recursion_cost(spec)
+    if isinstance(spec.mechanism, BandedInverseSquareRoot):
+        work += _PASSES * float(n) * spec.mechanism.bands
+    return estimate_of(entries=40.0 * n + entries, multiplications=tuned * 500.0 * n + work + evidence_cost(spec))
+
+
+def needs_decoder(spec: Spec) -> bool:
+    """Return whether the certificate forms the decoder as an n x n array, because it is not Toeplitz."""
+    if recursive(spec):
+        return False
+    asked = getattr(spec.mechanism, "normalization", "none")
+    normalised = asked == "columns" or (asked == "auto" and spec.workload.n <= MAX_DENSE)
+    return normalised or not spec.workload.time_invariant or isinstance(spec.objective, LambdaTau)
+
+
+def recursive(spec: Spec) -> bool:
+    """Return whether C has so few diagonals, or buffers, that the certificate carries its losses along the steps."""
+    few = isinstance(spec.mechanism, (AntiPgd, BandedToeplitz, BandedSquareRoot, IdentityMechanism))
+    if not few or getattr(spec.mechanism, "bands", 1) > MOST_RECURSIVE:
+        return False
+    return spec.workload.recursions() is not None
+
+
+def recursion_cost(spec: Spec) -> tuple[float, float]:
+    """Return entries and multiplications of carrying the losses along the steps; arrays are whole up to n = 2048."""
+    if not recursive(spec):
+        return 0.0, 0.0
+    n, m, bands = float(spec.workload.n), float(spec.workload.m), float(getattr(spec.mechanism, "bands", 1))
+    if n <= WHOLE_CHECK:
+        return 8.0 * n * m, 2.0 * n * n * m
+    return 6.0 * n * (bands + 16), 10.0 * n * (bands + 16) ** 2
+
+
+def solve_nu_toeplitz(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the nu-Toeplitz strategy for the given nu, or for the nu of the smallest loss."""
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, NuToeplitz)
+    nu = tune(problem) if isinstance(mechanism.nu, str) else mechanism.nu
+    return _finish(problem, ToeplitzMatrix(strategy_coefficients(problem.n, nu), problem.n), progress)
+
+
+def solve_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the square root of the prefix sum: nu = 0."""
+    return _finish(problem, ToeplitzMatrix(strategy_coefficients(problem.n, 0.0), problem.n), progress)
+
+
+def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the first `bands` diagonals of the workload's square root (KL24, BSR)."""
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, BandedSquareRoot)
+    column = root_coefficients(_workload_series(problem)[: mechanism.bands])
+    return _finish(problem, ToeplitzMatrix(flushed(column / column[0]), problem.n), progress)
+
+
+def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the inverse of the first `bands` diagonals of the workload's inverse square root (BISR).
+
+    C^-1 has `bands` diagonals; where none below the first is positive (prefix sums, momentum, decay) it is what is
+    stored, and noise needs bands - 1 vectors of state. Else C is stored by its n coefficients, and noise needs all.
+    """
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, BandedInverseSquareRoot)
+    root = root_coefficients(_workload_series(problem)[: mechanism.bands])
+    noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
+    noising[0] = 1.0  # which long quotients, by transforms, miss by a rounding
+    return _finish(problem, _inverse(noising, problem.n), progress)
+
+
+def _inverse(noising: np.ndarray, n: int) -> Matrix:
+    """Return C by the few diagonals of its inverse where that defines it to the last digit, else by its column."""
+    from scipy.signal import lfilter
+
+    if fading(noising) and not ((noising[1:] > -SMALLEST_SCALE) & (noising[1:] != 0)).any():
+        return InverseBandedToeplitz(noising, n)
+    with np.errstate(under="ignore"):
+        return ToeplitzMatrix(flushed(lfilter([1.0], noising, np.eye(1, n)[0])), n)
+
+
+def _workload_series(problem: Problem) -> np.ndarray:
+    series = problem.workload.coefficients
+    assert series is not None  # `supports` refuses the others
+    return series
+
+
+def root_coefficients(series: np.ndarray) -> np.ndarray:
+    """Return the square root of a power series modulo x^n, first coefficient positive; the formula for prefix sums.
+
+    Others: 2 r_0 r_t = a_t - sum_{0 < s < t} r_s r_{t-s} up to 4096 terms, Newton's iteration with FFTs above.
+
+    Args:
+        series: shape (n,), first entry positive.
+    """
+    n = len(series)
+    if (series == 1.0).all():
+        return strategy_coefficients(n, 0.0)
+    if n > _DIRECT_ROOT:
+        return square_root(series)
+    root = np.zeros(n)
+    root[0] = math.sqrt(series[0])
+    for t in range(1, n):
+        root[t] = (series[t] - root[1:t] @ root[t - 1 : 0 : -1]) / (2.0 * root[0])
+    return root
+
+
+def solve_anti_pgd(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return C with coefficients (1 - damping)^t: the noise of a step is z_t - (1 - damping) z_{t-1} (C24).
+
+    It is a buffered Toeplitz matrix with one buffer, and stored as that.
+    """
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, AntiPgd)
+    kept = np.array([1.0 - (mechanism.damping or 0.0)])
+    report = Reporter(progress)
+    report(1, None)
+    return Solution(BltMatrix(kept, kept, problem.n), Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
+
+
+def solve_identity(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return C = I: independent noise."""
+    return _finish(problem, ToeplitzMatrix(np.ones(1), problem.n), progress)
+
+
+def tune(problem: Problem) -> float:
+    """Return the nu in {0} and [1e-9, 0.9] with the smallest loss: a grid, then a bounded search around its best point.
+
+    The loss is the objective itself, sens(C)^2 times the error, for the problem's workload and participation.
+    """
+    from scipy.optimize import minimize_scalar
+
+    loss = _loss_of_nu(problem)
+    values = [loss(nu) for nu in _GRID]
+    best = int(np.argmin(values))
+    low, high = _GRID[max(best - 1, 0)], _GRID[min(best + 1, len(_GRID) - 1)]
+    found = minimize_scalar(
+        lambda log_nu: loss(math.exp(log_nu)),
+        bounds=(math.log(low), math.log(high)),
+        method="bounded",
+        options={"xatol": _LOG_ACCURACY},
+    )
+    candidates = [0.0, float(_GRID[best]), math.exp(float(found.x))]
+    return min(candidates, key=loss)
+
+
+def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
+    """Return the loss as a function of nu: O(n log n) where decoder rows nest, else as the certificate computes it."""
+    workload, n = problem.workload.coefficients, problem.n
+    if workload is None or needs_decoder(problem.spec):
+        own = problem.spec.model_copy(update={"workload": problem.workload, "optimize_for": None})
+        return lambda nu: _certified_loss(own, normalised(own, ToeplitzMatrix(strategy_coefficients(n, nu), n)))
+
+    def loss(nu: float) -> float:
+        sensitivity = problem.participation.sensitivity(ToeplitzMatrix(strategy_coefficients(n, nu), n))
+        decoder = series_product(workload, noising_coefficients(n, nu))
+        return sensitivity.value**2 * problem.objective.of_row_errors(np.cumsum(decoder**2))
+
+    return loss
+
+
+def _finish(problem: Problem, matrix: Matrix, progress: ProgressCallback) -> Solution:
+    report = Reporter(progress)
+    strategy = normalised(problem.spec, matrix)
+    report(1, None)
+    return Solution(strategy, Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
+
+
+def normalised(spec: Spec, matrix: Matrix) -> Matrix:
+    """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the certified loss."""
+    asked = getattr(spec.mechanism, "normalization", "none")
+    if asked == "none" or (asked == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):
+        return matrix
+    scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
+    if asked == "auto" and _certified_loss(spec, scaled) >= _certified_loss(spec, matrix):
+        return matrix
+    return scaled
+
+
+def _certified_loss(spec: Spec, matrix: Matrix) -> float:
+    return certify(spec, matrix, {}, outcome=Outcome.CLOSED_FORM).loss.objective

@@ -1,0 +1,1 @@
+"""Kernels of single participation, compiled."""

@@ -1,0 +1,265 @@
+"""Kernels of `nesterov`: the two filters, their rounding errors, and the closed loop.
+
+Variables are named as in the formulas at the head of `nesterov`.  ``steps`` holds mu, eta, lam and kappa, shape
+(4, n).  Arrays with one row per step have the poles last, for the vector units.
+
+Tracked errors are those of `factorize.solvers.methods.rounding_errors`.  The differences y and q lose digits where they are small, but then
+``eta r`` and ``eta rho`` are not, and the loss is that of six roundings of r or rho.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.rounding_errors import OWN, reach, spread
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+Three = tuple[float, float, float]
+
+
+@compiled
+def interval(steps: Array, v: Array) -> tuple[float, float]:
+    """Bounds on the largest eigenvalue of ``T^-1`` and on that of T.
+
+    ``|A^-1| <= G diag(1 / eta) (1 + lam Z)`` with ``G = |((1 + mu) - mu Z)^-1 (1 - mu Z)|``, whose diagonals are
+    ``1 / (1 + mu)`` and then ``f^(k+1)``, ``f = mu / (1 + mu)``.
+    """
+    mu, eta, lam = steps[0, 0], steps[1], steps[2]
+    n = v.size
+    root = np.sqrt(v)
+    f, first = mu / (1.0 + mu), 1.0 / (1.0 + mu)
+    largest_row, tail = 0.0, 0.0
+    for i in range(n):
+        entry = (1.0 + (lam[i - 1] if i > 0 else 0.0)) / eta[i]
+        largest_row = max(largest_row, (first * entry + tail) / root[i])
+        tail = f * tail + f * f * entry
+    largest_column, tail, after = 0.0, 0.0, 0.0
+    for i in range(n - 1, -1, -1):
+        entry = (first / root[i] + tail) / eta[i]
+        largest_column = max(largest_column, entry + lam[i] * after)
+        after = entry
+        tail = f * tail + f * f / root[i]
+    x = root / root.max()
+    ratio = 0.0
+    for _ in range(2):
+        y = root * x
+        momentum, total = 0.0, 0.0
+        for i in range(n):
+            momentum = y[i] + mu * momentum
+            total = eta[i] * (y[i] + mu * momentum) + (lam[i - 1] * total if i > 0 else 0.0)
+            y[i] = total
+        momentum, total = 0.0, 0.0
+        for i in range(n - 1, -1, -1):
+            total = y[i] + lam[i] * total
+            momentum = eta[i] * total + mu * momentum
+            y[i] = eta[i] * total + mu * momentum
+        y *= root
+        ratio = (y / x).max()
+        x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
+    return ratio, largest_row * largest_column
+
+
+@compiled
+def _backward(p: Three, tau: float, after: float, mu: float, eta: float, lam: float, kappa: float) -> Three:
+    """One step of the filter from the end; (a, r, c) in and out, ``after`` the rate of the step that p belongs to."""
+    a, r, c = p
+    seen = a / (1.0 + tau * a)
+    u, y, g = mu + kappa * r, 1.0 - r * after, (1.0 + mu) * eta
+    new = seen * u * u + c * kappa * kappa + g * g
+    inverse = 1.0 / new
+    return (
+        new,
+        (seen * u * lam * r + c * kappa * lam + g) * inverse,
+        mu * mu * (seen * (c * lam * lam + y * y) + c * after * after) * inverse,
+    )
+
+
+@compiled
+def _forward(p: Three, tau: float, mu: float, eta: float, lam: float) -> Three:
+    """One step of the filter from the start, the observation first; (e, d, rho) in and out."""
+    e, d, rho = p
+    k, q = 1.0 + rho * eta, mu - rho * eta
+    whole = eta * eta * (tau * (1.0 + mu) * (1.0 + mu) + e) + d * k * k
+    gamma = eta * (tau * mu * (1.0 + mu) + e) + d * rho * k
+    inverse = 1.0 / whole
+    return (
+        mu * mu * (e * d + tau * (e * eta * eta + d * q * q)) * inverse,
+        lam * lam * whole / (1.0 + whole),
+        mu / lam * gamma * inverse,
+    )
+
+
+@compiled
+def _posterior(p: Three, f: Three, tau: float, mu: float, eta: float) -> tuple[float, float, float]:
+    """``(K^-1)[i, i]``, its covariance with the second state, and the weight of w^2 without its cancellation."""
+    a, r, c = p
+    e, d, rho = f[0] / (mu * mu), f[1] / (mu * mu), f[2]
+    q, y = mu - rho * eta, 1.0 - r * eta
+    w = rho + r * q
+    both = 1.0 + c * (e * eta * eta + d * q * q)
+    scale = a / ((1.0 + a * tau) * both + a * (e * y * y + d * w * w + c * e * d * mu * mu))
+    return scale * both, scale * (r + c * (e * eta - d * rho * q)), scale * d * abs(w) * (rho + r * abs(q))
+
+
+@compiled
+def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
+    """Filter from the end: (a, r, c) of every step, shape (n, 3 or more, poles)."""
+    n, count = v.size, t.size
+    a, r, c = np.zeros(count), np.zeros(count), np.zeros(count)
+    g = (1.0 + steps[0, n - 1]) * steps[1, n - 1]
+    a[:], r[:] = g * g, 1.0 / g
+    filtered[n - 1, 0], filtered[n - 1, 1], filtered[n - 1, 2] = a, r, c
+    for step in range(1, n):
+        i = back[step]
+        mu, eta, lam, kappa, after = steps[0, i], steps[1, i], steps[2, i], steps[3, i], steps[1, i + 1]
+        for j in range(count):
+            a[j], r[j], c[j] = _backward((a[j], r[j], c[j]), t[j] * v[i + 1], after, mu, eta, lam, kappa)
+            filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j] = a[j], r[j], c[j]
+
+
+@compiled
+def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array) -> None:
+    """Filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
+    e, d, rho = np.zeros(t.size), np.zeros(t.size), np.zeros(t.size)
+    for i in range(v.size):
+        mu, eta, lam = steps[0, i], steps[1, i], steps[2, i]
+        total = 0.0
+        for j in range(t.size):
+            now, tau = (e[j], d[j], rho[j]), t[j] * v[i]
+            p = (filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j])
+            total += w[j] * _posterior(p, now, tau, mu, eta)[0]
+            e[j], d[j], rho[j] = _forward(now, tau, mu, eta, lam)
+        x[i] += total
+
+
+@compiled
+def _differentiate_backward(
+    p: Three, tau: float, after: float, mu: float, eta: float, lam: float, kappa: float, out: Array
+) -> None:
+    """Logarithmic derivatives of `_backward`: rows and columns for (a, r, c)."""
+    a, r, c = p
+    free = 1.0 / (1.0 + tau * a)
+    seen, u, y, g = a * free, mu + kappa * r, 1.0 - r * after, (1.0 + mu) * eta
+    of_u = kappa * r / u
+    first, new = seen * u * u, seen * u * u + c * kappa * kappa + g * g
+    cross, slope = seen * u * lam * r, seen * u * lam * r + c * kappa * lam + g
+    both, minor = seen * (c * lam * lam + y * y), seen * (c * lam * lam + y * y) + c * after * after
+    out[0, 0], out[0, 1], out[0, 2] = first * free / new, 2.0 * first * of_u / new, c * kappa * kappa / new
+    out[1, 0], out[1, 1], out[1, 2] = cross * free / slope, cross * (1.0 + of_u) / slope, c * kappa * lam / slope
+    out[2, 0] = both * free / minor
+    out[2, 1] = -2.0 * seen * y * r * after / minor
+    out[2, 2] = c * (seen * lam * lam + after * after) / minor
+    for k in range(3):
+        out[1, k] -= out[0, k]
+        out[2, k] -= out[0, k]
+
+
+@compiled
+def _differentiate_forward(p: Three, tau: float, mu: float, eta: float, out: Array) -> None:
+    """Logarithmic derivatives of `_forward`: rows and columns for (e, d, rho)."""
+    e, d, rho = p
+    k, q = 1.0 + rho * eta, mu - rho * eta
+    whole = eta * eta * (tau * (1.0 + mu) * (1.0 + mu) + e) + d * k * k
+    gamma = eta * (tau * mu * (1.0 + mu) + e) + d * rho * k
+    minor = e * d + tau * (e * eta * eta + d * q * q)
+    kept = 1.0 / (1.0 + whole)
+    out[1, 0], out[1, 1], out[1, 2] = e * eta * eta / whole, d * k * k / whole, 2.0 * d * k * rho * eta / whole
+    out[2, 0], out[2, 1], out[2, 2] = e * eta / gamma, d * rho * k / gamma, d * rho * (1.0 + 2.0 * rho * eta) / gamma
+    if minor > 0.0:
+        out[0, 0] = e * (d + tau * eta * eta) / minor
+        out[0, 1] = d * (e + tau * q * q) / minor
+        out[0, 2] = -2.0 * tau * d * q * rho * eta / minor
+    else:  # before the first step nothing is known of the momentum, and nothing is rounded
+        out[0, 0], out[0, 1], out[0, 2] = out[1, 0], out[1, 1], out[1, 2]
+    for m in range(3):
+        out[0, m] -= out[1, m]
+        out[2, m] -= out[1, m]
+        out[1, m] *= kept
+
+
+@compiled
+def _differentiate_posterior(p: Three, f: Three, tau: float, mu: float, eta: float, out: Array) -> None:
+    """Logarithmic derivatives of the posterior variance: rows for the two filters."""
+    a, r, c = p
+    e, d, rho = f[0] / (mu * mu), f[1] / (mu * mu), f[2]
+    q, y = mu - rho * eta, 1.0 - r * eta
+    w, one = rho + r * q, 1.0 + a * tau
+    of_e, of_d = c * e * eta * eta, c * d * q * q
+    both = 1.0 + of_e + of_d
+    early, late, last = a * e * y * y, a * d * w * w, a * c * e * d * mu * mu
+    den = one * both + early + late + last
+    turn = -2.0 * c * d * q * rho * eta
+    out[0, 0] = both / den
+    out[0, 1] = (2.0 * a * e * y * r * eta - 2.0 * a * d * w * r * q) / den
+    out[0, 2] = (of_e + of_d) / both - (one * (of_e + of_d) + last) / den
+    out[1, 0] = of_e / both - (one * of_e + early + last) / den
+    out[1, 1] = of_d / both - (one * of_d + late + last) / den
+    out[1, 2] = turn / both - (one * turn + 2.0 * a * d * w * rho * y) / den
+
+
+@compiled
+def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
+    """As `predict`, with the ellipsoid of the errors behind the three numbers, shape (n, 12, poles)."""
+    predict(steps, v, t, back, filtered)
+    n = v.size
+    derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
+    for j in range(t.size):
+        ellipsoid[:], derivative[:] = 0.0, 0.0
+        spread(ellipsoid, derivative, moved)
+        filtered[n - 1, 3:, j] = ellipsoid.ravel()
+        for step in range(1, n):
+            i = back[step]
+            p = (filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j])
+            mu, eta, lam, kappa, after = steps[0, i], steps[1, i], steps[2, i], steps[3, i], steps[1, i + 1]
+            _differentiate_backward(p, t[j] * v[i + 1], after, mu, eta, lam, kappa, derivative)
+            spread(ellipsoid, derivative, moved)
+            filtered[i, 3:, j] = ellipsoid.ravel()
+
+
+@compiled
+def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array, x_error: Array) -> None:
+    """As `combine`, adding ``sum_j w_j s1 error`` of every step to ``x_error``."""
+    combine(steps, v, t, w, filtered, x)
+    derivative, moved, ellipsoid = np.zeros((3, 3)), np.empty((3, 3)), np.empty((3, 3))
+    slope = np.empty((2, 3))
+    for j in range(t.size):
+        now = (0.0, 0.0, 0.0)
+        ellipsoid[:] = 0.0
+        for i in range(v.size):
+            mu, eta, lam, tau = steps[0, i], steps[1, i], steps[2, i], t[j] * v[i]
+            p = (filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j])
+            _differentiate_posterior(p, now, tau, mu, eta, slope)
+            _differentiate_forward(now, tau, mu, eta, derivative)
+            value, _, lost = _posterior(p, now, tau, mu, eta)
+            own = OWN + 8.0 * lost
+            x_error[i] += w[j] * value * (reach(3, slope, filtered, i, j, ellipsoid) + own)
+            spread(ellipsoid, derivative, moved)
+            now = _forward(now, tau, mu, eta, lam)
+
+
+@compiled
+def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: Array) -> None:
+    """Closed loop of every step, shape (n, 6, poles): Phi row by row, then (s1, s2) times the root of ``squares``."""
+    predict(steps, v, t, back, loops)
+    e, d, rho = np.zeros(t.size), np.zeros(t.size), np.zeros(t.size)
+    for step in range(v.size):
+        i = back[v.size - 1 - step]
+        mu, eta, lam = steps[0, i], steps[1, i], steps[2, i]
+        after = steps[1, i + 1] if i + 1 < v.size else 0.0
+        for j in range(t.size):
+            now, tau = (e[j], d[j], rho[j]), t[j] * v[i]
+            s1, s2, _ = _posterior((loops[i, 0, j], loops[i, 1, j], loops[i, 2, j]), now, tau, mu, eta)
+            k, q = 1.0 + rho[j] * eta, mu - rho[j] * eta
+            gamma = eta * (tau * mu * (1.0 + mu) + e[j]) + d[j] * rho[j] * k
+            h = 1.0 / (1.0 + eta * eta * (tau * (1.0 + mu) * (1.0 + mu) + e[j]) + d[j] * k * k)
+            kept = mu + d[j] * q * k - e[j] * eta * eta
+            loops[i, 0, j] = h * kept
+            loops[i, 1, j] = h * (lam * (1.0 + mu) * eta - after * kept)
+            loops[i, 2, j] = -h * gamma
+            loops[i, 3, j] = h * (lam + after * gamma)
+            root = np.sqrt(squares[j])
+            loops[i, 4, j], loops[i, 5, j] = root * s1, root * s2
+            e[j], d[j], rho[j] = _forward(now, tau, mu, eta, lam)

@@ -1,0 +1,261 @@
+"""Kernels of `cascade`: both filters with three states, their rounding errors, and the Hessian product.
+
+Variables are named as in the formulas at the head of `cascade`.  ``steps`` holds beta, eta, lam and decay,
+shape (4, n).  Arrays with one row per step have the poles last, for the vector units.
+
+Tracked errors are those of `factorize.solvers.methods.rounding_errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.rounding_errors import OWN, STEP, reach, record, spread
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+Six = tuple[Any, ...]  # of floats, or of complex numbers for derivatives
+
+
+@compiled
+def interval(steps: Array, v: Array) -> tuple[float, float]:
+    """Bounds on the largest eigenvalue of ``T^-1`` and on that of ``T = V^-1/2 L V^-1/2``."""
+    beta, eta, lam, decay = steps
+    n = v.size
+    root = np.sqrt(v)
+    columns, largest_row = np.zeros(n), 0.0
+    for i in range(n):
+        # row i of A^-1 = (1 - decay Z)(1 - beta Z) diag(1 / eta) (1 - lam Z), absolute values
+        weights = np.zeros(4)
+        for first in range(2 if i > 0 else 1):
+            one = decay[i - 1] if first else 1.0
+            k = i - first
+            for second in range(2 if k > 0 else 1):
+                two = one * (beta[k - 1] if second else 1.0)
+                m = k - second
+                weights[i - m] += two / eta[m]
+                if m > 0:
+                    weights[i - m + 1] += two / eta[m] * lam[m - 1]
+        row = 0.0
+        for back in range(min(i, 3) + 1):
+            columns[i - back] += weights[back] / root[i]
+            row += weights[back] / root[i]
+        largest_row = max(largest_row, row)
+    x = root / root.max()
+    ratio = 0.0
+    for _ in range(2):
+        y = root * x
+        a, b, c = 0.0, 0.0, 0.0
+        for i in range(n):
+            a = y[i] + (decay[i - 1] * a if i > 0 else 0.0)
+            b = a + (beta[i - 1] * b if i > 0 else 0.0)
+            c = eta[i] * b + (lam[i - 1] * c if i > 0 else 0.0)
+            y[i] = c
+        a, b, c = 0.0, 0.0, 0.0
+        for i in range(n - 1, -1, -1):
+            c = y[i] + lam[i] * c
+            b = eta[i] * c + beta[i] * b
+            a = b + decay[i] * a
+            y[i] = a
+        y *= root
+        ratio = (y / x).max()
+        x = np.maximum(y / y.max(), 1e-150)  # any positive vector gives a bound
+    return ratio, largest_row * columns.max()
+
+
+@compiled
+def _backward(p: Six, tau: float, beta: float, eta: float, lam: float, decay: float) -> Six:
+    """One step of the filter from the end; (d1, d2, d3, r1, a, b) in and out."""
+    d1, d2, d3, r1, a, b = p
+    r2, s, q = r1 * a, a + b, r1 * b
+    d1 = d1 / (1.0 + tau * d1)
+    d3 = lam * lam * d3 + 1.0
+    b2, b3, a3 = beta + eta * lam * s, lam * s, lam * r2
+    weight = d2 * b2 * b2 + d3 * eta * eta
+    slope = (d2 * b2 * b3 + d3 * eta) / weight
+    minor = (d2 * b2 * beta * lam * q + d3 * eta * beta * r1) / weight
+    a2 = beta * r1 + eta * a3
+    a1 = decay + a2
+    whole, first = d1 * a1 * a1 + weight, d1 * a1 * a2 + weight
+    return (
+        whole,
+        d1 * weight * decay * decay / whole,
+        beta * beta * d2 * d3 / weight,
+        first / whole,
+        (d1 * a1 * a3 + weight * slope) / first,
+        minor / decay * whole / first,
+    )
+
+
+@compiled
+def _forward(p: Six, beta: float, eta: float, lam: float, decay: float) -> Six:
+    """One step of the filter from the start; (e1, e2, e3, w23, a, b) in and out, the observation in e1."""
+    e1, e2, e3, w23, a, b = p
+    w12, w13, w = a + b, w23 * a, w23 * b
+    m2, a3 = 1.0 + w12, 1.0 + eta * (w13 + w23)
+    lower = e1 + e2 * m2 * m2
+    whole, last = eta * eta * lower + e3 * a3 * a3, eta * lower + e3 * (w13 + w23) * a3
+    return (
+        decay * decay * e1 * e2 / lower,
+        beta * beta * e3 * lower / whole,
+        lam * lam * whole / (1.0 + whole),
+        beta / lam * last / whole,
+        decay / beta * (e1 * eta + e2 * w12 * eta * m2 + e3 * w13 * a3) / last,
+        decay / beta * (e1 * w23 + e2 * m2 * w) / lower * whole / last,
+    )
+
+
+@compiled
+def _posterior(p: Six, e: Six) -> tuple[Any, Any, Any]:
+    """``(K^-1)[i, i]`` and its covariances with the second and third state."""
+    d1, d2, d3, r1, a, b = p
+    r2, s, q = r1 * a, a + b, r1 * b
+    e1, e2, e3, w23, a, b = e
+    w12, w13, w = a + b, w23 * a, w23 * b
+    m12, m13, m23 = r1 + w12, r2 + r1 * w23 + w13, s + w23
+    minor = w + s * w12 + q
+    rest = 1.0 + d2 * (e2 + e3 * m23 * m23) + d3 * e3 + d2 * d3 * e2 * e3
+    den = rest + d1 * (e1 * rest + e2 * m12 * m12 * (1.0 + d3 * e3) + e3 * m13 * m13 + d2 * e2 * e3 * minor * minor)
+    scale = d1 / den
+    y1 = scale * rest
+    y2 = -scale * d2 * (e2 * m12 + e3 * m13 * m23 + d3 * e2 * e3 * m12)
+    y3 = scale * d3 * e3 * (d2 * e2 * minor - m13)
+    return y1, r1 * y1 + y2, r2 * y1 + s * y2 + y3
+
+
+@compiled
+def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
+    """Filter from the end: the six numbers of every step, shape (n, 6 or more, poles)."""
+    n, count = v.size, t.size
+    state = np.zeros((6, count))
+    eta = steps[1, n - 1]
+    state[0], state[3], state[4] = eta * eta, 1.0, 1.0 / eta
+    filtered[n - 1, :6] = state
+    for step in range(1, n):
+        i = back[step]
+        beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
+        for j in range(count):
+            p = (state[0, j], state[1, j], state[2, j], state[3, j], state[4, j], state[5, j])
+            new = _backward(p, t[j] * v[i + 1], beta, eta, lam, decay)
+            state[0, j], state[1, j], state[2, j], state[3, j] = new[0], new[1], new[2], new[3]
+            state[4, j], state[5, j] = new[4], new[5]
+        filtered[i, :6] = state
+
+
+@compiled
+def combine(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array) -> None:
+    """Filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
+    count = t.size
+    state = np.zeros((6, count))
+    for i in range(v.size):
+        beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
+        f = filtered[i]
+        total = 0.0
+        for j in range(count):
+            e1 = state[0, j] + t[j] * v[i]
+            e = (e1, state[1, j], state[2, j], state[3, j], state[4, j], state[5, j])
+            p = (f[0, j], f[1, j], f[2, j], f[3, j], f[4, j], f[5, j])
+            total += w[j] * _posterior(p, e)[0]
+            new = _forward(e, beta, eta, lam, decay)
+            state[0, j], state[1, j], state[2, j], state[3, j] = new[0], new[1], new[2], new[3]
+            state[4, j], state[5, j] = new[4], new[5]
+        x[i] += total
+
+
+@compiled
+def _turned(p: Array, j: int, k: int) -> Six:
+    """Column j of p with entry k moved by the complex step, relative to its size."""
+    step = complex(1.0, STEP)
+    return (
+        p[0, j] * (step if k == 0 else complex(1.0)),
+        p[1, j] * (step if k == 1 else complex(1.0)),
+        p[2, j] * (step if k == 2 else complex(1.0)),
+        p[3, j] * (step if k == 3 else complex(1.0)),
+        p[4, j] * (step if k == 4 else complex(1.0)),
+        p[5, j] * (step if k == 5 else complex(1.0)),
+    )
+
+
+@compiled
+def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> None:
+    """As `predict`, with the ellipsoid of the errors behind the six numbers, shape (n, 42, poles)."""
+    predict(steps, v, t, back, filtered)
+    n = v.size
+    derivative, moved, ellipsoid = np.zeros((6, 6)), np.empty((6, 6)), np.empty((6, 6))
+    for j in range(t.size):
+        ellipsoid[:] = 0.0
+        spread(ellipsoid, derivative, moved)
+        filtered[n - 1, 6:, j] = ellipsoid.ravel()
+        for step in range(1, n):
+            i = back[step]
+            beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
+            for k in range(6):
+                turned = _turned(filtered[i + 1], j, k)
+                record(_backward(turned, t[j] * v[i + 1], beta, eta, lam, decay), k, derivative)
+            spread(ellipsoid, derivative, moved)
+            filtered[i, 6:, j] = ellipsoid.ravel()
+
+
+@compiled
+def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array, x: Array, x_error: Array) -> None:
+    """As `combine`, adding ``sum_j w_j s1 error`` of every step to ``x_error``."""
+    combine(steps, v, t, w, filtered, x)
+    derivative, moved, ellipsoid = np.zeros((6, 6)), np.empty((6, 6)), np.empty((6, 6))
+    slope, state = np.empty((2, 6)), np.empty((6, 1))
+    for j in range(t.size):
+        state[:], ellipsoid[:] = 0.0, 0.0
+        for i in range(v.size):
+            beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
+            before = state[0, 0]
+            state[0, 0] += t[j] * v[i]
+            ellipsoid[0] *= before / state[0, 0]
+            ellipsoid[:, 0] *= before / state[0, 0]
+            p, e = _turned(filtered[i], j, -1), _turned(state, 0, -1)
+            for k in range(6):
+                moving = _posterior(_turned(filtered[i], j, k), e)[0]
+                slope[0, k] = moving.imag / STEP / moving.real
+                turned = _turned(state, 0, k)
+                moving = _posterior(p, turned)[0]
+                slope[1, k] = moving.imag / STEP / moving.real
+                record(_forward(turned, beta, eta, lam, decay), k, derivative)
+            x_error[i] += w[j] * _posterior(p, e)[0].real * (reach(6, slope, filtered, i, j, ellipsoid) + OWN)
+            spread(ellipsoid, derivative, moved)
+            for m, entry in enumerate(_forward(e, beta, eta, lam, decay)):
+                state[m, 0] = entry.real
+
+
+@compiled
+def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: Array) -> None:
+    """Closed loop of every step, shape (n, 12, poles): Phi row by row, then sigma times the root of ``squares``."""
+    predict(steps, v, t, back, loops)
+    count = t.size
+    state, f, out = np.zeros((6, count)), np.zeros((6, count)), np.zeros((12, count))
+    for i in range(v.size):
+        beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
+        f[:] = loops[i, :6]
+        for j in range(count):
+            e1, e2, e3 = state[0, j] + t[j] * v[i], state[1, j], state[2, j]
+            e = (e1, e2, e3, state[3, j], state[4, j], state[5, j])
+            w12, w13, w23 = e[4] + e[5], e[3] * e[4], e[3]
+            p = (f[0, j], f[1, j], f[2, j], f[3, j], f[4, j], f[5, j])
+            m2, a3 = 1.0 + w12, 1.0 + eta * (w13 + w23)
+            lower = e1 + e2 * m2 * m2
+            h = 1.0 / (1.0 + eta * eta * lower + e3 * a3 * a3)
+            g1 = h * (e1 * eta + e2 * w12 * eta * m2 + e3 * w13 * a3)
+            g2 = h * (eta * lower + e3 * (w13 + w23) * a3)
+            kept = beta * h * (1.0 + e3 * a3)
+            out[0, j] = decay * h * (1.0 + eta * eta * e2 * m2 + e3 * a3 * (1.0 + eta * w23))
+            out[1, j], out[2, j] = kept, lam * eta * h
+            out[3, j], out[4, j], out[5, j] = -decay * eta * g1, kept, lam * eta * h
+            out[6, j], out[7, j], out[8, j] = -decay * g1, -beta * g2, lam * h
+            root = np.sqrt(squares[j])
+            sigma = _posterior(p, e)
+            out[9, j], out[10, j], out[11, j] = root * sigma[0], root * sigma[1], root * sigma[2]
+            new = _forward(e, beta, eta, lam, decay)
+            state[0, j], state[1, j], state[2, j], state[3, j] = new[0], new[1], new[2], new[3]
+            state[4, j], state[5, j] = new[4], new[5]
+        loops[i] = out

@@ -1,0 +1,259 @@
+"""The best Toeplitz strategy, whole or banded: projected gradients with FFTs.
+
+The loss log(E S) is not convex in the coefficients, so what is found is a stationary point, and the outcome says so.
+Where columns cannot overlap, the certificate then proves it the global optimum of the class, and elsewhere it bounds
+what is left to gain (lower_bounds/toeplitz_bounds.py). The gap to the optimum over *all* matrices is another bound.
+Started at the square root of the workload's series (C C = A, which is optimal for the max objective) the descent takes
+about ten steps at every n.
+
+Sensitivity under several participations is exact for two kinds of column only, and the search stays inside them:
+non-negative coefficients that do not increase (KL24, Theorem 2), where each step is projected by isotonic regression;
+and at most as many diagonals as steps lie between two participations, where any signs will do.
+
+For n above 4096 and one participation the search starts from the solution at n / 16: relative to the square root,
+coefficients depend on t / n to a few parts in a thousand, so that two or three steps at full length remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.errors import SolveFailed
+from factorize.objective import LambdaTau, MaxError
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.evidence import evidence
+from factorize.solvers.evidence import work as evidence_cost
+from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
+from factorize.solvers.methods.projected_gradient import Minimum, descend
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.dense import refuse_weights
+from factorize.solvers.toeplitz.gradients import (
+    DisjointColumns,
+    ErrorForm,
+    LambdaError,
+    LeadingPattern,
+    QuadraticError,
+    ToeplitzError,
+    ToeplitzLoss,
+    square_root,
+)
+from factorize.solvers.toeplitz.overlap_evidence import class_evidence
+from factorize.spec import Spec
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+Array = NDArray[np.float64]
+
+LARGEST_QUADRATIC = 4096
+_COARSE = 4096  # up to this length a solve from scratch costs next to nothing
+_RATIO = 16
+_DAMPINGS = (0.0, 0.7, 3.0, 10.0, 30.0, 100.0)  # of starting points, over the n steps
+_LONG = 4  # times as many steps as bands: damping over n then changes little within the bands
+_FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
+_LEAST_TOLERANCE = 1e-14  # the loss itself is not known better
+_SAFETY = 0.3  # of the tolerance, since the gap that stops the descent is an estimate
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    workload = spec.optimize_for or spec.workload
+    if spec.mechanism.kind == "banded_toeplitz" and spec.mechanism.bands > workload.n:
+        return f"bands={spec.mechanism.bands} exceeds n={workload.n}; use bands <= n"
+    if workload.time_invariant:
+        return refuse_weights(spec)
+    if isinstance(spec.objective, MaxError):
+        return (
+            f"objective 'max' has no Toeplitz solver for the {workload.kind} workload, which is not Toeplitz; use "
+            "objective 'mean', or nu_toeplitz"
+        )
+    if workload.n > LARGEST_QUADRATIC:
+        return (
+            f"n={workload.n} exceeds {LARGEST_QUADRATIC}, the limit of this solver for a workload that is not Toeplitz "
+            f"({workload.kind}); use nu_toeplitz, or optimize_for the prefix workload"
+        )
+    return refuse_weights(spec)
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: some twenty evaluations of a dozen FFTs, or of a dense quadratic form, and the certificate."""
+    workload = spec.optimize_for or spec.workload
+    n, m = float(workload.n), float(max(workload.m, workload.n))
+    evidence_work = evidence_cost(spec)
+    if not workload.time_invariant or needs_decoder(spec):
+        return estimate_of(entries=8 * n * m, multiplications=4 * n * n * m + evidence_work)
+    entries, work = recursion_cost(spec)
+    return estimate_of(entries=60 * n + entries, multiplications=20 * 12 * 100 * n + work + evidence_work)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the best Toeplitz strategy found, with at most `bands` diagonals if the mechanism says so.
+
+    Raises:
+        SolveFailed: the loss leaves the range of double precision at every starting point.
+    """
+    report = Reporter(progress)
+    error = error_form(problem)
+    found = [optimise(problem.n, error, kind, problem.tolerance, report) for kind in classes(problem)]
+    best = min(found, key=lambda minimum: minimum.value)
+    strategy = normalised(problem.spec, ToeplitzMatrix(_tidy(best.x), problem.n))
+    return Solution(
+        strategy=strategy,
+        outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,
+        iterations=sum(minimum.steps for minimum in found),
+        dual=evidence(problem.spec, report) | class_evidence(problem, error, best.x, report),
+    )
+
+
+@dataclass(frozen=True)
+class ColumnClass:
+    """Columns over which the sensitivity is exact.
+
+    Attributes:
+        sensitivity: the formula.
+        bands: number of coefficients.
+        monotone: whether they must be non-negative and not increase.
+    """
+
+    sensitivity: LeadingPattern | DisjointColumns
+    bands: int
+    monotone: bool
+
+    def project(self, column: Array) -> Array:
+        """Return the nearest column of the class: least squares among non-increasing, cut off at zero."""
+        if not self.monotone:
+            return column
+        from scipy.optimize import isotonic_regression
+
+        return np.maximum(isotonic_regression(column, increasing=False).x, 0.0)
+
+
+def classes(problem: Problem) -> Iterator[ColumnClass]:
+    """Yield the classes of columns whose sensitivity under the problem's participation is exact."""
+    n, participation = problem.n, problem.participation
+    bands = getattr(problem.spec.mechanism, "bands", n)
+    if isinstance(participation, Single):
+        yield ColumnClass(LeadingPattern(n, 1, n), bands, monotone=False)
+    elif isinstance(participation, FixedEpochs):
+        separation, count = n // participation.epochs, participation.epochs
+        yield ColumnClass(DisjointColumns(separation, count, n), min(bands, separation), monotone=False)
+        if bands > separation:
+            yield ColumnClass(LeadingPattern(separation, count, n), bands, monotone=True)
+    elif isinstance(participation, MinSep):
+        count = participation.count(n)
+        narrow = min(bands, participation.min_sep)
+        yield ColumnClass(DisjointColumns(participation.min_sep, count, n), narrow, monotone=False)
+        if bands > narrow:
+            yield ColumnClass(LeadingPattern(participation.min_sep, count, n), bands, monotone=True)
+
+
+def error_form(problem: Problem) -> ErrorForm:
+    """Return the squared error of a Toeplitz strategy for the problem's workload and objective."""
+    workload, objective = problem.workload.coefficients, problem.objective
+    if workload is None:
+        return QuadraticError.of(problem.target * objective.scale(problem.workload.m) ** 0.5)
+    if isinstance(objective, LambdaTau):
+        return LambdaError(workload, objective.tau)
+    if isinstance(objective, MaxError):  # rows of B are longer and longer pieces of one series: the last is largest
+        return ToeplitzError(workload, np.ones(problem.n))
+    weights = objective.row_weights(problem.n)
+    assert weights is not None  # all other objectives are weighted sums of row norms
+    return ToeplitzError(workload, np.cumsum(weights[::-1])[::-1] * objective.scale(problem.n))
+
+
+def optimise(n: int, error: ErrorForm, kind: ColumnClass, tolerance: float, report: Reporter) -> Minimum:
+    """Return a stationary point of the loss in one class of columns.
+
+    Args:
+        n: number of steps.
+        error: E.
+        kind: the class.
+        tolerance: on the relative gap within the class.
+        report: told the estimated gap after each step.
+
+    Raises:
+        SolveFailed: the loss is not finite at any starting point.
+    """
+    loss = ToeplitzLoss(n, error, kind.sensitivity)
+    return descend(
+        loss,
+        _start(loss, kind, report),
+        tolerance=_SAFETY * tolerance,
+        report=lambda step, gap: report(step, None, gap),
+        project=kind.project if kind.monotone else None,
+    )
+
+
+def _start(loss: ToeplitzLoss, kind: ColumnClass, report: Reporter) -> Array:
+    """Return a column of norm 1 to start from."""
+    if (
+        isinstance(loss.error, ToeplitzError)
+        and loss.n > _COARSE
+        and kind.sensitivity == LeadingPattern(loss.n, 1, loss.n)
+    ):
+        root = _root(loss.error.workload)
+        prolonged = _unit(_from_coarse(loss, root, report)[: kind.bands])
+        # with C C = A the decoder's series is the root itself, so its loss costs no transform
+        squares = root**2
+        better = loss(prolonged)[0] < np.log(squares @ loss.error.weights) + np.log(squares.sum())
+        return prolonged if better else _unit(root[: kind.bands])
+    with np.errstate(all="ignore"):
+        candidates = [_unit(kind.project(column[: kind.bands])) for column in _candidates(loss, kind)]
+        values = [loss(column)[0] if np.isfinite(column).all() else np.inf for column in candidates]
+    best = int(np.argmin(values))
+    if not np.isfinite(values[best]):
+        raise SolveFailed("the loss is not finite at any start; rescale the workload so that its entries lie near 1")
+    return candidates[best]
+
+
+def _candidates(loss: ToeplitzLoss, kind: ColumnClass) -> Iterator[Array]:
+    """Damped square roots of the workload's series and of the prefix sum, whole and cut at the separation."""
+    n, t = loss.n, np.arange(loss.n)
+    roots = [strategy_coefficients(n, 0.0)]
+    if isinstance(loss.error, (ToeplitzError, LambdaError)) and (loss.error.workload != 1.0).any():
+        roots.insert(0, _root(loss.error.workload))
+    dampings = _DAMPINGS if n <= min(_COARSE, _LONG * kind.bands) else _DAMPINGS[:1]
+    for root in roots:
+        for damping in dampings:
+            damped = root * np.exp(-damping / n * t)
+            yield damped
+            if kind.monotone:
+                yield np.where(t < kind.sensitivity.separation, damped, 0.0)
+    yield np.eye(1, n)[0]
+
+
+def _unit(column: Array) -> Array:
+    return column / np.linalg.norm(column)
+
+
+def _root(workload: Array) -> Array:
+    if (workload == 1.0).all():
+        return strategy_coefficients(len(workload), 0.0)
+    return square_root(workload)
+
+
+def _from_coarse(loss: ToeplitzLoss, root: Array, report: Reporter) -> Array:
+    """Solve at n / 16 and carry log(c / root) over, as a function of t / n."""
+    assert isinstance(loss.error, ToeplitzError)
+    n, size = loss.n, loss.n // _RATIO
+    middle = np.minimum((np.arange(size) * _RATIO) + _RATIO // 2, n - 1)
+    error = replace(loss.error, workload=loss.error.workload[:size], weights=loss.error.weights[middle])
+    kind = ColumnClass(LeadingPattern(size, 1, size), size, monotone=False)
+    coarse = optimise(size, error, kind, 1e-9, report).x
+    with np.errstate(all="ignore"):
+        logarithm = np.log(coarse / root[:size])
+    if not np.isfinite(logarithm).all():
+        return root
+    places = (np.arange(size) + 0.5) / size
+    return root * np.exp(np.interp((np.arange(n) + 0.5) / n, places, logarithm))
+
+
+def _tidy(column: Array) -> Array:
+    """First coefficient 1, nothing denormal; neither changes the order of the coefficients."""
+    scaled = column / column[0]
+    scaled[np.abs(scaled) < _FLUSH] = 0.0
+    return scaled

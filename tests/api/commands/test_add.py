@@ -1,0 +1,87 @@
+"""`factorize add`: a strategy of one's own becomes a certified result that answers for nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.api.commands.application import run
+from factorize.storage.store import open_store
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    def command(*arguments: object) -> tuple[int, str, str]:
+        code = run([*map(str, arguments), "--store", str(tmp_path / "store")])
+        return (code, *capsys.readouterr())
+
+    return command
+
+
+def spec(n: int, **more: Any) -> str:
+    return json.dumps({"workload": {"kind": "prefix", "n": n}, **more})
+
+
+def saved(folder: Path, array: np.ndarray) -> Path:
+    np.save(folder / "C.npy", array)
+    return folder / "C.npy"
+
+
+def dense(n: int) -> np.ndarray:
+    return np.tril(np.random.default_rng(n).random((n, n))) + np.eye(n)
+
+
+def test_added_strategies_are_certified_and_stored(call: Call, tmp_path: Path) -> None:
+    path = saved(tmp_path, dense(8))
+    code, out, err = call(
+        "add", path, "--spec", spec(8, participation={"kind": "fixed_epochs", "epochs": 2}), "--output", "json"
+    )
+    assert code == 0 and err == ""
+    manifest = json.loads(out)
+    assert manifest["spec"]["mechanism"]["kind"] == manifest["solver"]["mechanism"] == "added"
+    assert manifest["certificate"]["converged"] is False and manifest["solver"]["outcome"] == "added"
+    assert manifest["certificate"]["lower_bound"] is None
+    loaded = open_store(tmp_path / "store").load(manifest["digest"])
+    assert (loaded.strategy.dense() == dense(8)).all()
+    assert call("verify", manifest["digest"], "--exact")[0] == 0
+    assert call("verify", manifest["spec_digest"])[0] == 0
+    assert json.loads(call("add", path, "--spec", json.dumps(manifest["spec"]), "--output", "json")[1]) == manifest
+
+
+def test_an_added_strategy_does_not_answer_for_a_solver(call: Call, tmp_path: Path) -> None:
+    added = json.loads(call("add", saved(tmp_path, dense(6)), "--spec", spec(6), "--output", "json")[1])
+    solved = json.loads(call("solve", spec(6), "--output", "json")[1])
+    assert solved["digest"] != added["digest"] and solved["certificate"]["converged"]
+    code, _, err = call("solve", json.dumps(added["spec"]))
+    assert code == 2 and "added" in err
+
+
+def test_toeplitz_matrices_keep_their_structure(call: Call, tmp_path: Path) -> None:
+    array = ToeplitzMatrix(np.array([1.0, 0.5, 0.25, 0.125]), 4).dense()
+    sparse = spec(4, participation={"kind": "min_sep", "min_sep": 2})
+    manifest = json.loads(call("add", saved(tmp_path, array), "--spec", sparse, "--output", "json")[1])
+    assert manifest["matrices"]["C"]["structure"] == "toeplitz"
+    assert manifest["certificate"]["sensitivity"]["kind"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("array", "n", "code"),
+    [
+        (np.ones((3, 3)), 3, 2),
+        (dense(4), 5, 2),
+        (np.diag([1.0, 0.0]), 2, 2),
+        (np.eye(60) * 1e-14 + np.tril(np.ones((60, 60)), -1), 60, 3),
+    ],
+    ids=["above the diagonal", "another n", "singular", "too ill-conditioned"],
+)
+def test_what_cannot_be_added(call: Call, tmp_path: Path, array: np.ndarray, n: int, code: int) -> None:
+    found, out, err = call("add", saved(tmp_path, array), "--spec", spec(n))
+    assert found == code and out == "" and err.startswith("error: ")

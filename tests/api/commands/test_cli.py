@@ -1,0 +1,729 @@
+"""The command line, run as users run it: real processes, real files, real signals, a real service."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import PROGRAM, ROOT, CommandLine, Run, environment
+from exact_files import claim, parts, sealed
+from safetensors.numpy import load_file
+
+from factorize import __version__
+from factorize.encoding import canonical_json
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    InvalidSpec,
+    NotFound,
+    ServiceError,
+    ServiceUnreachable,
+    SolveFailed,
+    StoreUnavailable,
+    Violation,
+)
+from factorize.factor_file import load
+from factorize.manifest import manifest_digest
+
+COMMANDS = (
+    "solve",
+    "batch",
+    "compare",
+    "add",
+    "get",
+    "verify",
+    "plot",
+    "calibrate",
+    "predict",
+    "plan",
+    "serve",
+    "fsck",
+)
+COMMANDS += ("gc", "revoke")
+HEAVY = ("cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy")
+
+
+def spec(n: int, **parts: Any) -> str:
+    return json.dumps({"workload": {"kind": "prefix", "n": n}, **parts})
+
+
+SQUARE_ROOT = {"mechanism": {"kind": "square_root"}}
+# Minutes of work in LAPACK: no structure that a fast solver could use.
+LONG = json.dumps({"workload": {"kind": "window", "n": 3000, "width": 1400}, "mechanism": {"kind": "dense"}})
+
+
+Within = Callable[..., Run]
+
+
+@pytest.fixture
+def within(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Within:
+    """Commands run in this process, for the many that end at their first look at what they were given."""
+
+    def call(*arguments: object, stdin: str = "") -> Run:
+        from factorize.api.commands.application import run
+
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        code = run([str(argument) for argument in arguments])
+        return Run(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def factorize(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """A home whose store holds prefix n=8 by dense and square_root, and their files. Tests only read it."""
+    command = CommandLine(tmp_path_factory.mktemp("solved"))
+    assert command("solve", spec(8), "--to", "dense.safetensors").code == 0
+    assert command("solve", spec(8, **SQUARE_ROOT), "--to", "root.safetensors").code == 0
+    return command
+
+
+# Start
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["solve", "--help"], ["batch", "--help"]])
+def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom factorize.api.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print('LOADED', *{name.split('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(done.stdout.rsplit("LOADED", 1)[1].split())
+    assert "typer" in loaded and not loaded & set(HEAVY), loaded & set(HEAVY)
+
+
+def test_version(factorize: CommandLine) -> None:
+    assert factorize("--version") == Run(0, f"factorize {__version__}\n", "")
+
+
+def test_help_lists_every_command_that_there_is_and_no_other(factorize: CommandLine) -> None:
+    import typer
+
+    from factorize.api.commands.application import app
+
+    listed = factorize("--help").out
+    assert all(f" {name} " in listed for name in COMMANDS)
+    assert set(typer.main.get_command(app).commands) == set(COMMANDS)  # type: ignore[attr-defined]  # a group's own
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_store_and_output(within: Within, name: str) -> None:
+    text = within(name, "--help").out
+    assert "--store" in text and "--output" in text
+
+
+def test_without_a_command_the_help_is_shown_and_usage_is_the_exit_code(factorize: CommandLine) -> None:
+    done = factorize()
+    assert done.code == 2 and "solve" in done.out + done.err
+
+
+@pytest.mark.parametrize("arguments", [["solve"], ["solve", "{}", "--nonsense"], ["nonsense"], ["plot", "x"]])
+def test_usage_errors(within: Within, arguments: list[str]) -> None:
+    assert "--help` lists what it takes" in within(*arguments).error(2)
+    done = within(*arguments, "--output", "json")
+    assert done.code == 2 and done.json()["error"]["type"] == "usage" and done.err == ""
+
+
+# solve
+
+
+def test_solve_prints_stores_and_writes(factorize: CommandLine) -> None:
+    done = factorize("solve", spec(6), "--to", "c.safetensors")
+    assert done.code == 0 and "converged     yes" in done.out and "solved now" in done.out
+    written = load(factorize.home / "c.safetensors")
+    written.verify()
+    again = factorize("solve", spec(6), "--output", "json").json()
+    assert again["digest"] == written.digest
+    assert again["certificate"] == written.manifest["certificate"]
+    assert [p.name for p in factorize.home.iterdir() if "part" in p.name] == []
+    assert (factorize.home / ".local/share/factorize/store.json").is_file()
+
+
+def test_a_known_spec_is_not_solved_again(solved: CommandLine) -> None:
+    first = solved("solve", spec(8), "--output", "json").json()
+    same = '{"tolerance": 1E-9, "objective": {"kind": "mean"}, "workload": {"n": 8, "kind": "prefix"}}'
+    assert solved("solve", same, "--output", "json").json() == first
+    assert "known before" in solved("solve", spec(8, tolerance=1e-3)).out
+
+
+@pytest.mark.parametrize("way", ["inline", "path", "stdin"])
+def test_a_spec_comes_inline_from_a_file_or_from_stdin(solved: CommandLine, way: str, tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(spec(8))
+    argument = {"inline": f" {spec(8)}", "path": str(path), "stdin": "-"}[way]
+    done = solved("solve", argument, "--output", "json", stdin=spec(8))
+    assert done.code == 0 and done.json()["spec"]["workload"] == {"kind": "prefix", "n": 8}
+
+
+def test_the_store_is_the_option_then_the_variable(factorize: CommandLine) -> None:
+    argument = spec(4, **SQUARE_ROOT)
+    assert factorize("solve", argument, "--store", "a", FACTORIZE_STORE="b").code == 0
+    assert (factorize.home / "a" / "store.json").is_file() and not (factorize.home / "b").exists()
+    assert factorize("solve", argument, FACTORIZE_STORE=str(factorize.home / "b")).code == 0
+    assert (factorize.home / "b" / "store.json").is_file()
+
+
+def test_matrices_are_written_on_request(factorize: CommandLine) -> None:
+    arguments = ("--matrices", "C,C_inv,B", "--to", "all.safetensors", "--output", "json")
+    manifest = factorize("solve", spec(5), *arguments).json()
+    tensors = load_file(factorize.home / "all.safetensors")
+    np.testing.assert_allclose(tensors["B"] @ tensors["C"], np.tril(np.ones((5, 5))), atol=1e-14)
+    np.testing.assert_allclose(tensors["C_inv"] @ tensors["C"], np.eye(5), atol=1e-14)
+    assert list(manifest["matrices"]) == ["B", "C", "C_inv"]
+    assert factorize("verify", manifest["digest"]).code == 0
+    assert "'D' is not one of C, C_inv, B" in factorize("solve", spec(5), "--matrices", "C,D").error(2)
+
+
+def test_a_matrix_of_ones_own_is_solved_and_verified_from_the_store(factorize: CommandLine) -> None:
+    own = json.dumps({"workload": {"kind": "matrix", "rows": [[1.0, 0.0], [0.5, 2.0]]}})
+    manifest = factorize("solve", own, "--to", "own.safetensors", "--output", "json").json()
+    assert manifest["spec"]["workload"].keys() == {"kind", "sha256", "shape"}
+    named = json.dumps({"workload": manifest["spec"]["workload"], "tolerance": 1e-8})
+    assert factorize("solve", named).code == 0
+    assert factorize("verify", "own.safetensors").code == 0
+    assert "whose numbers are not in the file" in factorize("verify", "own.safetensors", "--store", "none").error(2)
+
+
+BAD_SPECS = {
+    "": "",
+    "{": "not JSON",
+    "{}": "/workload",
+    '{"workload":{"kind":"prefix","n":0}}': "/workload/n: ",
+    '{"workload":{"kind":"prefix","n":4},"workload":{"kind":"prefix","n":4}}': "given twice",
+    '{"workload":{"kind":"prefix","n":1e400}}': "overflows",
+    '{"workload":{"kind":"prefix","n":4},"tolerance":NaN}': "NaN",
+    "{" * 100_000: "nested deeper than 16",
+    '{"workload":{"kind":"prefix","n":4},"mechanism":{"kind":"tree","decoder":"online","restart_every":9}}': "exceeds n=4",
+}
+
+
+@pytest.mark.parametrize("text", BAD_SPECS, ids=lambda text: text[:40])
+def test_bad_specs_are_refused_with_a_sentence(within: Within, tmp_path: Path, text: str) -> None:
+    assert BAD_SPECS[text] in within("solve", "-", "--store", tmp_path / "store", stdin=text).error(2)
+
+
+def test_every_violation_has_its_line_and_its_pointer(factorize: CommandLine) -> None:
+    bad = '{"workload":{"kind":"prefix","n":0,"m":1},"tolerance":2}'
+    lines = factorize("solve", bad).error(2).splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["/workload/n", "/workload/m", "/tolerance"]
+    done = factorize("solve", bad, "--output", "json")
+    error = done.json()["error"]
+    assert (done.code, done.err, error["type"]) == (2, "", "invalid-spec")
+    assert [entry["pointer"] for entry in error["errors"]] == ["/workload/n", "/workload/m", "/tolerance"]
+
+
+def test_what_does_not_fit_in_memory_is_refused_with_the_estimate(factorize: CommandLine) -> None:
+    huge = spec(10_000_000, mechanism={"kind": "dense"})
+    message = factorize("solve", huge).error(2)
+    assert "10000000" in message and "GiB" in message
+
+
+@pytest.mark.parametrize("path", ["missing.json", "."])
+def test_files_that_cannot_be_read_are_named(factorize: CommandLine, path: str) -> None:
+    assert path in factorize("solve", path).error(2)
+
+
+def test_a_store_that_cannot_be_opened_is_usage(factorize: CommandLine) -> None:
+    (factorize.home / "file").write_text("no folder")
+    assert "cannot be opened" in factorize("solve", spec(4), "--store", "file").error(2)
+    assert "there is no store" in factorize("verify", "0" * 64, "--store", "missing").error(2)
+    assert not (factorize.home / "missing").exists()
+
+
+def test_a_target_that_cannot_be_written_leaves_the_result_in_the_store(factorize: CommandLine) -> None:
+    factorize("solve", spec(4), "--to", "missing/c.safetensors").error(2)
+    assert "name the file to write" in factorize("solve", spec(4), "--to", ".").error(2)
+    assert "known before" in factorize("solve", spec(4)).out
+
+
+def test_a_closed_pipe_ends_quietly(solved: CommandLine) -> None:
+    with solved.start("solve", spec(8), "--output", "json") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
+
+
+# verify, calibrate, plot
+
+
+def test_verify_says_what_was_checked_and_what_was_not(solved: CommandLine) -> None:
+    done = solved("verify", "dense.safetensors")
+    assert done.code == 0 and done.err == ""
+    checked = [line for line in done.out.splitlines() if line.startswith("checked")]
+    left = [line for line in done.out.splitlines() if line.startswith("not checked")]
+    assert any("lower bound recomputed" in line for line in checked)
+    assert any("exact arithmetic" in line for line in left)
+    document = solved("verify", "dense.safetensors", "--output", "json").json()
+    assert document["verified"] is True and document["certificate"]["relative_gap"] < 1e-9
+
+
+def test_verify_takes_digests_and_reserialised_files(solved: CommandLine) -> None:
+    from safetensors.numpy import save_file
+
+    known = load(solved.home / "dense.safetensors")
+    assert solved("verify", known.digest).code == 0
+    assert solved("verify", known.spec_digest).code == 0
+    other = solved.home / "other.safetensors"
+    save_file(dict(reversed(known.tensors().items())), other, {"manifest": json.dumps(known.manifest, indent=3)})
+    assert other.read_bytes() != (solved.home / "dense.safetensors").read_bytes()
+    assert solved("verify", other).code == 0
+
+
+def test_verify_exact_checks_the_bytes_in_integers(solved: CommandLine) -> None:
+    done = solved("verify", "dense.safetensors", "--exact")
+    assert done.code == 0 and "attained by   steps" in done.out and "without rounding" in done.out
+    known = load(solved.home / "dense.safetensors")
+    document = solved("verify", known.digest, "--exact", "--output", "json").json()
+    assert document["verified"] is True and document["failed"] == []
+    assert document["sensitivity"]["overstated_ulps"] >= 0
+    assert document["certificate"]["sensitivity"]["value"] >= document["sensitivity"]["upper"]
+
+
+def test_verify_exact_refuses_a_claim_that_is_too_low(solved: CommandLine, within: Within, tmp_path: Path) -> None:
+    manifest, tensors = parts(load(solved.home / "dense.safetensors"))
+    claim(manifest, manifest["certificate"]["sensitivity"]["value"] * (1 - 1e-14))
+    path = tmp_path / "low.safetensors"
+    path.write_bytes(sealed(manifest, tensors))
+    done = within("verify", path, "--exact")
+    assert done.code == 4 and "NOT SUPPORTED" in done.out and "understated" in done.out
+    document = within("verify", path, "--exact", "--output", "json")
+    assert document.code == 4 and document.json()["verified"] is False
+
+
+def test_verify_exact_ends_with_its_own_code_where_a_claim_was_not_looked_at(
+    solved: CommandLine, within: Within, tmp_path: Path
+) -> None:
+    """6, after the report: a tuned nu is the best of its class because its solver says so."""
+    path = tmp_path / "tuned.safetensors"
+    tuned = spec(8, mechanism={"kind": "nu_toeplitz", "nu": "tune"})
+    assert within("solve", tuned, "--to", path, "--store", tmp_path / "store").code == 0
+    done = within("verify", path, "--exact")
+    assert done.code == 6 and done.out.startswith("NOT ALL SEEN")
+    assert [line for line in done.out.splitlines() if line.startswith("NOT LOOKED AT certificate.converged: ")]
+    document = within("verify", path, "--exact", "--output", "json").json()
+    assert document["verified"] is True and document["complete"] is False
+    status = {one["claim"]: one["status"] for one in document["claims"]}
+    assert status.pop("certificate.converged") == "not_looked_at" and set(status.values()) == {"proved"}
+    sure = within("verify", solved.home / "dense.safetensors", "--exact", "--output", "json").json()
+    assert sure["complete"] is True and {one["status"] for one in sure["claims"]} == {"proved"}
+
+
+def test_verify_exact_ends_with_that_code_where_the_sensitivity_is_undecided(
+    solved: CommandLine, within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from factorize.errors import TooLarge
+
+    def undecided(*_arguments: object, **_options: object) -> None:
+        raise TooLarge("n is above the limit")
+
+    monkeypatch.setattr("factorize.exact.check_factor_file", undecided)
+    done = within("verify", solved.home / "dense.safetensors", "--exact", "--output", "json")
+    document = done.json()
+    assert done.code == 6 and {one["status"] for one in document["claims"]} == {"not_looked_at"}
+    assert "n is above the limit" in document["claims"][0]["why"]
+
+
+def test_verify_takes_a_strangers_strategy(within: Within, tmp_path: Path) -> None:
+    array = np.tril(np.ones((8, 8)))
+    path = tmp_path / "C.npy"
+    np.save(path, array / np.linalg.norm(array, axis=0).max())
+    twice = '{"kind": "min_sep", "min_sep": 4}'
+    low = within("verify", "--strategy", path, "--participation", twice)
+    assert low.code == 4 and "8 bands, more than min_sep=4" in low.out and "steps +0 +4" in low.out
+    high = within("verify", "--strategy", path, "--participation", twice, "--claim", "2", "--output", "json")
+    assert high.code == 0 and high.json()["sensitivity"]["kind"] == "exact"
+    assert within("verify", "--strategy", path, "--participation", "single", "--claim", "1.000001").code == 0
+    whole = json.dumps({"workload": {"kind": "prefix", "n": 8}, "participation": {"kind": "fixed_epochs", "epochs": 2}})
+    assert within("verify", "--strategy", path, "--participation", whole, "--claim", "2").code == 0
+
+
+def test_verify_strategy_refuses_what_it_cannot_read(within: Within, tmp_path: Path) -> None:
+    path = tmp_path / "C.npy"
+    np.save(path, np.triu(np.ones((3, 3))))
+    assert "transposed" in within("verify", "--strategy", path, "--participation", "single").error(4)
+    assert "--participation" in within("verify", "--strategy", path).error(2)
+    assert "one thing" in within("verify").error(2)
+    assert "one thing" in within("verify", path, "--strategy", path).error(2)
+    assert "epochs" in within(
+        "verify", "--strategy", path, "--participation", '{"kind": "fixed_epochs", "epochs": 2}'
+    ).error(2)
+    assert "n=4" in within(
+        "verify", "--strategy", path, "--participation", '{"workload": {"kind": "prefix", "n": 4}}'
+    ).error(2)
+    path.write_bytes(b"\x93NUMPY")
+    within("verify", "--strategy", path, "--participation", "single").error(4)
+
+
+def damage(kind: str, data: bytes) -> bytes:
+    cut = {"truncated": data[:-1], "empty": b"", "text": b"not a factor file" * 10, "longer": data + b"\0" * 8}
+    flipped = bytearray(data)
+    flipped[-5] ^= 1
+    return cut.get(kind, bytes(flipped))
+
+
+@pytest.mark.parametrize("kind", ["bit", "truncated", "empty", "text", "longer"])
+@pytest.mark.parametrize("command", ["verify", "calibrate", "plot"])
+def test_damaged_files_are_verification_failures(
+    solved: CommandLine, within: Within, tmp_path: Path, kind: str, command: str
+) -> None:
+    path = tmp_path / "damaged.safetensors"
+    path.write_bytes(damage(kind, (solved.home / "dense.safetensors").read_bytes()))
+    more = {"verify": [], "calibrate": ["--mu", "1"], "plot": ["--to", str(tmp_path / "p.png")]}[command]
+    within(command, path, *more).error(4)
+    assert within(command, path, *more, "--output", "json").json()["error"]["type"] == "corrupt-object"
+    assert not (tmp_path / "p.png").exists()
+
+
+def forge(path: Path, target: Path, change: Any) -> None:
+    """Change the certificate and make every digest fit again, as somebody who wants to cheat would."""
+    from safetensors.numpy import save_file
+
+    known = load(path)
+    manifest = json.loads(json.dumps(known.manifest))
+    change(manifest["certificate"])
+    manifest["digest"] = manifest_digest(manifest)
+    save_file(known.tensors(), target, {"manifest": canonical_json(manifest).decode()})
+
+
+def lower_sensitivity(certificate: dict[str, Any]) -> None:
+    value = certificate["sensitivity"]["value"] * 0.5
+    certificate["sensitivity"] |= {"value": value, "hex": value.hex()}
+
+
+def raise_bound(certificate: dict[str, Any]) -> None:
+    certificate["lower_bound"]["objective"] *= 1.01
+
+
+@pytest.mark.parametrize("change", [lower_sensitivity, raise_bound])
+def test_forged_certificates_are_found(solved: CommandLine, tmp_path: Path, change: Any) -> None:
+    path = tmp_path / "forged.safetensors"
+    forge(solved.home / "root.safetensors", path, change)
+    assert load(path).digest  # every digest fits
+    solved("verify", path).error(4)
+    assert solved("verify", path, "--output", "json").json()["error"]["type"] == "certificate-error"
+
+
+def test_calibrate_does_not_scale_noise_to_a_forged_sensitivity(solved: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "forged.safetensors"
+    forge(solved.home / "root.safetensors", path, lower_sensitivity)
+    assert "noise scaled to it would be too small" in solved("calibrate", path, "--mu", "1").error(4)
+
+
+def test_calibrate_answers_the_contract(solved: CommandLine) -> None:
+    options = ("--epsilon", "1", "--delta", "1e-5", "--clip-norm", "2", "--batch-size", "4", "--output", "json")
+    answer = solved("calibrate", "dense.safetensors", *options, "--adjacency", "replace_one").json()
+    names = {"noise_multiplier", "sigma", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu"}
+    assert names <= answer.keys()
+    assert answer["noise_multiplier"] == pytest.approx(3.730632, rel=1e-6)  # docs/privacy.md, by Balle and Wang 2018
+    assert answer["sigma"] == pytest.approx(3.730632 * 2 * 2 * answer["sensitivity"] / 4, rel=1e-6)
+    text = solved("calibrate", "dense.safetensors", "--rho", "0.5", "--adjacency", "REPLACE_SPECIAL").out
+    assert "noise_multiplier  1.0" in text and "adjacency         zero_out" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "0 privacy targets given"),
+        (["--mu", "1", "--rho", "1"], "2 privacy targets given"),
+        (["--epsilon", "1"], "has no delta"),
+        (["--mu", "1", "--adjacency", "add_remove"], "is not covered"),
+        (["--mu", "1", "--batch-size", "0"], "batch_size=0"),
+        (["--mu", "nan"], "mu"),
+    ],
+)
+def test_calibrate_refuses_what_is_no_target(
+    solved: CommandLine, within: Within, options: list[str], words: str
+) -> None:
+    assert words in within("calibrate", solved.home / "dense.safetensors", *options).error(2)
+
+
+def test_plot_writes_a_picture(solved: CommandLine, tmp_path: Path) -> None:
+    done = solved("plot", "dense.safetensors", "--to", tmp_path / "p.png")
+    assert done.code == 0 and (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+    assert ".png, .pdf, .svg" in solved("plot", "dense.safetensors", "--to", "p.txt").error(2)
+
+
+# get, serve
+
+
+def test_get_copies_from_the_store(solved: CommandLine, tmp_path: Path) -> None:
+    target = tmp_path / "copy.safetensors"
+    manifest = solved("get", spec(8), "--to", target, "--output", "json").json()
+    assert target.read_bytes() == (solved.home / "dense.safetensors").read_bytes()
+    assert solved("get", manifest["digest"], "--to", target).code == 0
+    assert "`factorize solve` first" in solved("get", spec(9), "--to", target).error(2)
+    assert "solve its spec first" in solved("get", "0" * 64, "--to", target).error(2)
+
+
+def test_get_from_nowhere_is_unreachable(factorize: CommandLine) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        assert "cannot be reached" in factorize("get", spec(4), "--to", "c.safetensors", "--url", url).error(5)
+    assert list(factorize.home.iterdir()) == []
+
+
+def test_serve_and_get_through_it(factorize: CommandLine) -> None:
+    with factorize.start("serve", "--port", "0", "--store", "served", "--output", "json") as service:
+        try:
+            assert service.stdout is not None
+            url = json.loads("".join(iter(service.stdout.readline, "}\n")) + "}")["url"]
+            manifest = factorize("get", spec(7), "--to", "c.safetensors", "--url", url, "--output", "json").json()
+            assert load(factorize.home / "c.safetensors").digest == manifest["digest"]
+            assert factorize("get", manifest["digest"], "--to", "c2.safetensors", FACTORIZE_URL=url).code == 0
+            assert "/workload/n: " in factorize("get", spec(0), "--to", "x", "--url", url).error(2)
+            factorize("get", "0" * 64, "--to", "x", "--url", url).error(2)
+        finally:
+            service.send_signal(signal.SIGINT)
+        assert service.wait(30) == 130
+    assert factorize("verify", manifest["digest"], "--store", "served").code == 0
+
+
+def test_serve_on_a_port_in_use_is_usage(factorize: CommandLine) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port}" in factorize("serve", "--port", port, "--store", "served").error(2)
+
+
+# batch
+
+
+def grid(folder: Path) -> Path:
+    path = folder / "grid.toml"
+    path.write_text(
+        '[spec]\nworkload = {kind = "prefix"}\nmechanism = {kind = "square_root"}\n'
+        "[grid]\nn = [2, 3, 4]\n[[exclude]]\nn = 3\n"
+    )
+    return path
+
+
+def test_batch_shows_the_expansion_first_and_solves_nothing_on_a_dry_run(factorize: CommandLine) -> None:
+    document = factorize("batch", grid(factorize.home), "--dry-run", "--output", "json", "--store", "empty")
+    assert document.code == 2 and not (factorize.home / "empty").exists()
+    factorize("solve", spec(4, **SQUARE_ROOT))
+    done = factorize("batch", grid(factorize.home), "--dry-run", "--output", "json")
+    assert [item["state"] for item in done.json()["items"]] == ["to_solve", "cached"]
+    assert all(len(item["spec_digest"]) == 64 for item in done.json()["items"])
+    assert "2 specs: 1 cached, 1 to solve" in done.err
+
+
+def test_batch_solves_once_and_resumes(factorize: CommandLine) -> None:
+    first = factorize("batch", grid(factorize.home))
+    assert first.code == 0 and "2 solved" in first.out
+    assert "[1/2] solved  workload.n=2" in first.err and "[2/2] solved  workload.n=4" in first.err
+    again = factorize("batch", grid(factorize.home), "--output", "json").json()
+    assert again["counts"]["cached"] == 2 and again["counts"]["solved"] == 0
+    for item in again["items"]:
+        assert factorize("verify", item["digest"]).code == 0
+
+
+def test_batch_reports_bad_lines_and_failures_and_does_the_rest(factorize: CommandLine) -> None:
+    singular = {"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}, "mechanism": {"kind": "dense"}}
+    lines = [
+        spec(2, **SQUARE_ROOT),
+        "oops",
+        spec(3, **SQUARE_ROOT),
+        spec(2, **SQUARE_ROOT),
+        json.dumps(singular),
+        spec(0),
+    ]
+    (factorize.home / "specs.jsonl").write_text("\n".join(lines))
+    done = factorize("batch", "specs.jsonl", "--output", "json")
+    assert done.code == 3
+    items = done.json()["items"]
+    assert [item["state"] for item in items] == ["solved", "bad", "solved", "duplicate", "failed", "bad"]
+    assert items[1]["error"]["type"] == "malformed-json" and items[4]["error"]["type"] == "not-found"
+    assert items[5]["error"]["errors"][0]["pointer"] == "/workload/n"
+    text = factorize("batch", "specs.jsonl")
+    assert text.code == 3 and "line 2\n            not JSON" in text.out and "Traceback" not in text.err
+
+
+def test_batch_files_that_cannot_be_used(factorize: CommandLine) -> None:
+    (factorize.home / "bad.toml").write_text("[grid\n")
+    assert "is not TOML" in factorize("batch", "bad.toml").error(2)
+    assert "missing.jsonl" in factorize("batch", "missing.jsonl").error(2)
+
+
+def read_until(process: subprocess.Popen[str], words: str, seconds: float = 60) -> None:
+    assert process.stderr is not None
+    end = time.monotonic() + seconds
+    while words not in (line := process.stderr.readline()):
+        assert line and time.monotonic() < end, f"no {words!r} on stderr"
+
+
+def test_ctrl_c_leaves_what_is_finished(factorize: CommandLine) -> None:
+    (factorize.home / "specs.jsonl").write_text("\n".join([spec(2, **SQUARE_ROOT), LONG, spec(3, **SQUARE_ROOT)]))
+    with factorize.start("batch", "specs.jsonl") as process:
+        read_until(process, "[1/3] solved")
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in rest and "interrupted" in rest
+    items = factorize("batch", "specs.jsonl", "--dry-run", "--output", "json").json()["items"]
+    assert [item["state"] for item in items] == ["cached", "to_solve", "to_solve"]
+    assert factorize("fsck").code == 0
+
+
+def test_ctrl_c_in_solve_stores_nothing(factorize: CommandLine) -> None:
+    factorize("solve", spec(2, **SQUARE_ROOT))
+    with factorize.start("solve", LONG) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "") and "Traceback" not in err
+    report = factorize("fsck", "--output", "json").json()
+    assert report["clean"] and not [f for f in report["findings"] if f["kind"].startswith("orphan")]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_an_interrupt_that_numerical_code_swallows_still_ends_the_process(signals: int) -> None:
+    code = (
+        "import signal, time\nfrom factorize.api.terminal.interrupt import prompt_interrupt\n"
+        "signal.signal(signal.SIGINT, lambda *_: print('swallowed', flush=True))\n"
+        f"with prompt_interrupt(grace_seconds={0.2 if signals == 1 else 60}):\n"
+        "    print('ready', flush=True)\n"
+        "    while True:\n        time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for _ in range(signals):
+            process.send_signal(signal.SIGINT)
+            assert signals == 1 or process.stdout.readline() in ("swallowed\n", "")
+        assert process.wait(30) == 130
+
+
+# fsck, terminal
+
+
+def test_fsck_finds_and_repairs(factorize: CommandLine) -> None:
+    manifest = factorize("solve", spec(4, **SQUARE_ROOT), "--output", "json").json()
+    assert factorize("fsck").code == 0
+    (blob,) = (factorize.home / ".local/share/factorize/blobs").rglob(manifest["files"][0]["sha256"])
+    blob.chmod(0o644)
+    blob.write_bytes(blob.read_bytes()[:-1])
+    done = factorize("fsck")
+    assert done.code == 4 and "truncated-blob" in done.out
+    factorize("verify", manifest["digest"]).error(4)
+    assert factorize("fsck", "--repair", "--output", "json").json()["clean"]
+    assert factorize("fsck").code == 0
+    assert "solved now" in factorize("solve", spec(4, **SQUARE_ROOT)).out
+    assert factorize("verify", manifest["digest"]).code == 0
+
+
+def test_progress_is_drawn_in_a_terminal(factorize: CommandLine) -> None:
+    (factorize.home / "specs.jsonl").write_text("\n".join(spec(n) for n in (2, 3)))
+    leader, follower = pty.openpty()
+    arguments = [*PROGRAM, "batch", "specs.jsonl"]
+    variables = environment(factorize.home) | {"TERM": "xterm"}
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=follower, cwd=factorize.home, env=variables, text=True
+    ) as process:
+        os.close(follower)
+        shown = _read_terminal(leader)
+        assert process.stdout is not None
+        out = process.stdout.read()
+    assert process.returncode == 0
+    assert "all specs" in shown and "2/2" in shown and "\x1b[" in shown
+    assert "solved  line 1" in shown and "solved  line 2" in shown
+    assert "\x1b[" not in out and "2 solved" in out
+
+
+def _read_terminal(leader: int) -> str:
+    shown = b""
+    while select.select([leader], [], [], 60)[0]:
+        try:
+            data = os.read(leader, 65536)
+        except OSError:  # Linux: the other end has closed
+            break
+        if not data:
+            break
+        shown += data
+    os.close(leader)
+    return shown.decode()
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidSpec([Violation("/n", "too small")]), 2),
+        (NotFound("none"), 2),
+        (FileNotFoundError(2, "No such file", "x"), 2),
+        (OSError(28, "No space left on device", "x"), 3),
+        (SolveFailed("stopped"), 3),
+        (CertificateError("a lie"), 3),
+        (StoreUnavailable("full"), 3),
+        (CorruptObject("damaged"), 4),
+        (ServiceError("refused", status=422), 2),
+        (ServiceError("later", status=503), 5),
+        (ServiceError("bytes", status=503, problem={"type": "/problems/corrupt-object"}), 4),
+        (ServiceError("bug", status=500), 3),
+        (ServiceUnreachable("nobody"), 5),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
+    from factorize.api.terminal.exit_codes import error_document, error_lines, exit_code
+
+    assert exit_code(error) == code
+    assert error_document(error)["detail"] and error_lines(error)
+
+
+# The page
+
+
+def test_every_command_and_option_is_documented() -> None:
+    import typer
+
+    from factorize.api.commands.application import app
+
+    page = (ROOT / "docs" / "cli.md").read_text()
+    root = typer.main.get_command(app)
+    for name in COMMANDS:
+        assert f"\n## {name}\n" in page, name
+        section = page.split(f"\n## {name}\n")[1].split("\n## ")[0] + page.split("\n## ")[0]
+        for parameter in root.commands[name].params:  # type: ignore[attr-defined]  # a group's own
+            flags = [flag for flag in parameter.opts if flag.startswith("--") and flag != "--help"]
+            assert all(flag in section for flag in flags), f"{name} {flags}"
+
+
+def test_every_exit_code_is_documented() -> None:
+    from factorize.api.terminal.exit_codes import ExitCode
+
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert all(f"\n| {int(code)} | " in page for code in ExitCode)
+
+
+def test_the_grid_on_the_page_is_one(tmp_path: Path) -> None:
+    from factorize.api.terminal.spec_lists import read_list
+
+    page = (ROOT / "docs" / "cli.md").read_text()
+    text = page.split("    [spec]\n")[1].split("\nAny other file")[0]
+    path = tmp_path / "grid.toml"
+    path.write_text("[spec]\n" + "\n".join(line.strip() for line in text.splitlines()))
+    entries = read_list(path)
+    assert len(entries) == 15 and all(entry.spec for entry in entries)

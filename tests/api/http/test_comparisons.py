@@ -1,0 +1,120 @@
+"""Comparisons through the two doors: the table of the library, as text, JSON, picture and events."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+from servers import LiveService
+
+from factorize.api.comparing.compare_request import read_request
+from factorize.errors import InvalidSpec
+from factorize.solvers import compare
+from factorize.spec import parse_spec
+
+SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 12}}
+ROW = {
+    "mechanism",
+    "parameters",
+    "normalization",
+    "loss",
+    "relative_gap",
+    "sensitivity",
+    "noise_vectors",
+    "flops",
+    "redraws",
+    "seconds",
+}
+
+
+@pytest.fixture
+def factorize(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
+
+
+def losses(table: dict[str, Any]) -> list[tuple[str, float]]:
+    return [(row["mechanism"], row["loss"]["objective"]) for row in table["rows"]]
+
+
+def test_the_command_line_gives_the_table(factorize: CommandLine, tmp_path: Path) -> None:
+    picture = tmp_path / "table.png"
+    done = factorize("compare", json.dumps(SPEC), "--buffers", 2, "--output", "json", "--plot", picture)
+    assert done.code == 0, done.err
+    table = done.json()
+    assert losses(table) == losses(compare(parse_spec(SPEC), buffers=2).to_dict())
+    assert all(row.keys() >= ROW for row in table["rows"])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert list((tmp_path / ".local").rglob("*.safetensors")) == []  # nothing is stored
+
+
+def test_the_text_has_a_line_for_each_row_and_reason(factorize: CommandLine) -> None:
+    options = ("--epsilon", 1, "--delta", 1e-6, "--dataset-size", 1200, "--batch-size", 100)
+    text = factorize("compare", json.dumps(SPEC), *options).out
+    assert "identity(sampled)" in text and "at privacy" in text
+    assert "left out: semidefinite" in text or "semidefinite" in text
+    assert "lower bound" in text
+    assert sum(line.startswith("*") for line in text.splitlines()) == 2  # the row, and why
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--epsilon", 1), "epsilon and delta come together"),
+        (("--dataset-size", 100), "dataset_size and batch_size come together"),
+        (("--dataset-size", 100, "--batch-size", 10), "give epsilon"),
+        (("--buffers", -1), "buffers"),
+        (("--plot", "x.txt"), ".png"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(factorize: CommandLine, options: Any, word: str) -> None:
+    assert word in factorize("compare", json.dumps(SPEC), *options).error(2)
+
+
+def test_http_gives_the_table(live_service: LiveService) -> None:
+    answer = live_service.send("POST", "/v1/compare", {"spec": SPEC, "buffers": 2})
+    assert answer.status == 200, answer.body
+    table = answer.json()
+    expected = losses(compare(parse_spec(SPEC), buffers=2).to_dict())
+    assert dict(losses(table)) == pytest.approx(dict(expected), rel=1e-6)
+    assert table["recommendation"]
+
+
+def test_http_tells_how_far_it_is(live_service: LiveService) -> None:
+    connection = http.client.HTTPConnection(live_service.host, timeout=120)
+    connection.request("POST", "/v1/compare", json.dumps({"spec": SPEC}), {"Accept": "text/event-stream"})
+    answer = connection.getresponse()
+    assert answer.getheader("content-type", "").startswith("text/event-stream")
+    events = [block.split("\n", 1) for block in answer.read().decode().strip().split("\n\n")]
+    connection.close()
+    names = [name.removeprefix("event: ") for name, _ in events]
+    assert names[-1] == "done" and set(names[:-1]) <= {"progress"}
+    assert json.loads(events[-1][1].removeprefix("data: "))["rows"]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/spec"),
+        ({"spec": 3}, "/spec"),
+        ({"spec": SPEC, "colour": 1}, "/colour"),
+        ({"spec": SPEC, "epsilon": 1.0}, ""),
+        ({"spec": SPEC, "buffers": 1.5}, "/buffers"),
+        ("[]", ""),
+    ],
+)
+def test_a_bad_request_is_a_problem_at_its_field(live_service: LiveService, body: Any, pointer: str) -> None:
+    problem = live_service.send("POST", "/v1/compare", body).problem(422, "invalid-spec")
+    assert problem["errors"][0]["pointer"] == pointer
+
+
+def test_a_bad_spec_is_named_inside_the_request(live_service: LiveService) -> None:
+    bad = {"spec": {"workload": {"kind": "prefix", "n": 0}}}
+    problem = live_service.send("POST", "/v1/compare", bad).problem(422, "invalid-spec")
+    assert any(entry["pointer"] == "/spec/workload/n" for entry in problem["errors"]), problem
+    live_service.send("POST", "/v1/compare", "{").problem(400, "malformed-json")
+    with pytest.raises(InvalidSpec):
+        read_request({"spec": {"workload": {"kind": "colour"}}})

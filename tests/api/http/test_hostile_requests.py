@@ -1,0 +1,403 @@
+"""Requests that mean harm or are broken: each gets its documented problem, and the service stays as it was.
+
+The first table is what a FastAPI service answers as shipped, and must not here (500s, dropped connections, silent
+coercion); see docs/http.md.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_server import make
+from hypothesis import given
+from hypothesis import strategies as st
+from servers import LiveService, serving
+
+from factorize.api.settings import Settings
+
+GOOD = '{"workload":{"kind":"prefix","n":4},"mechanism":{"kind":"identity"}}'
+
+
+def with_n(text: str) -> str:
+    return GOOD.replace(":4", f":{text}")
+
+
+def with_tolerance(text: str) -> str:
+    return GOOD.replace('"workload"', f'"tolerance":{text},"workload"')
+
+
+@pytest.fixture(autouse=True)
+def unharmed(live_service: LiveService) -> Iterator[None]:
+    """Whatever a test has sent, the next honest request is answered."""
+    yield
+    assert live_service.get("/healthz").status == 200
+
+
+NOT_JSON = {
+    "nothing": b"",
+    "text": b"hello",
+    "unfinished": b'{"workload":',
+    "nan": with_tolerance("NaN").encode(),
+    "infinity": with_tolerance("Infinity").encode(),
+    "minus infinity": with_tolerance("-Infinity").encode(),
+    "byte-order mark": b"\xef\xbb\xbf" + GOOD.encode(),
+    "utf-16": GOOD.encode("utf-16"),
+    "latin-1": GOOD.replace("prefix", "pr\xe9fix").encode("latin-1"),
+    "raw surrogate": b'{"\xed\xa0\x80": 1}',
+    "single quotes": GOOD.replace('"', "'").encode(),
+    "comment": b"/* */" + GOOD.encode(),
+    "two texts": GOOD.encode() * 2,
+    "null byte": b"\0",
+    "gzip": b"\x1f\x8b\x08\x00\x00\x00\x00\x00",
+}
+NOT_A_SPEC = {
+    "1e400": with_tolerance("1e400").encode(),
+    "digits that overflow": with_tolerance("1" + "0" * 400 + ".0").encode(),
+    "5000 digits": with_n("9" * 5000).encode(),
+    "lone surrogate key": rb'{"\ud800": 1}',
+    "lone surrogate value": rb'{"workload": {"kind": "\udfff", "n": 4}}',
+    "non-ASCII key": '{"wörkload": 1}'.encode(),
+    "duplicate keys": b'{"workload":{"kind":"prefix","n":4,"n":5}}',
+    "boolean for an integer": with_n("true").encode(),
+    "string for an integer": with_n('"4"').encode(),
+    "real for an integer": with_n("4.0").encode(),
+    "null for an integer": with_n("null").encode(),
+    "boolean for a real": with_tolerance("true").encode(),
+    "string for a real": with_tolerance('"1e-9"').encode(),
+    "negative": with_n("-4").encode(),
+    "zero": with_n("0").encode(),
+    "a billion steps": with_n("1000000000").encode(),
+    "array": b"[]",
+    "string": b'"spec"',
+    "number": b"4",
+    "null": b"null",
+    "empty object": b"{}",
+    "unknown field": GOOD.replace('"workload"', '"work":1,"workload"').encode(),
+    "unknown kind": GOOD.replace("prefix", "suffix").encode(),
+    "kind missing": b'{"workload":{"n":4}}',
+    "tolerance 0": with_tolerance("0").encode(),
+    "tolerance 2": with_tolerance("2").encode(),
+    "nested 100000 arrays": b"[" * 100_000 + b"]" * 100_000,
+    "open brackets, too deep to say more": b"[" * 100_000,
+    "nested 900 arrays": b"[" * 900 + b"]" * 900,
+    "nested 17 objects": b'{"a":' * 17 + b"1" + b"}" * 17,
+    "long string": b'{"workload":"' + b"a" * 5000 + b'"}',
+    "markup": b'{"workload":{"kind":"<script>alert(1)</script>","n":4}}',
+    "epochs that do not divide": GOOD.replace(
+        '"mechanism"', '"participation":{"kind":"fixed_epochs","epochs":3},"mechanism"'
+    ).encode(),
+    "upper matrix": b'{"workload":{"kind":"matrix","rows":[[1,1],[0,1]]}}',
+    "ragged matrix": b'{"workload":{"kind":"matrix","rows":[[1],[0,1]]}}',
+    "uploads elsewhere": b'{"workload":{"kind":"matrix","sha256":"../../etc/passwd","shape":[2,2]}}',
+    "many wrong numbers": b'{"workload":{"kind":"matrix","rows":[[' + b",".join([b'"x"'] * 250_000) + b"]]}}",
+    "many wrong rows": b'{"workload":{"kind":"matrix","rows":[' + b",".join([b"0"] * 500_000) + b"]}}",
+    "many unknown fields": b"{" + b",".join(b'"k%d":1' % i for i in range(80_000)) + b"}",
+    "long schedule": b'{"workload":{"kind":"schedule","n":100000000,"learning_rates":{"kind":"cosine"}}}',
+}
+
+
+@pytest.mark.parametrize("path", ["/v1/factorizations", "/v1/canonicalize"])
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_is_not_json(live_service: LiveService, path: str, body: bytes) -> None:
+    live_service.send("POST", path, body).problem(400, "malformed-json")
+
+
+@pytest.mark.parametrize("path", ["/v1/factorizations", "/v1/canonicalize"])
+@pytest.mark.parametrize("body", NOT_A_SPEC.values(), ids=NOT_A_SPEC)
+def test_what_is_json_and_no_spec(live_service: LiveService, path: str, body: bytes) -> None:
+    document = live_service.send("POST", path, body).problem(422, "invalid-spec")
+    assert 1 <= len(document["errors"]) <= 20
+    for entry in document["errors"]:
+        assert entry["pointer"] == "" or entry["pointer"].startswith("/")
+        assert entry["detail"]
+    assert len(document["detail"]) < 2000
+
+
+@pytest.mark.parametrize(
+    ("spec", "pointer"),
+    [
+        (with_n('"4"'), "/workload/n"),
+        (with_tolerance("0"), "/tolerance"),
+        (GOOD.replace('"workload"', '"work":1,"workload"'), "/work"),
+        (b'{"workload":{"kind":"matrix","rows":[[1,0],[0,"x"]]}}', "/workload/rows/1/1"),
+    ],
+)
+def test_the_bad_field_is_pointed_at(live_service: LiveService, spec: Any, pointer: str) -> None:
+    document = live_service.post(spec).problem(422, "invalid-spec")
+    assert [entry["pointer"] for entry in document["errors"]] == [pointer]
+
+
+IDS = {
+    "short": "abc",
+    "upper case": "A" * 64,
+    "65 digits": "0" * 65,
+    "not hexadecimal": "g" * 64,
+    "line end": "0" * 63 + "%0d%0aX-Evil:1",
+    "new line after": "0" * 64 + "%0a",
+    "null": "%00",
+    "null after": "0" * 64 + "%00",
+    "non-ASCII": "%C3%A9" * 32,
+    "not UTF-8": "%ff%fe",
+    "full-width digits": "%EF%BC%90" * 64,
+    "dots": "%2e%2e",
+    "path": "..%2f..%2fetc%2fpasswd",
+    "long": "0" * 8000,
+    "percent": "%25",
+}
+PLACES = ["/v1/factorizations/{}", "/v1/factorizations/{}/events", "/v1/factorizations/{}/matrices/C", "/v1/blobs/{}"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", IDS.values(), ids=IDS)
+def test_other_ids_are_not_found_and_not_repeated(live_service: LiveService, place: str, name: str) -> None:
+    answer = live_service.get(place.format(name))
+    answer.problem(404, "not-found")
+    assert "x-evil" not in answer.headers
+    assert name not in answer.body.decode() or name == "abc"
+
+
+def test_deleting_by_another_id_is_not_found(live_service: LiveService) -> None:
+    live_service.send("DELETE", "/v1/factorizations/..%2f..").problem(404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/factorizations", "GET, POST"),
+        ("PATCH", "/v1/factorizations/" + "0" * 64, "GET, HEAD, DELETE"),
+        ("POST", "/v1/blobs/" + "0" * 64, "GET, HEAD"),
+        ("DELETE", "/v1/blobs/" + "0" * 64, "GET, HEAD"),
+        ("GET", "/v1/canonicalize", "POST"),
+        ("TRACE", "/healthz", "GET"),
+        ("BREW", "/v1/matrices", "POST"),
+        ("OPTIONS", "/v1/factorizations", "GET, POST"),
+    ],
+)
+def test_other_methods(live_service: LiveService, method: str, path: str, allowed: str) -> None:
+    answer = live_service.send(method, path)
+    answer.problem(405, "method-not-allowed")
+    assert answer.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/v1", "/v1/factorizations/", "/docs", "/redoc", "//", "/v1/../healthz", "/%00"]
+)
+def test_other_paths(live_service: LiveService, path: str) -> None:
+    live_service.get(path).problem(404, "not-found")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "evil.example:80",
+        "localhost@evil",
+        "",
+        "[::1",
+        "1",
+    ],
+)
+def test_other_hosts_are_refused(live_service: LiveService, host: str) -> None:
+    live_service.get("/healthz", {"Host": host}).problem(400, "unknown-host")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1", "127.0.0.9:1", "[::1]:8000", "[::1]"])
+def test_loopback_names_are_known(live_service: LiveService, host: str) -> None:
+    assert live_service.get("/healthz", {"Host": host}).status == 200
+
+
+def test_a_host_of_the_settings_is_known(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), allowed_hosts=("Factors.example",))) as live:
+        assert live.get("/healthz", {"Host": "factors.EXAMPLE:80"}).status == 200
+        live.get("/healthz", {"Host": "other.example"}).problem(400, "unknown-host")
+
+
+def test_pages_of_other_sites_cannot_post(live_service: LiveService) -> None:
+    live_service.post(GOOD, {"Origin": "https://evil.example"}).problem(403, "foreign-origin")
+    live_service.post(GOOD, {"Origin": "null"}).problem(403, "foreign-origin")
+    assert live_service.send("POST", "/v1/canonicalize", GOOD, {"Origin": live_service.url}).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Long": "a" * 100_000},
+        {"X-Long": "a" * 17_000},
+        {f"X-{i}": "1" for i in range(2000)},
+        {f"X-{i}": "1" for i in range(65)},
+    ],
+    ids=["100 KB", "17 KB", "2000 fields", "65 fields"],
+)
+def test_large_header_blocks(live_service: LiveService, headers: dict[str, str]) -> None:
+    live_service.get("/healthz", headers).problem(431, "too-many-headers")
+
+
+def test_an_endless_header_block_is_cut_off(live_service: LiveService) -> None:
+    answer = live_service.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 400_000)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"/problems/too-many-headers" in answer
+
+
+def test_large_bodies(live_service: LiveService) -> None:
+    body = b'{"workload":"' + b"a" * (1 << 20) + b'"}'
+    live_service.post(body).problem(413, "too-much-data")
+    chunked = b"".join(b"10000\r\n" + b"a" * 0x10000 + b"\r\n" for _ in range(17)) + b"0\r\n\r\n"
+    live_service.post(chunked, {"Transfer-Encoding": "chunked"}).problem(413, "too-much-data")
+    declared = live_service.raw(
+        b"POST /v1/factorizations HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99999999999999\r\n\r\n"
+    )
+    assert declared.startswith(b"HTTP/1.1 413 ")
+
+
+def test_compressed_bodies(live_service: LiveService) -> None:
+    live_service.post(GOOD, {"Content-Encoding": "gzip"}).problem(415, "compressed-body")
+
+
+RAW = {
+    "no host": b"GET /healthz HTTP/1.1\r\n\r\n",
+    "no host in 1.0": b"GET /healthz HTTP/1.0\r\n\r\n",
+    "version 0.9": b"GET /healthz\r\n\r\n",
+    "two hosts": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+    "two lengths for one body": b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two different lengths": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+    "a length that is no number": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+    "a negative length": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    "a length of 5000 digits": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    "unknown transfer coding": b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+    "folded header": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\r\n\x00b\r\n\r\n",
+    "bare line feeds in a name": b"GET / HTTP/1.1\r\nHost: localhost\r\nX\x0bY: 1\r\n\r\n",
+    "null in a value": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
+    "bytes in the target": b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a space in the target": b"GET / / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "no target": b"GET HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "another protocol": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50 + b"\r\n\r\n",
+    "version 3": b"GET / HTTP/3.0\r\nHost: localhost\r\n\r\n",
+    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "lines of nothing": b"\r\n" * 100 + b"x\r\n\r\n",
+    "bad chunk size": b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+@pytest.mark.parametrize("data", RAW.values(), ids=RAW)
+def test_broken_http_is_answered_and_closed(live_service: LiveService, data: bytes) -> None:
+    head, _, body = live_service.raw(data).partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").lower().split("\r\n")
+    assert lines[0] == "http/1.1 400 bad request", lines
+    assert "content-type: application/problem+json" in lines
+    assert json.loads(body)["type"] in ("/problems/bad-request", "/problems/unknown-host")
+
+
+@pytest.fixture(scope="module")
+def hasty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """A service that waits for one second at most."""
+    settings = Settings(
+        store=str(tmp_path_factory.mktemp("hasty") / "store"),
+        receive_seconds=1,
+        stall_seconds=1,
+        keep_alive_seconds=4,  # longer than a request may take to arrive, so that which limit is met is no race
+        max_connections=8,
+    )
+    with serving(settings) as live:
+        yield live
+
+
+HEAD = b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\n"
+UNFINISHED = {
+    "nothing at all": (b"", b"408"),
+    "half a request line": (b"GET /hea", b"408"),
+    "half a header block": (HEAD, b"408"),
+    "half a body": (HEAD + b"Content-Length: 100\r\n\r\n{", b"408"),
+    "half a chunk": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n10\r\n{", b"408"),
+    "a second request's half": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + HEAD, b"408"),
+}
+
+
+@pytest.mark.parametrize(("data", "status"), UNFINISHED.values(), ids=UNFINISHED)
+def test_unfinished_requests_are_closed(hasty_service: LiveService, data: bytes, status: bytes) -> None:
+    answer = hasty_service.raw(data, timeout=15)
+    assert b"HTTP/1.1 " + status in answer
+    assert b"/problems/request-timeout" in answer
+
+
+def test_a_header_block_byte_by_byte_is_closed(hasty_service: LiveService) -> None:
+    host, port = hasty_service.host.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=15) as connection:
+        connection.settimeout(0.1)
+        answer = b""
+        for letter in b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 200:
+            try:
+                connection.sendall(bytes([letter]))
+                answer += connection.recv(4096)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+            if not answer or answer.endswith(b"}"):
+                break
+        assert b"HTTP/1.1 408" in answer
+
+
+def test_a_client_that_takes_nothing_is_dropped(hasty_service: LiveService) -> None:
+    name = hasty_service.store.put(make(4000))["digest"]
+    host, port = hasty_service.host.rsplit(":", 1)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        connection.settimeout(15)
+        connection.sendall(f"GET /v1/factorizations/{name}/matrices/B HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        time.sleep(2.5)
+        received = 0
+        with pytest.raises(ConnectionResetError):
+            while part := connection.recv(1 << 20):
+                received += len(part)
+            raise ConnectionResetError  # the end of the stream, before the end of the answer
+        assert received < 8 * 4000 * 4000
+
+
+def test_one_connection_too_many_is_told_so(hasty_service: LiveService) -> None:
+    host, port = hasty_service.host.rsplit(":", 1)
+    idle = [socket.create_connection((host, int(port)), timeout=15) for _ in range(8)]
+    try:
+        answer = hasty_service.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in answer.lower()
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = st.sampled_from(
+    ["workload", "kind", "n", "participation", "objective", "mechanism", "tolerance", "rows", "sha256"]
+)
+SPECS = st.dictionaries(FIELDS, JSON | st.dictionaries(FIELDS, JSON | st.just("prefix"), max_size=3), max_size=4)
+
+
+@given(spec=JSON | SPECS)
+def test_no_json_breaks_the_service(live_service: LiveService, spec: Any) -> None:
+    answer = live_service.send("POST", "/v1/canonicalize", json.dumps(spec))
+    assert answer.status in (200, 400, 422), answer
+    if answer.status != 200:
+        answer.problem(answer.status, answer.json()["type"].rsplit("/", 1)[1])
+
+
+@given(data=st.binary(max_size=200))
+def test_no_bytes_break_the_service(live_service: LiveService, data: bytes) -> None:
+    request = (
+        b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        % len(data)
+    )
+    assert live_service.raw(request + data).startswith(b"HTTP/1.1 4")

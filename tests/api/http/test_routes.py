@@ -1,0 +1,257 @@
+"""The routes of factorizations and jobs, over a real connection."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import Client, LiveService, serving, serving_apart
+
+from factorize.api.settings import Settings
+from factorize.api.stored_forms import StoredForms
+
+PREFIX: dict[str, Any] = {"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "square_root"}}
+
+
+def prefix(n: int, **more: Any) -> dict[str, Any]:
+    return {**PREFIX, "workload": {"kind": "prefix", "n": n}, **more}
+
+
+def test_an_unknown_spec_becomes_a_job_and_then_a_manifest(slow_service: LiveService) -> None:
+    first = slow_service.post(PREFIX)
+    job = first.json()
+    assert first.status == 202
+    assert set(job) == {"spec_digest", "state", "progress", "error", "submitted", "updated"}
+    assert job["state"] == "queued"
+    assert first.headers["location"] == f"/v1/factorizations/{job['spec_digest']}"
+    assert int(first.headers["retry-after"]) >= 1
+
+    running = slow_service.until(first.headers["location"], lambda found: found["progress"] is not None)
+    assert running["state"] == "running"
+    assert set(running["progress"]) == {"iteration", "relative_gap", "class_gap", "seconds"}
+
+    slow_service.go()
+    manifest = slow_service.until(first.headers["location"], lambda found: "certificate" in found)
+    assert manifest["spec_digest"] == job["spec_digest"]
+    again = slow_service.post(PREFIX)
+    assert (again.status, again.json()) == (200, manifest)
+
+
+def test_equal_specs_share_a_digest_and_a_result(live_service: LiveService) -> None:
+    manifest = live_service.solve(PREFIX)
+    text = '{ "mechanism":{"kind":"square_root"}, "tolerance":1e-9, "workload":{"n":16,"kind":"prefix"} }'
+    answer = live_service.post(text)
+    assert (answer.status, answer.json()) == (200, manifest)
+    assert live_service.get(f"/v1/factorizations/{manifest['digest']}").json() == manifest
+
+
+def test_a_tighter_result_answers_a_looser_spec(live_service: LiveService) -> None:
+    manifest = live_service.solve(prefix(17, tolerance=1e-8))
+    answer = live_service.post(prefix(17, tolerance=1e-3))
+    assert (answer.status, answer.json()["digest"]) == (200, manifest["digest"])
+
+
+def test_waiting_is_bounded_and_said(slow_service: LiveService) -> None:
+    answer = slow_service.post(PREFIX, {"Prefer": "respond-async, wait=1"})
+    assert (answer.status, answer.headers["preference-applied"]) == (202, "wait=1")
+    assert answer.json()["state"] in ("queued", "running")
+
+
+def test_twenty_identical_posts_run_one_solve(slow_service: LiveService) -> None:
+    answers: list[Any] = []
+    posts = [threading.Thread(target=lambda: answers.append(slow_service.post(PREFIX))) for _ in range(20)]
+    for post in posts:
+        post.start()
+    for post in posts:
+        post.join()
+    assert {answer.status for answer in answers} == {202}
+    assert len({answer.json()["spec_digest"] for answer in answers}) == 1
+    slow_service.go()
+    slow_service.until(answers[0].headers["location"], lambda found: "certificate" in found)
+    assert slow_service.solves() == 1
+
+
+def test_a_job_can_be_cancelled_and_posted_again(slow_service: LiveService) -> None:
+    place = slow_service.post(PREFIX).headers["location"]
+    slow_service.until(place, lambda found: found["state"] == "running")
+    cancelled = slow_service.send("DELETE", place)
+    assert (cancelled.status, cancelled.json()["state"]) == (202, "cancelled")
+    assert slow_service.get(place).json()["state"] == "cancelled"
+    slow_service.send("DELETE", place).problem(409, "finished")
+    slow_service.go()
+    assert slow_service.solve(PREFIX)["spec_digest"] in place
+    slow_service.send("DELETE", place).problem(409, "finished")
+
+
+def test_deleting_what_nobody_knows_is_not_found(live_service: LiveService) -> None:
+    live_service.send("DELETE", "/v1/factorizations/" + "0" * 64).problem(404, "not-found")
+
+
+def test_a_failed_job_says_why_and_is_tried_again(live_service: LiveService) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "dense"}, "tolerance": 1e-3}
+    digest = live_service.spec_digest(spec)
+    order = live_service.service._order(live_service.service.canonical(spec))
+    live_service.service.ledger.claim(order, owner=live_service.service.engine.id)
+    job = live_service.service.ledger.get(digest)
+    assert job is not None
+    live_service.service.ledger.fail(job, {"type": "solve-failed", "message": "it did not work"})
+    document = live_service.get(f"/v1/factorizations/{digest}").json()
+    assert (document["state"], document["error"]["message"]) == ("failed", "it did not work")
+    assert live_service.solve(spec)["certificate"]["converged"]
+
+
+def test_killed_services_take_their_jobs_up_again(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with serving_apart(store, slow=True) as (client, process):
+        place = client.post(PREFIX).headers["location"]
+        client.until(place, lambda found: found["progress"] is not None)
+        process.kill()
+        process.wait()
+    (store / "go").touch()
+    with serving_apart(store, slow=True) as (client, _):
+        assert client.until(place, lambda found: "certificate" in found)["spec_digest"] in place
+
+
+def test_canonicalize_solves_nothing(live_service: LiveService) -> None:
+    before = live_service.solves()
+    answer = live_service.send("POST", "/v1/canonicalize", {"workload": {"kind": "prefix", "n": 333}})
+    document = answer.json()
+    assert set(document) == {"spec", "spec_digest", "known", "estimate"}
+    assert document["spec"]["mechanism"] == {"kind": "dense"}
+    assert document["known"] is False
+    assert set(document["estimate"]) == {"seconds", "bytes"}
+    live_service.get(f"/v1/factorizations/{document['spec_digest']}").problem(404, "not-found")
+    assert live_service.solves() == before
+
+
+def test_the_list_pages_through_jobs_and_foreign_results(tmp_path: Path) -> None:
+    settings = Settings(store=str(tmp_path / "store"))
+    with serving(settings) as live:
+        mine = [live.solve(prefix(n))["spec_digest"] for n in (2, 3, 4)]
+    (tmp_path / "store" / "jobs.sqlite").unlink()
+    with serving(settings) as live:
+        mine.append(live.solve(prefix(5))["spec_digest"])
+        found, cursor = [], ""
+        while cursor is not None:
+            page = live.get(f"/v1/factorizations?limit=2{cursor and '&cursor='}{cursor}").json()
+            assert set(page) == {"items", "next"}
+            assert 1 <= len(page["items"]) <= 2
+            found += [item["spec_digest"] for item in page["items"]]
+            cursor = page["next"]
+        assert sorted(found) == sorted(mine)
+        assert found[0] == mine[-1]
+        assert live.get("/v1/factorizations?state=failed").json() == {"items": [], "next": None}
+        assert live.get("/v1/factorizations?workload=momentum").json() == {"items": [], "next": None}
+        assert len(live.get("/v1/factorizations?state=done&workload=prefix").json()["items"]) == 4
+
+
+@pytest.mark.parametrize("query", ["state=sleeping", "limit=0", "limit=x", "cursor=nonsense", "cursor=store:x"])
+def test_bad_list_parameters_are_named(live_service: LiveService, query: str) -> None:
+    document = live_service.get(f"/v1/factorizations?{query}").problem(422, "invalid-parameter")
+    assert document["errors"][0]["pointer"] == "/" + query.partition("=")[0]
+
+
+def test_manifests_are_revalidated_by_digest(live_service: LiveService) -> None:
+    manifest = live_service.solve(PREFIX)
+    tag = f'"{manifest["digest"]}"'
+    pinned = live_service.get(f"/v1/factorizations/{manifest['digest']}")
+    assert (pinned.headers["etag"], "immutable" in pinned.headers["cache-control"]) == (tag, True)
+    by_spec = f"/v1/factorizations/{manifest['spec_digest']}"
+    assert live_service.get(by_spec).headers["cache-control"] == "no-cache"
+    unchanged = live_service.get(by_spec, {"If-None-Match": f'"x", {tag}'})
+    assert (unchanged.status, unchanged.body) == (304, b"")
+    head = live_service.send("HEAD", by_spec)
+    assert (head.status, head.body, int(head.headers["content-length"]) > 0) == (200, b"", True)
+
+
+def test_a_file_with_further_matrices_is_made_once(live_service: LiveService) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "dense"}}
+    base = live_service.solve(spec)
+    full = live_service.post(spec, query="?matrices=C,C_inv,B").json()
+    assert set(full["matrices"]) == {"C", "C_inv", "B"}
+    assert full["digest"] != base["digest"]
+    place = f"/v1/factorizations/{base['spec_digest']}"
+    results = live_service.service.results
+    results._forms = StoredForms(results.store)  # as after a restart
+    assert live_service.get(f"{place}?matrices=B,C_inv").json() == full
+    assert live_service.get(place).json() == base
+    assert live_service.get(f"{place}?matrices=C").json() == base
+    live_service.get(f"{place}?matrices=D").problem(422, "invalid-parameter")
+
+
+def test_a_user_matrix_is_solved_inline_or_uploaded(live_service: LiveService) -> None:
+    rows = [[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [1.0, 1.0, 1.0]]
+    inline = live_service.solve({"workload": {"kind": "matrix", "rows": rows}})
+    named = {"kind": "matrix", "sha256": inline["spec"]["workload"]["sha256"], "shape": [3, 3]}
+    assert live_service.solve({"workload": named}) == inline
+
+
+def test_a_matrix_that_nobody_uploaded_is_pointed_at(live_service: LiveService) -> None:
+    spec = {"workload": {"kind": "matrix", "sha256": "ab" * 32, "shape": [3, 3]}}
+    document = live_service.post(spec).problem(422, "invalid-spec")
+    assert document["errors"][0]["pointer"] == "/workload/sha256"
+
+
+def test_what_does_not_fit_is_refused_with_the_estimate(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), capacity_mb=100)) as live:
+        document = live.post({"workload": {"kind": "prefix", "n": 8000}}).problem(422, "too-large")
+        assert document["estimate"]["bytes"] > 100 * 2**20
+        assert "GiB" in document["detail"]
+        assert live.get("/v1/factorizations").json()["items"] == []
+
+
+def test_a_mechanism_without_a_solver_is_unsupported(live_service: LiveService) -> None:
+    rates = {"kind": "cosine", "final": 0.1}
+    spec = {"workload": {"kind": "schedule", "n": 8, "learning_rates": rates}, "mechanism": {"kind": "fft"}}
+    document = live_service.post(spec).problem(422, "unsupported-problem")
+    assert "FFT" in document["detail"] and "optimize_for" in document["detail"]
+
+
+def test_probes_and_metrics(live_service: LiveService) -> None:
+    assert live_service.get("/healthz").json() == {"status": "ok"}
+    assert live_service.get("/readyz").json()["checks"] == {"database": True, "store": True, "engine": True}
+    text = live_service.get("/metrics").body.decode()
+    assert 'factorize_jobs{state="failed"}' in text
+    assert "factorize_solves_total" in text
+
+
+def test_the_page_lists_results_and_runs_nothing(live_service: LiveService) -> None:
+    digest = live_service.solve(PREFIX)["spec_digest"]
+    page = live_service.get("/")
+    assert page.status == 200
+    assert f'href="/v1/factorizations/{digest}"'.encode() in page.body
+    assert b"<script" not in page.body
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_every_answer_of_a_connection_is_whole(live_service: LiveService) -> None:
+    """Three requests on one connection, sent at once."""
+    body = json.dumps(PREFIX).encode()
+    post = b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = live_service.raw(post + post + last)
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+    assert answer.endswith(b'{"status":"ok"}')
+
+
+def test_a_client_that_is_not_this_one_sees_the_same(live_service: LiveService) -> None:
+    assert Client(live_service.url).get("/healthz").status == 200
+
+
+def test_a_lost_database_is_no_fault_of_the_request(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"))) as live:
+        known = live.solve(PREFIX)["digest"]
+        with closing(sqlite3.connect(tmp_path / "store" / "jobs.sqlite")) as database:
+            database.execute("alter table jobs rename to gone")
+            live.get("/v1/factorizations/" + "0" * 64).problem(503, "unavailable")
+            live.get("/readyz").problem(503, "unavailable")
+            assert live.get(f"/v1/factorizations/{known}").status == 200
+            database.execute("alter table gone rename to jobs")
+        live.get("/v1/factorizations/" + "0" * 64).problem(404, "not-found")

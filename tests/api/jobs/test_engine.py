@@ -1,0 +1,600 @@
+"""The engine with real child processes: one solve per spec, whatever is cancelled, lost or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from factorize.api.jobs import dask_cluster
+from factorize.api.jobs import engine as engine_module
+from factorize.api.jobs.engine import JobEngine
+from factorize.api.jobs.job import EngineRow, Job, JobOrder
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.presence import Presence, host_name
+from factorize.errors import TooLarge
+
+ROOT = str(Path(engine_module.__file__).parents[1])
+RESULT = "cd" * 32
+CHILD = """
+import json, os, sqlite3, subprocess, sys, time
+def say(**event):
+    print(json.dumps(event), flush=True)
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > end: sys.exit("waited for too long")
+        time.sleep(0.01)
+line = json.loads(sys.stdin.readline())
+spec, store = line["spec"], line["store"]
+with open(os.path.join(store, "starts"), "a") as file:
+    file.write(spec["name"] + " " + str(os.getpid()) + "\\n")
+for i in range(spec.get("progress", 0)):
+    say(event="progress", iteration=i, relative_gap=1.0 / (i + 1), class_gap=None, seconds=0.1 * i)
+    time.sleep(spec.get("every", 0))
+if "grandchild" in spec:
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
+    with open(os.path.join(store, "grandchild"), "w") as file: file.write(str(process.pid) + "\\n")
+if "allocate_mb" in spec:
+    block = bytearray(spec["allocate_mb"] << 20)
+if "gate" in spec:
+    wait_for(lambda: os.path.exists(os.path.join(store, spec["gate"])))
+if "kill_host" in spec:  # once the ledger has noted this start, so that the test does not depend on luck
+    def noted():
+        with sqlite3.connect(spec["kill_host"]) as ledger:
+            return ledger.execute("SELECT state FROM jobs").fetchone() == ("running",)
+    wait_for(noted)
+    os.kill(int(open(os.path.join(store, "host")).read()), 9)
+    time.sleep(60)
+if "fail" in spec:
+    say(event="failed", error={"type": "certificate-error", "message": spec["fail"]})
+    sys.exit(1)
+if spec.get("store", True):
+    path = os.path.join(store, spec["name"])
+    with open(path + ".part", "w") as file: file.write("RESULT")
+    os.replace(path + ".part", path)
+say(event="done", digest="RESULT")
+""".replace("RESULT", RESULT)
+HOST = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from factorize.api.jobs.engine import Engine
+from factorize.api.jobs.ledger import Ledger
+def find(digest):
+    path = os.path.join({store!r}, digest)
+    return open(path).read() if os.path.exists(path) else None
+open(os.path.join({store!r}, "host"), "w").write(str(os.getpid()))
+options = dict(find=find, store={store!r}, command={command!r}, tick=0.2, capacity_mb=1000, processors=2)
+with Ledger({url!r}) as ledger, Engine(ledger, **options, **{more!r}):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.01)
+    return value
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Place:
+    """A folder with a store, a ledger and a child script, and whatever engines a test starts on them."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.store = folder / "store"
+        self.store.mkdir()
+        self.script = folder / "child.py"
+        self.script.write_text(CHILD)
+        self.database = folder / "jobs.sqlite"
+        self.url = f"sqlite:///{self.database}"
+        self.stack = stack
+        self.command = (sys.executable, "-I", "-S", str(self.script))
+        self.ledger = stack.enter_context(Ledger(self.url))
+
+    def engine(self, **options: Any) -> JobEngine:
+        options = {"tick": 0.2, "capacity_mb": 1000, "processors": 4, "command": self.command} | options
+        engine = JobEngine(self.ledger, find=self.find, store=str(self.store), **options)
+        return self.stack.enter_context(engine)
+
+    def host(self, **more: Any) -> subprocess.Popen[str]:
+        """An engine in a process of its own that a test may kill."""
+        code = HOST.format(root=ROOT, store=str(self.store), command=self.command, url=self.url, more=more)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.stack.callback(process.communicate)
+        self.stack.callback(process.kill)
+        return process
+
+    def find(self, spec_digest: str) -> str | None:
+        path = self.store / spec_digest
+        return path.read_text() if path.exists() else None
+
+    def starts(self) -> list[tuple[str, int]]:
+        """Name and process number of every child that was started."""
+        path = self.store / "starts"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(name, int(pid)) for name, pid in (line.split() for line in lines)]
+
+    def open(self, gate: str) -> None:
+        (self.store / gate).touch()
+
+    def state(self, spec_digest: str) -> str:
+        job = self.ledger.get(spec_digest)
+        return "none" if job is None else job.state
+
+    def ended(self, spec_digest: str) -> Job:
+        def finished() -> Job | None:
+            job = self.ledger.get(spec_digest)
+            return job if job is not None and job.finished else None
+
+        return wait_for(finished)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with ExitStack() as stack:
+        yield Place(tmp_path, stack)
+
+
+def digest(number: int) -> str:
+    return f"{number:064x}"
+
+
+def order(number: int = 0, *, memory_mb: int = 100, seconds: float = 60, priority: int = 0, **acts: Any) -> JobOrder:
+    spec = json.dumps({"name": digest(number), **acts})
+    return JobOrder(digest(number), spec, "prefix", memory_mb, seconds, 1, priority)
+
+
+def test_twenty_submits_at_once_start_one_child(place):
+    engine = place.engine()
+    with ThreadPoolExecutor(20) as pool:
+        jobs = list(pool.map(lambda _: engine.submit(order(gate="go")), range(20)))
+    assert {job.spec_digest for job in jobs} == {digest(0)}
+    place.open("go")
+    job = place.ended(digest(0))
+    assert (job.state, job.digest, job.attempts) == ("done", RESULT, 1)
+    assert len(place.starts()) == 1 and engine.solves_total == 1
+
+
+def test_a_failure_keeps_the_childs_message_and_a_new_post_tries_again(place):
+    engine = place.engine()
+    engine.submit(order(fail="the residual is 3e-4, limit 1e-9"))
+    job = place.ended(digest(0))
+    assert job.state == "failed"
+    assert job.error == {"type": "certificate-error", "message": "the residual is 3e-4, limit 1e-9"}
+    assert engine.submit(order()).state == "queued"
+    assert place.ended(digest(0)).state == "done" and engine.solves_total == 2
+
+
+def test_a_stored_result_counts_whatever_the_child_says(place):
+    (place.store / digest(0)).write_text(RESULT)
+    place.engine().submit(order(fail="I stored it and then I stumbled"))
+    assert place.ended(digest(0)).digest == RESULT
+
+
+def test_a_child_that_says_done_and_stored_nothing_is_failed(place):
+    place.engine().submit(order(store=False))
+    job = place.ended(digest(0))
+    assert job.state == "failed" and job.error is not None and job.error["type"] == "not_stored"
+
+
+def test_a_done_job_is_solved_again_only_when_its_result_is_gone(place):
+    engine = place.engine()
+    engine.submit(order())
+    place.ended(digest(0))
+    assert engine.submit(order()).state == "done"
+    (place.store / digest(0)).unlink()
+    assert engine.submit(order()).state == "queued"
+    assert place.ended(digest(0)).state == "done" and len(place.starts()) == 2
+
+
+def test_cancel_kills_the_child_and_its_child(place):
+    engine = place.engine()
+    engine.submit(order(grandchild=True, gate="never"))
+    path = place.store / "grandchild"
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+    pids = [place.starts()[0][1], int(path.read_text())]
+    assert all(alive(pid) for pid in pids)
+    job = engine.cancel(digest(0))
+    assert job is not None and job.state == "cancelled"
+    wait_for(lambda: not any(alive(pid) for pid in pids))
+    wait_for(lambda: not psutil.Process().children())
+    assert engine.cancel(digest(0)) is None and engine.cancel(digest(1)) is None
+    assert place.state(digest(0)) == "cancelled"
+
+
+def test_a_cancelled_job_can_be_posted_again_while_its_old_child_dies(place):
+    engine = place.engine()
+    for _ in range(3):
+        engine.submit(order(gate="go"))
+        count = len(place.starts())
+        engine.cancel(digest(0))
+    engine.submit(order(gate="go"))
+    place.open("go")
+    assert place.ended(digest(0)).state == "done"
+    assert count <= len(place.starts())
+
+
+def test_a_queued_job_can_be_cancelled_and_never_starts(place):
+    engine = place.engine(capacity_mb=100)
+    engine.submit(order(0, gate="go"))
+    wait_for(place.starts)
+    engine.submit(order(1))
+    tasks = engine._dispatch.embedded.cluster.scheduler.tasks
+    wait_for(lambda: len(tasks) == 2)
+    assert engine.cancel(digest(1)) is not None
+    wait_for(lambda: len(tasks) == 1)
+    place.open("go")
+    place.ended(digest(0))
+    engine.submit(order(2))
+    place.ended(digest(2))
+    assert [name for name, _ in place.starts()] == [digest(0), digest(2)]
+
+
+def test_a_storm_of_submits_and_cancels_leaves_the_engine_free(place):
+    engine = place.engine()
+    for number in range(20):
+        engine.submit(order(number, gate="never"))
+        engine.cancel(digest(number))
+    engine.submit(order(99, memory_mb=1000))  # has its turn only if no cancelled solve holds anything for ever
+    assert place.ended(digest(99)).state == "done"
+    assert place.ledger.counts()["cancelled"] == 20
+    assert not [pid for _, pid in place.starts() if alive(pid)]
+
+
+def test_wall_and_memory_limits_are_named(place):
+    engine = place.engine()
+    engine.submit(order(0, gate="never", seconds=0.5))
+    engine.submit(order(1, allocate_mb=3000))
+    for number, kind in [(0, "timeout"), (1, "out_of_memory")]:
+        job = place.ended(digest(number))
+        assert job.state == "failed" and job.error is not None and job.error["type"] == kind
+
+
+def test_an_order_larger_than_the_largest_worker_is_refused_at_once(place):
+    engine = place.engine(capacity_mb=500)
+    assert engine.capacity_mb == 500
+    with pytest.raises(TooLarge, match=r"501 MB .* 500 MB"):
+        engine.submit(order(memory_mb=501))
+    assert place.state(digest(0)) == "none"
+
+
+def test_memory_is_admitted_and_not_overcommitted(place):
+    engine = place.engine(capacity_mb=1000)
+    for number in range(3):
+        engine.submit(order(number, memory_mb=450, gate=f"go{number}"))
+    wait_for(lambda: len(place.starts()) == 2)
+    assert place.ledger.counts()["queued"] == 1
+    first = place.starts()[0][0]
+    place.open(f"go{int(first, 16)}")
+    wait_for(lambda: len(place.starts()) == 3)
+    for number in range(3):
+        place.open(f"go{number}")
+        assert place.ended(digest(number)).state == "done"
+
+
+def test_the_larger_priority_runs_first(place):
+    engine = place.engine(processors=1)
+    engine.submit(order(0, gate="go"))
+    wait_for(place.starts)
+    for number, priority in [(1, 0), (2, 10), (3, -10)]:
+        engine.submit(order(number, priority=priority))
+    place.open("go")
+    for number in (1, 2, 3):
+        place.ended(digest(number))
+    assert [int(name, 16) for name, _ in place.starts()] == [0, 2, 1, 3]
+
+
+async def collect(engine: JobEngine, spec_digest: str, after_seq: int = 0) -> list[Job]:
+    return [job async for job in engine.changes(spec_digest, after_seq)]
+
+
+def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
+    engine = place.engine()
+
+    async def scenario() -> list[Job]:
+        await asyncio.to_thread(engine.submit, order(progress=5, every=0.3))
+        return await collect(engine, digest(0))
+
+    jobs = asyncio.run(scenario())
+    numbers = [job.seq for job in jobs]
+    assert numbers == sorted(set(numbers)) and jobs[-1].state == "done"
+    progress = [job.progress for job in jobs if job.progress is not None]
+    assert len(progress) >= 2 and progress[-1] == {
+        "iteration": 4, "relative_gap": 0.2, "class_gap": None, "seconds": 0.4,
+    }  # fmt: skip
+    for seen in (0, numbers[0], numbers[-2]):
+        assert asyncio.run(collect(engine, digest(0), seen)) == [jobs[-1]]
+    assert asyncio.run(collect(engine, digest(0), numbers[-1])) == []
+    assert asyncio.run(collect(engine, digest(7))) == []
+    assert asyncio.run(collect(engine, digest(0), 10**6)) == [jobs[-1]]  # numbers of a ledger that was lost
+
+
+def test_many_listeners_all_see_the_end_and_none_is_kept(place):
+    engine = place.engine()
+
+    async def scenario() -> list[list[Job]]:
+        engine.submit(order(gate="go"))
+        listeners = [asyncio.create_task(collect(engine, digest(0))) for _ in range(20)]
+        impatient = asyncio.create_task(collect(engine, digest(0)))
+        await asyncio.sleep(0.1)
+        impatient.cancel()
+        place.open("go")
+        return await asyncio.gather(*listeners)
+
+    assert all(jobs[-1].state == "done" for jobs in asyncio.run(scenario()))
+    assert not engine._listeners._events
+
+
+def test_wait_returns_the_end_or_the_present_state(place):
+    engine = place.engine()
+    engine.submit(order(gate="go"))
+    waiting = asyncio.run(engine.wait(digest(0), 0.05))
+    assert waiting is not None and not waiting.finished
+    place.open("go")
+    ended = asyncio.run(engine.wait(digest(0), 30))
+    assert ended is not None and ended.state == "done"
+    assert asyncio.run(engine.wait(digest(5), 1)) is None
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05, 0.3], ids=["at once", "soon", "later"])
+def test_a_future_that_dask_loses_is_not_a_cancel(place, pause):
+    """``cancelled`` and ``lost`` are dask's words for its own troubles; only a user's wish ends a job so."""
+    engine = place.engine(tick=0.02 if pause < 0.3 else 0.2)
+    engine.submit(order(gate="go"))
+    wait_for(place.starts)
+    old = next(iter(engine._dispatch.sent.values())).future
+    old.cancel(force=True)
+    time.sleep(pause)
+    # Whether the first child is still there depends on who was faster; that the job goes on does not.
+    wait_for(lambda: [entry for entry in list(engine._dispatch.sent.values()) if entry.future is not old])
+    assert place.state(digest(0)) in ("queued", "running")
+    place.open("go")
+    job = place.ended(digest(0))
+    assert job.state == "done" and job.attempts == len(place.starts())
+
+
+def test_a_child_told_to_end_from_outside_is_started_again(place):
+    engine = place.engine()
+    engine.submit(order(gate="go"))
+    pid = wait_for(place.starts)[0][1]
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: len(place.starts()) == 2)
+    place.open("go")
+    assert place.ended(digest(0)).state == "done"
+
+
+def test_kill_9_leaves_no_orphan_and_a_restart_finishes_everything(place):
+    host = place.host()
+    assert host.stdout is not None and host.stdout.readline() == "ready\n"
+    for number in range(3):
+        place.ledger.claim(order(number, gate="go"), owner="nobody")
+    wait_for(lambda: place.ledger.counts()["running"] == 2 and len(place.starts()) == 2)
+    host.kill()
+    host.wait()
+    wait_for(lambda: not [pid for _, pid in place.starts() if alive(pid)])
+    assert place.ledger.counts()["running"] == 2  # nobody had the time to write anything
+    place.open("go")
+    engine = place.engine()
+    assert [place.ended(digest(number)).state for number in range(3)] == ["done"] * 3
+    assert engine.solves_total == 3
+    assert list(place.ledger.engines()) == [engine.id]
+
+
+def test_a_result_that_was_stored_before_the_crash_is_found(place):
+    job, _ = place.ledger.claim(order(), owner="crashed")
+    place.ledger.start(job)
+    (place.store / digest(0)).write_text(RESULT)
+    engine = place.engine()
+    assert place.ended(digest(0)).digest == RESULT
+    assert engine.solves_total == 0 and place.starts() == []
+
+
+def test_close_kills_children_and_hands_their_jobs_back(place):
+    engine = place.engine()
+    engine.submit(order(gate="go"))
+    pid = wait_for(place.starts)[0][1]
+    wait_for(lambda: place.state(digest(0)) == "running")
+    engine.close()
+    assert not alive(pid)
+    job = place.ledger.get(digest(0))
+    assert job is not None and (job.state, job.attempts) == ("queued", 0)
+    assert place.ledger.engines() == {}
+    place.open("go")
+    place.engine()
+    assert place.ended(digest(0)).attempts == 1
+
+
+def test_streams_end_when_the_engine_closes(place):
+    engine = place.engine()
+
+    async def scenario() -> list[Job]:
+        engine.submit(order(gate="never"))
+        listener = asyncio.create_task(collect(engine, digest(0)))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(engine.close)
+        return await asyncio.wait_for(listener, 10)
+
+    assert not asyncio.run(scenario())[-1].finished
+
+
+def test_a_spec_that_kills_its_host_is_given_up_after_three_starts(place):
+    job, _ = place.ledger.claim(order(kill_host=str(place.database)), owner="nobody")
+    for _ in range(3):
+        host = place.host()
+        assert host.wait(timeout=60) == -signal.SIGKILL
+    place.engine()
+    job = place.ended(digest(0))
+    assert job.state == "failed" and job.attempts == 3
+    assert job.error is not None and job.error["type"] == "gave_up"
+    assert len(place.starts()) == 3
+
+
+def test_two_engines_on_one_ledger_run_each_spec_once(place):
+    first, second = place.engine(), place.engine()
+    with ThreadPoolExecutor(8) as pool:
+        engines = [first, second] * 8
+        list(pool.map(lambda pair: pair[1].submit(order(pair[0] // 4, gate="go")), enumerate(engines)))
+    wait_for(lambda: len(place.starts()) == 4)
+    time.sleep(0.6)  # some rounds of reconciliation, in which neither may touch the other's jobs
+    place.open("go")
+    assert [place.ended(digest(number)).attempts for number in range(4)] == [1] * 4
+    assert len(place.starts()) == 4 and first.solves_total + second.solves_total == 4
+
+
+def test_a_job_of_another_engine_can_be_followed_and_cancelled(place):
+    first, second = place.engine(), place.engine()
+    first.submit(order(gate="never"))
+    pid = wait_for(place.starts)[0][1]
+
+    async def scenario() -> list[Job]:
+        listener = asyncio.create_task(collect(second, digest(0)))
+        await asyncio.to_thread(second.cancel, digest(0))
+        return await asyncio.wait_for(listener, 20)
+
+    assert asyncio.run(scenario())[-1].state == "cancelled"
+    wait_for(lambda: not alive(pid))
+
+
+def test_a_stopped_engine_loses_its_jobs_and_keeps_quiet_when_it_comes_back(place):
+    host = place.host()
+    assert host.stdout is not None and host.stdout.readline() == "ready\n"
+    place.ledger.claim(order(gate="go"), owner="nobody")
+    old = wait_for(place.starts)[0][1]
+    os.kill(host.pid, signal.SIGSTOP)
+    engine = place.engine(patience=0.5)
+    wait_for(lambda: len(place.starts()) == 2)
+    os.kill(host.pid, signal.SIGCONT)
+    wait_for(lambda: not alive(old))  # it notices that the job is no longer its own
+    place.open("go")
+    job = place.ended(digest(0))
+    assert (job.state, job.owner) == ("done", engine.id)
+    wait_for(lambda: len(place.ledger.engines()) == 2)  # and announces itself again
+
+
+def test_the_presence_of_engines(place):
+    me = Presence(place.ledger, "me", patience=3600)
+    place.ledger.announce(EngineRow("elsewhere", "another host", os.getpid(), 0.0, 0))
+    place.ledger.announce(EngineRow("earlier", host_name(), os.getpid(), 0.0, 0))  # our number, another start
+    dead = subprocess.Popen([sys.executable, "-I", "-S", "-c", ""])
+    dead.wait()
+    place.ledger.announce(EngineRow("dead", host_name(), dead.pid, time.time(), 0))
+    assert me.living() == {"me", "elsewhere"} == set(place.ledger.engines())
+    hasty = Presence(place.ledger, "hasty", patience=0.0)
+    assert "elsewhere" in hasty.living()  # seen for the first time: its number may yet move
+    wait_for(lambda: "elsewhere" not in hasty.living())
+    assert "me" not in place.ledger.engines()
+    me.beat()
+    assert "me" in place.ledger.engines()
+    me.end()
+    assert "me" not in place.ledger.engines()
+
+
+def dask_process(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": ROOT}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli.dask_" + arguments[0], *arguments[1:]],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    return process
+
+
+def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    loopback = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0", "--no-dashboard")
+    place.stack.enter_context(pytest.MonkeyPatch.context()).setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
+    engine = place.engine(scheduler=address, capacity_mb=None, processors=None)
+    assert not engine.connected and engine.capacity_mb is None
+    assert engine.submit(order(gate="go")).state == "queued"
+
+    def start_both() -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+        scheduler = dask_process(place.stack, "scheduler", "--port", str(port), *loopback)
+        worker = dask_process(
+            place.stack, "worker", address, *loopback, "--no-nanny", "--nthreads", "2", "--memory-limit", "0",
+            "--resources", "MB=700 CPU=2", "--local-directory", str(tmp_path / "dask"),
+        )  # fmt: skip
+        return scheduler, worker
+
+    scheduler, worker = start_both()
+    pid = wait_for(place.starts)[0][1]
+    wait_for(lambda: engine.capacity_mb == 700)
+    wait_for(lambda: place.state(digest(0)) == "running")
+    scheduler.kill()
+    scheduler.wait()
+    worker.kill()
+    worker.wait()
+    wait_for(lambda: not alive(pid))
+    assert place.state(digest(0)) == "running"  # a lost scheduler is nobody's wish
+    start_both()
+    place.open("go")
+    job = place.ended(digest(0))
+    assert (job.state, job.attempts) == ("done", 2)
+
+
+def test_contract_of_the_workers_record_of_a_cancelled_task(place):
+    """``worker.state.tasks[key].state`` is how a cancel reaches a running solve; dask does not promise it."""
+    engine = place.engine()
+    engine.submit(order(gate="never"))
+    wait_for(place.starts)
+    task, entry = next(iter(engine._dispatch.sent.items()))
+    assert engine._dispatch.embedded is not None
+    (worker,) = engine._dispatch.embedded.cluster.workers.values()
+    assert worker.state.tasks[task].state == "executing" and dask_cluster.is_wanted(worker, task)
+    entry.future.cancel(force=True)
+    wait_for(lambda: not dask_cluster.is_wanted(worker, task))
+    record = worker.state.tasks.get(task)
+    assert record is None or record.state in {"cancelled", "released", "forgotten"}
+    assert not dask_cluster.is_wanted(worker, "a task that never was")
+
+
+def test_the_embedded_cluster_listens_nowhere_and_writes_nothing_here(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    process = psutil.Process()
+
+    def ports() -> set[Any]:
+        return {c.laddr for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+
+    before_ports = ports()
+    engine = place.engine()
+    wait_for(lambda: ports() == before_ports)
+    engine.submit(order())
+    place.ended(digest(0))
+    assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"jobs.sqlite-wal", "jobs.sqlite-shm"}
+    assert not process.children()
+
+
+def test_an_engine_that_is_closed_twice_or_never_started_closes(place):
+    engine = JobEngine(place.ledger, find=place.find, store="store")
+    engine.close()
+    engine.close()

@@ -1,0 +1,332 @@
+"""The jobs table: one winner per claim, no way out of a terminal state but a claim, pages without gaps."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from factorize.api.jobs import database
+from factorize.api.jobs.job import STATES, TERMINAL, EngineRow, Job, JobOrder
+from factorize.api.jobs.ledger import Ledger
+from factorize.errors import InvalidParameter, StoreUnavailable
+
+A, B, RESULT = "a" * 64, "b" * 64, "c" * 64
+
+
+def order(spec_digest: str = A, workload: str = "prefix", priority: int = 0) -> JobOrder:
+    return JobOrder(spec_digest, '{"workload":{"kind":"prefix","n":4}}', workload, 100, 60.0, 2, priority)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/service/jobs.sqlite"
+
+
+@pytest.fixture
+def ledger(url: str):
+    with Ledger(url) as opened:
+        yield opened
+
+
+def claim(ledger: Ledger, spec_digest: str = A, **options: object) -> Job:
+    job, mine = ledger.claim(order(spec_digest), **options)  # type: ignore[arg-type]  # passed on as given
+    assert mine
+    return job
+
+
+def test_a_claim_keeps_the_whole_order(ledger):
+    job, mine = ledger.claim(order(priority=3), owner="me")
+    assert mine and job == ledger.get(A)
+    assert (job.spec, job.workload, job.memory_mb, job.seconds_limit) == (order().spec, "prefix", 100, 60.0)
+    assert (job.threads, job.priority, job.owner) == (2, 3, "me")
+    assert (job.state, job.attempts, job.seq, job.progress, job.error) == ("queued", 0, 1, None, None)
+    assert job.submitted == job.updated and job.submitted.endswith("Z")
+
+
+def test_the_job_document_is_the_contracts(ledger):
+    assert set(claim(ledger).document()) == {
+        "spec_digest", "state", "progress", "error", "submitted", "updated",
+    }  # fmt: skip
+
+
+def test_an_unknown_job_is_none(ledger):
+    assert ledger.get(A) is None
+    assert ledger.finish(A, RESULT) is None and ledger.cancel(A) is None
+
+
+def test_one_winner_among_threads(ledger):
+    with ThreadPoolExecutor(20) as pool:
+        wins = list(pool.map(lambda _: ledger.claim(order())[1], range(60)))
+    assert wins.count(True) == 1
+
+
+RACE = """
+import sys
+sys.path.insert(0, {root!r})
+from factorize.api.jobs.job import Order
+from factorize.api.jobs.ledger import Ledger
+with Ledger({url!r}) as ledger:
+    for digit in "0123456789":
+        print(ledger.claim(Order(digit * 64, "{{}}", "prefix", 1, 1.0))[1])
+"""
+
+
+def test_one_winner_among_processes_that_also_race_to_create_the_database(url):
+    code = RACE.format(root=str(Path(database.__file__).parents[1]), url=url)
+    command = [sys.executable, "-c", code]
+    racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    outputs = [racer.communicate(timeout=60)[0].split() for racer in racers]
+    assert [racer.returncode for racer in racers] == [0] * 4
+    assert [column.count("True") for column in zip(*outputs, strict=True)] == [1] * 10
+
+
+def test_the_life_of_a_job(ledger):
+    job = claim(ledger)
+    started = ledger.start(job)
+    assert started is not None and (started.state, started.attempts, started.seq) == ("running", 1, 2)
+    progress = {"iteration": 5, "relative_gap": 0.25, "class_gap": None, "seconds": 0.5}
+    moved = ledger.update_progress(job, progress)
+    assert moved is not None and (moved.progress, moved.seq) == (progress, 3)
+    done = ledger.finish(A, RESULT)
+    assert done is not None and (done.state, done.digest, done.seq, done.error) == ("done", RESULT, 4, None)
+    assert done.finished and done.updated > done.submitted
+
+
+@pytest.mark.parametrize("terminal", sorted(TERMINAL))
+def test_only_a_claim_leaves_a_terminal_state(ledger, terminal):
+    job = claim(ledger)
+    end = {
+        "done": lambda: ledger.finish(A, RESULT),
+        "failed": lambda: ledger.fail(job, {"type": "failed", "message": "no"}),
+        "cancelled": lambda: ledger.cancel(A),
+    }
+    before = end[terminal]()
+    assert before is not None and before.state == terminal
+    late = [ledger.start(job), ledger.update_progress(job, {}), ledger.release(job), ledger.adopt(job, "x")]
+    assert late == [None] * 4
+    assert [change() for change in end.values()] == [None] * 3
+    assert ledger.get(A) == before
+
+
+@pytest.mark.parametrize("terminal", ["failed", "cancelled"])
+def test_a_failed_or_cancelled_job_is_claimed_again_and_starts_anew(ledger, terminal):
+    first = ledger.start(claim(ledger))
+    assert first is not None
+    ledger.update_progress(first, {"iteration": 1})
+    if terminal == "failed":
+        ledger.fail(first, {"type": "failed", "message": "no"})
+    else:
+        ledger.cancel(A)
+    again, mine = ledger.claim(replace(order(), priority=9))
+    assert mine and (again.state, again.attempts, again.priority) == ("queued", 0, 9)
+    assert again.error is None and again.progress is None
+    assert again.seq > first.seq and again.task != first.task
+    # What the first claim's child still has to say is about nothing any more.
+    assert ledger.fail(first, {"type": "crashed", "message": "late"}) is None
+    assert ledger.update_progress(first, {"iteration": 2}) is None
+    assert ledger.get(A) == again
+
+
+def test_an_open_or_done_job_is_not_claimed_again_unless_its_result_is_lost(ledger):
+    claim(ledger)
+    assert ledger.claim(order())[1] is False
+    assert ledger.claim(order(), stale=True)[1] is False
+    ledger.finish(A, RESULT)
+    assert ledger.claim(order())[1] is False
+    again, mine = ledger.claim(order(), stale=True)
+    assert mine and again.state == "queued" and again.digest is None
+
+
+def test_adoption_has_one_winner_and_silences_the_old_owner(ledger):
+    old = ledger.start(claim(ledger, owner="old"))
+    assert old is not None
+    new = ledger.adopt(old, "new")
+    assert new is not None and (new.owner, new.state, new.attempts, new.task) == (
+        "new",
+        "queued",
+        1,
+        old.task,
+    )
+    assert ledger.adopt(old, "other") is None
+    assert ledger.fail(old, {"type": "crashed", "message": "late"}) is None
+    assert ledger.start(new) is not None
+
+
+def test_a_released_job_keeps_its_attempts_for_real_failures(ledger):
+    queued = ledger.release(claim(ledger, owner="me"))
+    assert queued is not None and (queued.attempts, queued.owner) == (0, "")
+    started = ledger.start(queued)
+    assert started is not None and started.attempts == 1
+    released = ledger.release(started)
+    assert released is not None and (released.attempts, released.state) == (0, "queued")
+
+
+def test_unfinished_and_counts(ledger):
+    digests = [digit * 64 for digit in "12345"]
+    for digest in digests:
+        claim(ledger, digest)
+    ledger.start(ledger.get(digests[1]))
+    ledger.finish(digests[2], RESULT)
+    ledger.cancel(digests[3])
+    assert [job.spec_digest for job in ledger.unfinished()] == [digests[0], digests[1], digests[4]]
+    assert ledger.counts() == {"queued": 2, "running": 1, "done": 1, "failed": 0, "cancelled": 1}
+
+
+def test_pages_have_no_gap_and_no_repetition_while_jobs_arrive(ledger):
+    digests = [f"{number:064x}" for number in range(25)]
+    for digest in digests:
+        claim(ledger, digest)
+    seen: list[str] = []
+    cursor = None
+    for step in range(10):
+        jobs, cursor = ledger.page(cursor=cursor, limit=7)
+        seen += [job.spec_digest for job in jobs]
+        claim(ledger, f"{step + 1000:064x}")
+        if cursor is None:
+            break
+    assert seen == digests[::-1]
+
+
+def test_pages_of_jobs_submitted_in_the_same_microsecond(ledger, monkeypatch):
+    monkeypatch.setattr("factorize.api.jobs.ledger._now", lambda: "2026-01-01T00:00:00.000000Z")
+    digests = {digit * 64 for digit in "0123456789"}
+    for digest in digests:
+        claim(ledger, digest)
+    first, cursor = ledger.page(limit=4)
+    second, cursor = ledger.page(limit=6, cursor=cursor)
+    assert cursor is None and {job.spec_digest for job in first + second} == digests
+
+
+def test_pages_filter_by_state_and_workload(ledger):
+    ledger.claim(order(A, "prefix"))
+    ledger.claim(order(B, "momentum"))
+    ledger.cancel(A)
+    for filters, expected in [
+        ({"state": "cancelled"}, [A]),
+        ({"workload": "momentum"}, [B]),
+        ({"state": "queued", "workload": "prefix"}, []),
+    ]:
+        jobs, cursor = ledger.page(**filters)
+        assert [job.spec_digest for job in jobs] == expected and cursor is None
+
+
+@given(cursor=st.text(max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_any_text_as_cursor_is_a_page_or_a_refusal(cursor, shared_ledger):
+    try:
+        shared_ledger.page(cursor=cursor)
+    except InvalidParameter as error:
+        assert error.field == "cursor" and "next" in str(error)
+
+
+@pytest.fixture(scope="module")
+def shared_ledger(tmp_path_factory):
+    with Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/jobs.sqlite") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("arguments", [{"state": "lost"}, {"limit": 0}, {"limit": 1001}])
+def test_a_bad_filter_is_refused_with_its_name(ledger, arguments):
+    with pytest.raises(InvalidParameter) as caught:
+        ledger.page(**arguments)
+    assert caught.value.field == next(iter(arguments))
+
+
+def test_every_change_of_a_running_job_is_numbered_without_gaps_among_threads(ledger):
+    job = claim(ledger)
+    with ThreadPoolExecutor(8) as pool:
+        numbers = [j.seq for j in pool.map(lambda i: ledger.update_progress(job, {"iteration": i}), range(40))]
+    assert sorted(numbers) == list(range(2, 42))
+
+
+def test_engines_announce_beat_and_are_forgotten(ledger):
+    engine = EngineRow("me", "host", 12, 1.5, 0)
+    ledger.announce(engine)
+    assert ledger.engines() == {"me": engine}
+    assert ledger.beat("me") and ledger.engines()["me"].beat == 1
+    ledger.forget("me")
+    assert ledger.engines() == {} and not ledger.beat("me")
+
+
+def test_the_database_survives_a_reopening_and_is_private(ledger, url, tmp_path):
+    job = claim(ledger)
+    with Ledger(url) as second:
+        assert second.get(A) == job
+    path = tmp_path / "service" / "jobs.sqlite"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_durable_settings_hold_on_every_connection(ledger):
+    with ledger._engine.connect() as one, ledger._engine.connect() as two:
+        for connection in (one, two):
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30000
+
+
+def test_a_database_of_another_release_is_refused(ledger, url):
+    with ledger._engine.begin() as connection:
+        connection.execute(sa.text("UPDATE schema_version SET version = 99"))
+    with pytest.raises(StoreUnavailable, match="version 99"):
+        Ledger(url)
+
+
+def test_a_damaged_database_is_refused_with_the_path(tmp_path):
+    path = tmp_path / "jobs.sqlite"
+    path.write_bytes(b"this is not a database " * 400)
+    with pytest.raises(StoreUnavailable, match=r"jobs\.sqlite"):
+        Ledger(f"sqlite:///{path}")
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        Ledger(f"sqlite:///{tmp_path}/file/jobs.sqlite")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql+psycopg://user:secret@127.0.0.1:1/jobs", "nosuch://user:secret@host/jobs", "secret"],
+)
+def test_a_database_that_cannot_be_reached_is_refused_without_its_password(url):
+    with pytest.raises(StoreUnavailable) as caught:
+        Ledger(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_tables_exist_on_postgresql_too():
+    from sqlalchemy.dialects import postgresql
+    from sqlalchemy.schema import CreateTable
+
+    text = str(CreateTable(database.jobs).compile(dialect=postgresql.dialect()))
+    assert "PRIMARY KEY (spec_digest)" in text
+
+
+def test_a_kill_at_any_moment_leaves_a_ledger_that_opens_and_counts(url):
+    """Claims that were answered before a kill -9 are there afterwards."""
+    code = RACE.format(root=str(Path(database.__file__).parents[1]), url=url).replace(
+        '"0123456789"', "map(chr, range(33, 3000))"
+    )
+    code = code.replace("[1])", "[1], flush=True)").replace("digit * 64", "digit")
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    answered = [writer.stdout.readline() for _ in range(20)]
+    os.kill(writer.pid, 9)
+    writer.communicate()
+    assert answered == ["True\n"] * 20
+    with Ledger(url) as ledger:
+        assert sum(ledger.counts().values()) >= 20
+        assert set(ledger.counts()) == set(STATES)

@@ -1,0 +1,321 @@
+"""The supervisor against real children: every way to end, every limit, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from factorize.api.jobs import supervisor
+from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.jobs.supervisor import Request, run
+
+DIGEST = "ab" * 32
+PRELUDE = """
+import json, os, subprocess, sys, time
+def say(**event):
+    print(json.dumps(event), flush=True)
+"""
+DONE = f'say(event="done", digest="{DIGEST}")'
+
+
+def child(body: str) -> tuple[str, ...]:
+    """A child process that runs these lines."""
+    return (sys.executable, "-I", "-S", "-c", PRELUDE + textwrap.dedent(body))
+
+
+def request(body: str, *, memory_mb: int = 64, seconds_limit: float = 30, threads: int = 1) -> Request:
+    spec = '{"workload":{"kind":"prefix","n":4}}'
+    return Request("0" * 64, spec, "file:///a store", memory_mb, seconds_limit, threads, child(body))
+
+
+def solve(body: str, *, events: list[dict[str, object]] | None = None, **limits: float) -> SolveEnding:
+    report = (events if events is not None else []).append
+    return run(request(body, **limits), report=report, cancelled=lambda: False)  # type: ignore[arg-type]  # ints fit
+
+
+def wait_for(condition, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """True for a process that runs; a zombie that waits for init does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def read_pids(path: Path, count: int) -> list[int]:
+    """Process numbers that a child has written to a file, one to a line."""
+    wait_for(lambda: path.exists() and path.read_text().count("\n") == count)
+    return [int(line) for line in path.read_text().split()]
+
+
+def test_done_with_the_documented_line_on_stdin():
+    outcome = solve(f"""
+        line = json.loads(sys.stdin.readline())
+        spec = {{"workload": {{"kind": "prefix", "n": 4}}}}
+        assert line == {{"spec": spec, "store": "file:///a store"}}, line
+        {DONE}
+    """)
+    assert (outcome.ending, outcome.digest, outcome.error) == (Ending.DONE, DIGEST, None)
+    assert 0 < outcome.seconds < 30
+
+
+def test_threads_are_in_the_environment_and_the_service_settings_are_not(monkeypatch):
+    monkeypatch.setenv("FACTORIZE_DATABASE", "postgresql://user:secret@host/jobs")
+    names = supervisor.THREAD_VARIABLES
+    outcome = solve(
+        f"""
+        assert [os.environ[name] for name in {names}] == ["3"] * 4
+        assert not [name for name in os.environ if name.startswith("FACTORIZE_")]
+        {DONE}
+        """,
+        threads=3,
+    )
+    assert outcome.ending is Ending.DONE, outcome
+
+
+def test_the_temporary_folder_of_a_child_is_removed(tmp_path):
+    outcome = solve(f"""
+        folder = os.environ["TMPDIR"]
+        open(os.path.join(folder, "scratch"), "w").close()
+        open({str(tmp_path / "folder")!r}, "w").write(folder)
+        {DONE}
+    """)
+    assert outcome.ending is Ending.DONE
+    assert not Path((tmp_path / "folder").read_text()).exists()
+
+
+def test_progress_is_the_newest_and_bounded_in_rate():
+    events: list[dict[str, object]] = []
+    outcome = solve(
+        f"""
+        for i in range(3000):
+            say(event="progress", iteration=i, relative_gap=1 / (i + 1), seconds=0.1, other="dropped")
+            time.sleep(0.0003)
+        {DONE}
+        """,
+        events=events,
+    )
+    assert outcome.ending is Ending.DONE
+    assert events[-1] == {"iteration": 2999, "relative_gap": 1 / 3000, "class_gap": None, "seconds": 0.1}
+    assert 1 <= len(events) <= 2 + 2 * outcome.seconds
+    iterations = [event["iteration"] for event in events]
+    assert iterations == sorted(iterations)  # type: ignore[type-var]  # all integers
+
+
+def test_nonsense_on_stdout_is_passed_over():
+    events: list[dict[str, object]] = []
+    outcome = solve(
+        f"""
+        print("a library says hello"); print("[1, 2"); print("[" * 9000); print("null")
+        sys.stdout.write("x" * 300000 + json.dumps(dict(event="done", digest="{"cd" * 32}")) + "\\n")
+        say(event="progress", iteration=True, relative_gap=float("nan"), class_gap="0.1", seconds=2)
+        {DONE}
+        """,
+        events=events,
+    )
+    assert (outcome.ending, outcome.digest) == (Ending.DONE, DIGEST)
+    assert events == [{"iteration": None, "relative_gap": None, "class_gap": None, "seconds": 2}]
+
+
+def test_a_flood_of_output_neither_blocks_the_child_nor_fills_the_memory():
+    before = psutil.Process().memory_info().rss
+    outcome = solve(f"""
+        for _ in range(200):
+            sys.stdout.write("y" * 100000); sys.stderr.write("z" * 100000)
+        print()
+        {DONE}
+    """)
+    assert outcome.ending is Ending.DONE
+    assert psutil.Process().memory_info().rss - before < 16 << 20
+
+
+def test_failed_carries_the_message_of_the_child():
+    outcome = solve("""
+        say(event="failed", error={"type": "unsupported-problem", "message": "bands=9 exceeds min_sep=8"})
+        sys.exit(3)
+    """)
+    assert outcome.ending is Ending.FAILED and outcome.digest is None
+    assert outcome.error == {"type": "unsupported-problem", "message": "bands=9 exceeds min_sep=8"}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("raise ValueError('no such workload')", "ValueError: no such workload"),
+        ("sys.exit(7)", "exit status 7"),
+        ("pass", "without a result"),
+        ('say(event="done", digest="../../etc/passwd")', "without a result"),
+        (f"{DONE}; sys.exit(1)", "exit status 1"),
+        ('say(event="failed", error="text")', "without a result"),
+    ],
+)
+def test_an_end_without_a_usable_result_is_failed(body, says):
+    outcome = solve(body)
+    assert outcome.ending is Ending.FAILED and outcome.error is not None
+    assert says in outcome.error["message"]
+
+
+def test_a_very_long_message_is_cut():
+    outcome = solve('say(event="failed", error={"type": "t" * 500, "message": "m" * 5000}); sys.exit(1)')
+    assert outcome.error == {"type": "t" * 100, "message": "m" * 2000}
+
+
+def test_a_command_that_does_not_exist_is_failed_with_its_name():
+    missing = Request("0" * 64, "{}", "store", 64, 30, 1, ("/no/such/program",))
+    outcome = run(missing, report=lambda event: None, cancelled=lambda: False)
+    assert outcome.ending is Ending.FAILED and outcome.error is not None
+    assert "/no/such/program" in outcome.error["message"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_child_killed_by_a_signal_is_crashed(number):
+    outcome = solve(f"os.kill(os.getpid(), {int(number)}); time.sleep(60)")
+    assert outcome.ending is Ending.CRASHED and outcome.error is not None
+    assert number.name in outcome.error["message"]
+
+
+@pytest.mark.parametrize("target", ["os.getpid()", "os.getppid()"], ids=["child", "guard"])
+def test_a_child_or_guard_told_to_end_from_outside_is_interrupted(target):
+    outcome = solve(f"os.kill({target}, {int(signal.SIGTERM)}); time.sleep(60)")
+    assert outcome.ending is Ending.INTERRUPTED
+
+
+def test_wall_limit():
+    outcome = solve("time.sleep(60)", seconds_limit=0.5)
+    assert outcome.ending is Ending.TIMEOUT and outcome.error is not None
+    assert outcome.error["type"] == "timeout" and "0.5 s" in outcome.error["message"]
+    assert outcome.seconds >= 0.5
+
+
+@pytest.mark.parametrize(
+    "catch",
+    [
+        "",
+        """
+        except MemoryError as error:
+            say(event="failed", error={"type": "MemoryError", "message": str(error)})
+            sys.exit(1)
+        """,
+    ],
+    ids=["traceback", "reported"],
+)
+def test_memory_limit(catch):
+    body = textwrap.dedent("try:\n    block = bytearray(2 << 30)") + textwrap.dedent(catch or "\nfinally: pass")
+    outcome = solve(body, memory_mb=16)
+    assert outcome.ending is Ending.OUT_OF_MEMORY and outcome.error is not None
+    assert outcome.error["type"] == "out_of_memory" and "16 MB" in outcome.error["message"]
+
+
+def test_memory_within_the_limit_is_given():
+    assert solve(f"block = bytearray(200 << 20); {DONE}", memory_mb=256).ending is Ending.DONE
+
+
+def test_memory_is_watched_where_the_kernel_does_not_limit_it(monkeypatch):
+    monkeypatch.setattr(supervisor, "_KERNEL_LIMITS_DATA", False)
+    monkeypatch.setattr(Request, "data_limit_mb", property(lambda self: self.memory_mb))
+    outcome = solve("block = bytearray(b'1') * (300 << 20); time.sleep(60)", memory_mb=100)
+    assert outcome.ending is Ending.OUT_OF_MEMORY
+
+
+FAMILY = """
+    log = {path!r}
+    def note(pid):
+        with open(log, "a") as file: file.write(str(pid) + "\\n")
+    note(os.getppid())
+    note(os.getpid())
+    sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+    note(subprocess.Popen(sleep).pid)
+    note(subprocess.Popen(sleep, start_new_session=True).pid)
+"""
+
+
+def test_cancel_kills_the_child_and_its_children_quickly(tmp_path):
+    log, ask = tmp_path / "pids", threading.Event()
+    outcomes: list[SolveEnding] = []
+    body = textwrap.dedent(FAMILY.format(path=str(log))) + "\ntime.sleep(60)"
+    thread = threading.Thread(
+        target=lambda: outcomes.append(run(request(body), report=lambda event: None, cancelled=ask.is_set))
+    )
+    thread.start()
+    pids = read_pids(log, 4)
+    assert all(alive(pid) for pid in pids)
+    ask.set()
+    thread.join(10)
+    assert outcomes[0].ending is Ending.CANCELLED
+    assert not [pid for pid in pids if alive(pid)]
+    assert not psutil.Process().children()  # no zombie either
+
+
+def test_what_a_finished_child_leaves_behind_is_killed(tmp_path):
+    log = tmp_path / "pids"
+    outcome = solve(textwrap.dedent(FAMILY.format(path=str(log))) + f"\n{DONE}")
+    assert outcome.ending is Ending.DONE
+    assert not [pid for pid in read_pids(log, 4) if alive(pid)]
+
+
+def test_an_exception_in_report_kills_the_child(tmp_path):
+    log = tmp_path / "pids"
+    body = textwrap.dedent(FAMILY.format(path=str(log))) + '\nsay(event="progress")\ntime.sleep(60)'
+
+    def report(event: dict[str, object]) -> None:
+        raise OSError("the event log is gone")
+
+    with pytest.raises(OSError, match="event log"):
+        run(request(body), report=report, cancelled=lambda: False)
+    assert not [pid for pid in read_pids(log, 4) if alive(pid)]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_guard_that_is_killed_or_stopped_takes_nobody_with_it(tmp_path, stop, monkeypatch):
+    monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.5)
+    log = tmp_path / "pids"
+    body = textwrap.dedent(FAMILY.format(path=str(log))) + f"\nos.kill(os.getppid(), {int(stop)})\ntime.sleep(60)"
+    outcome = run(request(body, seconds_limit=1.5), report=lambda event: None, cancelled=lambda: False)
+    assert outcome.ending is (Ending.CRASHED if stop == signal.SIGKILL else Ending.TIMEOUT)
+    pids = read_pids(log, 4)[:3]  # the last left the session, and with the guard the only one who knew it
+    wait_for(lambda: not [pid for pid in pids if alive(pid)])
+    os.kill(read_pids(log, 4)[3], signal.SIGKILL)
+
+
+HOST = """
+import sys
+sys.path.insert(0, {root!r})
+from factorize.api.jobs.supervisor import Request, run
+request = Request("0" * 64, "{{}}", "store", 64, 60, 1, {command!r})
+run(request, report=lambda event: None, cancelled=lambda: False)
+"""
+
+
+def test_kill_9_of_the_process_that_runs_the_supervisor_leaves_no_orphan(tmp_path):
+    log = tmp_path / "pids"
+    command = child(textwrap.dedent(FAMILY.format(path=str(log))) + "\ntime.sleep(60)")
+    root = str(Path(supervisor.__file__).parents[1])
+    host = subprocess.Popen([sys.executable, "-c", HOST.format(root=root, command=command)])
+    pids = read_pids(log, 4)
+    host.kill()
+    host.wait()
+    wait_for(lambda: not [pid for pid in pids if alive(pid)])
+
+
+def test_no_descriptor_and_no_process_is_leaked():
+    solve(DONE)
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        solve(DONE)
+    assert psutil.Process().num_fds() == before
+    assert not psutil.Process().children()

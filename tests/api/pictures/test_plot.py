@@ -1,0 +1,157 @@
+"""The picture: what it shows is right, and it can be drawn for every structure and participation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.api.pictures.factorization_plot import (
+    bound_per_query,
+    draw,
+    error_curve,
+    image_of,
+    save_picture,
+    summary,
+    title,
+)
+from factorize.errors import InvalidParameter
+from factorize.factorization import Factorization
+from factorize.solution import Outcome, Solution
+from factorize.spec import parse_spec
+from factorize.structures.base import Matrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def square_root(n: int) -> np.ndarray:
+    """First column of the square root of the prefix sum: 1, 1/2, 3/8, ..."""
+    return np.cumprod([1.0, *((2 * k - 1) / (2 * k) for k in range(1, n))])
+
+
+def make(strategy: Matrix, *, dual: dict[str, np.ndarray] | None = None, **parts: Any) -> Factorization:
+    spec = {"workload": {"kind": "prefix", "n": strategy.n}, "mechanism": {"kind": "square_root"}, **parts}
+    solution = Solution(strategy, Outcome.CLOSED_FORM, 0, dual or {})
+    return Factorization.from_solution(
+        parse_spec(spec), solution, solver={"mechanism": "square_root", "version": "test"}
+    )
+
+
+def toeplitz(n: int, **parts: Any) -> Factorization:
+    return make(ToeplitzMatrix(square_root(n), n), dual={"weights": np.ones(n)}, **parts)
+
+
+def test_small_matrices_are_shown_entry_by_entry() -> None:
+    image = image_of(toeplitz(5), "C")
+    expected = np.array([[square_root(5)[i - j] if i >= j else math.nan for j in range(5)] for i in range(5)])
+    np.testing.assert_array_equal(image.pixels, expected)
+    assert image.exact and image.note == ""
+
+
+@pytest.mark.parametrize("name", ["C", "C_inv", "B"])
+def test_cells_hold_the_entry_of_largest_magnitude(name: Any) -> None:
+    factorization = toeplitz(50)
+    whole = factorization.rows(name, 0, 50)
+    image = image_of(factorization, name, pixels=8)
+    edges = np.linspace(0, 50, 9).astype(int)
+    for i in range(8):
+        for j in range(8):
+            cell = whole[edges[i] : edges[i + 1], edges[j] : edges[j + 1]]
+            largest = cell.flat[np.abs(cell).argmax()]
+            shown = image.pixels[i, j]
+            assert (math.isnan(shown) and j > i and largest == 0) or shown == largest
+
+
+def test_large_matrices_are_sampled_by_rows_and_say_so() -> None:
+    image = image_of(toeplitz(5000), "C", pixels=100)
+    assert image.pixels.shape == (100, 100)
+    np.testing.assert_array_equal(np.diagonal(image.pixels), 1.0)
+    assert not image.exact and "rows sampled" in image.note
+
+
+def test_errors_are_those_of_the_decoder_at_the_certified_sensitivity() -> None:
+    factorization = toeplitz(16)
+    curve = error_curve(factorization)
+    decoder = np.tril(np.ones((16, 16))) @ np.linalg.inv(factorization.strategy.dense())
+    norm = np.sqrt((square_root(16) ** 2).sum())
+    np.testing.assert_allclose(curve.ours, norm * np.linalg.norm(decoder, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(curve.independent, np.sqrt(np.arange(1, 17)), rtol=1e-12)
+    np.testing.assert_allclose(np.sqrt(np.mean(curve.ours**2)), factorization.certificate.loss.rmse, rtol=1e-12)
+    assert curve.queries.tolist() == list(range(1, 17))
+
+
+def test_many_queries_are_sampled_evenly_with_both_ends() -> None:
+    factorization = toeplitz(300)
+    whole, part = error_curve(factorization), error_curve(factorization, queries=7)
+    assert part.queries[0] == 1 and part.queries[-1] == 300 and len(part.queries) == 7
+    np.testing.assert_allclose(part.ours, whole.ours[part.queries - 1], rtol=1e-13)
+
+
+def test_independent_noise_pays_for_every_epoch() -> None:
+    curve = error_curve(toeplitz(8, participation={"kind": "fixed_epochs", "epochs": 2}))
+    np.testing.assert_allclose(curve.independent, np.sqrt(2 * np.arange(1, 9)), rtol=1e-9)
+
+
+def test_the_bound_is_a_line_only_where_it_bounds_an_average() -> None:
+    mean = toeplitz(6)
+    assert mean.certificate.lower_bound is not None
+    assert bound_per_query(mean) == math.sqrt(mean.certificate.lower_bound.objective)
+    assert bound_per_query(mean) < mean.certificate.loss.rmse
+    weighted = toeplitz(6, objective={"kind": "weighted", "weights": [2.0] * 6})
+    assert bound_per_query(weighted) == pytest.approx(bound_per_query(mean), rel=1e-12)
+    assert bound_per_query(toeplitz(6, objective={"kind": "lambda_tau", "tau": 3})) is None
+    assert bound_per_query(toeplitz(6, objective={"kind": "max"})) is None
+
+
+def test_the_title_states_question_and_certificate() -> None:
+    factorization = toeplitz(6)
+    asked, certified = title(factorization).split("\n")
+    assert asked == summary(factorization) == "prefix (n=6)  ·  single  ·  mean  ·  square_root"
+    loss = factorization.certificate.loss
+    for text in ("(exact)", f"RMSE {loss.rmse:.6g}", f"max error {loss.max_error:.6g}", factorization.digest[:12]):
+        assert text in certified
+    unbounded = make(ToeplitzMatrix(square_root(6), 6))
+    assert "no bound known" in title(unbounded)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg", ".PNG"])
+def test_pictures_are_written_in_the_format_of_their_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"picture{suffix}"
+    save_picture(toeplitz(8), path)
+    starts = {".png": PNG, ".pdf": b"%PDF", ".svg": b"<?xml"}
+    assert path.read_bytes().startswith(starts[suffix.lower()])
+
+
+def test_other_formats_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match=r"picture.jpg.*\.png, \.pdf, \.svg"):
+        save_picture(toeplitz(4), tmp_path / "picture.jpg")
+    assert not list(tmp_path.iterdir())
+
+
+STRANGE = {
+    "one step": toeplitz(1),
+    "identity": make(ToeplitzMatrix(np.ones(1), 7)),
+    "negative entries": make(DenseMatrix(np.array([[1.0, 0.0], [-0.5, 1.0]]))),
+    "tiny entries": make(DenseMatrix(np.array([[1.0, 0.0], [1e-300, 1.0]]))),
+    "lambda_tau": toeplitz(6, objective={"kind": "lambda_tau", "tau": 3}),
+    "max": toeplitz(6, objective={"kind": "max"}),
+    "min_sep": make(ToeplitzMatrix(square_root(8), 8), participation={"kind": "min_sep", "min_sep": 3}),
+    "one query": make(ToeplitzMatrix(square_root(3), 3), workload={"kind": "matrix", "rows": [[1.0, 1.0, 1.0]]}),
+    "more queries than steps": make(
+        ToeplitzMatrix(square_root(2), 2), workload={"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0], [0.5, 0.5]]}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_every_kind_of_result_can_be_drawn(name: str, tmp_path: Path) -> None:
+    figure = draw(STRANGE[name])
+    figure.savefig(tmp_path / "picture.png")
+    assert len(figure.axes) == 6  # two heatmaps with their colour bars, two panels of errors
+    scales = [(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes]
+    assert np.isfinite(scales).all()

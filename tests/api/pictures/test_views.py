@@ -1,0 +1,75 @@
+"""Pictures of several results: what they show is right, and each can be drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.api.pictures.views import VIEWS, last_step, picture, spectrum, state_vectors
+from factorize.errors import InvalidParameter
+from factorize.factorization import Factorization
+from factorize.solvers import solve
+from factorize.spec import parse_spec
+
+
+def solved(mechanism: dict[str, Any], n: int = 64, **parts: Any) -> Factorization:
+    return solve(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism, **parts}))
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Factorization]:
+    return [solved({"kind": "nu_toeplitz", "nu": 0.1}), solved({"kind": "buffered_linear", "buffers": 3})]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_drawn(view: str, results: list[Factorization], tmp_path: Any) -> None:
+    shown = results[:1] if view == "overview" else results
+    path = tmp_path / "picture.png"
+    picture(view, shown, ["B", "C"]).savefig(path, dpi=60)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_heatmaps_have_a_row_for_each_result(results: list[Factorization]) -> None:
+    figure = picture("matrices", results, ["B", "C", "C_inv"])
+    assert len([axes for axes in figure.axes if axes.get_images()]) == 6
+
+
+def test_coefficients_are_the_last_row_of_the_noising_matrix() -> None:
+    taps = last_step(solved({"kind": "nu_toeplitz", "nu": 0.1}, 8))
+    np.testing.assert_allclose(taps[:4], [1.0, -0.45, -0.10125, -0.0455625], rtol=1e-14)
+
+
+def test_the_spectrum_of_a_difference_is_known() -> None:
+    frequencies, power = spectrum(np.array([1.0, -1.0]))
+    np.testing.assert_allclose(power, 4 * np.sin(frequencies / 2) ** 2, rtol=1e-9)
+    assert 0 < frequencies[0] < 1e-3 and frequencies[-1] == pytest.approx(np.pi)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "vectors"),
+    [
+        ({"kind": "buffered_linear", "buffers": 3}, 3),
+        ({"kind": "banded", "bands": 4}, 3),
+        ({"kind": "blt", "buffers": 2}, 2),
+        ({"kind": "identity"}, None),
+        ({"kind": "dense"}, 64),
+    ],
+)
+def test_state_is_what_the_client_keeps(mechanism: dict[str, Any], vectors: int | None) -> None:
+    found = state_vectors(solved(mechanism))
+    assert found == vectors if vectors is not None else found <= 64
+
+
+def test_what_cannot_be_drawn_is_refused(results: list[Factorization]) -> None:
+    with pytest.raises(InvalidParameter, match="overview, matrices"):
+        picture("colours", results, ["C"])
+    with pytest.raises(InvalidParameter, match="2 factorizations where overview shows 1 to 1"):
+        picture("overview", results, ["C"])
+    unbounded = solved(
+        {"kind": "square_root"}, objective={"kind": "max"}, participation={"kind": "min_sep", "min_sep": 4}
+    )
+    assert unbounded.certificate.relative_gap is None
+    with pytest.raises(InvalidParameter, match="no certified lower bound"):
+        picture("memory", [unbounded], ["C"])

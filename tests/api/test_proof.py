@@ -1,0 +1,160 @@
+"""Nothing is published before another process has checked the written bytes."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from store_cases import factorization, overwrite, spec, toeplitz
+
+import factorize
+import factorize.exact
+from factorize import solvers
+from factorize.api.jobs import child
+from factorize.api.proof import inspect, prove
+from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
+from factorize.manifest import manifest_digest
+from factorize.spec import parse_spec
+from factorize.storage.objects import STAGING
+from factorize.storage.store import Store, open_store
+
+LOWER = [[1.0, 0.0], [2.0, 1.0]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")
+
+
+def overclaiming():
+    """A factorization whose stated sensitivity is one unit in the last place too low, every digest made right."""
+    found = factorization(4, strategy=toeplitz(4))
+    found.manifest = deepcopy(found.manifest)
+    claim = found.manifest["certificate"]["sensitivity"]
+    claim["value"] = math.nextafter(claim["value"], 0.0)
+    claim["hex"] = claim["value"].hex()
+    found.manifest["digest"] = manifest_digest(found.manifest)
+    return found
+
+
+def holds_nothing(store: Store) -> bool:
+    return not list(store.items()) and not list(store.objects.list("blobs")) and not list(store.objects.list(STAGING))
+
+
+def test_what_was_checked_is_kept_beside_the_file(store):
+    manifest = store.put(factorization(5, kind="dense", strategy=toeplitz(5)), check=partial(prove, store=store.url))
+    proof = manifest["files"][0]["proof"]
+    assert set(proof) == {"claims", "checked", "not_checked", "release", "seconds"}
+    assert {one["claim"]: one["status"] for one in proof["claims"]} == {
+        name: "proved" for name in ("spec.mechanism", "matrices.C", "certificate.sensitivity", "certificate.loss")
+    }
+    assert proof["release"] == factorize.__version__
+    assert any("is not below the true one" in text for text in proof["checked"])
+    assert any("B C = A" in text for text in proof["checked"])
+    assert store.manifest(manifest["digest"]) == manifest
+    assert "proof" not in str(store.load(manifest["digest"]).manifest), "it is no part of what the digest names"
+
+
+def test_a_claim_that_does_not_hold_is_never_published(store):
+    with pytest.raises(CertificateError, match="the exact checker refuses .* understated"):
+        store.put(overclaiming(), check=partial(prove, store=store.url))
+    assert holds_nothing(store)
+
+
+def test_a_solver_that_lies_stores_nothing(store, monkeypatch):
+    monkeypatch.setattr(solvers, "solve", lambda asked, **how: overclaiming())
+    with pytest.raises(CertificateError):
+        child.solve(spec(4).document(), store.url, io.StringIO())
+    assert holds_nothing(store)
+
+
+def test_a_certificate_that_double_precision_refutes_is_refused_too(store):
+    found = factorization(4, strategy=toeplitz(4))
+    found.manifest = deepcopy(found.manifest)
+    found.manifest["certificate"]["loss"]["rmse"] /= 2
+    found.manifest["digest"] = manifest_digest(found.manifest)
+    with pytest.raises(CertificateError):
+        store.put(found, check=partial(prove, store=store.url))
+    assert holds_nothing(store)
+
+
+def test_bytes_that_change_after_the_check_are_not_published(store):
+    def check(path: Path):
+        proof = prove(path, store=store.url)
+        overwrite(path, path.read_bytes() + b" ")
+        return proof
+
+    with pytest.raises(CorruptObject, match="reads back as another"):
+        store.put(factorization(4), check=check)
+    assert holds_nothing(store)
+
+
+def test_the_numbers_of_users_matrices_come_from_the_store(store):
+    asked = spec(workload={"kind": "matrix", "rows": LOWER})
+    store.put_matrix(np.array(LOWER))
+    manifest = store.put(factorization(of=asked), check=partial(prove, store=store.url))
+    assert any("B C = A" in text for text in manifest["files"][0]["proof"]["checked"])
+
+
+def test_a_checker_that_dies_refuses(store, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(LimitExceeded, match="the checker ended with status 1 .* nothing is stored"):
+        store.put(factorization(4), check=partial(prove, store=store.url))
+    assert holds_nothing(store)
+
+
+def test_a_file_that_is_none_is_refused_by_name(store, tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"no factor file")
+    with pytest.raises(CorruptObject, match="safetensors"):
+        prove(tmp_path / "x.safetensors", store=store.url)
+
+
+def test_a_file_that_is_gone_is_the_mediums_error(store, tmp_path):
+    with pytest.raises(StoreUnavailable, match="No such file"):
+        prove(tmp_path / "x.safetensors", store=store.url)
+
+
+def test_without_memory_for_whole_matrices_the_sensitivity_is_still_proved(store, tmp_path, monkeypatch):
+    real = factorize.exact.check_factor_file
+
+    def scarce(data, *, user, whole):
+        if whole:
+            raise MemoryError
+        return real(data, user=user, whole=whole)
+
+    monkeypatch.setattr(factorize.exact, "check_factor_file", scarce)
+    asked = parse_spec({"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "dense"}})
+    solvers.solve(asked).save(tmp_path / "f.safetensors")
+    found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
+    assert not found["failed"] and any("is not below the true one" in text for text in found["checked"])
+    assert any("residual and losses: up to n=0" in text for text in found["not_checked"])
+
+
+def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_says_so(store, tmp_path, monkeypatch):
+    def refuse(data, *, user, whole):
+        raise TooLarge("n=9000 is above 8192")
+
+    monkeypatch.setattr(factorize.exact, "check_factor_file", refuse)
+    factorization(4).save(tmp_path / "f.safetensors")
+    found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
+    assert not found["failed"] and "computed anew in double precision" in found["checked"][-1]
+    assert "n=9000 is above 8192" in found["not_checked"][0]
+    with pytest.raises(TooLarge):
+        inspect(tmp_path / "f.safetensors", store.url, strict=True)
+
+
+def test_a_tree_whose_selection_only_its_nodes_prove_is_published(store):
+    """Neither false nor proved: what double precision proves stands, and the record says so."""
+    participation = {"kind": "min_sep", "min_sep": 4, "max_participations": 3}
+    mechanism = {"kind": "tree", "decoder": "honaker_full"}
+    document = {"workload": {"kind": "prefix", "n": 32}, "participation": participation, "mechanism": mechanism}
+    found = solvers.solve(parse_spec(document))
+    proof = store.put(found, check=partial(prove, store=store.url))["files"][0]["proof"]
+    assert "programme over the nodes" in proof["not_checked"][0]
+    assert "computed anew in double precision" in proof["checked"][-1]

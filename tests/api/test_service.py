@@ -1,0 +1,223 @@
+"""The one path from a spec to its stored result, without HTTP; and the child process that walks its last part."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hostile_server import make
+
+from factorize.api.forms import read_names
+from factorize.api.http.problems import AboveCapacity
+from factorize.api.jobs.job import Job
+from factorize.api.results import Result
+from factorize.api.service import SolverService
+from factorize.api.settings import Settings
+from factorize.errors import (
+    InvalidParameter,
+    InvalidSpec,
+    InvalidWorkload,
+    MalformedJson,
+    TooLarge,
+    UnsupportedProblem,
+)
+from factorize.spec import parse_spec
+from factorize.storage.blobs import blob_key
+from factorize.storage.store import open_store
+
+SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 7}, "mechanism": {"kind": "square_root"}}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]:
+    with SolverService(Settings(store=str(tmp_path_factory.mktemp("service") / "store"), capacity_mb=4000)) as running:
+        yield running
+
+
+def finished(service: SolverService, source: Any) -> Result:
+    """The result of a spec, however long it takes."""
+    end = time.monotonic() + 60
+    found: Any = service.obtain(source)
+    while isinstance(found, Job):
+        assert found.state in ("queued", "running", "done"), found
+        found = service.lookup(found.spec_digest)
+    while service.ledger.counts()["running"]:  # the result is visible a moment before its child has ended
+        assert time.monotonic() < end
+        time.sleep(0.02)
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def test_the_same_meaning_gives_the_same_result(service: SolverService) -> None:
+    result = finished(service, SPEC)
+    for source in (json.dumps(SPEC), json.dumps(SPEC).encode(), {**SPEC, "tolerance": 1e-9}, parse_spec(SPEC)):
+        assert service.obtain(source) == result
+    assert result.manifest()["spec_digest"] == result.spec_digest == service.canonical(SPEC).digest
+    assert service.lookup(result.digest) == result
+    assert service.lookup(result.spec_digest) == result
+    assert service.lookup("0" * 64) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (b"{", MalformedJson),
+        (b"[]", InvalidSpec),
+        ({"workload": {"kind": "prefix", "n": 0}}, InvalidSpec),
+        ({**SPEC, "mechanism": {"kind": "banded_toeplitz", "bands": 99_999}}, UnsupportedProblem),
+        ({"workload": {"kind": "prefix", "n": 10_000_000}, "mechanism": {"kind": "dense"}}, TooLarge),
+    ],
+)
+def test_what_cannot_be_solved_leaves_no_job(service: SolverService, source: Any, error: type[Exception]) -> None:
+    before = service.ledger.page()
+    with pytest.raises(error):
+        service.obtain(source)
+    assert service.ledger.page() == before
+
+
+def test_a_solve_above_the_capacity_states_its_estimate(service: SolverService) -> None:
+    with pytest.raises(AboveCapacity, match=r"GiB and .* s; the limit is 3\.9 GiB") as caught:
+        service.obtain({"workload": {"kind": "prefix", "n": 16_000}, "mechanism": {"kind": "dense"}})
+    assert caught.value.estimate["bytes"] > 4000 * 2**20
+
+
+def test_limits_follow_the_estimate(service: SolverService) -> None:
+    small = service._order(service.canonical(SPEC))
+    large = service._order(service.canonical({"workload": {"kind": "prefix", "n": 4000}}))
+    assert small.memory_mb < large.memory_mb <= 4000
+    assert small.seconds_limit == service.settings.min_solve_seconds
+    assert (small.threads, small.workload) == (1, "prefix")
+    assert parse_spec(small.spec).digest == small.spec_digest
+
+
+def test_a_lost_file_is_solved_again(service: SolverService) -> None:
+    spec = {**SPEC, "workload": {"kind": "prefix", "n": 8}}
+    result = finished(service, spec)
+    service.store.objects.delete(blob_key(result.file))
+    assert isinstance(service.obtain(spec), Job)
+    again = finished(service, spec)
+    assert again.digest == result.digest
+    assert service.store.load(again.digest).verify().converged
+
+
+def test_a_lost_ledger_loses_no_result(tmp_path: Path) -> None:
+    settings = Settings(store=str(tmp_path / "store"))
+    with SolverService(settings) as first:
+        result = finished(first, SPEC)
+    (tmp_path / "store" / "jobs.sqlite").unlink()
+    with SolverService(settings) as second:
+        assert second.obtain(SPEC) == result
+
+
+def test_rows_are_made_in_blocks(service: SolverService) -> None:
+    stored = make(1000)
+    result = service.results.named(service.store.put(stored)["digest"])
+    assert result is not None
+    rows = service.results.rows(result, "B", 10, None)
+    blocks = list(rows.blocks())
+    assert rows.shape == (990, 1000)
+    assert len(blocks) > 1
+    assert max(len(block) for block in blocks) <= 4 << 20
+    whole = np.frombuffer(b"".join(blocks), dtype="<f8").reshape(rows.shape)
+    np.testing.assert_array_equal(whole, stored.rows("B", 10, 1000))
+    with pytest.raises(InvalidParameter, match="rows 0:1001 are outside B"):
+        service.results.rows(result, "B", 0, 1001)
+
+
+def test_an_inline_matrix_is_kept_before_it_is_solved(service: SolverService) -> None:
+    result = finished(service, {"workload": {"kind": "matrix", "rows": [[2.0, 0.0], [1.0, 1.0]]}})
+    workload = result.manifest()["spec"]["workload"]
+    np.testing.assert_array_equal(service.store.matrix(workload["sha256"], [2, 2]), [[2, 0], [1, 1]])
+    with pytest.raises(InvalidSpec, match="/workload/sha256"):
+        service.obtain({"workload": {**workload, "shape": [3, 3]}})
+
+
+def test_uploads_are_checked(service: SolverService) -> None:
+    with pytest.raises(InvalidWorkload):
+        service.upload(np.array([[np.inf]]))
+    uploaded = service.upload(np.array([[1.0], [-0.0]]))
+    assert uploaded["shape"] == [2, 1]
+    np.testing.assert_array_equal(service.store.matrix(uploaded["sha256"], [2, 1]), [[1], [0]])
+
+
+def test_more_matrices_than_memory_are_refused(service: SolverService) -> None:
+    result = finished(service, {"workload": {"kind": "prefix", "n": 64}, "mechanism": {"kind": "dense"}})
+    with pytest.raises(TooLarge, match="Stream the rows"):
+        service.results.expanded(result, ("C_inv", "B"), limit_mb=0)
+    assert service.results.expanded(result, ("C",), limit_mb=0) == result
+
+
+def test_names_of_matrices() -> None:
+    assert read_names(None) == ()
+    assert read_names("B,C_inv,B") == ("C_inv", "B")
+    for text in ("", "D", "C;B", "C,", "c"):
+        with pytest.raises(InvalidParameter, match="C_inv"):
+            read_names(text)
+
+
+def run_child(request: dict[str, Any], *more: str) -> tuple[int, list[dict[str, Any]]]:
+    """Exit status and events of a child process."""
+    program = [sys.executable, *(more or ("-m", "factorize.api.jobs.child"))]
+    done = subprocess.run(program, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=60)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_child_reports_stores_and_verifies(tmp_path: Path) -> None:
+    spec = SolverService.canonical({"workload": {"kind": "prefix", "n": 24}}).document()
+    status, events = run_child({"spec": spec, "store": str(tmp_path / "store")})
+    assert status == 0
+    assert [event["event"] for event in events] == ["progress"] * (len(events) - 1) + ["done"]
+    assert set(events[0]) == {"event", "iteration", "relative_gap", "class_gap", "seconds"}
+    assert open_store(tmp_path / "store").load(events[-1]["digest"]).verify().converged
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ({"workload": {"kind": "prefix", "n": 0}}, "invalid-spec"),
+        ({**SPEC, "mechanism": {"kind": "banded_toeplitz", "bands": 99_999}}, "unsupported-problem"),
+        ({"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}}, "not-found"),
+    ],
+)
+def test_a_child_that_fails_says_why_and_stores_nothing(tmp_path: Path, spec: dict[str, Any], kind: str) -> None:
+    status, (event,) = run_child({"spec": spec, "store": str(tmp_path / "store")})
+    assert status == 1
+    assert (event["event"], event["error"]["type"]) == ("failed", kind)
+    assert event["error"]["message"]
+    assert list(open_store(tmp_path / "store").items()) == []
+
+
+LIAR = """
+import sys
+from factorize import solvers
+from factorize.factorization import Factorization
+
+honest = solvers.solve
+
+def lie(spec, **options):
+    print("a library that talks on stdout")
+    found = honest(spec, **options)
+    found.manifest["certificate"]["sensitivity"].update(value=0.5, hex=(0.5).hex())
+    from factorize.manifest import manifest_digest
+    found.manifest["digest"] = manifest_digest(found.manifest)
+    return found
+
+solvers.solve = lie
+import factorize.api.jobs.child
+sys.exit(factorize.api.jobs.child.main())
+"""
+
+
+def test_a_manifest_that_claims_too_little_is_never_stored(tmp_path: Path) -> None:
+    status, events = run_child({"spec": SPEC, "store": str(tmp_path / "store")}, "-c", LIAR)
+    assert (status, events[-1]["event"], events[-1]["error"]["type"]) == (1, "failed", "certificate-error")
+    store = open_store(tmp_path / "store")
+    assert [entry.key for entry in store.objects.list() if entry.key != "store.json"] == []

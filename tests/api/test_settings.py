@@ -1,0 +1,100 @@
+"""Settings: where they come from, which wins, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from factorize.api.settings import Settings, default_store, is_loopback, load_settings
+from factorize.errors import InvalidParameter
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variable and no file but those of the test."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("FACTORIZE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_are_private_and_bounded() -> None:
+    settings = load_settings()
+    assert (settings.host, settings.allow_remote, settings.allowed_hosts) == ("127.0.0.1", False, ())
+    assert settings.max_json_bytes == 1 << 20
+    assert settings.max_upload_bytes == 64 << 20
+    assert (settings.max_header_bytes, settings.max_headers) == (16 << 10, 64)
+    assert settings.receive_seconds <= 10
+
+
+def test_the_store_is_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert default_store() == load_settings().store == str(tmp_path / "data" / "factorize")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_store() == str(tmp_path / ".local/share/factorize")
+
+
+def test_later_sources_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "factorize.toml").write_text('port = 1111\nstore = "from-file"\nallowed_hosts = ["A.example"]\n')
+    assert load_settings().port == 1111
+    monkeypatch.setenv("FACTORIZE_PORT", "2222")
+    assert load_settings().port == 2222
+    settings = load_settings(port=3333, store=None)
+    assert (settings.port, settings.store, settings.allowed_hosts) == (3333, "from-file", ("a.example",))
+
+
+def test_a_variable_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("processors = 3")
+    monkeypatch.setenv("FACTORIZE_CONFIG", str(other))
+    assert load_settings().processors == 3
+    other.unlink()
+    with pytest.raises(InvalidParameter, match="not a file"):
+        load_settings()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_an_open_address_has_to_be_asked_for(host: str) -> None:
+    with pytest.raises(InvalidParameter, match="other machines.*allow_remote"):
+        load_settings(host=host)
+    assert load_settings(host=host, allow_remote=True).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST."])
+def test_loopback_needs_no_permission(host: str) -> None:
+    assert is_loopback(host)
+    assert load_settings(host=host).host == host
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"port": 65536}, "port"),
+        ({"port": -1}, "port"),
+        ({"processors": 0}, "processors"),
+        ({"receive_seconds": 0}, "receive_seconds"),
+        ({"max_solve_seconds": float("inf")}, "max_solve_seconds"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_other_values_are_named(given: dict[str, object], named: str) -> None:
+    with pytest.raises(InvalidParameter, match=named):
+        load_settings(**given)
+
+
+def test_a_file_with_an_unknown_field_or_no_toml(tmp_path: Path) -> None:
+    (tmp_path / "factorize.toml").write_text("colour = 'red'")
+    with pytest.raises(InvalidParameter, match="colour"):
+        load_settings()
+    (tmp_path / "factorize.toml").write_text("port 1")
+    with pytest.raises(InvalidParameter, match="not TOML"):
+        load_settings()
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().port = 1  # type: ignore[misc]  # that is the test

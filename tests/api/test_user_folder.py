@@ -1,0 +1,165 @@
+"""Commands run in a folder that has modules of the user's own, under the names that ours have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from command_line import ROOT, _heed_interrupts, environment
+
+from factorize import load
+from factorize.api import isolated
+
+SCRIPT = f"""import sys
+sys.path.append({str(ROOT)!r})
+from factorize.api.cli import main
+sys.exit(main())
+"""
+SHADOWS = ("api", "solvers", "numpy", "factorize", "sitecustomize", "usercustomize", "json", "typer", "runpy")
+SPEC = json.dumps({"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "square_root"}})
+
+
+def shadow(name: str, folder: Path) -> None:
+    """Let a module of the user's leave a mark and fail wherever it is imported."""
+    module = folder / name / "__init__.py" if name in ("api", "solvers") else folder / f"{name}.py"
+    module.parent.mkdir(exist_ok=True)
+    mark = folder / "marks"
+    module.write_text(f"open({str(mark)!r}, 'a').write('{name}\\n')\nraise ImportError('{name} of the user')\n")
+
+
+class Folder:
+    """A user's folder, and the command as a console script starts it."""
+
+    def __init__(self, home: Path, names: tuple[str, ...] = SHADOWS, **variables: str) -> None:
+        self.path = home / "project"
+        self.path.mkdir()
+        (home / "bin").mkdir()
+        self._script = home / "bin" / "factorize"
+        self._script.write_text(SCRIPT)
+        self._variables = environment(home) | {"PYTHONPATH": ""} | variables
+        for name in names:
+            shadow(name, self.path)
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, self._script, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self.path,
+            env=self._variables,
+            timeout=120,
+        )
+        assert done.returncode == code, done
+        return done.stdout
+
+    @contextmanager
+    def serve(self) -> Iterator[str]:
+        command = [sys.executable, self._script, "serve", "--port", "0", "--store", "served", "--output", "json"]
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self.path,
+            env=self._variables,
+            preexec_fn=_heed_interrupts,
+        ) as service:
+            try:
+                assert service.stdout is not None
+                yield json.loads("".join(iter(service.stdout.readline, "}\n")) + "}")["url"]
+            finally:
+                service.terminate()
+
+    def right(self, name: str) -> None:
+        """The file holds the true answer, and nothing of the user's was imported."""
+        answer = load(self.path / name)
+        row = answer.rows("C", 2, 3)[0]
+        assert (row[:3] / row[2]).tolist() == pytest.approx([0.375, 0.5, 1.0]) and answer.verify().residual < 1e-12
+        self.untouched()
+
+    def untouched(self) -> None:
+        assert not (self.path / "marks").exists(), (self.path / "marks").read_text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_the_shadows_are_real(folder: Folder) -> None:
+    assert subprocess.run([sys.executable, "-c", "import numpy"], cwd=folder.path, capture_output=True).returncode
+    assert (folder.path / "marks").read_text() == "numpy\n"
+
+
+def test_solve_verify_and_compare_import_nothing_of_the_user(folder: Folder) -> None:
+    folder("solve", SPEC, "--to", "root.safetensors")
+    folder("verify", "root.safetensors", "--exact")
+    table = json.loads(folder("compare", SPEC, "--output", "json"))
+    assert {row["mechanism"] for row in table["rows"]} >= {"dense", "identity"}
+    folder.right("root.safetensors")
+
+
+def test_batch_imports_nothing_of_the_user(folder: Folder) -> None:
+    (folder.path / "specs.jsonl").write_text(f"{SPEC}\n")
+    assert json.loads(folder("batch", "specs.jsonl", "--output", "json"))["counts"]["solved"] == 1
+    folder("get", SPEC, "--to", "root.safetensors")
+    folder.right("root.safetensors")
+
+
+def test_a_service_and_its_children_import_nothing_of_the_user(folder: Folder) -> None:
+    with folder.serve() as url:
+        folder("get", SPEC, "--to", "root.safetensors", "--url", url)
+        asked = json.dumps({"spec": json.loads(SPEC)}).encode()
+        request = urllib.request.Request(f"{url}/v1/compare", asked, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            assert {row["mechanism"] for row in json.load(answer)["rows"]} >= {"dense", "identity"}
+    folder.right("root.safetensors")
+
+
+def test_a_working_folder_in_pythonpath_is_left_too(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, ("numpy", "solvers", "typer", "scipy", "numba", "safetensors"), PYTHONPATH=".")
+    folder("solve", SPEC, "--to", "root.safetensors")
+    folder("verify", "root.safetensors", "--exact")
+    folder.right("root.safetensors")
+
+
+def test_a_child_imports_from_where_its_parent_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "only_here.py").write_text("print('found')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), "elsewhere", *sys.path])
+    done = subprocess.run(isolated.child_command("only_here"), capture_output=True, text=True, check=True)
+    assert done.stdout == "found\n"
+    path = isolated.search_path()
+    assert "" not in path and str(tmp_path) not in path and str(elsewhere) == path[0 if str(ROOT) in path[1:] else 1]
+
+
+def test_a_checkout_finds_itself_when_it_is_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert str(ROOT) in isolated.search_path()
+    monkeypatch.setattr(sys, "path", ["", *(entry for entry in sys.path if os.path.realpath(entry) != str(ROOT))])
+    assert isolated.search_path()[0] == str(ROOT)
+
+
+def test_a_folder_that_is_gone_has_nothing_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    absolute = [entry for entry in sys.path if os.path.isabs(entry)]
+    monkeypatch.setattr(sys, "path", absolute)
+    assert isolated.search_path() == [*([] if str(ROOT) in absolute else [str(ROOT)]), *absolute]
+    assert Path(isolated.child_command(isolated.PROVE)[2]).name == "isolated.py"
+
+
+@pytest.mark.parametrize("module", [isolated.SOLVE, isolated.COMPARE, isolated.PROVE])
+def test_every_child_starts(module: str, tmp_path: Path) -> None:
+    done = subprocess.run(isolated.child_command(module), input="", capture_output=True, text=True, cwd=tmp_path)
+    assert "json.decoder.JSONDecodeError" in done.stderr and "No module" not in done.stderr

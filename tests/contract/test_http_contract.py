@@ -1,0 +1,160 @@
+"""The HTTP contract as a whole: routes, OpenAPI document, headers of every answer, and the page that describes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import LiveService
+
+from factorize import errors
+from factorize.api.http.problems import KINDS, problem_of
+from factorize.api.settings import Settings
+
+PAGE = Path(__file__).parents[2] / "docs/http.md"
+ROUTES = {
+    ("get", "/v1/factorizations"),
+    ("post", "/v1/factorizations"),
+    ("get", "/v1/factorizations/{name}"),
+    ("delete", "/v1/factorizations/{name}"),
+    ("get", "/v1/factorizations/{name}/events"),
+    ("get", "/v1/factorizations/{name}/matrices/{matrix}"),
+    ("post", "/v1/canonicalize"),
+    ("post", "/v1/compare"),
+    ("post", "/v1/factorizations/{name}/calibrations"),
+    ("post", "/v1/plan"),
+    ("post", "/v1/predict"),
+    ("post", "/v1/matrices"),
+    ("get", "/v1/blobs/{sha256}"),
+    ("get", "/healthz"),
+    ("get", "/readyz"),
+    ("get", "/metrics"),
+    ("get", "/problems/{slug}"),
+}
+SPEC = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "identity"}}
+
+
+@pytest.fixture(scope="module")
+def document(live_service: LiveService) -> dict[str, Any]:
+    answer = live_service.get("/openapi.json")
+    assert answer.status == 200
+    return answer.json()
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method, path, operation
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+def test_the_document_has_every_route_and_no_other(document: dict[str, Any]) -> None:
+    assert document["openapi"].startswith("3.1")
+    assert {(method, path) for method, path, _ in operations(document)} == ROUTES
+
+
+def test_every_reference_of_the_document_leads_somewhere(document: dict[str, Any]) -> None:
+    found = set(references(document))
+    assert "#/components/schemas/Spec" in found
+    for reference in found:
+        target: Any = document
+        for part in reference.removeprefix("#/").split("/"):
+            target = target[part]
+        assert isinstance(target, dict)
+
+
+def test_every_operation_is_named_described_and_answers_with_problems(document: dict[str, Any]) -> None:
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(set(names)) == len(names)
+    for method, path, operation in operations(document):
+        assert operation["description"], path
+        declared = {entry["name"] for entry in operation.get("parameters", []) if entry["in"] == "path"}
+        assert declared == set(re.findall(r"{(\w+)}", path))
+        assert any(status.startswith("2") for status in operation["responses"]), (method, path)
+        for status, response in operation["responses"].items():
+            if status >= "400":
+                assert list(response["content"]) == ["application/problem+json"], (path, status)
+
+
+def test_the_schema_of_a_spec_knows_every_kind(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["Spec"]["additionalProperties"] is False
+    assert {"Prefix", "Momentum", "FixedEpochs", "LambdaTau", "NuToeplitz"} <= set(schemas)
+
+
+def test_every_answer_has_the_protecting_headers(live_service: LiveService) -> None:
+    name = live_service.solve(SPEC)["digest"]
+    paths = [
+        "/",
+        "/healthz",
+        "/metrics",
+        "/openapi.json",
+        "/nothing",
+        f"/v1/factorizations/{name}",
+        "/v1/factorizations",
+    ]
+    seen = set()
+    for path in paths:
+        answer = live_service.get(path)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["server"] == "factorize"
+        assert re.fullmatch("[0-9a-f]{16}", answer.headers["x-request-id"])
+        assert "access-control-allow-origin" not in answer.headers
+        assert "cache-control" in answer.headers
+        seen.add(answer.headers["x-request-id"])
+    assert len(seen) == len(paths)
+
+
+def test_a_request_id_is_ours_and_not_the_clients(live_service: LiveService) -> None:
+    answer = live_service.get("/healthz", {"X-Request-Id": "0123456789abcdef"})
+    assert answer.headers["x-request-id"] != "0123456789abcdef"
+
+
+def test_every_problem_has_a_page_of_its_own(live_service: LiveService) -> None:
+    for slug, kind in KINDS.items():
+        answer = live_service.get(f"/problems/{slug}")
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        assert kind.meaning in answer.body.decode()
+    live_service.get("/problems/nothing").problem(404, "not-found")
+
+
+def test_every_expected_error_has_its_problem() -> None:
+    assert problem_of(errors.InvalidSpec([errors.Violation("/a", "b")])).slug == "invalid-spec"
+    assert problem_of(errors.InvalidWorkload("x")).slug == "invalid-parameter"
+    assert problem_of(errors.UnsupportedProblem("x")).slug == "unsupported-problem"
+    assert problem_of(errors.TooLarge("x")).slug == "too-large"
+    assert problem_of(errors.NotFound("x")).slug == "not-found"
+    assert problem_of(errors.CorruptObject("x")).slug == "corrupt-object"
+    assert problem_of(errors.StoreUnavailable("x")).slug == "unavailable"
+    retried = problem_of(errors.StoreUnavailable("x")).response("0" * 16)
+    assert (retried.status_code, int(retried.headers["retry-after"]) > 0) == (503, True)
+    assert {kind.status for kind in KINDS.values() if kind.status >= 500} == {500, 503}
+
+
+def test_the_page_describes_every_route_and_problem() -> None:
+    text = PAGE.read_text()
+    for method, path in ROUTES:
+        assert re.search(rf"`{method.upper()} {re.escape(path)}[`?]", text), (method, path)
+    for slug, kind in KINDS.items():
+        assert f"| {kind.status} | `{slug}` |" in text, slug
+
+
+def test_the_page_describes_every_setting() -> None:
+    text = PAGE.read_text()
+    for name in Settings.model_fields:
+        assert f"| `{name}` |" in text, name

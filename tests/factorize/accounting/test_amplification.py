@@ -1,0 +1,166 @@
+"""Amplification where it is proved, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize import load as open_whole
+from factorize.accounting.amplification import (
+    amplified_epsilon,
+    amplified_multiplier,
+    calibrate_amplified,
+    sampling_probability,
+)
+from factorize.accounting.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
+from factorize.adapters.held import Held
+from factorize.client import load
+from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
+from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.solvers import solve
+from factorize.spec import parse_spec
+from factorize.structures.banded import BandedMatrix
+
+
+def solved(mechanism: dict[str, Any], n: int = 64) -> Any:
+    bands = mechanism.get("bands", 8)
+    participation = {"kind": "min_sep", "min_sep": bands}
+    return solve(
+        parse_spec({"workload": {"kind": "prefix", "n": n}, "participation": participation, "mechanism": mechanism})
+    )
+
+
+def test_without_sampling_it_is_the_gaussian_mechanism() -> None:
+    z = amplified_multiplier(2.0, 1e-6, probability=1.0, compositions=1)
+    assert z == pytest.approx(noise_multiplier_for_epsilon(2.0, 1e-6), rel=2e-3)
+    assert z >= noise_multiplier_for_epsilon(2.0, 1e-6) * (1 - 1e-9)
+    composed = amplified_epsilon(4.0, 1e-6, probability=1.0, compositions=16)
+    assert composed == pytest.approx(gaussian_epsilon(1e-6, 1.0), rel=1e-2)
+
+
+def test_sampling_helps_and_its_epsilon_is_kept() -> None:
+    sampled = amplified_multiplier(1.0, 1e-6, probability=0.01, compositions=100)
+    whole = amplified_multiplier(1.0, 1e-6, probability=1.0, compositions=100)
+    assert sampled < 0.2 * whole
+    assert amplified_epsilon(sampled, 1e-6, probability=0.01, compositions=100) <= 1.0
+
+
+def test_a_small_epsilon_is_accounted_on_a_finer_grid() -> None:
+    z = amplified_multiplier(0.1, 1e-6, probability=29 / 60000, compositions=2048)
+    assert z == pytest.approx(1.0787, rel=5e-3)  # on a grid of 1e-5; a grid of 1e-3 gives 1.27
+    assert amplified_epsilon(z, 1e-6, probability=29 / 60000, compositions=2048) <= 0.101
+
+
+def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:
+    factorization = solved({"kind": "banded", "bands": 8})
+    found = calibrate_amplified(factorization, epsilon=1.0, delta=1e-6, dataset_size=8000, batch_size=10, clip_norm=2.0)
+    assert isinstance(found, Calibration)
+    assert (found.groups, found.compositions, found.sampling_probability) == (8, 8, 0.01)
+    z = amplified_multiplier(1.0, 1e-6, probability=0.01, compositions=8)
+    norms = np.sqrt(factorization.strategy.column_norms_squared())
+    assert found.sigma == pytest.approx(z * 2.0 * norms.max() / 10, rel=1e-12)
+    assert found.sigma >= z * 2.0 * norms.max() / 10
+    # without the sampling the same noise is that of sens(C) for 8 participations
+    assert found.noise_multiplier * 2.0 * found.sensitivity.value / 10 == pytest.approx(found.sigma)
+    document = found.document()
+    assert document["sampling"] == "cyclic_poisson" and document["epsilon"] == 1.0
+    assert document["mu"] == pytest.approx(1 / found.noise_multiplier)
+
+
+def test_dp_sgd_is_the_case_of_one_band() -> None:
+    identity = solve(parse_spec({"workload": {"kind": "prefix", "n": 50}, "mechanism": {"kind": "identity"}}))
+    found = calibrate_amplified(identity, epsilon=1.0, delta=1e-6, dataset_size=5000, batch_size=100)
+    assert (found.groups, found.compositions, found.sampling_probability) == (1, 50, 0.02)
+    z = amplified_multiplier(1.0, 1e-6, probability=0.02, compositions=50)
+    assert found.sigma == pytest.approx(z / 100, rel=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", [{"kind": "banded", "bands": 4}, {"kind": "banded_toeplitz", "bands": 4}])
+def test_a_training_job_draws_the_noise_that_was_calibrated_with_sampling(mechanism, tmp_path: Path) -> None:
+    solved(mechanism, 16).save(tmp_path / "c.safetensors")
+    factors, asked = load(tmp_path / "c.safetensors"), {"delta": 1e-6, "dataset_size": 1600, "batch_size": 10}
+    found = calibrate_amplified(open_whole(tmp_path / "c.safetensors"), epsilon=1.0, **asked)
+    assert factors.noise(found, 100, seed=1).calibration is found
+    other = calibrate_amplified(solved({"kind": "banded", "bands": 3}, 16), epsilon=1.0, **asked)
+    with pytest.raises(InvalidParameter, match="3 groups, this C has 4 bands; calibrate this one"):
+        factors.noise(other, 100, seed=1)
+    twice = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "identity"}}))
+    scaled = calibrate_amplified(twice, epsilon=1.0, **asked)
+    with pytest.raises(InvalidParameter, match="1 groups, this C has 4 bands"):
+        factors.noise(scaled, 100, seed=1)
+    with pytest.raises(InvalidParameter, match="sensitivity of value"):
+        factors.noise(replace(found, sensitivity=replace(found.sensitivity, value=0.5)), 100, seed=1)
+
+
+def test_equal_sensitivities_do_not_hide_a_larger_column() -> None:
+    """diag(5, 5) and diag(7, 1) have the sensitivity sqrt(50), and a sampled step of the second shows 7 in place of 5."""
+    even, uneven = (BandedMatrix(np.array([diagonal])) for diagonal in ([5.0, 5.0], [7.0, 1.0]))
+    asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 8, "batch_size": 1}
+    found, other = (calibrate_amplified(SimpleNamespace(strategy=c), **asked) for c in (even, uneven))
+    assert found.sensitivity == other.sensitivity and other.sigma == pytest.approx(1.4 * found.sigma)
+    found.check_belongs(found.sensitivity, lambda: even)
+    with pytest.raises(InvalidParameter, match="columns of norm 5.0 at most, this C has one of 7.0"):
+        found.check_belongs(found.sensitivity, lambda: uneven)
+
+
+@pytest.mark.parametrize("changed", [None, "value", "kind", "rule", "participation"])
+def test_equal_sensitivities_are_equal_whoever_states_them(changed: str | None, tmp_path: Path) -> None:
+    result = solved({"kind": "banded", "bands": 4}, 16)
+    result.save(tmp_path / "c.safetensors")
+    factors, stated = load(tmp_path / "c.safetensors"), result.certificate.sensitivity
+    assert type(stated) is not type(factors.sensitivity)
+    others = {"value": 9.5, "kind": "upper_bound", "rule": "another", "participation": {"kind": "single"}}
+    if changed:
+        stated = replace(stated, **{changed: others[changed]})
+    scale = calibrate(stated, PrivacyTarget(mu=1.0))
+    for noise in (factors.noise, lambda c, shape, seed: (Held(result).check(c), c)):
+        if changed is None:
+            assert noise(scale, 10, seed=1) is not None
+        else:
+            mine, other = getattr(factors.sensitivity, changed), others[changed]
+            with pytest.raises(InvalidParameter) as caught:
+                noise(scale, 10, seed=1)
+            assert f"of {changed} {other!r}" in str(caught.value) and f"has {mine!r}" in str(caught.value)
+
+
+def test_the_smallest_group_decides_the_probability() -> None:
+    assert sampling_probability(3, 10, 2) == 2 / 3
+    with pytest.raises(ConditionNotMet, match="3 each"):
+        sampling_probability(3, 10, 4)
+
+
+def test_nothing_else_is_amplified() -> None:
+    dense = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}}))
+    asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 1600, "batch_size": 10}
+    with pytest.raises(ConditionNotMet, match="banded"):
+        calibrate_amplified(dense, **asked)
+    toeplitz = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "square_root"}}))
+    with pytest.raises(ConditionNotMet, match="16 bands"):
+        calibrate_amplified(toeplitz, **asked)
+    banded = solved({"kind": "banded", "bands": 8}, 16)
+    with pytest.raises(UnsupportedAdjacency, match="zero_out"):
+        calibrate_amplified(banded, **asked, adjacency="replace_one")
+
+
+@pytest.mark.parametrize(
+    "change", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"delta": 1.0}, {"dataset_size": 0}, {"batch_size": 1.5}]
+)
+def test_bad_values_are_refused(change: dict[str, Any]) -> None:
+    banded = solved({"kind": "banded", "bands": 4}, 16)
+    asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 1600, "batch_size": 10, **change}
+    with pytest.raises(InvalidParameter):
+        calibrate_amplified(banded, **asked)
+    with pytest.raises(InvalidParameter):
+        amplified_multiplier(1.0, 1e-6, probability=0.0, compositions=3)
+
+
+def test_a_delta_below_what_the_grid_resolves_is_refused_by_name() -> None:
+    for ask in (amplified_epsilon, amplified_multiplier):
+        with pytest.raises(InvalidParameter, match="delta=1e-16 is below 1e-14") as caught:
+            ask(1.0, 1e-16, probability=0.1, compositions=10)
+        assert caught.value.field == "delta"

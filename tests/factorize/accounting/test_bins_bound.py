@@ -1,0 +1,242 @@
+"""The Gram matrix of bins for every structure, and the closed-form bounds made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.polynomial.hermite_e import hermegauss
+
+from factorize import load
+from factorize.accounting import BinGram, bin_gram, bins_delta, bins_epsilon, bins_sigma, renyi_divergence
+from factorize.accounting.gaussian import gaussian_delta, noise_multiplier_for_epsilon
+from factorize.accounting.star_bound import log_reverse, log_single_bin, renyi_epsilon
+from factorize.errors import InvalidParameter, TooLarge
+from factorize.structures.base import Matrix
+from factorize.structures.blt import BltMatrix
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.endless import EndlessMatrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/*.safetensors"))
+ENDLESS = [path for path in GOLDEN if "endless" in path.stem]
+
+
+def exact_gram(whole: np.ndarray, bins: int) -> list[list[Fraction]]:
+    """Return <m_j, m_l> of doubles, exactly and the long way."""
+    n = len(whole)
+    columns = [
+        [sum((abs(Fraction(float(whole[t, i]))) for i in range(j, t + 1, bins)), Fraction(0)) for t in range(n)]
+        for j in range(bins)
+    ]
+    return [[sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0)) for b in columns] for a in columns]
+
+
+@pytest.mark.parametrize("path", [path for path in GOLDEN if path not in ENDLESS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("bins", [1, 4, 7])
+def test_gram_is_that_of_the_summed_columns_from_above(path: Path, bins: int) -> None:
+    matrix = load(path).strategy
+    found = bin_gram(matrix, bins)
+    assert (found.bins, found.steps, found.epochs) == (bins, matrix.n, math.ceil(matrix.n / bins))
+    stored = matrix.structure in ("dense", "toeplitz", "banded_toeplitz", "banded", "tree")
+    whole = matrix.dense() if stored else np.linalg.inv(matrix.inverse_rows(0, matrix.n))
+    expected = exact_gram(whole, bins)
+    for row, true in zip(found.gram, expected, strict=True):
+        for above, value in zip(row, true, strict=True):
+            least = value if stored else value * (1 - Fraction(1, 10**12))
+            assert least <= Fraction(float(above)) <= value * (1 + Fraction(2, 10**11)) + Fraction(1, 10**15)
+
+
+def wide_ranging(rng: np.random.Generator, n: int) -> list[Matrix]:
+    """Matrices that the golden files do not have: signed ones, rotating states, scaled buffers."""
+    signed = np.tril(rng.normal(size=(n, n))) + 4 * np.eye(n)
+    rotating = 0.4 * rng.normal(size=(n, 1, 2, 2))
+    sides = rng.normal(size=(2, n, 2))
+    spinning = BufferedMatrix(np.ones(n), rotating, sides[0], sides[1])
+    plain = BufferedMatrix(np.ones(n), np.full((n, 2), 0.5), np.abs(sides[0]), np.abs(sides[1]))
+    scale = rng.uniform(0.5, 2.0, n)
+    return [DenseMatrix(signed), spinning, plain, ColumnScaled(plain, scale), ColumnScaled(spinning, scale)]
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_gram_takes_the_absolute_value_before_the_sum(index: int) -> None:
+    matrix = wide_ranging(np.random.default_rng(3), 17)[index]
+    found, expected = bin_gram(matrix, 5), exact_gram(matrix.dense(), 5)
+    np.testing.assert_allclose(found.gram, np.array(expected, dtype=float), rtol=1e-11)
+    assert found.signed == bool((matrix.dense() < 0).any())
+
+
+def test_long_toeplitz_strategies_need_no_square_array() -> None:
+    n, bins = 50_000, 64
+    blt = BltMatrix(np.array([0.7, 0.99]), np.array([0.3, 0.1]), n)
+    dense_part = bin_gram(BltMatrix(blt.theta, blt.omega, 640), bins)
+    long = bin_gram(blt, bins)
+    assert long.epochs == math.ceil(n / bins) and (long.gram > dense_part.gram).all()
+    comb = np.zeros(n)
+    for start in range(0, n, bins):
+        comb[start:] += blt.column()[: n - start]
+    assert long.gram[3, 11] == pytest.approx(float(comb[8 : n - 3] @ comb[: n - 11]), rel=1e-10)
+
+
+def test_recurrence_of_long_buffered_strategies_is_that_of_the_blt() -> None:
+    n, bins = 3000, 7
+    blt = BltMatrix(np.array([0.7, 0.99]), np.array([0.3, 0.1]), n)
+    decays, ones = np.tile(blt.theta, (n, 1)), np.ones((n, 2))
+    inputs = np.tile(blt.omega / blt.theta, (n, 1))
+    np.testing.assert_allclose(
+        bin_gram(BufferedMatrix(np.ones(n), decays, inputs, ones), bins).gram, bin_gram(blt, bins).gram, rtol=1e-9
+    )
+
+
+def test_bins_that_do_not_fit_are_refused() -> None:
+    matrix = ToeplitzMatrix(np.ones(3), 6)
+    for bins in (0, 7, 2.0, True):
+        with pytest.raises(InvalidParameter, match="from 1 to n=6"):
+            bin_gram(matrix, bins)  # type: ignore[arg-type]
+    with pytest.raises(TooLarge, match="4096"):
+        bin_gram(ToeplitzMatrix(np.ones(1), 10_000), 5000)
+    signed = -np.ones((5000, 1))
+    with pytest.raises(TooLarge, match="n=5000 is above 4096"):
+        bin_gram(BufferedMatrix(np.ones(5000), 0.5 * np.ones((5000, 1)), signed, -signed), 8)
+
+
+@pytest.mark.parametrize("path", ENDLESS, ids=lambda path: path.stem)
+def test_a_strategy_without_end_has_no_bins(path: Path) -> None:
+    strategy = load(path).strategy
+    assert isinstance(strategy, EndlessMatrix)
+    with pytest.raises(InvalidParameter, match="finite n"):
+        bin_gram(strategy, 4)
+
+
+# (K, epsilon, delta of P|Q, delta of Q|P, closed form of Q|P): quadrature with 6 digits, see the design's section 5.
+PAIRS = [
+    ([[2, 0.7], [0.7, 1.5]], 2.0, 4.982612e-2, 4.212292e-2, 5.885e-2),
+    ([[0.5, 0.3], [0.3, 0.4]], 2.0, 2.629068e-4, 2.292074e-4, 2.854e-4),
+    ([[4, 1], [1, 4]], 5.0, 1.505225e-2, 6.380777e-3, 1.122e-2),
+    ([[2, 0.7, 0.2], [0.7, 1.5, 0.9], [0.2, 0.9, 1.8]], 2.0, 3.397075e-2, 2.675055e-2, 4.502e-2),
+    ([[0.3, 0.2, 0.1], [0.2, 0.3, 0.2], [0.1, 0.2, 0.25]], 2.0, 1.834130e-6, 1.148634e-6, 1.898e-6),
+]
+
+
+def of_matrix(rows: object) -> BinGram:
+    return BinGram(np.array(rows, dtype=float), len(np.array(rows)), 1e-13, False)
+
+
+def by_quadrature(gram: np.ndarray, function: Callable[[np.ndarray], np.ndarray], nodes: int = 90) -> float:
+    """Return E function(L), L = mean_j exp(X_j - K_jj / 2), by a product of Gauss-Hermite rules."""
+    points, weights = hermegauss(nodes)
+    weights = weights / weights.sum()
+    size = len(gram)
+    grid = np.stack(np.meshgrid(*[points] * size, indexing="ij"), axis=-1).reshape(-1, size)
+    mass = np.stack(np.meshgrid(*[weights] * size, indexing="ij"), axis=-1).reshape(-1, size).prod(axis=1)
+    shifted = grid @ np.linalg.cholesky(gram).T - gram.diagonal() / 2
+    return float(mass @ function(np.exp(shifted).mean(axis=1)))
+
+
+@pytest.mark.parametrize(("rows", "epsilon", "pq", "qp", "closed"), PAIRS)
+def test_bounds_are_above_the_truth_and_the_lower_bound_below(
+    rows: list[list[float]], epsilon: float, pq: float, qp: float, closed: float
+) -> None:
+    gram = of_matrix(rows)
+    found = bins_delta(gram, multiplier=1.0, epsilon=epsilon)
+    assert pq <= math.exp(found.log_pq) <= 8 * pq and qp <= math.exp(found.log_qp) <= 2 * qp
+    assert math.exp(log_reverse(gram, 1.0, epsilon)) == pytest.approx(closed, rel=1e-3)
+    assert math.exp(log_single_bin(gram, 1.0, epsilon)) <= pq * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("rows", [pair[0] for pair in PAIRS])
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_moments_are_above_those_of_the_pair(rows: list[list[float]], order: int) -> None:
+    """E L^m in full: the mean over all tuples of exp(sum of K over pairs); E L^(1-m) by quadrature."""
+    gram = of_matrix(rows)
+    k, size = gram.gram, gram.bins
+    tuples = np.stack(np.meshgrid(*[range(size)] * order, indexing="ij"), axis=-1).reshape(-1, order)
+    pairs = [(i, j) for i in range(order) for j in range(i)]
+    moment = np.exp(sum(k[tuples[:, i], tuples[:, j]] for i, j in pairs)).mean()
+    found = renyi_divergence(gram, multiplier=1.0, order=order)
+    assert math.log(moment) / (order - 1) <= found.pq
+    assert by_quadrature(k, lambda ratio: ratio**order) == pytest.approx(moment, rel=1e-6)
+    assert math.log(by_quadrature(k, lambda ratio: ratio ** (1.0 - order))) / (order - 1) <= found.qp
+
+
+def test_equal_entries_are_one_gaussian_and_the_moment_is_exact() -> None:
+    gram = of_matrix(np.full((3, 3), 0.8))
+    assert renyi_divergence(gram, multiplier=2.0, order=7).pq == pytest.approx(7 * 0.2 / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), [(1.0, 0.5), (8.0, 2.0), (2.0, 0.25), (4.0, 0.4)])
+def test_one_bin_is_the_gaussian_mechanism(epsilon: float, mu: float) -> None:
+    gram = bin_gram(ToeplitzMatrix(np.array([1.0]), 4), 1)  # four steps of norm 1: a shift of norm 2
+    found = bins_delta(gram, multiplier=2.0 / mu, epsilon=epsilon)
+    assert gaussian_delta(epsilon, mu) <= found.delta <= gaussian_delta(epsilon, mu) * (1 + 1e-8)
+    delta = gaussian_delta(epsilon, mu)
+    assert bins_sigma(gram, epsilon=epsilon, delta=delta) == pytest.approx(2.0 / mu, rel=2e-7)
+
+
+def inverse_roots(taps: int, n: int) -> InverseBandedToeplitz:
+    """BISR: the first coefficients of (1 - x)^(1/2)."""
+    column = np.cumprod(np.concatenate([[1.0], 1 - 1.5 / np.arange(1, taps)]))
+    return InverseBandedToeplitz(column, n)
+
+
+# sigma by the sampler (+-0.2 %), of the design's section 5, and the star ceiling's ratio to it.
+CEILINGS = [(32, 8.0, 1e-5, 1.7207, 1.081), (32, 2.0, 1e-6, 4.196, 1.2045)]
+
+
+@pytest.mark.parametrize(("taps", "epsilon", "delta", "sampled", "ratio"), CEILINGS)
+def test_sigma_is_the_published_ceiling(taps: int, epsilon: float, delta: float, sampled: float, ratio: float) -> None:
+    gram = bin_gram(inverse_roots(taps, 2048), 256)
+    sigma = bins_sigma(gram, epsilon=epsilon, delta=delta)
+    assert sigma == pytest.approx(ratio * sampled, rel=3e-3)
+    assert sigma < noise_multiplier_for_epsilon(epsilon, delta) * gram.sensitivity
+    assert bins_delta(gram, multiplier=sigma, epsilon=epsilon).delta <= delta
+    assert bins_epsilon(gram, multiplier=sigma, delta=delta) == pytest.approx(epsilon, rel=1e-5)
+    assert math.exp(log_single_bin(gram, sampled, epsilon)) < delta
+
+
+def test_deltas_of_production_stay_meaningful() -> None:
+    gram = bin_gram(inverse_roots(32, 2048), 256)
+    sigmas = [bins_sigma(gram, epsilon=2.0, delta=delta) for delta in (1e-6, 1e-10, 1e-15, 1e-20)]
+    assert sigmas == sorted(sigmas)
+    assert bins_delta(gram, multiplier=sigmas[-1], epsilon=2.0).delta == pytest.approx(1e-20, rel=1e-4)
+
+
+@given(seed=st.integers(0, 10**6), size=st.integers(2, 5), epsilon=st.floats(0.1, 6), noise=st.floats(0.5, 4))
+def test_bounds_grow_with_every_entry_of_the_gram(seed: int, size: int, epsilon: float, noise: float) -> None:
+    """Corollary 1 makes rounding up safe; the bounds must not undo it."""
+    rng = np.random.default_rng(seed)
+    sums = rng.uniform(0, 1, (7, size))
+    more = sums + rng.uniform(0, 0.5, (7, size)) * (rng.random((7, size)) < 0.3)
+    small, large = (bins_delta(of_matrix(m.T @ m), multiplier=noise, epsilon=epsilon) for m in (sums, more))
+    assert small.log_pq <= large.log_pq + 1e-9 and small.log_qp <= large.log_qp + 1e-9
+
+
+def test_renyi_of_two_runs_gives_an_epsilon_above_that_of_one() -> None:
+    gram = bin_gram(inverse_roots(8, 512), 64)
+    curve = {order: max(renyi_divergence(gram, multiplier=3.0, order=order)) for order in range(2, 40)}
+    one = renyi_epsilon(curve, 1e-6)
+    two = renyi_epsilon({order: 2 * value for order, value in curve.items()}, 1e-6)
+    assert bins_epsilon(gram, multiplier=3.0, delta=1e-6) <= one * (1 + 1e-6) < two < 2 * one
+
+
+def test_a_short_last_epoch_is_covered() -> None:
+    """n = 10, b = 4: bins 2 and 3 have a step less, and their Gram entries are smaller."""
+    gram = bin_gram(ToeplitzMatrix(np.array([1.0]), 10), 4)
+    np.testing.assert_allclose(gram.gram, np.diag([3.0, 3.0, 2.0, 2.0]), rtol=1e-10, atol=1e-290)
+
+
+def test_plain_sums_of_a_signed_strategy_understate() -> None:
+    """n=4, k=2, b=2: an adaptive user gains from the signs, so plain column sums are no bound (theorem 3 d)."""
+    signed = DenseMatrix(np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [-1, 0, 1, 0], [0, -1, 0, 1]]))
+    plain = signed.dense().reshape(4, 2, 2).sum(axis=1)
+    assert (bin_gram(signed, 2).gram.diagonal() >= 2 * (plain.T @ plain).diagonal()).all()
+    assert bin_gram(signed, 2).signed

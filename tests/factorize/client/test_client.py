@@ -1,0 +1,615 @@
+"""The training job's side against a server that breaks its answers: right bytes or an error, never a wrong file."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import sys
+import threading
+import typing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile_server import (
+    HostileService,
+    chunked_cut,
+    close_delimited,
+    cut,
+    flip,
+    make,
+    problem,
+    relabelled,
+    reset,
+    shortened,
+    stall,
+    swapped,
+    vanish,
+)
+
+from factorize import load
+from factorize.client import Event, Factors, RowStream, Service, fetch
+from factorize.client.file_rows import MATRICES
+from factorize.encoding import json_digest, sha256
+from factorize.errors import (
+    Cancelled,
+    CorruptObject,
+    InvalidParameter,
+    InvalidSpec,
+    ServiceError,
+    ServiceUnreachable,
+    SolveFailed,
+    StoreUnavailable,
+)
+from factorize.factorization import MatrixName
+from factorize.manifest import manifest_digest
+from factorize.privacy import PrivacyTarget
+
+N = 96
+SPEC = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "square_root"}}
+QUICK = {"timeout": 0.3}
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return make(N, dense=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr("factorize.client.download._PAUSE", 0.0)
+    monkeypatch.setattr("factorize.client.rows._PAUSE", 0.0)
+
+
+@pytest.fixture
+def server(tmp_path, dense):
+    (tmp_path / "served").mkdir()
+    with HostileService(tmp_path / "served", dense) as service:
+        yield service
+
+
+def right(path: Path, dense) -> bool:
+    return load(path).digest == dense.digest
+
+
+class TestFetch:
+    def test_by_spec_digest_and_spec_digest(self, server, dense, tmp_path):
+        for number, source in enumerate([SPEC, json.dumps(SPEC), dense.spec, dense.digest, dense.spec_digest]):
+            path = fetch(source, url=server.url, to=tmp_path / f"{number}.safetensors")
+            assert right(path, dense)
+            assert not path.with_name(path.name + ".part").exists()
+
+    def test_progress_ends_at_the_total(self, server, dense, tmp_path):
+        events: list[Event] = []
+        path = fetch(dense.digest, url=server.url, to=tmp_path / "f", progress=events.append)
+        size = path.stat().st_size
+        assert {event.kind for event in events} == {"download"}
+        assert events[-1].data == {"bytes": size, "total": size}
+
+    def test_resumes_where_the_connection_was_cut(self, server, dense, tmp_path):
+        server.plan("blob", cut(1000), reset(3000), cut(40_000))
+        assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f"), dense)
+        ranges = [headers.get("Range") for _, path, headers in server.seen if "/blobs/" in path]
+        assert ranges[0] is None and ranges[1] == "bytes=1000-" and len(ranges) == 4
+
+    def test_resumes_a_part_file_of_an_earlier_process(self, server, dense, tmp_path):
+        data = next(iter(server.blobs.values()))
+        (tmp_path / "f.part").write_bytes(data[:5000])
+        assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f"), dense)
+        headers = server.seen[-1][2]
+        assert (headers["Range"], headers["If-Range"]) == ("bytes=5000-", f'"{sha256(data)}"')
+
+    @pytest.mark.parametrize("left", ["of another file", "longer than the file"])
+    def test_part_file_that_is_no_start_of_the_file(self, server, dense, tmp_path, left):
+        data = next(iter(server.blobs.values()))
+        (tmp_path / "f.part").write_bytes(b"x" * 5000 if left == "of another file" else data + b"x")
+        assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f"), dense)
+
+    def test_server_that_ignores_the_range_starts_over(self, server, dense, tmp_path):
+        data = next(iter(server.blobs.values()))
+        (tmp_path / "f.part").write_bytes(data[:5000])
+        whole = relabelled()
+        server.plan("blob", lambda handler, status, headers, body: whole(handler, 200, {}, data))
+        assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f"), dense)
+        assert len(server.paths("/blobs/")) == 1
+
+    @pytest.mark.parametrize(
+        "fault",
+        [flip(0), flip(5), flip(-1), flip(9000), swapped(4096), shortened(1), shortened(-1), stall(2000), cut(0)]
+        + [close_delimited(500), chunked_cut(700), vanish, relabelled(Content_Range="bytes 0-1/2", Content_Length="7")],
+    )
+    def test_one_fault_is_survived(self, server, dense, tmp_path, fault):
+        server.plan("blob", fault)
+        assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f", **QUICK), dense)
+
+    def test_wrong_bytes_every_time_leave_no_file(self, server, dense, tmp_path):
+        server.plan("blob", *[flip(9000)] * 3)
+        with pytest.raises(CorruptObject, match="3 times"):
+            fetch(dense.digest, url=server.url, to=tmp_path / "f")
+        assert not list(tmp_path.glob("f*"))
+        assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f"), dense)
+
+    @pytest.mark.parametrize("fault", [stall(0), vanish, close_delimited(10), shortened(1)])
+    def test_no_progress_three_times_is_an_error(self, server, dense, tmp_path, fault):
+        server.plan("blob", *[fault] * 12)
+        with pytest.raises(ServiceUnreachable):
+            fetch(dense.digest, url=server.url, to=tmp_path / "f", **QUICK)
+        assert not (tmp_path / "f").exists()
+
+    def test_refused_bytes_are_not_asked_for_again(self, server, dense, tmp_path):
+        server.plan("blob", problem(503, type="corrupt-object", title="Corrupt object", detail="fails its digest"))
+        with pytest.raises(ServiceError, match="Corrupt object: fails its digest") as caught:
+            fetch(dense.digest, url=server.url, to=tmp_path / "f")
+        assert (caught.value.status, caught.value.problem["type"]) == (503, "corrupt-object")
+        assert len(server.paths("/blobs/")) == 1
+
+    def test_valid_file_of_another_factorization(self, server, dense, tmp_path):
+        """Length and sha256 agree with `files`, which the manifest's digest does not cover; the content does not."""
+        other = make(32)
+        server.add(tmp_path, other)
+        server.manifests[dense.digest] = {**dense.manifest, "files": server.manifests[other.digest]["files"]}
+        with pytest.raises(CorruptObject, match=f"holds {other.digest}"):
+            fetch(dense.digest, url=server.url, to=tmp_path / "f")
+        assert not list(tmp_path.glob("f*"))
+
+    def test_file_whose_matrix_is_not_its_manifests(self, server, dense, tmp_path):
+        data = bytearray(next(iter(server.blobs.values())))
+        data[-1] ^= 1
+        server.blobs[sha256(bytes(data))] = bytes(data)
+        server.manifests[dense.digest] = {
+            **dense.manifest,
+            "files": [{"sha256": sha256(bytes(data)), "bytes": len(data)}],
+        }
+        with pytest.raises(CorruptObject, match="the bytes of C"):
+            fetch(dense.digest, url=server.url, to=tmp_path / "f")
+
+    def test_right_file_is_not_loaded_twice_and_a_wrong_one_is_replaced(self, server, dense, tmp_path):
+        target = tmp_path / "f"
+        fetch(dense.digest, url=server.url, to=target)
+        fetch(dense.digest, url=server.url, to=target)
+        assert len(server.paths("/blobs/")) == 1
+        target.write_bytes(b"x" * target.stat().st_size)
+        assert right(fetch(dense.digest, url=server.url, to=target), dense)
+
+    def test_two_downloads_into_one_file(self, server, dense, tmp_path):
+        server.plan("blob", stall(2000))
+        first = threading.Thread(target=lambda: fetch(dense.digest, url=server.url, to=tmp_path / "f"))
+        first.start()
+        while not (tmp_path / "f.part").exists():
+            pass
+        with pytest.raises(InvalidParameter, match="another download"):
+            fetch(dense.digest, url=server.url, to=tmp_path / "f")
+        server.release.set()
+        first.join()
+        assert right(tmp_path / "f", dense)
+
+    def test_target_that_cannot_be_written(self, server, dense, tmp_path):
+        with pytest.raises(InvalidParameter, match="folder"):
+            fetch(dense.digest, url=server.url, to=tmp_path)
+        with pytest.raises(StoreUnavailable, match="cannot be written"):
+            fetch(dense.digest, url=server.url, to=tmp_path / "missing" / "f")
+
+    def test_hostile_network(self, server, dense, tmp_path):
+        """100 seeded downloads with up to 3 faults each: the right bytes, or an error and no file."""
+        chance = random.Random(1)
+        size = len(next(iter(server.blobs.values())))
+        kinds = [cut, flip, reset, chunked_cut, close_delimited, swapped, shortened]
+        outcomes = {"right": 0, "error": 0}
+        for number in range(100):
+            faults = [chance.choice(kinds)(chance.randrange(1, size)) for _ in range(chance.randrange(4))]
+            server.plans["blob"].clear()
+            server.plan("blob", *faults)
+            target = tmp_path / str(number)
+            try:
+                assert right(fetch(dense.digest, url=server.url, to=target, **QUICK), dense)
+                outcomes["right"] += 1
+            except (CorruptObject, ServiceUnreachable):
+                assert not target.exists()
+                outcomes["error"] += 1
+        assert outcomes["right"] > 80
+
+
+class TestManifest:
+    @pytest.mark.parametrize("fault", [flip(200), cut(300), close_delimited(300), shortened(20), swapped(100)])
+    def test_broken_manifest_is_an_error(self, server, dense, fault):
+        server.plan("status", *[fault] * 9)
+        with pytest.raises((CorruptObject, ServiceError)):
+            Service(server.url, pause=0.0).manifest(dense.digest)
+
+    @pytest.mark.parametrize(
+        "field, value",
+        [
+            ("participation", {"kind": "fixed_epochs", "epochs": 4}),
+            ("workload", {"kind": "prefix", "n": N // 2}),
+            ("objective", {"kind": "max"}),
+            ("tolerance", 1e-12),
+            ("optimize_for", {"kind": "identity", "n": N}),
+        ],
+    )
+    def test_answer_to_another_question(self, server, dense, field, value):
+        """A self-consistent manifest of another spec, under the spec digest that was asked for."""
+        server.plan("post", lambda h, *_: relabelled()(h, 200, {}, json.dumps(dense.manifest).encode()))
+        with pytest.raises(CorruptObject, match=f"another spec: {field}"):
+            Service(server.url).manifest({**SPEC, field: value})
+
+    def test_answer_to_another_digest(self, server, dense):
+        other = make(32)
+        server.plan("status", lambda h, *_: relabelled()(h, 200, {}, json.dumps(other.manifest).encode()))
+        with pytest.raises(CorruptObject, match="asked for"):
+            Service(server.url).manifest(dense.digest)
+
+    def test_lowered_sensitivity_does_not_hash(self, server, dense):
+        forged = json.loads(json.dumps(server.manifests[dense.digest]))
+        forged["certificate"]["sensitivity"]["value"] /= 2
+        server.manifests[dense.digest] = forged
+        with pytest.raises(CorruptObject, match="its own digest"):
+            Service(server.url).manifest(dense.digest)
+        forged["digest"] = manifest_digest(forged)
+        with pytest.raises(CorruptObject, match="asked for"):
+            Service(server.url).manifest(dense.digest)
+
+    def test_spec_digest_that_is_not_the_specs(self, server, dense):
+        forged = {**dense.manifest, "spec": {**dense.manifest["spec"], "tolerance": 1e-3}}
+        forged["digest"] = manifest_digest(forged)
+        assert forged["spec_digest"] != json_digest(forged["spec"])
+        server.manifests[dense.spec_digest] = forged
+        with pytest.raises(CorruptObject, match="spec digest"):
+            Service(server.url).manifest(dense.spec_digest)
+
+    def test_equal_meanings_and_a_smaller_tolerance_are_answers(self, server, dense):
+        folded = {**SPEC, "participation": {"kind": "fixed_epochs", "epochs": 1}}
+        assert Service(server.url).manifest(folded)["digest"] == dense.digest
+        automatic = {"workload": {"kind": "prefix", "n": N}}
+        assert Service(server.url).manifest(automatic)["digest"] == dense.digest
+        server.plan("post", lambda h, *_: relabelled()(h, 200, {}, json.dumps(dense.manifest).encode()))
+        assert Service(server.url).manifest({**SPEC, "tolerance": 1e-3})["digest"] == dense.digest
+
+
+def job(dense, state: str, **more) -> dict:
+    return {"spec_digest": dense.spec_digest, "state": state, "progress": None, "error": None, **more}
+
+
+def event(kind: str, number: int, **data) -> bytes:
+    return f"event: {kind}\r\nid: {number}\r\ndata: {json.dumps(data)}\r\n\r\n".encode()
+
+
+class TestJobs:
+    def service(self, server) -> Service:
+        return Service(server.url, timeout=0.3, pause=0.01)
+
+    def test_follows_events_and_resumes_behind_the_last(self, server, dense):
+        server.jobs[dense.spec_digest].extend([job(dense, "queued"), job(dense, "running"), job(dense, "running")])
+        first = b": ping\n\n" + event("progress", 1, iteration=1) + event("progress", 2, iteration=2) + b"event: pro"
+        server.events.extend([first, event("progress", 3, iteration=3) + event("done", 4)])
+        server.plan("events", close_delimited(len(first)))
+        events: list[Event] = []
+        manifest = self.service(server).manifest(SPEC, progress=events.append)
+        assert manifest["digest"] == dense.digest
+        assert [e.data.get("iteration") for e in events] == [1, 2, 3, None] and events[-1].final
+        asked = [headers.get("Last-Event-ID") for _, path, headers in server.seen if "/events" in path]
+        assert asked == [None, "2"]
+
+    @pytest.mark.parametrize("fault", [problem(404, title="No events"), vanish, stall(0), chunked_cut(3)])
+    def test_polls_where_events_cannot_be_followed(self, server, dense, fault):
+        server.jobs[dense.spec_digest].extend(job(dense, "running", progress={"iteration": i}) for i in range(4))
+        server.plan("events", *[fault] * 9)
+        server.events.extend([b"event: done\n\n"] * 9)
+        events: list[Event] = []
+        assert self.service(server).manifest(SPEC, progress=events.append)["digest"] == dense.digest
+        assert [e.data["iteration"] for e in events] == [1, 2, 3]
+
+    def test_service_that_is_away_for_a_while(self, server, dense):
+        server.jobs[dense.spec_digest].append(job(dense, "running"))
+        server.plan("status", *[vanish] * 4)
+        assert self.service(server).manifest(SPEC)["digest"] == dense.digest
+        server.jobs[dense.spec_digest].append(job(dense, "running"))
+        server.plan("status", *[vanish] * 5)
+        with pytest.raises(ServiceUnreachable):
+            self.service(server).manifest(SPEC)
+
+    def test_failed_and_cancelled(self, server, dense):
+        error = {"type": "limit-exceeded", "detail": "2 GiB were not enough"}
+        server.jobs[dense.spec_digest].extend([job(dense, "running"), job(dense, "failed", error=error)])
+        with pytest.raises(SolveFailed, match="2 GiB were not enough"):
+            self.service(server).manifest(SPEC)
+        server.jobs[dense.spec_digest].extend([job(dense, "running"), job(dense, "cancelled")])
+        with pytest.raises(Cancelled):
+            self.service(server).manifest(SPEC)
+
+    @pytest.mark.parametrize("document", [{}, {"state": "running"}, {"spec_digest": "x", "state": "running"}])
+    def test_neither_job_nor_manifest(self, server, dense, document):
+        server.jobs[dense.spec_digest].extend([document, document])
+        with pytest.raises(ServiceError):
+            self.service(server).manifest(SPEC)
+
+    @pytest.mark.parametrize("data", [b"data: {\n\n", b"data: [1]\n\n", b"data: NaN\n\n"])
+    def test_events_that_are_no_json_objects(self, server, dense, data):
+        server.events.append(data)
+        with pytest.raises(ServiceError, match="event"):
+            list(self.service(server).events(dense.spec_digest))
+
+    def test_event_in_several_data_lines(self, server, dense):
+        server.events.append(b'event: progress\ndata: {"a":\ndata:1}\n\n')
+        server.plan("events", close_delimited(10_000))
+        assert list(self.service(server).events(dense.spec_digest)) == [Event("progress", {"a": 1})]
+
+
+class TestService:
+    def test_problem_documents(self, server, dense):
+        with pytest.raises(ServiceError, match="Refused: n is too large") as caught:
+            Service(server.url).post({"workload": {"kind": "identity", "n": 3}, "mechanism": {"kind": "identity"}})
+        assert caught.value.status == 422 and caught.value.problem["pointer"] == "/workload/n"
+        assert not isinstance(caught.value, ServiceUnreachable)
+        with pytest.raises(ServiceError) as caught:
+            Service(server.url).status("0" * 64)
+        assert caught.value.status == 404
+
+    def test_nothing_listens(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        with pytest.raises(ServiceUnreachable, match="factorize serve"):
+            Service(f"http://127.0.0.1:{port}").post(SPEC)
+
+    def test_service_that_never_answers(self, server):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(ServiceUnreachable, match="sent nothing"):
+                Service(url, timeout=0.1).post(SPEC)
+
+    @pytest.mark.parametrize("answer", [b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n[1]"])
+    def test_service_of_another_kind(self, answer):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+
+            def speak() -> None:
+                connection, _ = other.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+            speaker = threading.Thread(target=speak)
+            speaker.start()
+            with pytest.raises(ServiceError):
+                Service(f"http://127.0.0.1:{other.getsockname()[1]}", timeout=2).status("0" * 64)
+            speaker.join()
+
+    @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://h:99999", "http://h/?a=1"])
+    def test_what_is_no_address(self, url):
+        with pytest.raises(InvalidParameter, match="address"):
+            Service(url)
+
+    def test_mounted_under_a_path(self, server, dense):
+        with pytest.raises(ServiceError):
+            Service(server.url + "/mounted/").status(dense.digest)
+        assert server.seen[-1][1].startswith("/mounted/v1/")
+
+    @pytest.mark.parametrize("digest", ["../../etc", "A" * 64, "", "0" * 63, "0" * 64 + "\r\nX: y"])
+    def test_what_is_no_digest_is_never_sent(self, server, digest):
+        with pytest.raises(InvalidParameter):
+            Service(server.url).status(digest)
+        assert not server.seen
+
+    def test_spec_that_is_none(self, server):
+        server.plan("post", relabelled())
+        with pytest.raises((InvalidSpec, ServiceError)):
+            Service(server.url, timeout=1).manifest("{}")
+
+
+class TestRows:
+    def test_every_matrix_in_blocks_of_any_size(self, server, dense):
+        for matrix in MATRICES:
+            whole = dense.rows(matrix, 0, N)
+            for rows in (1, 7, N, 10 * N):
+                stream = RowStream(server.url, dense.digest, matrix, block_bytes=8 * N * rows)
+                got = np.array(list(stream))
+                assert np.allclose(got, whole, rtol=0, atol=1e-14)  # rounding depends on the block
+                assert np.array_equal(np.array(list(stream.iterate(50))), got[50:])
+        assert stream.shape == (N, N)
+
+    def test_names_are_the_factorizations(self):
+        assert MATRICES == typing.get_args(MatrixName)
+
+    def test_two_blocks_ahead_and_no_more(self, server, dense):
+        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10)
+        rows = stream.iterate()
+        next(rows)
+        for _ in range(200):
+            if len(server.paths("rows=")) == 3:
+                break
+            threading.Event().wait(0.01)
+        asked = sorted(path.partition("=")[2] for path in server.paths("rows="))  # the two connections race
+        assert asked == ["0:10", "10:20", "20:30"]
+        rows.close()
+
+    def test_rows_are_read_only(self, server, dense):
+        with pytest.raises(ValueError, match="read-only"):
+            next(iter(RowStream(server.url, dense.digest)))[0] = 1.0
+
+    @pytest.mark.parametrize("fault", [cut(0), cut(100), reset(800), stall(900), vanish, close_delimited(999)])
+    def test_one_fault_is_survived(self, server, dense, fault):
+        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 40, **QUICK)
+        server.plan("rows", fault)
+        assert np.array_equal(np.array(list(stream)), dense.rows("C_inv", 0, N))
+
+    @pytest.mark.parametrize("fault", [cut(100), vanish, close_delimited(999)])
+    def test_three_faults_are_an_error(self, server, dense, fault):
+        stream = RowStream(server.url, dense.digest, **QUICK)
+        server.plan("rows", *[fault] * 6)
+        with pytest.raises(ServiceUnreachable):
+            list(stream)
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            relabelled(X_Factorize_Shape="96,95"),
+            relabelled(X_Factorize_Shape="1,96"),
+            relabelled(X_Factorize_Dtype="float32"),
+            relabelled(X_Factorize_Digest="0" * 64),
+            shortened(8),
+            shortened(-8),
+            close_delimited(10**9),
+            problem(422, title="Outside"),
+        ],
+    )
+    def test_other_shape_type_or_length(self, server, dense, fault):
+        stream = RowStream(server.url, dense.digest, **QUICK)
+        if fault.__qualname__.startswith("close_delimited"):
+            server.plan("rows", *[lambda h, s, k, b: fault(h, s, k, b + bytes(8))] * 4)
+        else:
+            server.plan("rows", *[fault] * 4)  # a slow machine may ask again before the answer is there
+        with pytest.raises(ServiceError) as caught:
+            list(stream)
+        assert not isinstance(caught.value, ServiceUnreachable)
+
+    @pytest.mark.parametrize("check", ["crc32", "sha256"])
+    @pytest.mark.parametrize("at", [0, -1, 4000])
+    def test_a_flipped_bit_is_noticed_and_the_block_asked_for_again(self, server, dense, at, check):
+        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10, check=check)
+        server.plan("rows", flip(at), flip(at))
+        whole = np.array(list(stream))
+        assert np.allclose(whole, dense.rows("C_inv", 0, N), rtol=0, atol=1e-14)
+        server.plan("rows", *[flip(at)] * 60)
+        with pytest.raises(ServiceError, match=f"did not have the {check}"):
+            list(stream)
+
+    @pytest.mark.parametrize(
+        ("check", "headers"),
+        [
+            ("sha256", {"Repr_Digest": ""}),
+            ("sha256", {"Repr_Digest": "sha-512=:AAAA:"}),
+            ("sha256", {"Repr_Digest": "sha-256=:short:"}),
+            ("crc32", {"X_Factorize_Crc32": ""}),
+            ("crc32", {"X_Factorize_Crc32": "-0x1234"}),
+        ],
+    )
+    def test_rows_without_a_checksum(self, server, dense, check, headers):
+        server.plan("rows", relabelled(**headers))
+        with pytest.raises(ServiceError, match=f"without their {check}"):
+            list(RowStream(server.url, dense.digest, check=check))
+
+    @pytest.mark.parametrize("fault", [vanish, flip(3), problem(503, title="Busy"), relabelled(X_Factorize_Crc32="")])
+    @pytest.mark.parametrize("start", [0, 15])
+    def test_the_file_steps_in(self, server, dense, tmp_path, fault, start):
+        """Rows that do not come any more, after a first block that did."""
+        factors = Factors.connect(dense.digest, url=server.url, cache=tmp_path / "cache")
+        rows = factors.rows(block_bytes=8 * N * 10).blocks(start)
+        got = [next(rows)]
+        server.plan("rows", *[fault] * 60)
+        got += list(rows)
+        assert np.allclose(np.concatenate(got), dense.rows("C_inv", start, N), rtol=0, atol=1e-14)
+        assert len(server.paths("/blobs/")) == 1
+
+    def test_no_file_either(self, server, dense, tmp_path):
+        stream = Factors.connect(dense.digest, url=server.url, cache=tmp_path / "cache").rows()
+        server.plan("rows", *[vanish] * 60)
+        server.plan("blob", *[vanish] * 60)
+        with pytest.raises(ServiceUnreachable):
+            list(stream)
+
+    def test_bad_parameters(self, server, dense):
+        with pytest.raises(InvalidParameter, match="check"):
+            RowStream(server.url, dense.digest, check="md5")
+        with pytest.raises(InvalidParameter, match="ahead"):
+            RowStream(server.url, dense.digest, ahead=0)
+        with pytest.raises(InvalidParameter, match="C, C_inv, B"):
+            RowStream(server.url, dense.digest, "A")
+        with pytest.raises(InvalidParameter, match="block_bytes"):
+            RowStream(server.url, dense.digest, block_bytes=0)
+        with pytest.raises(InvalidParameter, match="outside"):
+            list(RowStream(server.url, dense.digest).iterate(N + 1))
+
+
+class TestFactors:
+    def test_everything_from_one_manifest(self, server, dense):
+        factors = Factors.connect(SPEC, url=server.url)
+        assert (factors.digest, factors.steps) == (dense.digest, N)
+        assert factors.sensitivity.value == dense.certificate.sensitivity.value
+        noise = factors.calibrate(PrivacyTarget(mu=0.5), clip_norm=3.0)
+        assert noise.sigma == pytest.approx(2 * 3.0 * factors.sensitivity.value)
+        first = factors.noise(noise, 5, seed=1).next()
+        assert first.shape == (5,) and first.dtype == np.float32
+
+    def test_calibration_of_another_factorization(self, server, dense, tmp_path):
+        other = make(32)
+        server.add(tmp_path, other)
+        foreign = Factors.connect(other.digest, url=server.url).calibrate(PrivacyTarget(mu=1.0))
+        with pytest.raises(InvalidParameter, match="its own calibrate"):
+            Factors.connect(dense.digest, url=server.url).noise(foreign, 5, seed=1)
+
+    def test_value_and_hex_that_differ(self, server, dense):
+        forged = json.loads(json.dumps(dense.manifest))
+        forged["certificate"]["sensitivity"]["value"] = 1.0
+        with pytest.raises(CorruptObject, match="two different numbers"):
+            Factors(forged)
+        del forged["certificate"]["sensitivity"]
+        with pytest.raises(CorruptObject, match="no sensitivity"):
+            Factors(forged)
+
+    def test_a_sensitivity_for_another_participation_than_the_spec(self, dense):
+        forged = json.loads(json.dumps(dense.manifest))
+        forged["certificate"]["sensitivity"]["participation"] = {"kind": "fixed_epochs", "epochs": 2}
+        with pytest.raises(CorruptObject, match="the spec for"):
+            Factors(forged)
+
+
+class TestLiveService:
+    """The same client against the service of this project."""
+
+    SPEC = {"workload": {"kind": "momentum", "n": 40, "momentum": 0.9}}
+
+    def test_solve_follow_fetch_resume(self, live_service, tmp_path):
+        events: list[Event] = []
+        path = fetch(self.SPEC, url=live_service.url, to=tmp_path / "f", progress=events.append)
+        kinds = [event.kind for event in events]
+        assert kinds.index("done") < kinds.index("download") and "progress" in kinds
+        opened = load(path)
+        assert opened.verify().converged
+        data = path.read_bytes()
+        (tmp_path / "g.part").write_bytes(data[:7000])
+        events.clear()
+        fetch(opened.digest, url=live_service.url, to=tmp_path / "g", progress=events.append)
+        assert (tmp_path / "g").read_bytes() == data
+        assert [event.kind for event in events] == ["download"]
+
+    @pytest.mark.parametrize("kind", ["dense", "square_root", "identity"])
+    def test_rows(self, live_service, tmp_path, kind):
+        spec = {**self.SPEC, "mechanism": {"kind": kind}}
+        opened = load(fetch(spec, url=live_service.url, to=tmp_path / "f"))
+        factors = Factors.connect(spec, url=live_service.url)
+        for matrix in MATRICES:
+            streamed = np.array(list(factors.rows(matrix, block_bytes=8 * 40 * 7)))
+            assert np.allclose(streamed, opened.rows(matrix, 0, 40), rtol=0, atol=1e-12)
+
+    def test_refusals(self, live_service, tmp_path):
+        with pytest.raises(ServiceError) as caught:
+            fetch({"workload": {"kind": "prefix", "n": 0}}, url=live_service.url, to=tmp_path / "f")
+        assert caught.value.status == 422 and "n" in str(caught.value.problem)
+        with pytest.raises(ServiceError) as caught:
+            fetch("0" * 64, url=live_service.url, to=tmp_path / "f")
+        assert caught.value.status == 404
+        assert not list(tmp_path.iterdir())
+
+    def test_canonicalize_and_cancel(self, live_service):
+        service = Service(live_service.url)
+        answer = service.canonicalize(self.SPEC)
+        assert answer["spec"]["participation"] == {"kind": "single"} and len(answer["spec_digest"]) == 64
+        with pytest.raises(ServiceError) as caught:
+            service.cancel("0" * 64)
+        assert caught.value.status == 404
+
+
+def test_import_needs_numpy_alone():
+    probe = (
+        "import sys, factorize.client;"
+        "sys.exit(bool({'pydantic', 'scipy', 'safetensors', 'fastapi', 'cvxpy', 'distributed'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+def test_documentation_names_what_there_is():
+    page = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    assert all(f"`{name}" in page or f"import {name}" in page for name in ("Factors", "RowStream", "fetch"))
+    for error in (ServiceUnreachable, ServiceError, CorruptObject, SolveFailed, Cancelled, StoreUnavailable):
+        assert f"`{error.__name__}`" in page

@@ -1,0 +1,135 @@
+"""Server-sent events, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import SLOW_CHILD, LiveService, serving
+
+from factorize.api.http.events import follow
+from factorize.api.jobs.job import Job
+from factorize.api.settings import Settings
+
+SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}
+
+
+def listen(live: LiveService, name: str, headers: dict[str, str] | None = None) -> Iterator[dict[str, Any]]:
+    """The events of a stream as they come, until the service ends it."""
+    connection = http.client.HTTPConnection(live.host, timeout=30)
+    try:
+        connection.request("GET", f"/v1/factorizations/{name}/events", headers=headers or {})
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        assert answer.headers["cache-control"] == "no-store"
+        event: dict[str, Any] = {}
+        for line in answer:
+            field, _, value = line.decode().rstrip("\n").partition(": ")
+            if field == "" and not value and event:
+                yield event
+                event = {}
+            elif field == "data":
+                event["data"] = json.loads(value)
+            elif field in ("id", "event"):
+                event[field] = int(value) if field == "id" else value
+    finally:
+        connection.close()
+
+
+def test_progress_comes_in_order_and_ends_with_done(slow_service: LiveService) -> None:
+    name = slow_service.post(SPEC).json()["spec_digest"]
+    events = listen(slow_service, name)
+    seen = [next(events), next(events)]
+    slow_service.go()
+    seen += events
+    assert [event["event"] for event in seen] == ["progress"] * (len(seen) - 1) + ["done"]
+    numbers = [event["id"] for event in seen]
+    assert numbers == sorted(set(numbers))
+    assert set(seen[0]["data"]) == {"iteration", "relative_gap", "class_gap", "seconds"}
+    manifest = slow_service.get(f"/v1/factorizations/{name}").json()
+    assert seen[-1]["data"] == {"spec_digest": name, "digest": manifest["digest"]}
+
+
+def test_a_broken_stream_is_taken_up_after_the_last_event(slow_service: LiveService) -> None:
+    name = slow_service.post(SPEC).json()["spec_digest"]
+    first = next(listen(slow_service, name))
+    resumed = next(listen(slow_service, name, {"Last-Event-ID": str(first["id"])}))
+    assert resumed["id"] > first["id"]
+
+
+@pytest.mark.parametrize("last", ["", "x", "-1", "9" * 400, "1.5", "٣"])
+def test_an_odd_last_event_id_starts_from_what_is(slow_service: LiveService, last: str) -> None:
+    name = slow_service.post(SPEC).json()["spec_digest"]
+    assert next(listen(slow_service, name, {"Last-Event-ID": last.encode().decode("latin-1")}))["event"] == "progress"
+
+
+def test_a_finished_job_gives_its_last_event_at_once(live_service: LiveService) -> None:
+    manifest = live_service.solve(SPEC)
+    for name in (manifest["spec_digest"], manifest["digest"]):
+        (event,) = listen(live_service, name, {"Last-Event-ID": "999"})
+        assert event["event"] == "done"
+        assert event["data"] == {"spec_digest": manifest["spec_digest"], "digest": manifest["digest"]}
+
+
+def test_cancelling_ends_the_stream(slow_service: LiveService) -> None:
+    name = slow_service.post(SPEC).json()["spec_digest"]
+    events = listen(slow_service, name)
+    next(events)
+    slow_service.send("DELETE", f"/v1/factorizations/{name}")
+    assert list(events)[-1]["event"] == "cancelled"
+    (again,) = listen(slow_service, name)
+    assert (again["event"], again["data"]) == ("cancelled", {"spec_digest": name})
+
+
+def test_a_failure_is_the_last_event(tmp_path: Path) -> None:
+    command = ("/bin/sh", "-c", 'echo \'{"event":"failed","error":{"type":"solve-failed","message":"no"}}\'; exit 1')
+    with serving(Settings(store=str(tmp_path / "store")), command=command) as live:
+        name = live.post(SPEC).json()["spec_digest"]
+        *_, last = listen(live, name)
+        assert (last["event"], last["data"]["error"]) == ("failed", {"type": "solve-failed", "message": "no"})
+        (again,) = listen(live, name)
+        assert again == last
+
+
+def test_the_events_of_nothing_are_not_found(live_service: LiveService) -> None:
+    live_service.get(f"/v1/factorizations/{'0' * 64}/events").problem(404, "not-found")
+
+
+def test_a_stopping_service_ends_its_streams_and_keeps_the_job(tmp_path: Path) -> None:
+    settings = Settings(store=str(tmp_path / "store"))
+    ended = threading.Event()
+    with serving(settings, command=SLOW_CHILD) as live:
+        name = live.post(SPEC).json()["spec_digest"]
+        events = listen(live, name)
+        next(events)
+        listener = threading.Thread(target=lambda: (list(events), ended.set()))
+        listener.start()
+        began = time.monotonic()
+    listener.join()
+    assert ended.is_set()
+    assert time.monotonic() - began < 10
+    (tmp_path / "store" / "go").touch()
+    with serving(settings, command=SLOW_CHILD) as live:
+        assert live.until(f"/v1/factorizations/{name}", lambda found: "certificate" in found)
+
+
+def test_silence_is_filled_with_pings() -> None:
+    job = Job("a" * 64, "{}", "prefix", 1, 1.0, state="running", seq=7, progress={"iteration": 1})
+
+    async def changes() -> AsyncGenerator[Job, None]:
+        yield job
+        await asyncio.sleep(0.25)
+
+    async def collect() -> list[bytes]:
+        return [frame async for frame in follow(changes(), ping=0.1)]
+
+    first, *pings = asyncio.run(collect())
+    assert first == b'id: 7\nevent: progress\ndata: {"iteration":1}\n\n'
+    assert pings == [b": ping\n\n"] * 2

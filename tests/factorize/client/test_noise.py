@@ -1,0 +1,241 @@
+"""Correlated noise has the covariance that the guarantee needs, and a job cannot draw it wrongly.
+
+The covariance test: whiten the noise of n steps and d coordinates with C / sigma, which must give independent standard
+normals. With S the n x n second-moment matrix of the whitened noise, d/2 ||S - I||_F^2 is asymptotically chi-squared
+with n(n+1)/2 degrees of freedom. A right generator exceeds the limit with probability 1e-6; seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hostile_server import HostileService, cut, make, vanish
+from scipy import stats
+
+from factorize.certificate.sensitivity import Sensitivity
+from factorize.client import ArrayRows, Factors, NoiseGenerator, RowStream
+from factorize.client.normals import BLOCK, ReplayableNormals
+from factorize.errors import InvalidParameter, ServiceUnreachable
+from factorize.privacy import PrivacyTarget, calibrate
+
+N, D = 24, 40_000
+CONFIDENCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def factorization():
+    return make(N, dense=True)
+
+
+@pytest.fixture(scope="module")
+def calibration(factorization):
+    return calibrate(factorization.certificate.sensitivity, PrivacyTarget(epsilon=2.0, delta=1e-6), clip_norm=0.7)
+
+
+@pytest.fixture(scope="module")
+def rows(factorization):
+    return ArrayRows(factorization.rows("C_inv", 0, N), factorization.digest)
+
+
+def statistic(drawn: np.ndarray, factorization, sigma: float) -> float:
+    """Distance of whitened noise, shape (n, d), from independent standard normals, in units of the limit."""
+    n, d = drawn.shape
+    white = factorization.rows("C", 0, n) @ drawn.astype(np.float64) / sigma
+    distance = d / 2 * np.linalg.norm(white @ white.T / d - np.eye(n)) ** 2
+    return distance / stats.chi2.isf(CONFIDENCE, n * (n + 1) / 2)
+
+
+def draw(rows, calibration, *, shape=D, seed=7, **options) -> np.ndarray:
+    return np.array(list(NoiseGenerator(rows, calibration, shape, seed=seed, **options)))
+
+
+class TestDistribution:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_covariance(self, rows, calibration, factorization, seed):
+        assert statistic(draw(rows, calibration, seed=seed), factorization, calibration.sigma) < 1
+
+    def test_each_whitened_row_is_normal(self, rows, calibration, factorization):
+        white = factorization.rows("C", 0, N) @ draw(rows, calibration).astype(np.float64) / calibration.sigma
+        assert min(stats.kstest(row, "norm").pvalue for row in white) > CONFIDENCE
+
+    def test_the_sigma_is_that_of_sums_and_means(self, factorization, rows):
+        sensitivity = factorization.certificate.sensitivity
+        means = calibrate(sensitivity, PrivacyTarget(rho=0.1), batch_size=50)
+        drawn = draw(rows, means)
+        expected = math.sqrt(1 / 0.2) * sensitivity.value / 50
+        assert statistic(drawn, factorization, expected) < 1
+
+    @pytest.mark.parametrize("row", [0, N // 2, N - 1])
+    def test_a_dropped_row_of_z_is_caught(self, factorization, rows, calibration, monkeypatch, row):
+        fill = ReplayableNormals.fill
+
+        def dropped(self, out, step, block):
+            fill(self, out, step, block)
+            out *= step != row
+
+        monkeypatch.setattr(ReplayableNormals, "fill", dropped)
+        assert statistic(draw(rows, calibration), factorization, calibration.sigma) > 1
+
+    def test_a_repeated_row_of_z_is_caught(self, factorization, rows, calibration, monkeypatch):
+        fill = ReplayableNormals.fill
+        monkeypatch.setattr(ReplayableNormals, "fill", lambda self, out, s, b: fill(self, out, max(s, 1), b))
+        assert statistic(draw(rows, calibration), factorization, calibration.sigma) > 1
+
+    def test_a_wrong_scale_is_caught(self, factorization, rows, calibration):
+        drawn = draw(rows, calibration)
+        assert statistic(drawn * 0.98, factorization, calibration.sigma) > 1
+        assert statistic(drawn / factorization.certificate.sensitivity.value, factorization, calibration.sigma) > 1
+
+    def test_another_matrix_is_caught(self, factorization, rows, calibration):
+        plain = draw(ArrayRows(np.eye(N)), calibration)
+        assert statistic(plain, factorization, calibration.sigma) > 1
+        assert statistic(plain, Identity(), calibration.sigma) < 1
+
+    def test_a_restart_that_repeats_steps_is_caught(self, factorization, rows, calibration):
+        drawn = draw(rows, calibration)
+        drawn[N // 2 :] = drawn[: N - N // 2]
+        assert statistic(drawn, factorization, calibration.sigma) > 1
+
+
+class Identity:
+    """C = I, for the statistic."""
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        return np.eye(N)[start:stop]
+
+
+class TestReplay:
+    def test_kept_and_drawn_again_are_the_same_bits(self, rows, calibration):
+        size = BLOCK + 1000
+        kept = draw(rows, calibration, shape=size)
+        again = draw(rows, calibration, shape=size, memory_bytes=0)
+        assert np.array_equal(kept, again)
+
+    @pytest.mark.parametrize("memory", [0, 1 << 28])
+    @pytest.mark.parametrize("at", [0, 1, 16, N - 1, N])
+    def test_restart_from_a_checkpoint(self, rows, calibration, at, memory):
+        whole = draw(rows, calibration, shape=(3, 5))
+        first = NoiseGenerator(rows, calibration, (3, 5), seed=7, memory_bytes=memory)
+        for step in range(at):
+            assert np.array_equal(first.next(), whole[step])
+        second = NoiseGenerator(rows, calibration, (3, 5), seed=7)
+        second.load_state_dict(first.state_dict())
+        assert second.step == at
+        assert np.array_equal(np.array(list(second)).reshape(-1, 3, 5), whole[at:])
+
+    def test_skip(self, rows, calibration):
+        whole = draw(rows, calibration, shape=9)
+        generator = NoiseGenerator(rows, calibration, 9, seed=7)
+        generator.skip(0)
+        generator.next()
+        generator.skip()
+        generator.skip(5)
+        assert np.array_equal(generator.next(), whole[7])
+
+    def test_bytes_that_are_kept(self, rows, calibration):
+        generator = NoiseGenerator(rows, calibration, 100, seed=1)
+        list(generator)
+        assert generator._engine._kept.nbytes == 8 * N * 100
+        assert NoiseGenerator(rows, calibration, 100, seed=1, memory_bytes=8 * N * 100 - 1)._engine._kept is None
+
+
+class TestRefusals:
+    def test_more_than_n_steps(self, rows, calibration):
+        generator = NoiseGenerator(rows, calibration, 3, seed=1)
+        generator.skip(N - 1)
+        generator.next()
+        with pytest.raises(InvalidParameter, match=f"step {N + 1} is past n={N}"):
+            generator.next()
+        with pytest.raises(InvalidParameter, match="past n"):
+            generator.skip()
+        assert generator.step == N
+
+    @pytest.mark.parametrize("bare", [1.0, None, np.float64(2.0), Sensitivity(1.0, "exact", "r", {"kind": "single"})])
+    def test_a_bare_scale(self, rows, bare):
+        with pytest.raises(InvalidParameter, match="pass the Calibration"):
+            NoiseGenerator(rows, bare, 3, seed=1)
+
+    @pytest.mark.parametrize("seed", [-1, 1.0, True, None, "1"])
+    def test_seed(self, rows, calibration, seed):
+        with pytest.raises(InvalidParameter, match="seed"):
+            NoiseGenerator(rows, calibration, 3, seed=seed)
+
+    @pytest.mark.parametrize("shape", [0, (3, 0), (-1,)])
+    def test_shape(self, rows, calibration, shape):
+        with pytest.raises(InvalidParameter, match="side below 1"):
+            NoiseGenerator(rows, calibration, shape, seed=1)
+
+    def test_going_back(self, rows, calibration):
+        with pytest.raises(InvalidParameter, match="same noise twice"):
+            NoiseGenerator(rows, calibration, 3, seed=1).skip(-1)
+
+    @pytest.mark.parametrize("matrix", ["A transposed", "NaN", "zero diagonal", "negative", "short"])
+    def test_rows_of_something_else(self, rows, calibration, matrix):
+        array = rows._array.copy()
+        if matrix == "A transposed":
+            array = array.T
+        elif matrix == "short":
+            array = array[:, : N - 1]
+        else:
+            array[0, 0] = {"NaN": np.nan, "zero diagonal": 0.0, "negative": -1.0}[matrix]
+        with pytest.raises(InvalidParameter, match=r"C\^-1"):
+            NoiseGenerator(ArrayRows(array), calibration, 3, seed=1).next()
+
+    @pytest.mark.parametrize(
+        "change", [{"seed": 8}, {"shape": 4}, {"sigma": 0.5}, {"rows": "other"}, {"steps": N - 1}, {"step": N + 1}]
+    )
+    def test_checkpoint_of_another_run(self, rows, calibration, factorization, change):
+        generator = NoiseGenerator(rows, calibration, 3, seed=7)
+        other = calibrate(factorization.certificate.sensitivity, PrivacyTarget(mu=2.0))
+        state = NoiseGenerator(
+            ArrayRows(rows._array, "other") if "rows" in change else rows,
+            other if "sigma" in change else calibration,
+            change.get("shape", 3),
+            seed=change.get("seed", 7),
+        ).state_dict()
+        state |= {key: value for key, value in change.items() if key in ("steps", "step")}
+        with pytest.raises(InvalidParameter, match="checkpoint"):
+            generator.load_state_dict(state)
+
+    def test_checkpoint_is_plain_data(self, rows, calibration):
+        state = NoiseGenerator(rows, calibration, 3, seed=7).state_dict()
+        assert all(isinstance(value, (int, str, list)) for value in state.values())
+        assert "seed" not in state
+
+
+class TestStreamed:
+    @pytest.fixture
+    def server(self, tmp_path, factorization, monkeypatch):
+        monkeypatch.setattr("factorize.client.rows._PAUSE", 0.0)
+        with HostileService(tmp_path, factorization) as service:
+            yield service
+
+    def test_the_same_noise_as_from_memory(self, server, rows, factorization, calibration):
+        factors = Factors.connect(factorization.digest, url=server.url)
+        own = factors.calibrate(epsilon=2.0, delta=1e-6)
+        generator = factors.noise(own, 50, seed=7)
+        whole = draw(rows, own, shape=50)
+        assert np.allclose(np.array(list(generator)), whole, rtol=1e-6, atol=0)
+
+    def test_streamed_rows_are_no_source_of_noise(self, server, factorization, calibration):
+        """No proof is about the rows that a service sends; noise comes from the certified C."""
+        factors = Factors.connect(factorization.digest, url=server.url)
+        with pytest.raises(InvalidParameter, match=r"RowStream is no source of noise.*Factors\.noise"):
+            NoiseGenerator(factors.rows(), calibration, 50, seed=7)
+
+    def test_rows_of_the_callers_own_are_opened_again_where_they_broke(self, server, rows, factorization, calibration):
+        whole = draw(rows, calibration, shape=50)
+        stream = RowStream(server.url, factorization.digest, block_bytes=8 * N * 5)
+        own = SimpleNamespace(shape=stream.shape, digest=stream.digest, iterate=stream.iterate)
+        generator = NoiseGenerator(own, calibration, 50, seed=7)
+        got = [generator.next() for _ in range(5)]
+        server.plan("rows", cut(8), *[vanish] * 5)
+        with pytest.raises(ServiceUnreachable):
+            while True:
+                got.append(generator.next())
+        server.plans["rows"].clear()
+        got.extend(generator)
+        assert np.allclose(np.array(got), whole, rtol=1e-6, atol=0)

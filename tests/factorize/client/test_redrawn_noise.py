@@ -1,0 +1,107 @@
+"""Noise with draws that are made again: which, how many, in how much memory, and the same ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from redrawn_cases import likely
+
+from factorize.certificate.sensitivity import Sensitivity
+from factorize.client import NoiseGenerator
+from factorize.client.noise_source import noise_source
+from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals
+from factorize.errors import InvalidParameter
+from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.structures.redrawn import RedrawnMatrix
+
+N, LAG = 24, 6
+
+
+def calibration() -> Calibration:
+    return calibrate(Sensitivity(1.0, "exact", "by hand", {"kind": "single"}), PrivacyTarget(mu=1.0), clip_norm=1.0)
+
+
+def generator(matrix: RedrawnMatrix, shape: int = 40, **options) -> NoiseGenerator:
+    source = noise_source(matrix.structure, matrix.tensors(), matrix.n, "digest")
+    return NoiseGenerator(source, calibration(), shape, **({"seed": 7} | options))
+
+
+def drawn_steps(monkeypatch, made: NoiseGenerator) -> list[list[int]]:
+    """The steps that each step draws."""
+    steps: list[list[int]] = []
+    fill = ReplayableNormals.fill
+
+    def recorded(self, out, step, block):
+        steps[-1].append(step)
+        fill(self, out, step, block)
+
+    monkeypatch.setattr(ReplayableNormals, "fill", recorded)
+    while made.step < made.steps:
+        steps.append([])
+        made.next()
+    return steps
+
+
+def test_each_step_draws_itself_and_its_steps_of_earlier_epochs(monkeypatch):
+    steps = drawn_steps(monkeypatch, generator(likely(N, redraws=2, lag=LAG)))
+    assert steps == [[i - m * LAG for m in range(3) if i >= m * LAG] for i in range(N)]
+
+
+def test_what_has_no_weight_is_not_drawn(monkeypatch):
+    given = likely(N, redraws=2, lag=LAG)
+    inputs, direct = given.input.copy(), given.direct.copy()
+    inputs[1, LAG + 1 :], direct[1, LAG + 1 :] = 0, 0
+    inputs[2, :-1], direct[2] = 0, 0
+    matrix = RedrawnMatrix(given.decay, given.output, inputs, direct, LAG)
+    steps = drawn_steps(monkeypatch, generator(matrix))
+    assert [i for i, some in enumerate(steps) if len(some) > 1] == [LAG, N - 1]
+    assert steps[-1] == [N - 1, N - 1 - 2 * LAG]
+
+
+def test_memory_is_the_state_and_blocks():
+    made = generator(likely(N, buffers=3, redraws=2, lag=LAG), shape=3 * BLOCK)
+    made.skip(2 * LAG + 1)
+    assert made._engine.state.shape == (3, 3 * BLOCK)
+    assert sum(part.nbytes for part in made._engine._again) == 2 * 8 * BLOCK
+
+
+@pytest.mark.parametrize("kind", ["sfc64", "shake128"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_noise_is_rows_of_the_inverse_times_the_draws(kind, threads):
+    matrix, size = likely(N, redraws=3, lag=LAG), 2 * BLOCK + 30
+    normals = {"sfc64": ReplayableNormals, "shake128": CryptographicNormals}[kind](7, "digest")
+    z = np.empty((N, size))
+    for step in range(N):
+        for block in range(3):
+            normals.fill(z[step, block * BLOCK : (block + 1) * BLOCK], step, block)
+    expected = calibration().sigma * matrix.inverse_rows(0, N) @ z
+    got = np.array(list(generator(matrix, size, generator=kind, threads=threads, precision="float64")))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2.0**-23 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("arrays", [True, False])
+@pytest.mark.parametrize("stopped", [0, 1, LAG, 2 * LAG + 3, N - 1])
+def test_it_goes_on_after_a_restart_with_the_same_bits(arrays, stopped):
+    """The draws made again after a restart are those of before it, of which nothing was kept."""
+    matrix = likely(N, redraws=3, lag=LAG)
+    whole = list(generator(matrix, shard=(5, 23)))
+    first = generator(matrix, shard=(5, 23))
+    rows = [first.next() for _ in range(stopped)]
+    second = generator(matrix, shard=(5, 23))
+    second.load_state_dict(first.state_dict(arrays=arrays))
+    assert np.array_equal([*rows, *second], whole)
+
+
+def test_step_n_is_refused():
+    made = generator(likely(N, lag=LAG))
+    made.skip(N)
+    with pytest.raises(InvalidParameter, match=f"past n={N}"):
+        made.next()
+
+
+def test_another_draw_in_place_of_the_earlier_one_changes_the_noise():
+    """What the other tests would not see if both sides repeated one mistake: step LAG uses z_0."""
+    one, other = (generator(likely(N, redraws=1, lag=lag)) for lag in (LAG, LAG - 1))
+    for _ in range(LAG - 1):
+        assert np.allclose(one.next() / one.sigma, other.next() / other.sigma, rtol=1e-6)
+    assert not np.allclose(one.next() / one.sigma, other.next() / other.sigma, rtol=1e-2)

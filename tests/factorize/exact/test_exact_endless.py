@@ -1,0 +1,138 @@
+"""Files without a last step that the exact checker refuses, one by one."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_files import parts, sealed
+
+from factorize import parse_spec, solvers
+from factorize.errors import CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
+from factorize.exact import check_factor_file
+from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.structures import blt, endless
+from factorize.exact.structures.endless import LARGEST_HEAD, limit
+
+BLT = {"theta": np.array([0.5]), "omega": np.array([0.5])}
+ONCE: dict[str, Any] = {"kind": "single"}
+
+
+def several(separation: int, most: int | None) -> dict[str, Any]:
+    return {"kind": "min_sep", "min_sep": separation, "max_participations": most}
+
+
+def test_limits_by_hand() -> None:
+    """1, 1/2, 1/4, ...: squares that sum to 4/3; and twice the leading pattern, one step apart, 1 and 3/2 times it."""
+    once, twice = limit("blt", BLT, ONCE), limit("blt", BLT, several(1, 2))
+    assert once.lower <= once.upper and float(once.lower) == float(once.upper) == 4 / 3
+    assert float(twice.upper) == pytest.approx(1 + (9 / 4) * 4 / 3, rel=1e-15) and twice.pattern == (0, 1)
+
+
+def test_rising_coefficients_have_a_limit_for_one_participation() -> None:
+    """1, 2, 1, 1/2, ...: squares that sum to 1 + 4 times 4/3."""
+    rising = {"theta": np.array([0.5]), "omega": np.array([2.0])}
+    for once in (ONCE, several(3, 1)):
+        found = limit("blt", rising, once)
+        assert found.lower <= Fraction(19, 3) <= found.upper and found.upper - found.lower < Fraction(1, 2**240)
+        assert (found.pattern, found.signs) == ((0,), (1,))
+
+
+def test_the_limit_lies_between_the_ends() -> None:
+    """Three columns, two apart, of 1, w, w t, w t^2, ...: t = 0.3 is no fraction of few digits, so powers are cut."""
+    theta, omega = Fraction(0.3), Fraction(0.7)
+    column = [Fraction(1), *(omega * theta**j for j in range(4))]
+    head = [sum(column[t - s] for s in (0, 2, 4) if s <= t) for t in range(5)]
+    after = omega * (1 + theta**2 + theta**4)  # at step 5; it falls by t a step from there
+    true = sum(value**2 for value in head) + after**2 / (1 - theta**2)
+    found = limit("blt", {"theta": np.array([0.3]), "omega": np.array([0.7])}, several(2, 3))
+    assert found.lower < true < found.upper and found.upper - found.lower < Fraction(1, 2**240)
+    assert (found.pattern, found.signs) == ((0, 2, 4), (1, 1, 1))
+
+
+def test_powers_are_cut_to_units_below_and_above() -> None:
+    """1 + (1/2)^2 in 256 places: cut down nothing is lost; cut up, 1/2 and a unit, 1/4 and a unit, used with one more."""
+    assert endless._geometric(Fraction(1, 2), 2, 2) == (Fraction(5, 4), Fraction(5, 4) + Fraction(2, 2**256))
+    low, high = endless._tail(blt.Decays(np.array([0.5]), np.array([1.0])), 2, 2)
+    assert low == Fraction(25, 16) * Fraction(4, 3) < high
+
+
+def test_what_a_column_is_off_by_is_off_at_each_participation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coefficients 10, 10, 2, each within 2: the sums 10, 20, 22 of up to three are within 6; and 2 within 6 is 0."""
+    stated = Numbers(np.array([10, 10, 2], dtype=object), 0, 2)
+    monkeypatch.setattr(blt, "series", lambda decays, n: stated)
+    decays = blt.Decays(np.array([0.5]), np.array([0.5]))
+    assert endless._head(decays, 1, 3) == (4**2 + 14**2 + 16**2, 16**2 + 26**2 + 28**2)
+    stated.values[:] = 2, 0, 0
+    assert endless._head(decays, 1, 3) == (0, 3 * 8**2)
+
+
+def test_the_lower_end_is_a_sum_of_lower_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1, 1/2, 5/4 up to the second column, without any error, and then 5/8, 5/16, ...; 1/4 is cut up in the upper end."""
+    monkeypatch.setattr(blt, "series", lambda decays, n: Numbers(np.array([4, 2, 1], dtype=object), -2))
+    found = limit("blt", BLT, several(2, 2))
+    true = 1 + Fraction(1, 4) + Fraction(25, 16) + Fraction(25, 64) * Fraction(4, 3)
+    assert found.lower == true < found.upper
+
+
+def test_one_damped_column_without_end() -> None:
+    """The squares of binomial(2 t, t) / 8^t, which fall by a factor of 4 and more: 640 of them tell 1280 places."""
+    found = limit("nu_toeplitz", {"nu": np.array([0.5])}, ONCE)
+    coefficient = total = Fraction(1)
+    for t in range(1, 641):
+        coefficient *= Fraction(2 * t - 1, 4 * t)
+        total += coefficient**2
+    assert found.lower < total < total + Fraction(1, 2**1270) < found.upper
+    assert found.upper - found.lower < Fraction(1, 2**1190)
+    assert (found.pattern, found.signs) == ((0,), (1,))
+
+
+@pytest.mark.parametrize(
+    "participation", [several(2, None), several(2, 0), several(0, 2), {"kind": "fixed_epochs", "epochs": 2}]
+)
+def test_participations_without_a_limit(participation: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParticipation, match="no finite sensitivity without end"):
+        limit("blt", BLT, participation)
+
+
+def test_strategies_without_a_limit() -> None:
+    for theta, omega in (([1.0], [0.5]), ([-0.5], [0.5]), ([0.5], [-0.5]), ([np.nan], [0.5])):
+        with pytest.raises(InvalidStrategy):
+            limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
+        if not np.isfinite(theta).all():
+            with pytest.raises(InvalidStrategy, match="NaN"):
+                limit("blt", {"theta": np.array(theta), "omega": np.array(omega)}, ONCE)
+    with pytest.raises(CorruptObject, match="no structure 'dense' without end"):
+        limit("dense", {"": np.eye(2)}, ONCE)
+    with pytest.raises(TooLarge, match="several participations"):
+        limit("nu_toeplitz", {"nu": np.array([0.5])}, several(2, 2))
+    with pytest.raises(TooLarge, match="rise"):
+        limit("blt", {"theta": np.array([0.5]), "omega": np.array([2.0])}, several(2, 2))
+    with pytest.raises(TooLarge, match="reach beyond"):
+        limit("blt", BLT, several(LARGEST_HEAD, 2))
+    for nu in (0.0, 1.0, -0.5):
+        with pytest.raises(InvalidStrategy, match="nu is not one number"):
+            limit("nu_toeplitz", {"nu": np.array([nu])}, ONCE)
+
+
+def test_claims_without_end() -> None:
+    spec = {"workload": {"kind": "prefix", "n": "unbounded"}, "mechanism": {"kind": "nu_toeplitz", "nu": 0.1}}
+    manifest, tensors = parts(solvers.solve(parse_spec(spec)))
+    report = check_factor_file(sealed(manifest, tensors))
+    assert report.supported and len(report.not_checked) == 2
+    assert "no last row" in report.not_checked[0] and "provenance" in report.not_checked[1]
+    claim = manifest["certificate"]["sensitivity"]
+    for name, value in (("participation", several(2, 2)), ("kind", "about")):
+        kept, claim[name] = claim[name], value
+        failed = check_factor_file(sealed(manifest, tensors)).failed
+        assert len(failed) == 1 and "the sensitivity is stated for" in failed[0]
+        claim[name] = kept
+    manifest["matrices"]["C"]["shape"] = [8, 8]
+    with pytest.raises(CorruptObject, match="asks for .None, None."):
+        check_factor_file(sealed(manifest, tensors))
+    manifest["matrices"]["C"]["shape"] = [None, None]
+    manifest["certificate"]["sensitivity"]["value"] *= 2
+    failed = check_factor_file(sealed(manifest, tensors)).failed
+    assert failed == ["the sensitivity's value and its hex form are two different numbers"]

@@ -1,0 +1,367 @@
+"""What the exact checker finds about claims of losses, bounds and added noise, finding by finding."""
+
+from __future__ import annotations
+
+import copy
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_files import parts, sealed
+
+from factorize import parse_spec, solvers
+from factorize.errors import InvalidStrategy
+from factorize.exact import check, claims
+from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.convergence import check_convergence
+from factorize.exact.file import FactorFile
+from factorize.exact.losses.residual import Losses
+from factorize.exact.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
+from factorize.exact.report import LOSS as LOSSES
+from factorize.exact.sensitivity import Bracket
+from factorize.exact.strategy import Strategy
+
+LOSS = {
+    "total_squared": 48.0,
+    "mean_squared": 12.0,
+    "rmse": 12.0**0.5,
+    "max_error": 20.0**0.5,
+    "last_iterate": 4.0,
+    "objective": 12.0,
+}
+EDGE = math.nextafter(10.0, 0.0) * (1 + 1e-9)  # as far above 10 as a bound may be
+CLAIMS: dict[str, Any] = {
+    "sensitivity": {"value": 2.0, "hex": (2.0).hex(), "kind": "exact", "participation": {"kind": "single"}},
+    "loss": LOSS,
+    "lower_bound": {"objective": 10.0, "rule": "dual"},
+    "class_lower_bound": None,
+    "relative_gap": 0.2,
+    "converged": False,
+}
+FOUND = Losses(Numbers(np.zeros(0), 0), 0.25, (12.0, 12.0), (5.0, 5.0), (4.0, 4.0), (3.0, 3.0))  # at sensitivity 1
+
+
+def file_with(dual: bool = True, matrices: dict[str, Any] | None = None, **changed: Any) -> FactorFile:
+    manifest = {"certificate": copy.deepcopy(CLAIMS) | changed, "matrices": matrices or {}, "spec": {}}
+    return FactorFile(manifest, {}, {"weights": np.ones(4)} if dual else {})
+
+
+def test_losses_are_scaled_by_the_sensitivity() -> None:
+    report = Report()
+    claims.check_losses(report, file_with(), FOUND, 4, from_file=True)
+    assert not report.failed and len(report.checked) == 2
+    assert report.checked[0] == "B C = A up to 0.25 per entry, computed without rounding, for the stored B"
+    assert report.checked[1].endswith("e-15 (claims may differ by 1e-09)")
+    claims.check_losses(report, file_with(), FOUND, 4, from_file=False)
+    assert "for a B recomputed here by substitution" in report.checked[2]
+
+
+@pytest.mark.parametrize("name", LOSS)
+@pytest.mark.parametrize(
+    ("factor", "holds"), [(1 - 2e-9, False), (1 - 5e-10, True), (1 + 5e-10, True), (1 + 2e-9, False)]
+)
+def test_losses_may_differ_by_a_billionth(name: str, factor: float, holds: bool) -> None:
+    report = Report()
+    claims.check_ends(report, file_with(loss=LOSS | {name: LOSS[name] * factor}), FOUND, 4)
+    assert report.supported == holds
+    assert holds or report.failed[0].startswith(f"loss.{name} is claimed as {LOSS[name] * factor!r}, and lies between ")
+
+
+def test_how_well_losses_are_known() -> None:
+    report = Report()
+    wide = FOUND._replace(total=(9.0, 12.0), last=(0.0, 0.0))
+    claims.check_ends(report, file_with(loss=LOSS | {"last_iterate": 0.0}), wide, 4)
+    assert report.supported and report.checked[0].startswith("every loss enclosed to relative 0.25 ")
+
+
+def test_ends_are_rounded_outwards() -> None:
+    assert claims._root((4.0, 9.0)) == pytest.approx((2.0, 3.0), rel=1e-14)
+    low, high = claims._times((1.0, 1.0), 3.0)
+    assert 3 - 1e-14 < low < 3 < high < 3 + 1e-14
+    low, high = claims._root((4.0, 4.0))
+    assert 2 - 1e-14 < low < 2 < high < 2 + 1e-14
+
+
+@pytest.mark.parametrize(
+    ("claimed", "proved", "holds"),
+    [(10.0, 10, True), (10.0, 11, True), (10.000001, 10, False), (10.0 + 5e-9, 10, True), (EDGE, 10, True)],
+)
+def test_lower_bounds(claimed: float, proved: int, holds: bool) -> None:
+    report = Report()
+    claims.check_bound(report, file_with(lower_bound={"objective": claimed, "rule": "dual"}), Fraction(proved))
+    assert report.supported == holds and not report.not_checked
+    assert (report.checked + report.failed)[0].startswith(
+        "no strategy matrix" if holds else "the lower bound 10.000001 is not"
+    )
+
+
+def test_lower_bounds_that_are_not_looked_at() -> None:
+    report = Report()
+    claims.check_bound(report, file_with(lower_bound=None), Fraction(1))
+    claims.check_bound(report, file_with(), None)
+    assert report.not_checked == [
+        "optimality: the file claims no lower bound",
+        "the lower bound 10.0 (dual): evidence of this kind is not evaluated here",
+    ]
+    assert not report.failed and not report.checked
+    claims.check_bound(report, file_with(dual=False), None)
+    assert report.failed == ["the lower bound 10.0 (dual) has no evidence"]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "holds"), [(9.0, True), (10.0, True), (EDGE, True), (10.0 + 2e-8, False), (11.0, False)]
+)
+def test_lower_bounds_within_a_class(claimed: float, holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = []
+
+    def bound(spec: Any, strategy: Strategy, workload: Any, column: Any, *more: Any) -> Fraction:
+        columns.append(column)
+        return Fraction(10)
+
+    monkeypatch.setattr(claims, "class_bound", bound)
+    monkeypatch.setattr(claims.series, "LARGEST", 2)
+    file = file_with(class_lower_bound={"objective": claimed, "rule": ""})
+    file.manifest["spec"]["workload"] = {"kind": "prefix", "n": 2}
+    report = Report()
+    claims.check_class_bound(report, file, Strategy("dense", {"": np.eye(2)}, 2), None)
+    assert report.supported == holds and len(report.checked) + len(report.failed) == 1
+    assert len(columns) == 1 and columns[0] is not None
+    monkeypatch.setattr(claims.series, "LARGEST", 1)
+    claims.check_class_bound(report, file, Strategy("dense", {"": np.eye(2)}, 2), None)
+    assert columns[1] is None
+    claims.check_class_bound(report, file_with(), Strategy("dense", {"": np.eye(2)}, 2), None)
+    assert len(columns) == 2  # no claim, nothing to prove
+
+
+def added_noise(claim: dict[str, Any] | None, encoder: float | str | None) -> Report:
+    report = Report()
+    claims.check_added_noise(report, file_with(matrices={"B": {"encoder_sensitivity": claim}}), encoder)
+    return report
+
+
+def bound(value: float, kind: str = "upper_bound", written: float | None = None) -> dict[str, Any]:
+    return {"value": value, "hex": (value if written is None else written).hex(), "kind": kind}
+
+
+def test_encoders_that_are_certified() -> None:
+    assert added_noise(bound(2.0), 2.0).checked == [
+        "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 2.0 (claimed 2.0)"
+    ]
+    for claim in (bound(2.0), bound(3.0, "exact"), bound(3.0, written=4.0), bound(float("inf"))):
+        report = added_noise(claim, 2.0 + 1e-15)
+        assert len(report.failed) == 1 and "proved is at most 2.000000000000001" in report.failed[0]
+    assert added_noise(bound(3.0), 2.5).supported
+
+
+def test_encoders_that_are_not() -> None:
+    silent = added_noise(None, 2.5)
+    assert silent.supported and silent.not_checked == [
+        "adding noise, A G + B Z, is not certified by this file: it is at most 2.5"
+    ]
+    assert added_noise(None, "B is singular").not_checked[0].endswith("this file: B is singular")
+    assert added_noise(bound(2.0), "B is singular").failed[0].endswith("this file: B is singular")
+    none = added_noise(None, None)
+    assert len(none.checked) == len(none.not_checked) == 1 and "its encoder is C" in none.checked[0]
+
+
+BOUNDS = (LOSSES, LOWER_BOUND, CLASS_BOUND, MECHANISM)
+
+
+def convergence(
+    kind: str = "dense",
+    tolerance: float = 0.25,
+    optimize_for: Any = None,
+    proved: tuple[str, ...] = BOUNDS,
+    normalization: str = "none",
+    **changed: Any,
+) -> Report:
+    """What is said of the gap and of convergence where the claims that they rest on are proved, or some of them."""
+    report = Report(stated=(CONVERGED,), findings={name: [(Status.PROVED, "")] for name in proved})
+    mechanism = {"kind": kind, "normalization": normalization}
+    spec = {"workload": {"kind": "prefix"}, "mechanism": mechanism, "tolerance": tolerance}
+    check_convergence(report, spec | {"optimize_for": optimize_for}, CLAIMS | {"converged": True} | changed)
+    return report
+
+
+def status(report: Report) -> str:
+    return report.claims[0]["status"]
+
+
+def test_convergence_is_judged_by_the_gap() -> None:
+    assert convergence().checked[-1].startswith("converged: the gap 0.19") and status(convergence()) == "proved"
+    assert status(convergence("semidefinite")) == "proved" and not any(
+        "converged" in text for text in convergence(converged=False).checked
+    )
+    assert convergence(tolerance=0.1).failed[0].startswith("the file claims to have converged, and its gap 0.19")
+    assert convergence(tolerance=12.0 / 10.0 - 1).supported  # at the tolerance
+    for report in (convergence("toeplitz", 0.1), convergence("banded", 0.1)):
+        assert report.supported and status(report) == "not_looked_at" and len(report.not_checked) == 1
+
+
+def test_a_redundant_optimize_for_hides_nothing() -> None:
+    """It names the spec's own workload, so that the gap is about what was optimised."""
+    assert convergence(tolerance=0.1, optimize_for={"kind": "prefix"}).failed
+    other = convergence(tolerance=0.1, optimize_for={"kind": "momentum"})
+    assert other.supported and status(other) == "not_looked_at"
+
+
+def test_any_mechanism_has_converged_where_no_matrix_is_better() -> None:
+    for kind in ("toeplitz", "blt", "buffered_linear"):
+        assert status(convergence(kind)) == "proved"
+        assert status(convergence(kind, 0.1)) == "not_looked_at"
+
+
+def test_a_formula_has_nothing_to_converge_to() -> None:
+    assert status(convergence("square_root", 0.1)) == "proved"
+    assert status(convergence("square_root", 0.1, normalization="auto")) == "not_looked_at"  # which one is better?
+    assert (
+        status(convergence("square_root", 0.1, proved=(LOSSES, LOWER_BOUND))) == "not_looked_at"
+    )  # is it that formula?
+
+
+@pytest.mark.parametrize("missing", [LOSSES, LOWER_BOUND])
+def test_convergence_rests_on_the_losses_and_the_bound(missing: str) -> None:
+    report = convergence(proved=tuple(name for name in BOUNDS if name != missing))
+    assert status(report) == "not_looked_at" and missing in report.claims[0]["why"]
+    assert report.status(GAP) is Status.NOT_LOOKED_AT and convergence().status(GAP) is Status.PROVED
+
+
+def test_convergence_within_a_class() -> None:
+    within = {"objective": 11.0, "rule": "class"}
+    assert convergence("banded", 0.1, class_lower_bound=within).checked[-1].startswith("converged: the gap 0.0909")
+    assert status(convergence("toeplitz", 0.1, class_lower_bound=within)) == "proved"
+    assert convergence("banded", 0.05, class_lower_bound=within).failed
+    assert convergence("dense", 0.1, class_lower_bound=within).failed  # judged over all matrices
+
+
+@pytest.mark.parametrize("name", ["lower_bound", "class_lower_bound"])
+def test_bounds_that_are_above_what_they_bound(name: str) -> None:
+    for objective, gap in ((12.0 * (1 + 2e-9), 0.0), (0.0, None), (-1.0, None)):
+        stated = {"relative_gap": gap} if name == "lower_bound" else {}
+        report = convergence("toeplitz", **{name: {"objective": objective, "rule": ""}}, **stated)
+        assert any(text.startswith(f"the {name} {objective!r} is above") for text in report.failed)
+    for objective, gap in ((12.0, 0.0), (12.0 * (1 + 1e-9), -1e-9), (0.5, 23.0)):
+        assert convergence("toeplitz", lower_bound={"objective": objective, "rule": ""}, relative_gap=gap).supported
+
+
+@pytest.mark.parametrize(
+    ("gap", "holds"), [(0.2, True), (0.2 + 5e-10, True), (0.2 + 2e-9, False), (0.2 - 2e-9, False), (None, False)]
+)
+def test_gaps_that_are_stated(gap: float | None, holds: bool) -> None:
+    assert convergence("toeplitz", relative_gap=gap).supported == holds
+    assert not convergence("toeplitz", lower_bound=None).supported
+    assert convergence("toeplitz", lower_bound=None, relative_gap=None).supported
+
+
+def sensitivity(**changed: Any) -> tuple[Report, Bracket]:
+    report = Report()
+    claim = {"value": 1.0, "hex": (1.0).hex(), "kind": "exact", "participation": {"kind": "single"}} | changed
+    spec = {"participation": {"kind": "single"}}
+    return report, check._check_sensitivity(report, Strategy("dense", {"": np.eye(2)}, 2), spec, claim)
+
+
+def test_claims_of_a_sensitivity() -> None:
+    report, found = sensitivity()
+    assert report.supported and found.upper == 1
+    assert report.checked[0] == "the sensitivity is stated for the participation of the spec: kind=single"
+    twice = {"kind": "min_sep", "min_sep": 1}
+    assert sensitivity(participation=twice)[0].failed == [
+        "the sensitivity is stated for kind=min_sep, min_sep=1, not kind=single"
+    ]
+    assert not sensitivity(kind="certain")[0].supported and sensitivity(kind="upper_bound")[0].supported
+    assert sensitivity(value=2.0)[0].failed == ["the sensitivity's value and its hex form are two different numbers"]
+
+
+SAID_OF_A_FILE = [
+    "every byte of the file belongs to a tensor or the manifest",
+    "C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as float64",
+    "C is of the mechanism banded: it has at most 3 diagonals",
+    "the sensitivity is stated for the participation of the spec",
+    "sensitivity 1.414",
+    "the sensitivity is exact: the pattern {1, 5} attains",
+    "publishing B (C G + Z) rests on C alone",
+    "adding noise, A G + B Z: B has full rank, and its encoder has sensitivity at most 1.414",
+    "the stored C_inv and C multiply to I up to",
+    "drawing noise with the stored C_inv, A (G + N Z), is covered by the claim: its encoder N^-1 has sensitivity at most",
+    "B C = A up to",
+    "every loss enclosed to relative",
+    "no strategy matrix has an objective below",
+    "no strategy matrix of the mechanism's class has an objective below",
+    "the relative gap",
+    "converged: the gap",
+]
+
+
+def test_all_that_is_said_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 6}, "participation": {"kind": "min_sep", "min_sep": 3}}
+    result = solvers.solve(parse_spec(spec | {"tolerance": 1e-6})).with_matrices(["C", "B", "C_inv"])
+    data = sealed(*parts(result))
+    for whole in (6, 10**6):
+        report = check.check_factor_file(data, whole=whole)
+        assert len(report.checked) == len(SAID_OF_A_FILE) and not report.failed
+        for text, beginning in zip(report.checked, SAID_OF_A_FILE, strict=True):
+            assert text.startswith(beginning)
+        assert report.not_checked == ["who solved it, with what and for how long: provenance is recorded, not proved"]
+        assert "for the stored B" in report.checked[10] and {one["status"] for one in report.claims} == {"proved"}
+    monkeypatch.setattr(check.residual, "LARGEST", 5)
+    for whole in (5, 10**6):
+        assert any("not evaluated" in text for text in check.check_factor_file(data, whole=whole).not_checked)
+
+
+def test_a_wide_workload_has_a_decoder_of_its_shape() -> None:
+    spec = parse_spec({"workload": {"kind": "matrix", "rows": [[1.0, 0, 1], [0, 1, 1]]}})
+    result = solvers.solve(spec).with_matrices(["C", "B"])
+    user = {spec.document()["workload"]["sha256"]: np.array([[1.0, 0, 1], [0, 1, 1]])}
+    data = sealed(*parts(result))
+    assert check.check_factor_file(data, user=user).supported
+    unknown = check.check_factor_file(data, user={})
+    assert any(text.endswith("the workload's numbers are not known here") for text in unknown.not_checked)
+    assert unknown.supported and set(unknown.unseen) >= {LOSSES, DECODER, LOWER_BOUND, GAP, CONVERGED}
+    manifest, tensors = parts(result)
+    manifest["spec"]["objective"]["kind"] = "median"
+    failed = check.check_factor_file(sealed(manifest, tensors), user=user).failed
+    assert failed == ["this checker knows no objective 'median'"]
+
+
+def test_what_is_said_of_a_strangers_matrix() -> None:
+    report = check.check_strategy(np.eye(2), {"kind": "single"})
+    assert len(report.checked) == 2 and report.checked[0].startswith("C is finite and lower-triangular")
+    assert len(report.not_checked) == 1 and report.not_checked[0].startswith("the workload: ")
+    with pytest.raises(InvalidStrategy, match="transposed"):
+        check.check_strategy(np.array([[1.0, 1], [0, 1]]), {"kind": "single"})
+    for other in (np.array([[1.0, 0, 1], [1, 1, 0], [0, 0, 1]]), np.array([[1.0, 1], [1, 1]])):
+        with pytest.raises(InvalidStrategy, match="above the diagonal"):
+            check.check_strategy(other, {"kind": "single"})
+    assert check.check_strategy(np.eye(1), {"kind": "single"}).supported
+
+
+def test_warnings_that_would_be_wrong() -> None:
+    two_bands = np.eye(4) + 0.5 * np.eye(4, k=-1) + np.diag([0.0, 0, 0, 1])
+    assert not check.check_strategy(two_bands, {"kind": "min_sep", "min_sep": 2}, claim=9.0).warnings
+    uneven = np.diag([1.0, 2.0, 3.0])
+    assert not check.check_strategy(uneven, {"kind": "single"}, claim=3.0).warnings
+    assert not check.check_strategy(1e200 * uneven, {"kind": "single"}, claim=1e201).warnings
+
+
+def test_warnings_one_by_one() -> None:
+    """Each sentence about a matrix that deserves it, and none about one that nearly does."""
+    once: dict[str, Any] = {"kind": "single"}
+    apart: dict[str, Any] = {"kind": "min_sep", "min_sep": 2, "max_participations": 2}
+
+    def warnings(array: list[list[float]], participation: dict[str, Any]) -> list[str]:
+        return check.check_strategy(np.array(array), participation, claim=99.0).warnings
+
+    negative = [[1.0, 0.0, 0.0], [-0.5, 1.0, 0.0], [0.0, -0.25, 1.0]]
+    assert [text.split(":")[0] for text in warnings(negative, apart)] == ["C has negative entries"]
+    assert not warnings(negative, once)
+    rising = [[1.0, 0.0, 0.0], [1.5, 1.0, 0.0], [0.5, 1.5, 1.0]]
+    bands, monotone = warnings(rising, apart)
+    assert bands.startswith("C has 3 bands, more than min_sep=2") and "not monotone" in monotone
+    assert not warnings(rising, once)
+    assert not warnings([[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]], apart)
+    equal_rows = [[1.0, 0.0], [0.8, 0.6]]
+    assert [text[:29] for text in warnings(equal_rows, once)] == ["the rows of C have equal norm"]
+    assert not warnings([[1.0, 0.0], [0.8, 0.61]], once) and not warnings([[1.0, 0.0], [0.0, 1.0]], once)
+    assert not warnings([[0.6, 0.0], [0.8, 1.0]], once)

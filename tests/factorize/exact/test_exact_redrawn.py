@@ -1,0 +1,441 @@
+"""The exact checker on strategies with redraws: against fractions, and against what is wrong on purpose."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import redrawn_cases as cases
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.exact import check_factor_file
+from factorize.exact.losses import residual, variances
+from factorize.exact.sensitivity import squared_sensitivity
+from factorize.exact.spec import workload_numbers
+from factorize.exact.strategy import Strategy
+from factorize.exact.structures import redrawn
+from factorize.factorization import Factorization
+from factorize.participation import FixedEpochs
+from factorize.solution import Outcome, Solution
+from factorize.spec import parse_spec
+from factorize.structures.redrawn import RedrawnMatrix
+
+N = 24
+EPOCHS = {"kind": "fixed_epochs", "epochs": 4}
+SHAPES = st.tuples(st.integers(1, 12), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**31))
+
+
+def strategy(matrix: RedrawnMatrix) -> Strategy:
+    return Strategy("redrawn", matrix.tensors(), matrix.n)
+
+
+@given(SHAPES, st.data())
+def test_entries_are_enclosed(shape, data):
+    n, buffers, redraws, seed = shape
+    matrix = cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
+    exact = cases.strategy(cases.inverse(matrix))
+    found = redrawn.entries(redrawn.read(matrix.tensors(), n))
+    unit = Fraction(2) ** found.exponent
+    assert (abs(exact - found.values * unit) <= found.radius * unit).all()
+
+
+def test_numbers_of_very_different_sizes_are_enclosed():
+    given = cases.likely(12, buffers=2)
+    decay, output, inputs = given.decay.copy(), given.output.copy(), given.input.copy()
+    decay[:, 0], output[3], inputs[0, 5] = 2.0**-300, 2.0**60, 2.0**-1074
+    matrix = RedrawnMatrix(decay, output, inputs, given.direct * 2.0**40, given.lag)
+    exact = cases.strategy(cases.inverse(matrix))
+    found = redrawn.entries(redrawn.read(matrix.tensors(), 12))
+    unit = Fraction(2) ** found.exponent
+    assert (abs(exact - found.values * unit) <= found.radius * unit).all()
+    assert found.radius * unit < Fraction(1, 10**50)
+
+
+def test_what_a_state_lost_is_not_forgotten_when_it_cancels():
+    matrix = cases.cancelling(6)
+    exact = cases.strategy(cases.inverse(matrix))
+    found = redrawn.entries(redrawn.read(matrix.tensors(), matrix.n))
+    unit = Fraction(2) ** found.exponent
+    off = abs(exact - found.values * unit)
+    assert unit * 2**20 < off[-1, 0] <= found.radius * unit
+
+
+def test_what_a_quotient_lost_is_not_forgotten():
+    """y_0 is a third, cut in its last place; y_1 takes it times 2^90."""
+    none, direct = np.zeros((2, 1)), np.array([[3.0 * 2**58, 1.0], [0.0, 2.0**90]])
+    matrix = RedrawnMatrix(none, none, np.zeros((2, 2, 1)), direct, 1)
+    exact = cases.strategy(cases.inverse(matrix))
+    found = redrawn.entries(redrawn.read(matrix.tensors(), 2))
+    unit = Fraction(2) ** found.exponent
+    off = abs(exact - found.values * unit)
+    assert unit * 2**80 < off[1, 0] <= found.radius * unit
+
+
+class TestByHand:
+    """K and C = K^-1 on paper, with the bound on what is cut from K C - I.
+
+        K = (1, 0, 0 / 8, 1/2, 0 / 5/2, 1, 2),   C = (1, 0, 0 / -16, 2, 0 / 27/4, -1, 1/2)
+
+    x_1 = y_1 / 2 + 5 y_0 + 3 s_0 with s_0 = y_0; x_2 = 2 y_2 + 3 y_1 + s_0 / 2 - 2 s_1 with s_0 = 4 y_0 + y_0, s_1 = y_1.
+    """
+
+    @staticmethod
+    def matrix() -> RedrawnMatrix:
+        decay, output = np.array([[2.0, 0.0], [4.0, 1.0], [1.0, 1.0]]), np.array([[0.0, 0.0], [3.0, 0.0], [0.5, -2.0]])
+        inputs, direct = np.zeros((2, 3, 2)), np.array([[1.0, 0.5, 2.0], [0.0, 5.0, 3.0]])
+        inputs[0, 0, 0], inputs[0, 1, 1], inputs[1, 1, 0] = 1, 1, 1
+        return RedrawnMatrix(decay, output, inputs, direct, 1)
+
+    def entries(self) -> Any:
+        return redrawn.entries(redrawn.read(self.matrix().tensors(), 3))
+
+    def test_entries_are_those_on_paper(self):
+        """Nothing is cut from numbers with so few digits, so nothing may be off."""
+        expected = np.array([[1, 0, 0], [-16, 2, 0], [Fraction(27, 4), -1, Fraction(1, 2)]], dtype=object)
+        assert (self.entries().values == expected * 2**256).all()
+
+    def test_the_bound_is_that_on_paper(self):
+        """In units: what each sum cuts is 1, what y lost is 1 times the diagonal, rounded up.
+
+        Row 1: 1 + 3 lost_0 + 1, where the states have lost (1, 1). Then they have lost (1 + 4, 1 + 1), so row 2 has
+        1 + ceil(5 / 2 + 2 times 2) + 2 = 10, the most. The longest row is 18: the bound is 2 times 18 times 10, and 1.
+        """
+        assert self.entries().radius == 361
+
+    def test_a_bound_above_the_limit_is_refused(self, monkeypatch):
+        monkeypatch.setattr(redrawn, "_WIDEST", 361)
+        assert self.entries().radius == 361
+        monkeypatch.setattr(redrawn, "_WIDEST", 360)
+        with pytest.raises(TooLarge, match="ill-conditioned"):
+            self.entries()
+
+    @pytest.mark.parametrize(("diagonal", "enclosed"), [(1.5 * 2.0**254, True), (2.0**255, False)])
+    def test_a_defect_of_one_half_is_refused(self, diagonal, enclosed):
+        """One step, K = (d): 1 / d is off by up to a unit of 2^-256, which K makes d of them, and one more is cut."""
+        matrix = RedrawnMatrix(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((2, 1, 1)), np.array([[diagonal], [0]]), 1)
+        given = redrawn.read(matrix.tensors(), 1)
+        if not enclosed:
+            with pytest.raises(TooLarge, match="ill-conditioned"):
+                redrawn.entries(given)
+            return
+        found = redrawn.entries(given)
+        assert found.values[0, 0] == 2 and found.radius == 1 + 1
+
+    def test_lengths_above_the_limits_are_refused(self, monkeypatch):
+        given = redrawn.read(self.matrix().tensors(), 3)
+        monkeypatch.setattr(redrawn, "LARGEST", 3)
+        monkeypatch.setattr(redrawn, "LARGEST_BY_COLUMNS", 3)
+        assert len(redrawn.entries(given).values) == redrawn.ByColumns(given).n == 3
+        monkeypatch.setattr(redrawn, "LARGEST", 2)
+        monkeypatch.setattr(redrawn, "LARGEST_BY_COLUMNS", 2)
+        for solve in (redrawn.entries, redrawn.ByColumns):
+            with pytest.raises(TooLarge, match="n=2"):
+                solve(given)
+
+
+class TestSensitivity:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_single_and_fixed_epochs(self, seed):
+        matrix = cases.likely(N, seed=seed)
+        c = cases.strategy(cases.inverse(matrix))
+        found = squared_sensitivity(strategy(matrix), {"kind": "single"})
+        assert found.exact and found.lower <= (c**2).sum(axis=0).max() <= found.upper
+        found = squared_sensitivity(strategy(matrix), EPOCHS)
+        assert found.lower <= max(abs(c[:, j::6].T @ c[:, j::6]).sum() for j in range(6)) <= found.upper
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_the_lower_end_is_attained_by_the_pattern(self, seed):
+        matrix = cases.wild(N, 2, 2, 6, seed)
+        c = cases.strategy(cases.inverse(matrix))
+        for participation in (EPOCHS, {"kind": "min_sep", "min_sep": 5, "max_participations": 3}):
+            found = squared_sensitivity(strategy(matrix), participation)
+            total = sum(sign * c[:, step] for step, sign in zip(found.pattern, found.signs, strict=True))
+            near = float((total**2).sum())
+            assert float(found.lower) == pytest.approx(near, rel=1e-12) and near <= float(found.upper) * (1 + 1e-12)
+
+    def test_it_agrees_with_the_certificate_to_the_last_unit(self):
+        for seed in range(5):
+            matrix = cases.likely(120, seed=seed, redraws=3)
+            stated = FixedEpochs(**EPOCHS).sensitivity(matrix).value
+            upper = squared_sensitivity(strategy(matrix), EPOCHS).upper
+            assert Fraction(np.nextafter(stated, 0)) ** 2 < upper <= Fraction(stated) ** 2
+
+
+@pytest.mark.parametrize("kind", ["mean", "max"])
+def test_losses_enclose_those_of_fractions(kind):
+    matrix = cases.likely(N)
+    decoder = np.tril(np.ones((N, N), dtype=int)).astype(object) @ cases.inverse(matrix)
+    rows = (decoder**2).sum(axis=1)
+    workload: Any = workload_numbers({"kind": "prefix", "n": N}, {})
+    found = residual.losses(strategy(matrix), workload, {"kind": kind}, None)
+    expected = {"mean": Fraction(rows.sum(), N), "max": rows.max()}[kind]
+    assert found.objective[0] <= expected <= found.objective[1] < expected * (1 + 1e-9)
+    assert found.total[0] <= rows.sum() <= found.total[1]
+    assert found.residual < 1e-14
+
+
+class TestFiles:
+    @staticmethod
+    def file(tmp_path, change=None, *, whole=True) -> bytes:
+        spec = parse_spec(
+            {
+                "workload": {"kind": "prefix", "n": N},
+                "participation": EPOCHS,
+                "mechanism": {"kind": "buffered_linear", "buffers": 3, "redraws": 2},
+            }
+        )
+        solution = Solution(cases.likely(N), Outcome.ITERATION_LIMIT, 1)
+        made = Factorization.from_solution(spec, solution, solver={"mechanism": "buffered_linear"})
+        if change is not None:
+            from factorize.manifest import manifest_digest
+
+            stated = made.manifest["certificate"]["sensitivity"]
+            stated["value"] = float(change(stated["value"]))
+            stated["hex"] = stated["value"].hex()
+            made.manifest["digest"] = manifest_digest(made.manifest)
+        (made.with_matrices(["C_inv", "B"]) if whole else made).save(tmp_path / "f.safetensors")
+        return (tmp_path / "f.safetensors").read_bytes()
+
+    def test_every_claim_of_a_file_holds(self, tmp_path):
+        report = check_factor_file(self.file(tmp_path))
+        assert report.supported, report.failed
+        assert report.sensitivity["overstated_ulps"] == 0
+        assert any("exact" in sentence for sentence in report.checked)
+
+    def test_one_unit_less_is_caught(self, tmp_path):
+        report = check_factor_file(self.file(tmp_path, lambda value: np.nextafter(value, 0)))
+        assert not report.supported and "sensitivity" in report.failed[0]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"decay": np.zeros((N, 2))},
+            {"decay": np.zeros(N)},
+            {"output": np.zeros((N - 1, 3))},
+            {"input": np.zeros((2, N, 3))},
+            {"direct": np.ones((1, N)), "input": np.zeros((1, N, 3))},
+            {"direct": np.ones((3, N + 1))},
+            {"lag": np.array([0.0])},
+            {"lag": np.array([1.5])},
+            {"lag": np.array([N + 1.0])},
+            {"lag": np.array([6.0, 6.0])},
+        ],
+    )
+    def test_tensors_that_do_not_fit(self, change):
+        with pytest.raises(CorruptObject, match="redraws"):
+            Strategy("redrawn", cases.likely(N).tensors() | change, N)
+
+    @pytest.mark.parametrize("name", ["decay", "output", "input", "direct", "lag"])
+    def test_a_tensor_that_is_missing(self, name):
+        parts = cases.likely(N).tensors()
+        del parts[name]
+        with pytest.raises(CorruptObject, match=name):
+            Strategy("redrawn", parts, N)
+
+    @pytest.mark.parametrize("name", ["input", "direct"])
+    def test_a_draw_before_the_first(self, name):
+        for m, last in ((1, 5), (2, 11)):
+            parts = cases.likely(N).tensors()
+            parts[name] = parts[name].copy()
+            parts[name][m, last] = 1e-300
+            with pytest.raises(InvalidStrategy, match=f"before step {last + 1}"):
+                Strategy("redrawn", parts, N)
+
+    @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+    def test_a_diagonal_that_is_none(self, bad):
+        parts = cases.likely(N).tensors()
+        parts["direct"] = parts["direct"].copy()
+        parts["direct"][0, 3] = bad
+        with pytest.raises(InvalidStrategy):
+            Strategy("redrawn", parts, N)
+
+    def test_an_inverse_that_is_not_enclosed(self):
+        """x_i = y_i + 2^60 (y_0 + ... + y_{i-1}): entries of C grow by 2^60 a step, beyond all places."""
+        ones, inputs, direct = np.ones((8, 1)), np.zeros((2, 8, 1)), np.zeros((2, 8))
+        inputs[0], direct[0] = 1, 1
+        matrix = RedrawnMatrix(ones, ones * 2.0**60, inputs, direct, 4)
+        with pytest.raises(TooLarge, match="ill-conditioned"):
+            squared_sensitivity(strategy(matrix), EPOCHS)
+
+    @pytest.mark.parametrize("participation", [EPOCHS, {"kind": "single"}])
+    def test_a_length_above_the_limit(self, participation):
+        n = redrawn.LARGEST_BY_COLUMNS + 4
+        matrix = cases.likely(n, buffers=1, redraws=1)
+        with pytest.raises(TooLarge):
+            squared_sensitivity(strategy(matrix), participation)
+
+    def test_min_sep_beyond_whole_matrices(self):
+        matrix = cases.likely(redrawn.LARGEST + 8, buffers=1, redraws=1)
+        with pytest.raises(TooLarge, match="no exact rule"):
+            squared_sensitivity(strategy(matrix), {"kind": "min_sep", "min_sep": 9, "max_participations": 2})
+
+
+class TestByColumns:
+    """What takes over beyond whole matrices, at lengths where the truth is at hand."""
+
+    @given(SHAPES, st.data())
+    def test_products_are_enclosed(self, shape, data):
+        n, buffers, redraws, seed = shape
+        matrix = cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
+        exact = cases.strategy(cases.inverse(matrix))
+        try:
+            found = redrawn.ByColumns(redrawn.read(matrix.tensors(), n)).gram(np.arange(n))
+            norms = redrawn.ByColumns(redrawn.read(matrix.tensors(), n)).column_norms()
+        except TooLarge:
+            assert np.abs(exact.astype(float)).max() * np.abs(matrix.inverse_rows(0, n)).max() > 1e10
+            return
+        unit = Fraction(2) ** found.exponent
+        assert (abs(exact.T @ exact - found.values * unit) <= found.radius * unit).all()
+        assert (abs((exact**2).sum(axis=0) - norms.values * unit) <= norms.radius * unit).all()
+
+    def test_what_a_state_lost_is_not_forgotten_when_it_cancels(self):
+        matrix = cases.cancelling(3)
+        exact = cases.strategy(cases.inverse(matrix))
+        found = redrawn.ByColumns(redrawn.read(matrix.tensors(), matrix.n)).gram(np.array([0, 5]))
+        unit = Fraction(2) ** found.exponent
+        off = abs(exact[:, [0, 5]].T @ exact[:, [0, 5]] - found.values * unit)
+        assert (off <= found.radius * unit).all() and off[0, 1] > Fraction(1, 2**60)
+
+    @pytest.mark.parametrize("n", [120, 400])
+    def test_it_agrees_with_whole_matrices(self, n, monkeypatch):
+        matrix = cases.likely(n, redraws=3)
+        for participation in ({"kind": "single"}, EPOCHS):
+            whole = squared_sensitivity(strategy(matrix), participation)
+            with monkeypatch.context() as patched:
+                patched.setattr("factorize.exact.strategy.LARGEST_WHOLE", 100)
+                columns = squared_sensitivity(strategy(matrix), participation)
+            assert columns.exact and columns.pattern == whole.pattern and columns.signs == whole.signs
+            assert columns.lower <= whole.upper and whole.lower <= columns.upper
+
+    def test_a_long_file(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("factorize.exact.strategy.LARGEST_WHOLE", 10)
+        report = check_factor_file(TestFiles.file(tmp_path, whole=False), whole=10)
+        assert report.supported, report.failed
+        assert report.sensitivity["overstated_ulps"] == 0
+        assert any("every loss enclosed" in sentence for sentence in report.checked)
+        assert not any("losses:" in sentence for sentence in report.not_checked)
+        report = check_factor_file(TestFiles.file(tmp_path, lambda v: np.nextafter(v, 0), whole=False), whole=10)
+        assert not report.supported and "sensitivity" in report.failed[0]
+
+    @pytest.mark.parametrize(
+        "workload",
+        [
+            {"kind": "identity", "n": N},
+            {"kind": "prefix", "n": N},
+            {"kind": "momentum", "n": N, "momentum": 0.9, "nesterov": True},
+            {"kind": "srg", "n": N, "momentum": 0.5, "decay": 0.75},
+            {"kind": "schedule", "n": N, "learning_rates": [0.5 + 0.25 * (i % 3) for i in range(N)]},
+        ],
+        ids=lambda workload: workload["kind"],
+    )
+    def test_losses_by_columns_enclose_those_of_fractions(self, workload):
+        spec = parse_spec({"workload": workload, "mechanism": {"kind": "identity"}}).canonical()
+        numbers: Any = workload_numbers(spec.document()["workload"], {})
+        rows = numbers.values * Fraction(2) ** numbers.exponent
+        for matrix in (cases.likely(N), cases.wild(N, 2, 2, 5, 1)):
+            norms = ((rows @ cases.inverse(matrix)) ** 2).sum(axis=1)
+            found = variances.losses(strategy(matrix), spec.document()["workload"], {"kind": "mean"})
+            assert found is not None
+            slack = 1 + Fraction(1, 10**15) if numbers.radius else 1
+            assert found.total[0] <= norms.sum() * slack and norms.sum() <= found.total[1] * slack
+            assert found.total[1] < found.total[0] * (1 + 1e-11)
+            assert found.last[0] <= norms[-1] * slack and found.largest[1] * slack >= norms.max()
+
+    def test_what_a_state_lost_is_in_the_losses_too(self):
+        """The state of column 0 is 0.3 * 0.7 * 0.9 less its two nearest doubles: less than a pair of doubles can tell."""
+        decay, output = np.ones((9, 1)), np.zeros((9, 1))
+        inputs, direct = np.zeros((3, 9, 1)), np.zeros((3, 9))
+        decay[1:4, 0] = 0.3, 0.7, 0.9
+        product = Fraction(0.3) * Fraction(0.7) * Fraction(0.9)
+        high = float(product)
+        inputs[0, 0], inputs[1, 3], inputs[2, 6], direct[0] = 1, -high, -float(product - Fraction(high)), 1
+        output[7:] = 2.0**110
+        matrix = RedrawnMatrix(decay, output, inputs, direct, 3)
+        noising = cases.inverse(matrix)
+        for workload in ({"kind": "identity", "n": 9}, {"kind": "momentum", "n": 9, "momentum": 0.5}):
+            numbers: Any = workload_numbers(workload, {})
+            norms = (((numbers.values * Fraction(2) ** numbers.exponent) @ noising) ** 2).sum(axis=1)
+            found = variances.losses(strategy(matrix), workload, {"kind": "mean"})
+            assert found is not None and found.last[0] <= norms[-1] <= found.last[1]
+            assert found.last[1] > found.last[0] * (1 + 1e-6)
+
+    def test_numbers_out_of_range(self):
+        given = cases.likely(8, buffers=2, redraws=1, lag=4)
+        for name, limit, beyond in (("output", 1e100, 1.001e100), ("direct", 1e-100, 0.999e-100)):
+            parts = given.tensors()
+            parts[name] = parts[name].copy()
+            parts[name][0, 0] = limit
+            assert redrawn.ByColumns(redrawn.read(dict(parts), 8)).n == 8
+            parts[name][0, 0] = beyond
+            with pytest.raises(TooLarge, match="beyond 1e100"):
+                redrawn.ByColumns(redrawn.read(parts, 8))
+
+    def test_entries_out_of_range(self):
+        """x_i = y_i + 2^60 (y_0 + ... + y_{i-1}): the last entry of column 0 is near 2^420."""
+        ones, inputs, direct = np.ones((8, 1)), np.zeros((2, 8, 1)), np.zeros((2, 8))
+        inputs[0], direct[0] = 1, 1
+        given = redrawn.RedrawnInverse(ones, ones * 2.0**60, inputs, direct, 4)
+        with pytest.raises(TooLarge, match="entries above 1e100"):
+            redrawn.ByColumns(given).gram(np.array([0]))
+
+
+class TestBoundsOfColumns:
+    """What the defects of Y make of its norms and products, with columns (3, 4) and (0, 2) and defects that are stated.
+
+    |C - y_j| <= |C|_F r_j with |C|_F <= |Y|_F / (1 - |R|_F), |Y|_F^2 = 29.
+    """
+
+    @staticmethod
+    def columns(*defects: float) -> redrawn.ByColumns:
+        class Stated(redrawn.ByColumns):
+            def __init__(self) -> None:
+                self.n = 2
+
+            def _columns(self, indices):
+                high = np.array([[3.0, 0.0], [4.0, 2.0]])[:, indices]
+                return high, np.zeros(high.shape), np.array(defects)[indices]
+
+        return Stated()
+
+    @staticmethod
+    def near(radius: int, expected: float) -> bool:
+        return 1 <= Fraction(radius, 2**256) / Fraction(expected) <= 1 + 1e-5
+
+    def test_norms_and_products(self):
+        given, whole = self.columns(0.2, 0.1), np.sqrt(29) / (1 - np.sqrt(0.01 + 0.04))
+        far = 0.2 * whole, 0.1 * whole
+        norms, gram = given.column_norms(), given.gram(np.array([0, 1]))
+        assert norms.values.tolist() == [25 << 256, 4 << 256] and norms.exponent == -256
+        assert gram.values.tolist() == [[25 << 256, 8 << 256], [8 << 256, 4 << 256]]
+        off = [2 * 5 * far[0] + far[0] ** 2, 2 * 2 * far[1] + far[1] ** 2]
+        assert self.near(norms.radius, max(off))
+        assert self.near(gram.radius, max(*off, 5 * far[1] + 2 * far[0] + far[0] * far[1]))
+
+    def test_a_defect_of_one_half_is_refused(self):
+        assert self.columns(0.35, 0.35).column_norms().radius
+        with pytest.raises(TooLarge, match=r"differs from I by 0\.509"):
+            self.columns(0.36, 0.36).column_norms()
+
+    def test_what_rounding_makes_of_one_column(self):
+        """K = (2): 1 / 2 is exact; the bound is that of a sum of one term 1, twice, and of the smallest numbers."""
+        none = np.zeros((1, 1))
+        given = redrawn.RedrawnInverse(none, none, np.zeros((2, 1, 1)), np.array([[2.0], [0.0]]), 1)
+        high, low, (defect,) = redrawn.ByColumns(given)._columns(np.array([0]))
+        assert (
+            (high, low) == (0.5, 0)
+            and defect == pytest.approx(2 * 2.0**-100, rel=2.0**-18, abs=0)
+            and defect > 2.0**-99
+        )
+
+    def test_pairs_of_doubles_as_integers(self):
+        """In units of 2^-256, cut: 1 + 2^-60, 7 + 1/2 units, less than a unit, and -1."""
+        pairs = np.array([[1.0, 2.0**-60], [7.5 * 2.0**-256, 0.0], [2.0**-300, 2.0**-400], [-1.0, 0.0]])
+        found = redrawn._numbers(pairs, 2.0**-200)
+        assert found.values.tolist() == [2**256 + 2**196, 7, 0, -(2**256)] and found.exponent == -256
+        assert found.radius == 2**56 + 2**36 + 3

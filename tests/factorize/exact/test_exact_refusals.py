@@ -1,0 +1,282 @@
+"""What the exact checker refuses, one by one: files, tensors, evidence and sizes that it cannot vouch for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_files import file_of, parts, random_result, sealed
+from safetensors.numpy import save
+
+from factorize import parse_spec, solvers
+from factorize.encoding import canonical_json, json_digest
+from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
+from factorize.exact import check_factor_file, check_strategy, sensitivity
+from factorize.exact.arithmetic import series
+from factorize.exact.arithmetic.integers import Numbers, integers
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds import bound
+from factorize.exact.forms import added_noise
+from factorize.exact.losses import residual
+from factorize.exact.spec import workload_numbers
+from factorize.exact.strategy import Strategy
+from factorize.exact.structures import buffered
+from factorize.manifest import manifest_digest
+
+Manifest = dict[str, Any]
+Tensors = dict[str, np.ndarray]
+
+N = 6
+ZEROS = np.zeros((N, 2))
+BUFFERS = {"diagonal": np.ones(N), "decay": ZEROS, "input": ZEROS, "output": ZEROS}
+ONES = {name: np.ones_like(part) for name, part in BUFFERS.items()}
+
+
+def valid() -> tuple[Manifest, Tensors]:
+    return parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, N))
+
+
+def solved(**more: Any) -> tuple[Manifest, Tensors]:
+    return parts(solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": N}, "tolerance": 1e-6, **more})))
+
+
+MANIFESTS: dict[str, tuple[str, Callable[[Manifest], object]]] = {
+    "schema": ("schema 2", lambda m: m.update(schema=2)),
+    "matrices": ("C has to be there", lambda m: m.update(matrices={"B": m["matrices"]["C"]})),
+    "missing": ("not a factor file", lambda m: m.pop("dual")),
+    "claims": ("the manifest is not one", lambda m: m["certificate"].pop("loss")),
+}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifests_that_are_none(name: str) -> None:
+    manifest, tensors = valid()
+    message, spoil = MANIFESTS[name]
+    spoil(manifest)
+    manifest["digest"] = manifest_digest(manifest)
+    with pytest.raises(CorruptObject, match=message):
+        check_factor_file(file_of(manifest, tensors))
+
+
+def test_bytes_and_digests_that_disagree() -> None:
+    manifest, tensors = valid()
+    manifest["spec_digest"] = "0" * 64
+    manifest["digest"] = manifest_digest(manifest)
+    with pytest.raises(CorruptObject, match="spec digest"):
+        check_factor_file(file_of(manifest, tensors))
+    manifest["spec_digest"] = json_digest(manifest["spec"])
+    manifest["matrices"]["C"]["bytes"] += 8
+    manifest["digest"] = manifest_digest(manifest)
+    with pytest.raises(CorruptObject, match="number of bytes"):
+        check_factor_file(file_of(manifest, tensors))
+    with pytest.raises(CorruptObject, match="not a JSON object"):
+        check_factor_file(save(dict(tensors), {"manifest": canonical_json([1]).decode()}))
+
+
+STRUCTURES: list[tuple[str, Tensors, type[Exception], str]] = [
+    ("toeplitz", {}, CorruptObject, "needs the tensor"),
+    ("dense", {"": np.eye(N), "more": np.eye(N)}, CorruptObject, "has no tensors"),
+    ("sparse", {"": np.eye(N)}, CorruptObject, "no structure"),
+    ("banded", {"bands": np.ones((2, N))}, InvalidStrategy, "is not 0 where"),
+    ("banded", {"bands": np.ones((2, N - 1))}, CorruptObject, "bands of a matrix"),
+    ("toeplitz", {"coefficients": np.ones(N - 1)}, CorruptObject, "cannot have shape"),
+    ("dense", {"": np.eye(N - 1)}, CorruptObject, "asks for"),
+    ("dense", {"": np.full((N, N), np.nan)}, InvalidStrategy, "NaN"),
+    ("buffered", {**BUFFERS, "decay": np.zeros(N)}, CorruptObject, "none of a matrix with buffers"),
+    ("buffered", {**BUFFERS, "input": np.zeros((N, 3))}, CorruptObject, "do not fit"),
+    ("tree", {"tree.nodes": np.ones((4, N)), "tree.restart": np.array([0.5])}, CorruptObject, "tree.restart"),
+    ("tree", {"tree.nodes": np.ones((4, N)), "tree.restart": np.array([6.0])}, CorruptObject, "is not 0"),
+]
+
+
+@pytest.mark.parametrize(("structure", "tensors", "error", "message"), STRUCTURES)
+def test_tensors_that_make_no_strategy(structure: str, tensors: Tensors, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Strategy(structure, tensors, N)
+
+
+def test_a_tree_and_its_array_that_differ() -> None:
+    manifest, tensors = solved(mechanism={"kind": "tree", "decoder": "online"})
+    tensors["C"] = tensors["C"] * 2
+    with pytest.raises(CorruptObject, match="not the same matrix"):
+        check_factor_file(sealed(manifest, tensors))
+
+
+def test_sizes_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.exact.strategy.LARGEST_WHOLE", 4)
+    monkeypatch.setattr(buffered, "LARGEST_WHOLE", 4)
+    monkeypatch.setattr(sensitivity, "MOST_STEPS", 4)
+    with pytest.raises(TooLarge, match="whole matrices"):
+        _ = Strategy("dense", {"": np.eye(N)}, N).whole
+    with pytest.raises(TooLarge, match="multiplying buffers out"):
+        buffered.entries(buffered.read(dict(BUFFERS), N))
+    twice = {"kind": "min_sep", "min_sep": 1, "max_participations": 2}
+    with pytest.raises(TooLarge, match="above 4, the limit"):
+        sensitivity.squared_sensitivity(Strategy("dense", {"": np.eye(N)}, N), twice)
+    manifest, tensors = valid()
+    for place in (manifest["spec"], manifest["certificate"]["sensitivity"]):
+        place["participation"] = twice
+    with pytest.raises(TooLarge):
+        check_factor_file(sealed(manifest, tensors))
+
+
+def test_entries_of_buffers_that_grow_are_refused() -> None:
+    n = 400
+    grown = {"diagonal": np.ones(n), "decay": np.full((n, 1), 1.5), "input": np.ones((n, 1)), "output": np.ones((n, 1))}
+    with pytest.raises(TooLarge, match="entries of C"):
+        buffered.entries(buffered.read(grown, n))
+
+
+def test_signs_of_structures_with_parameters() -> None:
+    minus = np.array([-0.5])
+    assert Strategy("blt", {"theta": np.array([0.5]), "omega": minus}, N).signed
+    assert not Strategy("blt", {"theta": np.array([0.5]), "omega": -minus}, N).signed
+    assert not Strategy("buffered", dict(ONES), N).signed
+    assert Strategy("buffered", {**ONES, "input": -np.ones((N, 2))}, N).signed
+    assert Strategy("state_space", {**_without_decay(), "transition": np.ones((N, 2, 2))}, N).bandwidth == N
+
+
+def _without_decay() -> Tensors:
+    return {name: part for name, part in ONES.items() if name != "decay"}
+
+
+def ask_bound(spec: Manifest, dual: Tensors) -> Fraction | None:
+    whole = {"participation": {"kind": "single"}, "objective": {"kind": "mean"}} | spec
+    return bound.lower_bound(whole, dual, integers(np.tri(4)))
+
+
+EPOCHS = {"participation": {"kind": "fixed_epochs", "epochs": 2}}
+
+
+def test_evidence_of_another_kind_proves_nothing() -> None:
+    assert ask_bound({}, {"factors": np.ones((2, 2, 2))}) is None
+    assert ask_bound(EPOCHS, {"weights": np.ones(4)}) is None
+    assert ask_bound({"objective": {"kind": "max"}}, {"weights": np.ones(4)}) is None
+    assert ask_bound({"objective": {"kind": "max"}}, {"weights": np.ones(4), "row_weights": np.zeros(4)}) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "dual", "message"),
+    [
+        ({}, {"weights": np.zeros(4)}, "all zero"),
+        ({}, {"weights": -np.ones(4)}, "non-negative"),
+        (EPOCHS, {"factors": np.ones((2, 2, 3))}, "of shape"),
+        (EPOCHS, {"factors": np.full((2, 2, 2), 1e308)}, "no polar factor"),
+    ],
+)
+def test_evidence_that_is_none(spec: Manifest, dual: Tensors, message: str) -> None:
+    with pytest.raises(CertificateError, match=message):
+        ask_bound(spec, dual)
+
+
+def test_claims_without_evidence() -> None:
+    manifest, tensors = solved()
+    kept = {name: tensors[name] for name in tensors if not name.startswith("dual")}
+    manifest["dual"] = None
+    assert any("has no evidence" in text for text in check_factor_file(sealed(manifest, kept)).failed)
+    manifest, tensors = solved(participation={"kind": "fixed_epochs", "epochs": 2})
+    for name in ("dual.other", "dual.class_signs"):
+        other = {**tensors, name: tensors["dual.factors"]}
+        del other["dual.factors"]
+        manifest["dual"] = {"tensors": [name], "sha256": _digest(other[name])}
+        if name == "dual.other":
+            with pytest.raises(CorruptObject, match="no lower bound is known to take"):
+                check_factor_file(sealed(manifest, other))
+    tensors = other
+    assert any("not evaluated here" in text for text in check_factor_file(sealed(manifest, tensors)).not_checked)
+    manifest["certificate"]["lower_bound"]["objective"] *= 2
+    assert any("above the objective" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+
+
+def _digest(array: np.ndarray) -> str:
+    import hashlib
+
+    return hashlib.sha256(array.tobytes()).hexdigest()
+
+
+def test_a_claim_to_have_converged() -> None:
+    manifest, tensors = solved()
+    assert any("converged: the gap" in text for text in check_factor_file(sealed(manifest, tensors)).checked)
+    manifest["spec"]["tolerance"] = 1e-16
+    assert any("claims to have converged" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+    manifest["certificate"]["converged"] = False
+    assert check_factor_file(sealed(manifest, tensors)).supported
+    manifest, tensors = solved(participation={"kind": "min_sep", "min_sep": 3})
+    report = check_factor_file(sealed(manifest, tensors))
+    assert report.supported
+    assert any("converged: the gap" in text for text in report.checked)
+    manifest["certificate"]["class_lower_bound"] = None  # without it nobody can tell
+    report = check_factor_file(sealed(manifest, tensors))
+    assert any("says of its own class" in text for text in report.not_checked)
+
+
+def test_workloads_that_are_not_known() -> None:
+    with pytest.raises(CertificateError, match="knows no workload 'other'.*known are prefix, schedule"):
+        workload_numbers({"kind": "other", "n": 4}, {})
+    spec = parse_spec({"workload": {"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0]]}})
+    report = check_factor_file(sealed(*parts(solvers.solve(spec))))
+    assert report.supported and any("numbers are not known here" in text for text in report.not_checked)
+
+
+def losses(array: np.ndarray, workload: np.ndarray, stored: np.ndarray | None = None) -> residual.Losses:
+    strategy = Strategy("dense", {"": array}, len(array))
+    return residual.losses(strategy, integers(workload), {"kind": "mean"}, stored)
+
+
+def test_matrices_that_cannot_be_inverted() -> None:
+    tiny = np.diag([1.0, 5e-324])
+    with pytest.raises(CertificateError, match="inverted in double precision"):
+        losses(tiny, np.eye(2))
+    grown = np.eye(40) + np.diag(np.full(39, -1e8), -1)
+    with pytest.raises(CertificateError, match="differs from A|norm of its inverse|inverted in double precision"):
+        losses(grown, np.tri(40))
+    steep = np.eye(60) - 9 * np.tri(60, k=-1)
+    with pytest.raises(CertificateError, match="norm of its inverse"):
+        losses(steep, np.zeros((60, 60)))
+
+
+def test_decoders_that_are_none() -> None:
+    with pytest.raises(CorruptObject, match="cannot be banded"):
+        residual.read_matrix("banded", {"bands": np.ones((2, 3))}, (3, 3))
+    above = np.eye(3)
+    above[0, 2] = 1e-15
+    with pytest.raises(CertificateError, match="not lower-triangular"):
+        losses(np.eye(3), np.eye(3), above)
+    small = np.diag([1.0, 1.0, 1e-14])
+    with pytest.raises(CertificateError, match="full rank"):
+        losses(np.eye(3), small, np.diag([1.0, 1.0, 0.0]))
+
+
+def test_ranks_that_cannot_be_proved() -> None:
+    rest = Numbers(np.zeros((2, 2), dtype=object), 0)
+    with pytest.raises(CertificateError, match="inverted in double precision"):
+        added_noise(np.diag([1.0, 5e-324]), rest, 1, Fraction(1))
+    n = 60
+    steep = np.eye(n) - 9 * np.tri(n, k=-1)
+    with pytest.raises(CertificateError, match="rank cannot be proved"):
+        added_noise(steep, Numbers(np.zeros((n, n), dtype=object), 0), 1, Fraction(1))
+
+
+def test_signs_without_a_search_are_still_attained(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    exact = Strategy("dense", {"": np.tril(rng.standard_normal((N, N)), -1) + np.eye(N)}, N)
+    found = sensitivity.squared_sensitivity(exact, {"kind": "fixed_epochs", "epochs": N})
+    monkeypatch.setattr(sensitivity, "_FLIPS", 0)
+    without = sensitivity.squared_sensitivity(exact, {"kind": "fixed_epochs", "epochs": N})
+    assert without.upper == found.upper and without.lower <= found.lower
+
+
+def test_reports_as_plain_data() -> None:
+    document = check_strategy(np.eye(3), {"kind": "single"}).document()
+    assert document["failed"] == [] and document["sensitivity"]["upper"] == 1.0
+
+
+def test_an_inverse_series_that_is_not_bounded() -> None:
+    """The residual is small, and 1 / c is not known well enough."""
+    column = integers(np.concatenate([[1.0, -1.2], np.zeros(198)]))
+    zeros = integers(np.zeros(200))
+    with pytest.raises(NotEnclosed, match="cannot be bounded"):
+        series.losses(column, zeros, {"kind": "mean"}, np.zeros(200))

@@ -1,0 +1,117 @@
+"""Lower bounds by resolvents against singular values of the whole matrix, and what they do not answer."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize import parse_spec
+from factorize.errors import CertificateError
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds import resolvent_kernels, resolvents
+
+N = 6
+RATES = [1.0, 0.5, 0.75, 2.0, 0.25, 1.5]
+WEIGHTS = np.array([4.0, 1.0, 0.5, 2.0, 3.0, 0.25])
+ROWS = np.array([1.0, 3.0, 0.5, 0.25, 2.0, 1.5])
+SINGLE = {"kind": "single"}
+
+
+def spec_of(
+    workload: dict[str, Any], objective: dict[str, Any] | None = None, participation: dict[str, Any] = SINGLE
+) -> Any:
+    document = {
+        "workload": workload | {"n": N},
+        "objective": objective or {"kind": "mean"},
+        "participation": participation,
+        "mechanism": {"kind": "dense"},
+    }
+    return parse_spec(document).canonical()
+
+
+@pytest.mark.parametrize(
+    "objective", [{"kind": "mean"}, {"kind": "weighted", "weights": ROWS.tolist()}, {"kind": "max"}], ids=str
+)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "prefix"},
+        {"kind": "decay", "rate": 0.75},
+        {"kind": "schedule", "learning_rates": RATES},
+        {"kind": "weight_decay", "rate": 0.25, "mode": "decoupled", "learning_rates": RATES},
+    ],
+    ids=lambda workload: workload["kind"],
+)
+def test_bounds_are_just_below_the_nuclear_norm(workload: dict[str, Any], objective: dict[str, Any]) -> None:
+    """(sum of the singular values of W A F)^2 over the sum of the weights, and the mean's n or the rows' sum."""
+    spec = spec_of(workload, objective)
+    rows = np.ones(N) if objective["kind"] == "mean" else ROWS
+    divisor = {"mean": N, "weighted": 1.0, "max": ROWS.sum()}[objective["kind"]]
+    whole = np.sqrt(rows)[:, None] * spec.workload.dense() * np.sqrt(WEIGHTS)
+    true = np.linalg.svd(whole, compute_uv=False).sum() ** 2 / WEIGHTS.sum() / divisor
+    found = resolvents.lower_bound(spec.document(), {"weights": WEIGHTS, "row_weights": ROWS})
+    assert found is not None and true * (1 - 1e-10) <= float(found) <= true * (1 - 1e-14)
+
+
+def test_one_step_by_hand() -> None:
+    """K = (4) has the inverse root 1 / 2."""
+    assert 0.5 * (1 - 1e-10) <= resolvents._norm(np.array([4.0]), np.zeros(0)) <= 0.5 * (1 - 1e-14)
+
+
+def test_what_is_lost_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of a quarter of each trace, sums that are twice too large, and (1 + 64) roundings of 2^-10 beside 1 / 4."""
+    given, trace = (np.array([4.0]), np.zeros(0)), resolvent_kernels.trace
+    exact = resolvents._norm(*given)
+    with monkeypatch.context() as patched:
+        patched.setattr(resolvent_kernels, "trace", lambda *known: (trace(*known)[0], trace(*known)[0] / 4))
+        assert resolvents._norm(*given) == pytest.approx(exact * 3 / 4, rel=1e-10)
+    with monkeypatch.context() as patched:
+        patched.setattr(resolvents, "_EXCESS", 2.0)
+        assert resolvents._norm(*given) == pytest.approx(exact / 2, rel=1e-10)
+    monkeypatch.setattr(resolvents, "_UNIT", 2.0**-10)
+    monkeypatch.setattr(resolvents, "_NODE_ERROR", 0.25)
+    assert resolvents._norm(*given) == pytest.approx(exact * (3 / 4 - 65 / 1024 * (1 + 1e-6)), rel=1e-9)
+
+
+def test_squares_by_hand() -> None:
+    """s_i = k s_{i-1} + e x_i with weights: 1 / (e^2 v w) on the diagonal, k^2 / (e^2 v w) with the row before below."""
+    steps = [(Fraction(1), Fraction(2)), (Fraction(3), Fraction(1, 2))]
+    rows, columns = [Fraction(4), Fraction(8)], [Fraction(1), Fraction(2)]
+    diagonal, below = resolvents._squares(steps, rows, columns)
+    assert diagonal.tolist() == [1 / (4 * 1 * 4), 1 / (0.25 * 2 * 8)] and below.tolist() == [9 / (0.25 * 2 * 4)]
+
+
+def test_the_cost_of_evidence_is_taken_from_above() -> None:
+    weights = [Fraction(1), Fraction(3, 2**55)]
+    assert sum(weights) <= resolvents._above(weights) < 1 + Fraction(1, 2**51)
+
+
+def test_other_problems_have_no_bound_of_this_kind() -> None:
+    given, epochs = {"weights": WEIGHTS}, {"kind": "fixed_epochs", "epochs": 2}
+    prefix = {"kind": "prefix"}
+    assert resolvents.lower_bound(spec_of(prefix).document(), given) is not None
+    for spec, dual in (
+        (spec_of(prefix, participation=epochs), given),
+        (spec_of(prefix), {}),
+        (spec_of(prefix, {"kind": "max"}), given),
+        (spec_of(prefix, {"kind": "lambda_tau", "tau": 2}), given),
+        (spec_of(prefix), {"weights": WEIGHTS * (np.arange(N) > 0)}),
+        (spec_of(prefix, {"kind": "weighted", "weights": [0.0, *ROWS[1:].tolist()]}), given),
+        (spec_of({"kind": "identity"}), given),
+        (spec_of({"kind": "momentum", "momentum": 0.5}), given),
+        (spec_of({"kind": "schedule", "learning_rates": [0.0, *RATES[1:]]}), given),
+        (spec_of({"kind": "mu2", "output": "x"}), given),
+    ):
+        assert resolvents.lower_bound(spec.document(), dual) is None
+
+
+def test_evidence_that_is_none() -> None:
+    for wrong in (WEIGHTS[1:], -WEIGHTS, np.full(N, np.nan), np.full(N, np.inf)):
+        with pytest.raises(CertificateError, match="6 finite non-negative numbers"):
+            resolvents.lower_bound(spec_of({"kind": "prefix"}).document(), {"weights": wrong})
+    for far in (1e-260, 1e260):
+        with pytest.raises(NotEnclosed, match="too uneven"):
+            resolvents.lower_bound(spec_of({"kind": "prefix"}).document(), {"weights": np.array([far, *WEIGHTS[1:]])})

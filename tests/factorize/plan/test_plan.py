@@ -1,0 +1,166 @@
+"""Plans: counts first, noise for those counts, and a spec that the solvers take."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
+from factorize.plan import SYSTEMS, PlanRequest, plan
+from factorize.privacy import PrivacyTarget
+from factorize.solvers import choose
+from factorize.spec import parse_spec
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "vectors.json").read_text())
+TARGET = {"epsilon": 1.0, "delta": 1e-6}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "dp_ftrl": {"examples": 1000, "batch_size": 100, **TARGET},
+    "dp_srg": {"examples": 1000, "batch_size": 100, **TARGET},
+    "accelerated_srgd": {"examples": 10000, "lipschitz": 1, "smoothness": 1, "diameter": 2, "dimension": 50, **TARGET},
+    "dp_skgd": {
+        "examples": 10000,
+        "smoothness": [1, 4],
+        "block_bounds": [1, 2],
+        "initial_distances": [1],
+        "initial_gap": 2.5,
+        **TARGET,
+    },
+    "mu2": {"examples": 600, "lipschitz": 1, "smoothness": 1, "diameter": 1, "dimension": 10, **TARGET},
+}
+
+
+def request(system: str, **changes: Any) -> dict[str, Any]:
+    return {"system": system, **EXAMPLES[system], **changes}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_has_a_plan_whose_spec_is_one(system: str) -> None:
+    assert SYSTEMS[system].plan is not PlanRequest.plan
+    found = plan(request(system))
+    document = found.document()
+    assert json.loads(json.dumps(document)) == document
+    assert found.noise["noise_multiplier"] == PrivacyTarget(**TARGET).noise_multiplier
+    if found.spec is not None:
+        choose(parse_spec(dict(found.spec)))
+
+
+@pytest.mark.parametrize("method", ["dp_sgd", "dp_mf", "dp_mf_plus", "nu_dp_ftrl", "tree", "anti_pgd"])
+def test_every_method_of_dp_ftrl_has_a_spec(method: str) -> None:
+    found = plan(request("dp_ftrl", method=method, smoothness=10.0, strong_convexity=0.1, momentum=0.9))
+    assert found.parameters["steps"] == 10
+    assert found.parameters["learning_rate"] == 1 / 80
+    assert found.spec is not None
+    spec = parse_spec(dict(found.spec))
+    assert spec.workload.kind == "momentum"
+    if method == "dp_mf_plus":
+        assert found.spec["objective"] == {"kind": "lambda_tau", "tau": 8}
+    if method == "nu_dp_ftrl":
+        assert found.spec["mechanism"]["nu"] == pytest.approx(0.1 / 80)
+
+
+def test_counts_are_rounded_before_the_noise_and_said() -> None:
+    found = plan(request("dp_ftrl", examples=1050, epochs=3))
+    assert found.parameters["steps"] == 30
+    assert found.spec is not None and found.spec["participation"] == {"kind": "fixed_epochs", "epochs": 3}
+    assert any("50 of 1050" in note for note in found.notes)
+    multiplier = found.noise["noise_multiplier"]
+    assert found.noise["sigma_at_sensitivity_1"] == pytest.approx(multiplier / 100)
+    doubled = plan(request("dp_ftrl", adjacency="replace_one"))
+    assert doubled.noise["sigma_at_sensitivity_1"] == pytest.approx(2 * multiplier / 100)
+
+
+def test_the_accelerated_recipe_is_the_published_one() -> None:
+    vector = VECTORS["J.recipe.n10000.B100.d50"]
+    found = plan(request("accelerated_srgd"))
+    assert found.parameters["steps"] == vector["T"]
+    assert found.parameters["beta"] == pytest.approx(vector["beta"])
+    assert found.parameters["paper_sigma"] == pytest.approx(vector["sigma_printed"])
+    scaled = found.noise["sigma_at_sensitivity_1"] / found.parameters["beta"] * math.sqrt(1 + math.ceil(math.log2(100)))
+    assert scaled < vector["sigma_needed"]  # the tree's sensitivity with exact in place of classic calibration
+    assert found.parameters["clip_norm"] / 100 / found.parameters["beta"] == pytest.approx(vector["Cinc"])
+
+
+def test_sketched_noise_is_for_the_steps_that_are_run() -> None:
+    found = plan(request("dp_skgd"))
+    steps = found.parameters["inner"] * found.parameters["outer"]
+    multiplier = found.noise["noise_multiplier"]
+    assert found.noise["sigma"] == pytest.approx(2 * multiplier * math.sqrt(steps) / 10000, rel=1e-9)
+    assert found.noise["sigma_of_block"] == pytest.approx([found.noise["sigma"], 2 * found.noise["sigma"]])
+    assert found.predictions["utility"].value > 0
+    assert found.spec is None
+    strong = plan(request("dp_skgd", strong_convexity=1.0))
+    assert strong.parameters["inner"] == 18  # 2 (1 + 4 / (1/2))
+
+
+def test_mu2_has_its_two_noises() -> None:
+    independent, factorized = (plan(request("mu2", noise_kind=kind)) for kind in ("independent", "factorized"))
+    assert independent.spec is None
+    assert factorized.spec == {"workload": {"kind": "mu2", "n": 600, "output": "q"}}
+    assert factorized.parameters["learning_rate"] == pytest.approx(1 / 2400)
+    assert independent.noise["adjacency"] == "replace_one"
+    trusted = plan(request("mu2", machines=10, trusted=True))
+    assert trusted.noise["sigma_at_sensitivity_1"] == pytest.approx(independent.noise["sigma_at_sensitivity_1"] / 10)
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"system": "dp_ftrl", "batch_size": 2000}, "/batch_size"),
+        ({"system": "dp_ftrl", "method": "dp_mf_plus"}, "/tau"),
+        ({"system": "accelerated_srgd", "batch_size": 5000}, "batch_size"),
+    ],
+)
+def test_runs_that_nothing_covers_are_refused(change: dict[str, Any], pointer: str) -> None:
+    with pytest.raises(InvalidParameter) as raised:
+        plan(request(**change))
+    assert isinstance(raised.value, ConditionNotMet)
+    assert raised.value.field == pointer
+
+
+@pytest.mark.parametrize(
+    ("document", "pointer"),
+    [
+        ({"system": "sgd"}, ""),
+        (request("mu2", epsilon=-1.0), "/epsilon"),
+        (request("dp_ftrl", epochs=1.5), "/epochs"),
+        (request("dp_skgd", block_bounds=[]), "/block_bounds"),
+    ],
+)
+def test_what_is_no_request_is_refused_at_its_field(document: dict[str, Any], pointer: str) -> None:
+    with pytest.raises(InvalidSpec) as raised:
+        plan(document)
+    assert raised.value.violations[0].pointer == pointer
+
+
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        ("accelerated_srgd", {"lipschitz": 1e308}),
+        ("accelerated_srgd", {"diameter": 5e-324}),
+        ("dp_skgd", {"epsilon": 1e308, "strong_convexity": 3.0}),
+        ("mu2", {"diameter": 1e308}),
+    ],
+)
+def test_numbers_that_leave_double_precision_are_refused(system: str, changes: dict[str, Any]) -> None:
+    with pytest.raises((InvalidParameter, ConditionNotMet)):
+        plan(request(system, **changes))
+
+
+def test_distances_are_one_or_one_for_each() -> None:
+    with pytest.raises(InvalidParameter, match="3 entries for 2 coordinates") as caught:
+        plan(request("dp_skgd", initial_distances=[1, 1, 1]))
+    assert caught.value.field == "/initial_distances"
+
+
+def test_a_plan_of_millions_of_releases_takes_no_longer() -> None:
+    """C = I: its sensitivity is known, and nothing of that length is made."""
+    found = plan(request("dp_skgd", strong_convexity=1e-6, smoothness=[2, 2]))
+    total = found.parameters["inner"] * found.parameters["outer"]
+    assert total > 10**6
+    assert 0 <= found.noise["sensitivity"] ** 2 / total - 1 < 1e-15
+    with pytest.raises(InvalidParameter, match="limit of 100000000 steps"):
+        plan(request("dp_skgd", strong_convexity=1e-9))

@@ -1,0 +1,351 @@
+"""Verified reading: what leaves was hashed, whatever happens to the file meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from store_cases import failing, flip, overwrite
+
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
+from factorize.storage import blobs as blobs_module
+from factorize.storage.blobs import CHUNK_BYTES, Blobs, Cache, blob_key
+from factorize.storage.medium.directory import Directory
+from factorize.storage.medium.local_files import FileReader
+
+SMALL = 64
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs_module, "CHUNK_BYTES", SMALL)
+
+
+class CountingDirectory(Directory):
+    """Counts how often something is opened; waits before that if asked to."""
+
+    opened = 0
+    gate: threading.Event | None = None
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[FileReader]:
+        self.opened += 1
+        if self.gate is not None:
+            self.gate.wait(10)
+        with super().open(key) as reader:
+            yield reader
+
+
+def stored(root: Path, data: bytes) -> tuple[CountingDirectory, str, Path]:
+    directory = CountingDirectory(root)
+    name = hashlib.sha256(data).hexdigest()
+    with directory.stage() as staged:
+        staged.write(data)
+        directory.put(blob_key(name), staged)
+    return directory, name, root / blob_key(name)
+
+
+def content(blobs: Blobs, name: str, start: int = 0, stop: int | None = None) -> bytes:
+    return b"".join(blobs.open(name).read(start, stop))
+
+
+@pytest.mark.parametrize("size", [0, 1, SMALL - 1, SMALL, SMALL + 1, 5 * SMALL, 5 * SMALL + 3])
+@pytest.mark.parametrize("cache", [0, 2 * SMALL, 1 << 20])
+def test_every_range_is_the_files(tmp_path, small_chunks, size, cache):
+    data = random.Random(size).randbytes(size)
+    directory, name, _ = stored(tmp_path, data)
+    blobs = Blobs(directory, cache_bytes=cache)
+    blob = blobs.open(name)
+    assert (blob.size, blob.sha256) == (size, name)
+    for start in range(0, size + 1, 7):
+        for stop in range(start, size + 1, 11):
+            assert b"".join(blob.read(start, stop)) == data[start:stop]
+    assert content(blobs, name) == data
+
+
+def test_the_chunks_are_4_mib_and_come_without_copies(tmp_path):
+    data = random.Random(1).randbytes(2 * CHUNK_BYTES + 5)
+    directory, name, _ = stored(tmp_path, data)
+    blob = Blobs(directory).open(name)
+    views = list(blob.read(10))
+    assert [len(view) for view in views] == [CHUNK_BYTES - 10, CHUNK_BYTES, 5]
+    assert all(view.readonly for view in views)
+    assert b"".join(views) == data[10:]
+    assert all(a.obj is b.obj for a, b in zip(views, blob.read(20), strict=True)), "the very buffers that were hashed"
+    assert directory.opened == 1
+
+
+@given(data=st.binary(max_size=5 * SMALL), bounds=st.tuples(st.integers(-2, 400), st.integers(-2, 400)))
+def test_ranges_are_served_or_refused(tmp_path_factory, data, bounds):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blobs_module, "CHUNK_BYTES", SMALL)
+        directory, name, _ = stored(tmp_path_factory.mktemp("blobs"), data)
+        blob = Blobs(directory, cache_bytes=2 * SMALL).open(name)
+        start, stop = bounds
+        if 0 <= start <= stop <= len(data):
+            assert b"".join(blob.read(start, stop)) == data[start:stop]
+        else:
+            with pytest.raises(InvalidParameter, match="outside the blob"):
+                blob.read(start, stop)
+
+
+def test_every_single_bit_flip_is_found_before_a_byte_is_served(tmp_path, small_chunks):
+    data = random.Random(2).randbytes(SMALL + 20)
+    directory, name, path = stored(tmp_path, data)
+    warm, cold = Blobs(directory), Blobs(directory, cache_bytes=0)
+    content(warm, name), content(cold, name)
+    for bit in range(8 * len(data)):
+        flip(path, bit)
+        for blobs in (warm, cold, Blobs(directory)):
+            with pytest.raises(CorruptObject, match=name):
+                blobs.open(name)
+            assert blobs.damaged(name)
+        overwrite(path, data)
+        assert content(cold, name) == content(warm, name) == data
+        assert not cold.damaged(name)
+
+
+def test_random_flips_in_a_bigger_blob_are_found(tmp_path):
+    data = random.Random(3).randbytes((1 << 20) + 17)
+    directory, name, path = stored(tmp_path, data)
+    for bit in random.Random(4).sample(range(8 * len(data)), 100):
+        flip(path, bit)
+        with pytest.raises(CorruptObject):
+            Blobs(directory, cache_bytes=0).open(name)
+        flip(path, bit)
+    assert content(Blobs(directory), name) == data
+
+
+@pytest.mark.parametrize(
+    "change", [lambda d: d[:-1], lambda d: d + b"\0", lambda d: b"", lambda d: d[SMALL:] + d[:SMALL]]
+)
+def test_truncated_extended_emptied_and_swapped_blobs_are_found(tmp_path, small_chunks, change):
+    data = random.Random(5).randbytes(3 * SMALL)
+    directory, name, path = stored(tmp_path, data)
+    blobs = Blobs(directory)
+    blobs.open(name)
+    overwrite(path, change(data))
+    with pytest.raises(CorruptObject, match="fsck"):
+        blobs.open(name)
+    with pytest.raises(CorruptObject):
+        blobs.verify(name)
+
+
+@pytest.mark.parametrize("change", [lambda d: bytes([*d[:-1], d[-1] ^ 1]), lambda d: d[:-1], lambda d: d[:SMALL]])
+def test_a_file_that_changes_while_it_is_served_stops_before_the_changed_chunk(tmp_path, small_chunks, change):
+    data = random.Random(6).randbytes(3 * SMALL)
+    directory, name, path = stored(tmp_path, data)
+    blobs = Blobs(directory, cache_bytes=0)
+    views = blobs.open(name).read()
+    assert bytes(next(views)) == data[:SMALL]
+    overwrite(path, change(data))
+    served = b""
+    with pytest.raises(CorruptObject, match="changed since"):
+        for view in views:
+            served += bytes(view)
+    assert data[SMALL:].startswith(served)
+    assert blobs.damaged(name)
+    with pytest.raises(CorruptObject):
+        blobs.open(name)
+
+
+def test_a_file_changed_without_a_trace_is_still_not_served(tmp_path, small_chunks):
+    """Same size, same times, same inode: only the digest can tell."""
+    data = random.Random(7).randbytes(3 * SMALL)
+    directory, name, path = stored(tmp_path, data)
+    blobs = Blobs(directory, cache_bytes=0)
+    blobs.open(name)
+    before = path.stat()
+    path.chmod(0o644)
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 128]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    blob = blobs.open(name)
+    assert b"".join(blob.read(0, 2 * SMALL)) == data[: 2 * SMALL]
+    with pytest.raises(CorruptObject):
+        list(blob.read(2 * SMALL))
+
+
+def test_chunks_of_a_damaged_pass_are_out_of_reach(tmp_path, small_chunks):
+    data = random.Random(8).randbytes(3 * SMALL)
+    directory, name, path = stored(tmp_path, data)
+    blobs = Blobs(directory, cache_bytes=6 * SMALL)
+    blob = blobs.open(name)
+    flip(path, 0)
+    with pytest.raises(CorruptObject):
+        blobs.open(name)
+    assert b"".join(blob.read()) == data, "the blob that was opened before is served from the buffers verified then"
+
+
+def test_what_goes_away_is_not_found(tmp_path):
+    directory, name, path = stored(tmp_path, b"data")
+    blobs = Blobs(directory)
+    blobs.open(name)
+    assert blobs.sound(name) is True
+    path.unlink()
+    assert blobs.sound(name) is False
+    for ask in (blobs.open, blobs.verify):
+        with pytest.raises(NotFound):
+            ask(name)
+
+
+def test_first_readers_at_once_hash_once(tmp_path):
+    data = random.Random(9).randbytes(1000)
+    directory, name, _ = stored(tmp_path, data)
+    directory.gate = threading.Event()
+    blobs = Blobs(directory)
+    with ThreadPoolExecutor(8) as pool:
+        reads = [pool.submit(content, blobs, name) for _ in range(8)]
+        while directory.opened == 0:
+            pass
+        directory.gate.set()
+        assert {read.result() for read in reads} == {data}
+    assert directory.opened == 1
+
+
+def test_a_reader_who_comes_just_after_the_first_finds_its_record(tmp_path):
+    directory, name, _ = stored(tmp_path, b"data")
+    blobs = Blobs(directory)
+    version = directory.status(blob_key(name)).version
+    record = blobs._verified_once(name, version)
+    assert blobs._verified_once(name, version) is record
+    assert directory.opened == 1
+
+
+def test_readers_who_wait_get_the_first_ones_error(tmp_path):
+    directory, name, path = stored(tmp_path, b"data")
+    flip(path, 3)
+    directory.gate = threading.Event()
+    blobs = Blobs(directory)
+    with ThreadPoolExecutor(4) as pool:
+        reads = [pool.submit(content, blobs, name) for _ in range(4)]
+        while directory.opened == 0:
+            pass
+        directory.gate.set()
+        for read in reads:
+            with pytest.raises(CorruptObject):
+                read.result()
+    overwrite(path, b"data")
+    assert content(blobs, name) == b"data"
+
+
+def test_an_error_of_the_disk_is_no_damage(tmp_path):
+    _, name, _ = stored(tmp_path, b"data")
+    for at in range(4):  # status, open, status, read
+        blobs = Blobs(Directory(tmp_path, failing(errno.EIO, at)))
+        with pytest.raises(StoreUnavailable):
+            content(blobs, name)
+        assert not blobs.damaged(name)
+        assert content(blobs, name) == b"data", "and the next try succeeds"
+
+
+def test_the_cache_keeps_what_was_used_last_within_its_limit():
+    cache: Cache[bytes] = Cache(10, len)
+    for key in "abc":
+        cache.put(key, b"1234")
+    assert [cache.get(key) for key in "abc"] == [None, b"1234", b"1234"]
+    cache.get("b")
+    cache.put("d", b"1234")
+    assert [cache.get(key) for key in "bcd"] == [b"1234", None, b"1234"]
+    cache.put("b", b"12")
+    cache.put("e", b"1234")
+    assert [cache.get(key) for key in "bde"] == [b"12", b"1234", b"1234"], "a value that is put again counts once"
+    cache.put("f", b"more than ten bytes")
+    assert [cache.get(key) for key in "bef"] == [b"12", b"1234", None], (
+        "too large to keep, and no reason to drop others"
+    )
+    cache.put("g", b"1")
+    cache.drop("g")
+    cache.drop("g")
+    assert cache.get("g") is None
+
+
+def test_a_value_that_just_fits_is_kept():
+    cache: Cache[bytes] = Cache(10, len)
+    cache.put("a", b"ten bytes.")
+    assert cache.get("a") == b"ten bytes."
+    cache.put("b", b"eleven byte")
+    assert (cache.get("a"), cache.get("b")) == (b"ten bytes.", None)
+
+
+def test_a_chunk_that_was_read_again_is_kept(tmp_path, small_chunks):
+    directory, name, _ = stored(tmp_path, bytes(3 * SMALL))
+    blobs = Blobs(directory, cache_bytes=2 * SMALL)
+    opened = []
+    for _ in range(3):
+        content(blobs, name, 0, SMALL)
+        opened.append(directory.opened)
+    assert opened == [2, 2, 2], "once to hash the whole, which is too large to keep, and once for the chunk"
+    content(Blobs(directory, cache_bytes=3 * SMALL), name)
+    assert directory.opened == 3, "what just fits is kept whole"
+
+
+def test_what_is_appended_to_a_file_is_not_served_and_stops_nobody(tmp_path, small_chunks):
+    data = random.Random(8).randbytes(2 * SMALL + 5)
+    directory, name, path = stored(tmp_path, data)
+    held = Blobs(directory, cache_bytes=0).open(name)
+    overwrite(path, data + b"more")
+    assert b"".join(held.read()) == data
+
+
+def test_after_damage_was_found_nothing_opens_it_by_an_older_look(tmp_path, small_chunks):
+    """Bytes that rot on the disk change neither size nor time of the file."""
+    directory, name, path = stored(tmp_path, bytes(3 * SMALL))
+    blobs = Blobs(directory, cache_bytes=0)
+    held, status = blobs.open(name), path.stat()
+    overwrite(path, bytes(SMALL) + b"\1" + bytes(2 * SMALL - 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert blobs.open(name).size == 3 * SMALL, "nothing tells yet"
+    with pytest.raises(CorruptObject):
+        list(held.read())
+    with pytest.raises(CorruptObject):
+        blobs.open(name)
+
+
+def test_what_is_remembered_of_blobs_is_bounded_by_their_chunks(tmp_path, small_chunks, monkeypatch):
+    """A state of sha256 per chunk: those of two blobs of two chunks fit, and the one used longest ago is hashed again."""
+    monkeypatch.setattr(blobs_module, "_RECORD_BYTES", 4 * blobs_module._STATE_BYTES)
+    found = [stored(tmp_path, bytes([letter]) * 2 * SMALL) for letter in b"abc"]
+    directory = found[0][0]
+    blobs = Blobs(directory, cache_bytes=0)
+    first, second, third = (name for _, name, _ in found)
+    hashed = []
+    for name in (first, second, second, first, third, first, second):
+        before = directory.opened
+        blobs.open(name)
+        hashed.append(directory.opened - before)
+    assert hashed == [1, 1, 0, 0, 1, 0, 1]
+
+
+def test_no_flipped_bit_of_a_larger_file_is_served_whole_or_by_range(tmp_path, monkeypatch):
+    """2,000 positions in 16 chunks, flipped on the disk under an open blob and before it is opened."""
+    monkeypatch.setattr(blobs_module, "CHUNK_BYTES", 1 << 16)
+    luck = random.Random(2026)
+    data = luck.randbytes((1 << 20) - 77)
+    directory, name, path = stored(tmp_path, data)
+    held = Blobs(directory, cache_bytes=0).open(name)
+    path.chmod(0o644)
+    with path.open("r+b", buffering=0) as file:
+        for trial in range(2000):
+            at, bit = luck.randrange(len(data)), luck.randrange(8)
+            start, last = sorted(luck.choices(range(len(data)), k=2))
+            os.pwrite(file.fileno(), bytes([data[at] ^ 1 << bit]), at)
+            served = b""
+            with pytest.raises(CorruptObject) if start >> 16 <= at >> 16 <= last >> 16 else nullcontext():
+                for view in held.read(start, last + 1):
+                    served += view
+            assert data[start : last + 1].startswith(served)
+            if trial % 20 == 0:
+                with pytest.raises(CorruptObject):
+                    Blobs(directory).open(name)
+            os.pwrite(file.fileno(), data[at : at + 1], at)
+    assert content(Blobs(directory), name) == data

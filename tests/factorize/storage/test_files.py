@@ -1,0 +1,388 @@
+"""The file operations themselves, and how a directory turns their failures into the store's errors."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+from store_cases import OPERATIONS, ShortWrites, failing, recording
+
+from factorize.errors import CorruptObject, NotFound, StoreError, StoreUnavailable
+from factorize.storage.medium import files as files_module
+from factorize.storage.medium.directory import Directory, make_root
+from factorize.storage.medium.files import Files
+
+FILES = Files()
+
+
+def put(directory: Directory, key: str, data: bytes) -> bool:
+    with directory.stage() as staged:
+        staged.write(data)
+        return directory.put(key, staged)
+
+
+def read(directory: Directory, key: str) -> bytes:
+    with directory.open(key) as reader:
+        return reader.read(reader.entry.size, 0)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def test_nothing_is_created_over_something(tmp_path):
+    os.close(FILES.create(tmp_path / "a"))
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        FILES.create(tmp_path / "a")
+    (tmp_path / "dangling").symlink_to(tmp_path / "b")
+    with pytest.raises(FileExistsError):
+        FILES.create(tmp_path / "dangling")
+    with pytest.raises(FileExistsError):
+        FILES.link(tmp_path / "a", tmp_path / "dangling")
+
+
+def test_a_directory_may_be_there_already_and_a_file_may_not(tmp_path):
+    FILES.make_directory(tmp_path / "d")
+    FILES.make_directory(tmp_path / "d")
+    (tmp_path / "f").touch()
+    with pytest.raises(FileExistsError):
+        FILES.make_directory(tmp_path / "f")
+
+
+def test_symbolic_links_are_not_opened_and_a_fifo_does_not_block(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with pytest.raises(OSError) as raised:
+        FILES.open(tmp_path / "link")
+    assert raised.value.errno == errno.ELOOP
+    os.mkfifo(tmp_path / "fifo")
+    FILES.close(FILES.open(tmp_path / "fifo"))
+
+
+def test_sync_uses_the_full_barrier_where_there_is_one(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"x")
+    descriptor = FILES.open(tmp_path / "file")
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda fd: seen.append(("fsync", fd)))
+    monkeypatch.setattr(fcntl, "fcntl", lambda fd, command: seen.append((command, fd)))
+    monkeypatch.setattr(files_module, "FULL_SYNC", None)
+    FILES.sync(descriptor)
+    monkeypatch.setattr(files_module, "FULL_SYNC", 51)
+    FILES.sync(descriptor)
+    FILES.close(descriptor)
+    assert seen == [("fsync", descriptor), (51, descriptor)]
+
+
+def test_a_library_that_fails_to_write_is_an_error_with_its_number(tmp_path):
+    with pytest.raises(OSError, match="No such file or directory") as raised:
+        FILES.produce(tmp_path / "missing" / "x", lambda path: save_file({}, path))
+    assert raised.value.errno == errno.ENOENT
+
+    def fail(path: Path) -> None:
+        raise SafetensorError("something else")
+
+    with pytest.raises(OSError, match="something else") as raised:
+        FILES.produce(tmp_path / "x", fail)
+    assert raised.value.errno == errno.EIO
+
+
+def test_a_library_that_meets_a_full_disk_says_so(tmp_path):
+    """The kernel refuses the second half of a real file: a limit on its size stands in for the disk's."""
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from safetensors.numpy import save_file\n"
+        "from factorize.storage.medium.files import Files\n"
+        "from factorize.storage.medium.directory import Directory\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
+        "directory = Directory(Path(sys.argv[1]))\n"
+        "try:\n"
+        "    with directory.stage() as staged:\n"
+        "        staged.produce(lambda path: save_file({'C': np.zeros(65536)}, path))\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("StoreUnavailable") and "File too large" in done.stdout
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_an_object_is_put_once(directory):
+    assert put(directory, "a/b/c", b"first") is True
+    assert put(directory, "a/b/c", b"second") is False
+    assert read(directory, "a/b/c") == b"first"
+    assert [entry.key for entry in directory.list()] == ["a/b/c"], "no temporary file stays"
+    entry = directory.status("a/b/c")
+    assert (entry.kind, entry.size, entry.writable) == ("file", 5, False)
+
+
+def test_an_object_is_written_whole_by_short_writes(tmp_path):
+    directory = Directory(tmp_path, ShortWrites())
+    assert put(directory, "a", bytes(range(100)))
+    assert read(directory, "a") == bytes(range(100))
+    with directory.open("a") as reader:
+        assert reader.read(20, 90) == bytes(range(90, 100)), "fewer at the end"
+        assert reader.read(0, 0) == b""
+
+
+def test_every_step_of_a_put_is_synced_before_the_next(tmp_path):
+    files = recording()
+    put(Directory(tmp_path, files), "a/b", b"data")
+    synced = ["sync_directory", "sync"]
+    folder = ["make_directory", *synced]
+    write = ["create", "write", "close"]
+    publish = ["open", "seal", "sync", "close", *folder, "link", *synced, "unlink"]
+    assert files.calls == ["make_directory", *write, *publish], "the temporary folder may go with what is in it"
+
+
+def test_a_folder_is_made_and_synced_once(tmp_path):
+    files = recording()
+    directory = Directory(tmp_path, files)
+    for name in ("a/x", "a/y"):
+        files.calls.clear()
+        put(directory, name, b"data")
+    assert files.calls.count("make_directory") == files.calls.count("sync_directory") == 1, "tmp/, and the new name"
+
+
+def test_only_a_folder_is_synced_as_one(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        FILES.sync_directory(tmp_path / "file")
+
+
+def test_nothing_stays_open(directory, tmp_path):
+    """Whatever is done, and whether it succeeds: a service would run out of descriptors."""
+    os.mkfifo(tmp_path / "fifo")
+    before = len(os.listdir("/dev/fd"))
+    put(directory, "a/b", b"data")
+    put(directory, "a/b", b"data")
+    assert read(directory, "a/b") == b"data"
+    with directory.lock("a/b", exclusive=True):
+        directory.protect("a/b")
+    directory.refresh("a/b")
+    directory.move("a/b", "a/c")
+    directory.delete("a/c")
+    for key in ("a/b", "fifo"):
+        with pytest.raises(StoreError):
+            read(directory, key)
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_refreshing_does_not_reach_through_a_link(directory, tmp_path):
+    put(directory, "a", b"data")
+    os.utime(tmp_path / "a", (1, 1))
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    directory.refresh("link")
+    assert (tmp_path / "a").stat().st_mtime == 1
+    directory.refresh("a")
+    assert (tmp_path / "a").stat().st_mtime > 1
+
+
+def test_moving_and_deleting(directory):
+    put(directory, "a/b", b"data")
+    directory.move("a/b", "quarantine/a/b.1")
+    assert read(directory, "quarantine/a/b.1") == b"data"
+    directory.delete("quarantine/a/b.1")
+    assert list(directory.list()) == []
+    for missing in (directory.delete, directory.status, directory.protect, lambda key: directory.move(key, "x")):
+        with pytest.raises(NotFound):
+            missing("a/b")
+    with pytest.raises(NotFound):
+        read(directory, "a/b")
+
+
+def test_a_move_is_durable_in_both_folders(tmp_path):
+    put(Directory(tmp_path), "a/b", b"data")
+    synced: list[Path] = []
+
+    class Watched(Files):
+        def sync_directory(self, path: Path) -> None:
+            synced.append(path)
+            super().sync_directory(path)
+
+        def rename(self, source: Path, target: Path) -> None:
+            synced.clear()
+            super().rename(source, target)
+
+    Directory(tmp_path, Watched()).move("a/b", "quarantine/a/b")
+    assert set(synced) == {tmp_path / "a", tmp_path / "quarantine" / "a"}
+
+
+def test_protecting_takes_the_write_permission_away(directory):
+    put(directory, "a", b"data")
+    path = directory.root / "a"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o444
+    for mode in (0o644, 0o464, 0o446, 0o666):
+        path.chmod(mode)
+        assert directory.status("a").writable
+    directory.protect("a")
+    assert not directory.status("a").writable and stat.S_IMODE(path.stat().st_mode) == 0o444
+    path.chmod(0o555)
+    assert not directory.status("a").writable
+
+
+def test_listing_is_sorted_and_follows_no_links(directory, tmp_path):
+    for key in ("b/2", "b/1", "a/x/y", "c"):
+        put(directory, key, b"")
+    (tmp_path / "b" / "0").symlink_to(tmp_path / "a")
+    os.mkfifo(tmp_path / "b" / "9")
+    assert [(entry.key, entry.kind) for entry in directory.list()] == [
+        ("a/x/y", "file"),
+        ("b/0", "symlink"),
+        ("b/1", "file"),
+        ("b/2", "file"),
+        ("b/9", "other"),
+        ("c", "file"),
+    ]
+    assert [entry.key for entry in directory.list("b")] == ["b/0", "b/1", "b/2", "b/9"]
+    assert list(directory.list("nothing")) == []
+
+
+def test_what_disappears_while_it_is_listed_is_left_out(tmp_path):
+    class Stale(Files):
+        def list(self, path: Path) -> list[str]:
+            return ["gone", *super().list(path)]
+
+    directory = Directory(tmp_path, Stale())
+    put(directory, "a", b"")
+    assert [entry.key for entry in directory.list()] == ["a"]
+
+
+def test_what_is_no_file_is_corrupt(directory, tmp_path):
+    put(directory, "a", b"data")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CorruptObject, match="symbolic link"):
+        read(directory, "link")
+    for key in ("fifo", "folder"):
+        with pytest.raises(CorruptObject, match="not a regular file"):
+            read(directory, key)
+
+
+def test_a_folder_removed_behind_our_back_is_made_again(directory, tmp_path):
+    """An operator empties quarantine/ or tmp/, or removes a folder, while a service has the store open."""
+    put(directory, "a/b/c", b"1")
+    directory.move("a/b/c", "quarantine/a/b/c")
+    for folder in ("a", "quarantine", "tmp"):
+        shutil.rmtree(tmp_path / folder)
+    assert put(directory, "a/b/c", b"2")
+    directory.move("a/b/c", "quarantine/a/b/c")
+    assert read(directory, "quarantine/a/b/c") == b"2"
+    assert [entry.key for entry in directory.list()] == ["quarantine/a/b/c"]
+
+
+def test_a_root_removed_behind_our_back_is_not_made_again(tmp_path):
+    directory = Directory(tmp_path / "root")
+    (tmp_path / "root").mkdir()
+    with directory.stage() as staged:
+        staged.write(b"1")
+        shutil.rmtree(tmp_path / "root")
+        with pytest.raises(StoreUnavailable, match="does not exist"):
+            directory.put("a/b", staged)
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_file_in_the_place_of_a_folder_is_reported(directory, tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(StoreUnavailable, match="File exists"):
+        put(directory, "a/b", b"1")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free space"),
+        (errno.EDQUOT, "free space"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EROFS, "permissions"),
+        (errno.EACCES, "permissions"),
+        (errno.EPERM, "hard links"),
+        (errno.EIO, "check the disk"),
+    ],
+)
+def test_each_error_names_path_cause_and_remedy(tmp_path, number, remedy):
+    directory = Directory(tmp_path, failing(number, at=0))
+    with pytest.raises(StoreUnavailable) as raised:
+        put(directory, "a", b"")
+    for part in (str(tmp_path), os.strerror(number), remedy):
+        assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - {"produce"}))
+def test_every_operation_that_fails_is_unavailable(tmp_path, operation):
+    """Whatever the directory does, an error of the medium never leaves as an OSError."""
+    whole = Directory(tmp_path)
+    put(whole, "old/a", b"data")
+
+    class Broken(Files):
+        pass
+
+    def fail(self: Files, *arguments: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    setattr(Broken, operation, fail)
+    directory = Directory(tmp_path, Broken())
+    failed = 0
+    for action in (
+        lambda: put(directory, "new/b", b"data"),
+        lambda: read(directory, "old/a"),
+        lambda: list(directory.list()),
+        lambda: directory.protect("old/a"),
+        lambda: directory.move("old/a", "moved/a"),
+        lambda: directory.delete("old/a"),
+    ):
+        try:
+            action()
+        except (StoreUnavailable, NotFound):
+            failed += 1
+    assert failed or operation == "close"
+
+
+def test_a_new_root_is_for_its_owner_only_and_an_old_one_is_left_alone(tmp_path):
+    root = tmp_path / "x" / "y"
+    make_root(FILES, root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert stat.S_IMODE(root.parent.stat().st_mode) == stat.S_IMODE(tmp_path.stat().st_mode | 0o055)
+    root.chmod(0o750)
+    make_root(FILES, root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o750
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnavailable):
+        make_root(FILES, tmp_path / "file" / "z")
+
+
+def test_at_no_moment_can_others_look_into_a_new_root(tmp_path):
+    """Also a process that is killed right after creating it leaves it closed."""
+    files = recording()
+    make_root(files, tmp_path / "x")
+    assert files.calls == ["make_directory", "sync_directory", "sync"], "there is no second step that closes it"
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o700
+
+
+def test_a_lock_that_is_refused_leaves_no_open_file(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"x")
+    closed = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor)))
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks"):
+        FILES.lock(tmp_path / "file", True)
+    assert len(closed) == 1

@@ -1,0 +1,326 @@
+"""A result that is taken back: the reason at every address, never again an answer, nothing deleted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from servers import LiveService, serving
+from store_cases import factorization, failing, flip, overwrite, path_of, recording, spec, toeplitz
+
+from factorize.api.settings import Settings
+from factorize.certificate.rounded import cast
+from factorize.client import Service as RemoteService
+from factorize.client import fetch
+from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
+from factorize.manifest import StoredFile
+from factorize.storage.fsck import fsck
+from factorize.storage.records import manifest_key, seal
+from factorize.storage.revocation import REVOKED, revocation_key
+from factorize.storage.store import Store, open_store
+
+REASON = "sensitivity understated for more than 8 epochs"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")
+
+
+def kinds(store: Store) -> list[str]:
+    return [finding.kind for finding in fsck(store).findings]
+
+
+def test_every_name_of_it_answers_with_the_reason(store):
+    manifest = store.put(factorization(4))
+    other = store.put(factorization(5))
+    digest, file = manifest["digest"], StoredFile.of(manifest).sha256
+    (revoked,) = store.revoke(digest, f"  {REASON} ")
+    assert (revoked.digest, revoked.file, revoked.reason) == (digest, file, REASON)
+    for reading in (store, open_store(store.url)):
+        for ask in (reading.manifest, reading.load):
+            for name in (digest, manifest["spec_digest"]):
+                with pytest.raises(Revoked, match=REASON) as caught:
+                    ask(name)
+                assert caught.value.digest == digest and caught.value.reason == REASON
+        with pytest.raises(Revoked):
+            reading.blob(file)
+        assert reading.digest_of(manifest["spec_digest"]) is None and reading.find(spec(4)) is None
+        assert [each["digest"] for each in reading.items()] == [other["digest"]]
+    report = fsck(store)
+    assert report.clean and [finding.kind for finding in report.findings] == ["revoked"]
+
+
+def test_a_tighter_answer_that_was_revoked_answers_nothing(store):
+    store.revoke(store.put(factorization(tolerance=1e-9))["digest"], REASON)
+    assert store.find(spec(tolerance=1e-3)) is None
+
+
+def test_what_was_rounded_from_it_is_revoked_with_it(store):
+    base = factorization(4)
+    digest = store.put(base)["digest"]
+    rounded = store.put(cast(base, "float32"))["digest"]
+    assert {each.digest for each in store.revoke(digest, REASON)} == {digest, rounded}
+    again = factorization(5)
+    other = store.put(again)["digest"]
+    alone = store.put(cast(again, "float32"))["digest"]
+    assert {each.digest for each in store.revoke(alone, REASON)} == {alone}
+    assert store.manifest(other)["digest"] == other
+
+
+def test_files_with_further_matrices_are_revoked_with_it(store):
+    base = factorization(4, strategy=toeplitz(4))
+    larger = store.put(base.with_matrices(["B"]))["digest"]
+    digest = store.put(base)["digest"]
+    sibling = store.put(factorization(4, strategy=toeplitz(4, decay=0.25)))["digest"]
+    assert {each.digest for each in store.revoke(larger, REASON)} == {larger, digest}
+    assert store.manifest(sibling)["digest"] == sibling
+
+
+def test_its_claim_does_not_come_back_with_further_matrices_or_rounded(store):
+    """What was not stored yet when the result was revoked is refused when it comes."""
+    base = factorization(4, strategy=toeplitz(4))
+    digest = store.put(base)["digest"]
+    store.revoke(digest, REASON)
+    for late in (base.with_matrices(["C_inv"]), cast(base, "float32")):
+        assert late.digest != digest
+        with pytest.raises(Revoked, match=REASON) as caught:
+            store.put(late)
+        assert caught.value.digest == digest
+        with pytest.raises(NotFound):
+            store.manifest(late.digest)
+    for other in (
+        factorization(4, strategy=toeplitz(4, decay=0.25)),
+        factorization(4, strategy=toeplitz(4), tolerance=1e-3),
+    ):
+        assert store.put(other)["digest"] == other.digest
+
+
+def test_a_result_that_is_stored_while_its_like_is_revoked_falls_too(store, monkeypatch):
+    """The one who revokes lists the results before this one is there, and this one looked for revocations before."""
+    base = factorization(4, strategy=toeplitz(4))
+    digest = store.put(base)["digest"]
+    other = open_store(store.url)
+    larger = base.with_matrices(["B"])
+    publish = store.objects.put
+
+    def put(key, staged):
+        if key == manifest_key(larger.digest):
+            assert [each.digest for each in other.revoke(digest, REASON)] == [digest]
+        return publish(key, staged)
+
+    monkeypatch.setattr(store.objects, "put", put)
+    with pytest.raises(Revoked, match=REASON):
+        store.put(larger)
+    monkeypatch.undo()
+    assert store.digest_of(base.spec_digest) is None
+    assert fsck(store).clean and kinds(store).count("revoked") == 2
+
+
+def test_a_result_that_is_stored_between_look_and_revocation_falls_too(store, monkeypatch):
+    """The put ends before there is a record that it could see, and after the results were listed."""
+    first = factorization()
+    digest, other = store.put(first)["digest"], first.with_matrices(["C", "C_inv"])
+    listed = store.index.manifests
+
+    def put_at_the_end(*after):
+        yield from list(listed(*after))
+        monkeypatch.setattr(store.index, "manifests", listed)
+        store.put(other)
+
+    monkeypatch.setattr(store.index, "manifests", put_at_the_end)
+    assert {revoked.digest for revoked in store.revoke(digest, "wrong")} == {digest, other.digest}
+    with pytest.raises(Revoked):
+        store.manifest(other.digest)
+
+
+def test_a_revocation_of_a_release_that_did_not_keep_the_strategy_still_stands(store):
+    manifest = store.put(factorization(4))
+    (revocation,) = store.revoke(manifest["digest"], REASON)
+    old = {name: value for name, value in asdict(revocation).items() if name != "strategy"}
+    for key in revocation.keys:
+        overwrite(path_of(store, key), seal(old))
+    with pytest.raises(Revoked, match=REASON):
+        store.put(factorization(4))
+    assert fsck(store).clean
+
+
+def test_the_spec_is_answered_anew_and_by_other_bytes_only(store):
+    first, second = factorization(4), factorization(4, strategy=toeplitz(4))
+    store.put(first)
+    store.revoke(first.digest, REASON)
+    with pytest.raises(Revoked, match=REASON):
+        store.put(first)
+    store.put(second)
+    assert store.digest_of(first.spec_digest) == open_store(store.url).digest_of(first.spec_digest) == second.digest
+    with pytest.raises(Revoked):
+        store.manifest(first.digest)
+    assert fsck(store).clean
+
+
+def test_revoking_twice_keeps_the_first_reason(store):
+    digest = store.put(factorization(4))["digest"]
+    first = store.revoke(digest, REASON)
+    assert store.revoke(digest, "another reason") == first
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "two\nlines", "x" * 1001, "\x1b[31m"])
+def test_a_reason_is_one_printable_line(store, reason):
+    digest = store.put(factorization(4))["digest"]
+    with pytest.raises(InvalidParameter, match="reason"):
+        store.revoke(digest, reason)
+    assert store.manifest(digest)["digest"] == digest
+
+
+@pytest.mark.parametrize("reason", ["x", "x" * 1000])
+def test_the_shortest_and_the_longest_reason_are_kept(store, reason):
+    (revoked,) = store.revoke(store.put(factorization(4))["digest"], f" {reason}\n")
+    assert revoked.reason == reason
+
+
+def test_only_what_is_there_can_be_revoked(store):
+    put = factorization(4)
+    store.put(put)
+    for name in ("0" * 64, put.spec_digest):
+        with pytest.raises(NotFound):
+            store.revoke(name, REASON)
+
+
+def test_no_flipped_bit_lifts_a_revocation(store):
+    manifest = store.put(factorization(4))
+    store.revoke(manifest["digest"], REASON)
+    for name in (manifest["digest"], StoredFile.of(manifest).sha256):
+        path = path_of(store, revocation_key(name))
+        for bit in range(8 * path.stat().st_size):
+            flip(path, bit)
+            with pytest.raises(Revoked):
+                store.revocations.check(name)
+            flip(path, bit)
+    assert kinds(store) == ["revoked"]
+    assert store.revocations.sound(revocation_key(manifest["digest"])) is True
+    assert store.revocations.sound(revocation_key("0" * 64)) is False
+
+
+def test_fsck_mends_a_revocation_from_its_other_name(store):
+    manifest = store.put(factorization(4))
+    store.revoke(manifest["digest"], REASON)
+    one, other = (path_of(store, revocation_key(n)) for n in (manifest["digest"], StoredFile.of(manifest).sha256))
+    flip(one, 99)
+    assert sorted(kinds(store)) == ["damaged-revocation", "revoked"] and not fsck(store).clean
+    assert fsck(store, repair=True).clean and kinds(store) == ["revoked"]
+    other.unlink()
+    assert sorted(kinds(store)) == ["missing-revocation", "revoked"]
+    assert fsck(store, repair=True).clean and kinds(store) == ["revoked"]
+    flip(one, 99)
+    flip(other, 99)
+    assert not fsck(store, repair=True).clean, "there is no sound record of it left"
+    with pytest.raises(Revoked, match="damaged"):
+        store.manifest(manifest["digest"])
+    store.revoke(manifest["digest"], "the reason again")
+    with pytest.raises(Revoked, match="the reason again"):
+        store.manifest(manifest["digest"])
+    assert fsck(store).clean
+
+
+def test_entries_are_not_rebuilt_for_a_revoked_result(store):
+    first, second = factorization(4), factorization(4, strategy=toeplitz(4))
+    store.put(first)
+    store.put(second)
+    store.revoke(first.digest, REASON)
+    for place in ("specs", "families"):
+        for entry in list(store.objects.list(place)):
+            store.objects.delete(entry.key)
+    fsck(store, repair=True)
+    assert store.digest_of(first.spec_digest) == second.digest
+
+
+def test_an_error_at_any_call_of_a_revocation_is_named_and_can_be_tried_again(tmp_path):
+    digest = open_store(tmp_path).put(factorization(4))["digest"]
+    files = recording()
+    open_store(tmp_path, files=files)
+    opening = len(files.calls)
+    at = opening
+    while not open_store(tmp_path).revocations.sound(revocation_key(digest)) or at == opening:
+        try:
+            open_store(tmp_path, files=failing(28, at)).revoke(digest, REASON)
+        except StoreUnavailable as error:
+            assert os.strerror(28) in str(error)
+        assert not [kind for kind in kinds(open_store(tmp_path)) if kind not in ("missing-revocation", "revoked")]
+        at += 1
+    open_store(tmp_path).revoke(digest, REASON)
+    assert kinds(open_store(tmp_path)) == ["revoked"]
+
+
+def test_http_answers_410_with_the_reason_at_every_address_and_solves_anew(tmp_path):
+    asked = {"workload": {"kind": "prefix", "n": 6}}
+    with serving(Settings(store=str(tmp_path / "store"))) as live:
+        manifest = live.solve(asked)
+        digest, file = manifest["digest"], manifest["files"][0]["sha256"]
+        assert live.get(f"/v1/factorizations/{digest}/matrices/C").status == 200
+        live.store.revoke(digest, REASON)
+        addresses = [f"/v1/factorizations/{name}" for name in (digest, manifest["spec_digest"])]
+        addresses += [f"{address}/matrices/{m}?rows=0:2" for address in addresses for m in ("C", "C_inv", "B")]
+        addresses += [f"/v1/factorizations/{digest}?matrices=C,B", f"/v1/blobs/{file}"]
+        for address in addresses:
+            for headers in ({}, {"If-None-Match": "*"}, {"Range": "bytes=0-9"}):
+                problem = live.get(address, headers).problem(410, "revoked")
+                assert problem["reason"] == REASON and problem["digest"] == digest and REASON in problem["detail"]
+        assert live.send("HEAD", f"/v1/blobs/{file}").status == 410
+        _clients_are_told(live, digest, tmp_path)
+        before = live.solves()
+        answer = live.post(asked, {"Prefer": "wait=30"})
+        assert live.solves() == before + 1, "the spec is solved anew"
+        job = answer.json()
+        assert (job["state"], job["error"]["type"]) == ("failed", "revoked"), "and gives the revoked bytes again"
+        assert live.get(f"/v1/factorizations/{manifest['spec_digest']}").json()["state"] == "failed"
+        assert live.get("/problems/revoked").status == 200
+
+
+def _clients_are_told(live: LiveService, digest: str, folder: Path) -> None:
+    with pytest.raises(ServiceError, match=REASON) as caught:
+        RemoteService(live.url).manifest(digest)
+    assert caught.value.status == 410
+    with pytest.raises(ServiceError, match=REASON):
+        fetch(digest, url=live.url, to=folder / "f.safetensors")
+    assert not (folder / "f.safetensors").exists()
+
+
+def test_the_command_line_revokes_and_refuses(tmp_path):
+    command = CommandLine(tmp_path)
+    manifest = command("solve", '{"workload": {"kind": "prefix", "n": 4}}', "--output", "json").json()
+    digest = manifest["digest"]
+    assert "reason" in command("revoke", digest).error(2)
+    assert command("revoke", digest, "--reason", REASON, "--output", "json").json()["revoked"] == [digest]
+    for arguments in (["get", digest, "--to", "f"], ["verify", digest], ["calibrate", digest, "--rho", "1"]):
+        assert REASON in command(*arguments).error(4)
+    assert command("fsck").code == 0
+    assert "revoked" in command("solve", '{"workload": {"kind": "prefix", "n": 4}}').error(4)
+
+
+def test_folder_of_revocations_is_the_only_change(store):
+    store.put(factorization(4))
+    before = {entry.key for entry in store.objects.list()}
+    (digest,) = (manifest["digest"] for manifest in store.items())
+    store.revoke(digest, REASON)
+    added = {entry.key for entry in store.objects.list()} - before
+    assert len(added) == 2 and all(key.startswith(f"{REVOKED}/") for key in added)
+
+
+@pytest.mark.parametrize("record", [{"a": 1}, {"digest": 5, "file": "0" * 64}, "another"])
+def test_a_record_that_is_none_goes_on_revoking(store, record):
+    manifest = store.put(factorization(4))
+    (revocation,) = store.revoke(manifest["digest"], REASON)
+    whole = asdict(revocation)
+    spoilt = {**whole, "digest": "1" * 64, "file": "2" * 64} if record == "another" else record
+    if isinstance(record, dict) and "digest" in record:
+        spoilt = {**whole, **record}
+    overwrite(path_of(store, revocation.keys[0]), seal(spoilt))
+    with pytest.raises(Revoked, match="its record is damaged"):
+        store.manifest(manifest["digest"])
+    assert "damaged-revocation" in kinds(store)
+    assert fsck(store, repair=True).clean
+    with pytest.raises(Revoked, match=REASON):
+        store.manifest(manifest["digest"])

@@ -1,0 +1,500 @@
+"""A store in a directory: where it may lie, what damage does to it, and how a put mends it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from store_cases import factorization, flip, overwrite, path_of, recording, spec, toeplitz
+
+from factorize.encoding import canonical_json, json_digest, sha256
+from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, NotFound, StoreUnavailable
+from factorize.manifest import StoredFile, manifest_digest
+from factorize.spec import parse_spec
+from factorize.storage import incoming as incoming_module
+from factorize.storage.blobs import Blobs, blob_key
+from factorize.storage.fsck import fsck
+from factorize.storage.incoming import incoming
+from factorize.storage.index import Index
+from factorize.storage.medium.directory import Directory
+from factorize.storage.publication import QUARANTINE, Publisher
+from factorize.storage.records import SpecEntry, manifest_key, seal, spec_key
+from factorize.storage.store import MARKER, Store, open_store
+
+LOWER = [[1.0, 0.0], [2.0, 1.0]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")
+
+
+def quarantined(store: Store) -> list[str]:
+    return [entry.key.split("/", 1)[1].rsplit(".", 1)[0] for entry in store.objects.list(QUARANTINE)]
+
+
+def file_key(manifest: dict) -> str:
+    return blob_key(StoredFile.of(manifest).sha256)
+
+
+def replace(store: Store, key: str, record: dict) -> None:
+    """Write a record with a right seal: damage that only its meaning gives away."""
+    overwrite(path_of(store, key), seal(record))
+
+
+def test_a_store_is_opened_by_path_and_by_url(tmp_path, monkeypatch):
+    put = factorization()
+    open_store(str(tmp_path / "a b")).put(put)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    url = f"file://{tmp_path}/a%20b"
+    for name in (tmp_path / "a b", "a b", "~/a b", url, f"file://localhost{tmp_path}/a%20b"):
+        opened = open_store(name, create=False)
+        assert opened.digest_of(put.spec_digest) == put.digest
+        assert opened.url == url
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("s3://bucket/prefix", "s3:// is no directory, and object stores are not in this release"),
+        ("gs://bucket", "gs://"),
+        ("az://container", "az://"),
+        ("memory://", "memory://"),
+        ("file://host/path", "no host"),
+        ("file://relative", "no host"),
+        ("file://", "absolute path"),
+        ("", "path"),
+        ("a\0b", "path"),
+        ("file:///a%00b", "path"),
+    ],
+)
+def test_other_places_are_refused(name, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidParameter, match=says) as raised:
+        open_store(name)
+    assert raised.value.field == "store" and not list(tmp_path.iterdir())
+
+
+def test_opening_creates_a_private_store_and_only_if_asked_to(tmp_path):
+    with pytest.raises(NotFound, match="no store at file://"):
+        open_store(tmp_path / "x", create=False)
+    assert not (tmp_path / "x").exists()
+    open_store(tmp_path / "x")
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o700
+    assert (tmp_path / "x" / MARKER).read_bytes() == b'{"format":"factorize-store","version":1}'
+
+
+def test_a_store_of_another_format_is_left_alone(tmp_path):
+    open_store(tmp_path)
+    overwrite(tmp_path / MARKER, b'{"format":"factorize-store","version":2}')
+    with pytest.raises(StoreUnavailable, match="use the release that wrote it"):
+        open_store(tmp_path)
+
+
+def test_importing_the_store_loads_nothing_heavy():
+    heavy = ["scipy", "numba", "cvxpy", "safetensors", "fastapi", "distributed", "sqlalchemy", "matplotlib"]
+    code = (
+        f"import sys, factorize.storage.store, factorize.storage.fsck; print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_single_bit_flip_in_every_file_of_a_small_artifact_is_found(tmp_path):
+    """About 40,000 flips: each is refused by the reader of that file, and fsck sees those that it is shown."""
+    store = open_store(tmp_path)
+    put = factorization(1)
+    name = StoredFile.of(store.put(put)).sha256
+    readers = {
+        MARKER: lambda: store.check_format(create=False),
+        "blobs": lambda: Blobs(store.objects).open(name),
+        "manifests": lambda: Index(store.objects, store.blobs).manifest(put.digest),
+        "specs": lambda: found_or_corrupt(store.digest_of(put.spec_digest)),
+        "families": lambda: found_or_corrupt(store.index.entry(SpecEntry.of(store.manifest(put.digest)).keys[0])),
+    }
+
+    def found_or_corrupt(answer):
+        if answer is None:
+            raise CorruptObject("passed over")
+
+    for entry in list(store.objects.list()):
+        path, reader = tmp_path / entry.key, readers[entry.key.split("/")[0]]
+        path.chmod(0o644)
+        descriptor = os.open(path, os.O_RDWR)
+        data = path.read_bytes()
+        reader()
+        for bit in range(8 * len(data)):
+            os.pwrite(descriptor, bytes([data[bit // 8] ^ 1 << bit % 8]), bit // 8)
+            with pytest.raises((CorruptObject, StoreUnavailable)):
+                reader()
+            if bit % 997 == 0 and entry.key != MARKER:
+                assert not fsck(store).clean
+            os.pwrite(descriptor, data[bit // 8 : bit // 8 + 1], bit // 8)
+        os.close(descriptor)
+        reader()
+    assert fsck(store).clean
+
+
+def test_damage_is_noticed_after_the_first_read_too(store):
+    put = factorization(6)
+    manifest = store.put(put)
+    store.load(put.digest)
+    flip(path_of(store, file_key(manifest)), 12_345)
+    for ask in (store.load, lambda digest: store.blob(StoredFile.of(manifest).sha256)):
+        with pytest.raises(CorruptObject):
+            ask(put.digest)
+    flip(path_of(store, file_key(manifest)), 12_345)
+    flip(path_of(store, manifest_key(put.digest)), 99)
+    for ask in (store.manifest, store.load):
+        with pytest.raises(CorruptObject, match="fsck --repair"):
+            ask(put.digest)
+    assert store.digest_of(put.spec_digest) is None
+    assert list(store.items()) == []
+
+
+@pytest.mark.parametrize("part", ["file", "manifest", "spec", "family"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "symlink"])
+def test_a_put_mends_what_is_damaged(store, part, damage):
+    put = factorization(5)
+    before = store.put(put)
+    entry = SpecEntry.of(before)
+    keys = {
+        "file": file_key(before),
+        "manifest": manifest_key(put.digest),
+        "family": entry.keys[0],
+        "spec": entry.keys[1],
+    }
+    path = path_of(store, keys[part])
+    if damage == "flip":
+        flip(path, 77)
+    elif damage == "truncate":
+        overwrite(path, path.read_bytes()[:-5])
+    else:
+        path.rename(path.with_suffix(".away"))
+        if damage == "symlink":
+            path.symlink_to(path.with_suffix(".away"))
+    again = factorization(5, seconds=7.0)
+    after = store.put(again)
+    assert after["digest"] == put.digest
+    assert open_store(store.url).load(put.spec_digest).digest == put.digest
+    assert store.find(spec(5, tolerance=0.1)) == put.digest
+    moved = quarantined(store)
+    if damage != "remove":
+        assert keys[part] in moved
+    assert set(moved) <= {keys[part], manifest_key(put.digest)}, "and nothing else but the manifest that named it"
+    assert fsck(store).clean
+
+
+def test_a_put_that_cannot_replace_a_damaged_object_says_so(store, monkeypatch):
+    put = factorization()
+    flip(path_of(store, file_key(store.put(put))), 5)
+    monkeypatch.setattr(Publisher, "quarantine", lambda self, key: None)
+    with pytest.raises(CorruptObject, match="another damaged object took its place"):
+        store.put(put)
+
+
+def test_a_file_that_cannot_be_read_back_is_named(store, monkeypatch):
+    def refuse(path, matrices):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+
+    monkeypatch.setattr(incoming_module, "load", refuse)
+    with pytest.raises(StoreUnavailable, match="cannot be read back"):
+        store.put(factorization())
+    assert not list(store.objects.list("tmp"))
+
+
+def test_an_object_that_two_mend_at_once_is_moved_once(store):
+    store.put_matrix(np.array(LOWER))
+    key = next(entry.key for entry in store.objects.list("blobs"))
+    store.quarantine(key)
+    store.quarantine(key)
+    assert quarantined(store) == [key]
+
+
+def test_an_answer_whose_file_was_found_damaged_is_no_answer_until_it_is_mended(store):
+    put = factorization()
+    manifest = store.put(put)
+    path = path_of(store, file_key(manifest))
+    flip(path, 3)
+    assert store.find(put.spec) == put.digest, "nobody has read the file yet"
+    with pytest.raises(CorruptObject):
+        store.load(put.digest)
+    assert store.find(put.spec) is None, "so the service solves it again"
+    store.put(factorization())
+    assert store.find(put.spec) == put.digest
+    store.load(put.digest).verify()
+
+
+def test_a_manifest_is_read_once_while_nobody_touches_it(tmp_path):
+    put, files = factorization(), recording()
+    store = open_store(tmp_path, files=files)
+    store.put(put)
+    files.calls.clear()
+    assert store.manifest(put.digest)["digest"] == put.digest
+    assert "read" not in files.calls
+    path_of(store, manifest_key(put.digest)).touch()
+    store.manifest(put.digest)
+    assert files.calls.count("read") == 1
+
+
+def test_a_spec_that_lost_its_entry_is_solved_again(store):
+    """Its family's entry answers those with a larger tolerance; a put mends what it is asked by itself."""
+    put = factorization(4, tolerance=1e-6)
+    store.put(put)
+    path_of(store, spec_key(put.spec_digest)).unlink()
+    assert store.find(put.spec) is None and store.find(spec(4, tolerance=0.1)) == put.digest
+    store.put(put)
+    assert store.find(put.spec) == put.digest
+
+
+def test_entries_that_name_another_spec_are_passed_over(store):
+    one, other = factorization(4, tolerance=1e-6), factorization(5)
+    store.put(one)
+    store.put(other)
+    mine, theirs = SpecEntry.of(store.manifest(one.digest)), SpecEntry.of(store.manifest(other.digest))
+    for key in mine.keys:
+        overwrite(path_of(store, key), theirs.sealed())
+    assert store.digest_of(one.spec_digest) is None
+    assert store.find(one.spec) is None and store.find(spec(4, tolerance=0.1)) is None
+    for key in mine.keys:
+        replace(store, key, {"spec_digest": one.spec_digest, "family": mine.family, "tolerance": 1e-9,
+                             "converged": True, "digest": one.digest})  # fmt: skip
+    assert store.find(one.spec) is None, "the tolerance is not the manifest's"
+    for key in mine.keys:
+        replace(store, key, {"unknown": 1})
+    assert store.find(one.spec) is None
+    assert store.put(one)["digest"] == store.find(one.spec) == one.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: m.update(schema=2), "schema 2"),
+        (lambda m: m.update(digest="0" * 64), "does not hash to its own digest"),
+        (lambda m: m.update(spec_digest="0" * 64), "does not hash to its own digest"),
+        (lambda m: m.pop("spec"), "not a manifest|does not hash"),
+        (lambda m: m.pop("files"), "names no file"),
+        (lambda m: m.update(files=[{"sha256": "../../x", "bytes": 1}]), "names no file"),
+        (lambda m: m.update(spec=[]), "."),
+    ],
+)
+def test_manifests_that_were_changed_and_sealed_again_are_refused(store, change, says):
+    put = factorization()
+    manifest = store.put(put)
+    change(manifest)
+    replace(store, manifest_key(put.digest), manifest)
+    with pytest.raises(CorruptObject, match=says):
+        store.manifest(put.digest)
+    assert "damaged-manifest" in [finding.kind for finding in fsck(store).findings]
+
+
+def test_a_manifest_under_another_ones_name_is_refused(store):
+    one, other = factorization(4), factorization(5)
+    store.put(one)
+    replace(store, manifest_key(one.digest), store.put(other))
+    with pytest.raises(CorruptObject, match="is another one"):
+        store.manifest(one.digest)
+
+
+@pytest.mark.parametrize("missing", ["certificate", "tolerance"])
+def test_a_manifest_that_makes_no_entry_is_refused(store, missing):
+    manifest = store.put(factorization())
+    (manifest["spec"] if missing == "tolerance" else manifest).pop(missing)
+    manifest["spec_digest"] = json_digest(manifest["spec"])
+    manifest["digest"] = manifest_digest(manifest)
+    Publisher(store.objects).publish(manifest_key(manifest["digest"]), seal(manifest), lambda: True)
+    with pytest.raises(CorruptObject, match="not (one of this format|a manifest): KeyError"):
+        store.manifest(manifest["digest"])
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'{"record":[],"sha256":"x"}', b"\xff", b"[" * 100])
+def test_what_is_no_record_is_corrupt(store, text):
+    put = factorization()
+    store.put(put)
+    for key in (manifest_key(put.digest), spec_key(put.spec_digest)):
+        overwrite(path_of(store, key), text)
+    with pytest.raises(CorruptObject):
+        store.manifest(put.digest)
+    assert store.digest_of(put.spec_digest) is None
+
+
+def test_a_record_has_one_spelling(store):
+    put = factorization()
+    store.put(put)
+    path = path_of(store, manifest_key(put.digest))
+    overwrite(path, path.read_bytes().replace(b'{"record":', b'{ "record":'))
+    with pytest.raises(CorruptObject):
+        store.manifest(put.digest)
+
+
+def test_a_sound_blob_that_is_not_the_manifests_file_is_not_loaded(store):
+    one, other = factorization(4), factorization(5)
+    manifest, wrong = store.put(one), store.put(other)
+    replace(store, manifest_key(one.digest), {**manifest, "files": wrong["files"]})
+    with pytest.raises(CorruptObject, match="the file of .* holds"):
+        store.load(one.digest)
+    text = b"not a tensor file"
+    Publisher(store.objects).publish(blob_key(sha256(text)), text, lambda: True)
+    replace(store, manifest_key(one.digest), {**manifest, "files": [{"sha256": sha256(text), "bytes": len(text)}]})
+    with pytest.raises(CorruptObject, match="not a factor file"):
+        store.load(one.digest)
+
+
+def test_what_reads_back_differently_is_not_stored(store, monkeypatch):
+    put, other = factorization(4), factorization(5)
+    monkeypatch.setattr(type(put), "save", lambda self, path: _save(other, path))
+    with pytest.raises(CorruptObject, match="reads back as another"):
+        store.put(put)
+    monkeypatch.setattr(type(put), "save", lambda self, path: Path(path).write_bytes(b"garbage"))
+    with pytest.raises(CorruptObject):
+        store.put(put)
+    assert [entry.key for entry in store.objects.list()] == [MARKER]
+
+
+def test_a_check_has_the_last_word_and_what_it_says_is_kept(store):
+    put, seen = factorization(4), {}
+
+    def check(path: Path) -> dict[str, object]:
+        seen.update(digest=put.digest, sha256=sha256(path.read_bytes()))
+        return {**seen, "checked": ["bytes"]}
+
+    assert "proof" not in store.put(factorization(5))["files"][0]
+    for wrong in ({"digest": "0" * 64}, {"sha256": "0" * 64}):
+        with pytest.raises(CorruptObject, match="reads back as another"):
+            store.put(put, check=lambda path, wrong=wrong: check(path) | wrong)
+    assert store.digest_of(put.spec_digest) is None
+    (file,) = store.put(put, check=check)["files"]
+    assert file["proof"] == {"checked": ["bytes"]} and file["sha256"] == seen["sha256"]
+
+
+def test_of_two_that_create_a_store_at_once_the_second_keeps_the_marker_of_the_first(tmp_path, monkeypatch):
+    look = Directory.open
+
+    def before_the_other_came(self: Directory, key: str):
+        monkeypatch.undo()
+        open_store(tmp_path / "store")
+        raise NotFound(key)
+
+    monkeypatch.setattr(Directory, "open", before_the_other_came)
+    store = open_store(tmp_path / "store")
+    assert Directory.open is look
+    assert [entry.key for entry in store.objects.list()] == [MARKER]
+
+
+def _save(factorized, path):
+    from safetensors.numpy import save_file
+
+    save_file(factorized.tensors(), path, {"manifest": canonical_json(factorized.manifest).decode()})
+
+
+def test_of_two_different_files_with_one_digest_the_first_stays(store, tmp_path):
+    """Two solves may end with the same matrices and other times: same digest, other file."""
+    other = open_store(store.url)
+    put, twin = factorization(seconds=1.0), factorization(seconds=2.0)
+    assert put.digest == twin.digest
+    with incoming(other.objects, twin, None) as (staged, file):
+        first = store.put(put)
+        other.objects.put(blob_key(file["sha256"]), staged)
+    assert file["sha256"] != StoredFile.of(first).sha256
+    assert other.put(twin) == first
+    report = fsck(store)
+    assert report.clean and [finding.kind for finding in report.findings] == ["orphan-blob"]
+
+
+def test_specs_that_name_two_matrices_are_bound_twice(store):
+    given = {"kind": "matrix", "rows": LOWER}
+    asked = parse_spec(
+        {
+            "workload": given,
+            "mechanism": {"kind": "identity"},
+            "optimize_for": {"kind": "matrix", "rows": [[1.0, 0.0], [0.0, 3.0]]},
+        }
+    )
+    put = factorization(of=asked)
+    store.put(put)
+    bound = open_store(store.url).bind(parse_spec(asked.document()))
+    np.testing.assert_array_equal(bound.workload.array, LOWER)
+    np.testing.assert_array_equal(bound.optimize_for.array, [[1.0, 0.0], [0.0, 3.0]])
+    store.load(put.digest).verify()
+
+
+def test_files_are_read_only_and_none_stays_behind(store, tmp_path):
+    store.put(factorization(of=spec(workload={"kind": "matrix", "rows": LOWER})))
+    entries = list(store.objects.list())
+    assert not any(entry.writable for entry in entries)
+    assert not any(entry.key.startswith("tmp/") for entry in entries)
+
+
+def test_processes_that_race_agree(tmp_path):
+    """Four processes put four different answers to the same two specs, at once."""
+    code = (
+        "import sys; sys.path[:0] = sys.argv[2:]\n"
+        "from store_cases import factorization, toeplitz\n"
+        "from factorize.storage.store import open_store\n"
+        "import os\n"
+        "puts = [factorization(n, strategy=toeplitz(n, decay=d)) for n in (3, 4) for d in (0.1, 0.2, 0.3, 0.4)]\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "store = open_store(sys.argv[1])\n"
+        "for put in puts: store.put(put)\n"
+        "print(*(store.digest_of(put.spec_digest) for put in puts[::4]))\n"
+    )
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", code, str(tmp_path / "store"), str(here), str(here.parent)]
+    running = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        for _ in range(4)
+    ]
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = {process.communicate(timeout=60)[0] for process in running}
+    assert all(process.returncode == 0 for process in running)
+    assert len(answers) == 1, "everybody is told the same two winners"
+    store = open_store(tmp_path / "store")
+    assert len(list(store.items())) == 8
+    report = fsck(store)
+    assert report.clean and {finding.kind for finding in report.findings} == {"orphan-manifest"}
+    assert answers == {" ".join(store.digest_of(spec(n).digest) for n in (3, 4)) + "\n"}
+
+
+def test_threads_may_share_a_store(store):
+    puts = [factorization(n, strategy=toeplitz(n)) for n in range(2, 10)]
+
+    def use(each):
+        manifest = store.put(each)
+        data = b"".join(store.blob(StoredFile.of(manifest).sha256).read())
+        return len(data) == StoredFile.of(manifest).bytes and store.load(each.spec_digest).digest == each.digest
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(use, puts * 3))
+    assert fsck(store).clean and not fsck(store).findings
+
+
+def test_a_store_that_may_only_be_read_is_read(store, monkeypatch):
+    put = factorization()
+    store.put(put)
+
+    def refuse(*arguments, **keywords):
+        raise AssertionError("nothing is written")
+
+    for name in ("link", "unlink", "rename", "mkdir", "chmod", "fchmod", "fsync"):
+        monkeypatch.setattr(os, name, refuse)
+    opened = open_store(store.url)
+    assert opened.find(put.spec) == put.digest
+    opened.load(put.digest).verify()
+    assert fsck(opened).clean
+
+
+def test_every_error_of_the_store_is_one_of_ours(store):
+    for error in (CorruptObject, NotFound, StoreUnavailable):
+        assert issubclass(error, FactorizeError)

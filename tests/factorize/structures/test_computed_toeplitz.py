@@ -1,0 +1,141 @@
+"""Inverses of matrices with few diagonals: what is stored is C^-1, and the sensitivity is that of its exact inverse."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from factorize import solvers
+from factorize.client.noise_source import Streamable, noise_source
+from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.exact import check_factor_file
+from factorize.exact.sensitivity import squared_sensitivity
+from factorize.exact.strategy import Strategy
+from factorize.exact.structures.inverse_banded_toeplitz import read
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.spec import parse_spec
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.nu_toeplitz import noising_coefficients
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+PARTICIPATIONS = [
+    Single(),
+    FixedEpochs(kind="fixed_epochs", epochs=4),
+    MinSep(kind="min_sep", min_sep=7, max_participations=5),
+]
+RISING = np.array([1.0, -0.1, -0.8])  # c = 1, 0.1, 0.81, ...
+
+
+def matrix(bands: int = 4, n: int = 64) -> InverseBandedToeplitz:
+    return InverseBandedToeplitz(noising_coefficients(bands, 0.0), n)
+
+
+def exact_column(noising: np.ndarray, n: int) -> list[Fraction]:
+    weights, found = [Fraction(value) for value in noising.tolist()], [Fraction(1)]
+    for t in range(1, n):
+        found.append(-sum((weights[d] * found[t - d] for d in range(1, min(t, len(weights) - 1) + 1)), Fraction(0)))
+    return found
+
+
+@pytest.mark.parametrize("noising", [noising_coefficients(5, 0.0), RISING, np.array([1.0, -1.0]), np.ones(1)], ids=str)
+def test_coefficients_are_enclosed(noising):
+    column, true = InverseBandedToeplitz(noising, 60).wide_column(), exact_column(noising, 60)
+    for high, low, error, value in zip(*(part.tolist() for part in column), true, strict=True):
+        assert abs(Fraction(high) + Fraction(low) - value) <= Fraction(error)
+        assert error <= 1e-26 * high
+
+
+def test_coefficients_that_fade_to_nothing_are_enclosed():
+    column = InverseBandedToeplitz(np.array([1.0, -(2.0**-40)]), 40).wide_column()
+    for t in range(40):
+        assert abs(Fraction(column.high[t]) + Fraction(column.low[t]) - Fraction(1, 2 ** (40 * t))) <= column.error[t]
+
+
+@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=lambda p: p.kind)
+@pytest.mark.parametrize("bands", [1, 2, 4])
+def test_the_sensitivity_is_exact_and_that_of_the_exact_checker(participation, bands):
+    strategy = matrix(bands)
+    found = participation.sensitivity(strategy)
+    bracket = squared_sensitivity(Strategy(strategy.structure, strategy.tensors(), 64), participation.document())
+    assert found.kind == "exact"
+    assert bracket.exact
+    assert bracket.upper <= Fraction(found.value) ** 2
+    assert Fraction(np.nextafter(found.value, 0)) ** 2 < bracket.upper
+
+
+def test_coefficients_that_rise_give_an_upper_bound():
+    strategy = InverseBandedToeplitz(RISING, 40)
+    assert not strategy.falls
+    found = PARTICIPATIONS[2].sensitivity(strategy)
+    assert found.kind == "upper_bound"
+    true = strategy.dense()[:, ::7][:, :5].sum(axis=1)
+    assert found.value >= np.linalg.norm(true)
+    bracket = squared_sensitivity(Strategy(strategy.structure, strategy.tensors(), 40), PARTICIPATIONS[2].document())
+    assert float(bracket.upper) == pytest.approx(found.value**2, rel=1e-12)
+    assert not bracket.exact
+
+
+@pytest.mark.parametrize("noising", [noising_coefficients(4, 0.0), RISING], ids=str)
+def test_it_is_the_matrix_that_a_toeplitz_column_makes(noising):
+    strategy = InverseBandedToeplitz(noising, 30)
+    plain = ToeplitzMatrix(np.array([float(value) for value in exact_column(noising, 30)]), 30)
+    block = np.random.default_rng(3).normal(size=(4, 30))
+    assert_allclose(strategy.dense(), plain.dense(), rtol=1e-14)
+    assert_allclose(strategy.inverse_rows(5, 9), plain.inverse_rows(5, 9), atol=1e-14)
+    assert_allclose(strategy.right_solve(block), plain.right_solve(block), atol=1e-13)
+    assert_allclose(strategy.left_multiply(block), plain.left_multiply(block), atol=1e-13)
+    assert_allclose(strategy.divide(block[0]), plain.divide(block[0]), atol=1e-13)
+    assert_allclose(strategy.times(block[0]), plain.times(block[0]), atol=1e-13)
+    assert_allclose(strategy.column_norms_squared(), plain.column_norms_squared(), rtol=1e-13)
+    assert strategy.bandwidth() == 30
+    assert matrix(1).bandwidth() == 1
+
+
+@pytest.mark.parametrize(
+    "noising",
+    [[2.0, -0.5], [1.0, 0.5], [1.0, -0.75, -0.5], [1.0, -1e-120], [1.0, np.nan], [], [[1.0]], np.r_[1.0, np.zeros(99)]],
+    ids=str,
+)
+def test_other_inverses_are_refused(noising):
+    with pytest.raises(InvalidStrategy):
+        InverseBandedToeplitz(np.array(noising), 50)
+
+
+@pytest.mark.parametrize("noising", [[2.0, -0.5], [1.0, 0.5], [1.0, -0.75, -0.5]])
+def test_other_inverses_are_refused_exactly(noising):
+    with pytest.raises(InvalidStrategy):
+        read({"inverse_coefficients": np.array(noising)}, 50)
+    with pytest.raises(CorruptObject):
+        read({"inverse_coefficients": np.array([1.0, -0.5])}, 1)
+
+
+@pytest.mark.parametrize("normalization", ["none", "columns"])
+@pytest.mark.parametrize("participation", PARTICIPATIONS[:2], ids=lambda p: p.kind)
+def test_the_square_root_is_stored_so_and_its_noise_keeps_few_vectors(participation, normalization, tmp_path):
+    mechanism = {"kind": "banded_inverse_square_root", "bands": 5, "normalization": normalization}
+    spec = {"workload": {"kind": "prefix", "n": 64}, "mechanism": mechanism, "participation": participation.document()}
+    found = solvers.solve(parse_spec(spec))
+    source = noise_source(found.strategy.structure, found.strategy.tensors(), 64, found.digest)
+    assert isinstance(source, Streamable)
+    assert source.recurrence().vectors == 4
+    found.save(tmp_path / "file.safetensors")
+    report = check_factor_file((tmp_path / "file.safetensors").read_bytes())
+    assert report.supported, report.failed
+
+
+@pytest.mark.parametrize(
+    ("workload", "structure"),
+    [
+        ({"kind": "momentum", "momentum": 0.9}, "inverse_banded_toeplitz"),
+        ({"kind": "decay", "rate": 0.5}, "inverse_banded_toeplitz"),
+        ({"kind": "window", "width": 2}, "toeplitz"),  # (1 + x)^(-1/2) alternates
+    ],
+)
+def test_where_the_inverse_has_positive_entries_the_column_is_stored(workload, structure):
+    mechanism = {"kind": "banded_inverse_square_root", "bands": 4}
+    found = solvers.solve(parse_spec({"workload": {**workload, "n": 64}, "mechanism": mechanism}))
+    assert found.strategy.structure == structure
+    assert found.rows("C_inv", 0, 64) @ found.rows("C", 0, 64) == pytest.approx(np.eye(64), abs=1e-12)

@@ -1,0 +1,225 @@
+"""The dense optimum for single participation: published values, other solvers, and targets that are hard in double precision."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from factorize import parse_spec, solvers
+from factorize.errors import Cancelled, SolveFailed
+from factorize.solvers.single.ascent import evaluate, maximise, scaled
+from factorize.solvers.single.recovery import loss_of, ql_factor, recover
+
+DENSE = {"kind": "dense"}
+
+
+def solve(workload, *, tolerance=1e-9, progress=None, **more):
+    spec = parse_spec({"workload": workload, "mechanism": DENSE, "tolerance": tolerance, **more})
+    return solvers.solve(spec, progress=progress)
+
+
+def prefix(n):
+    return {"kind": "prefix", "n": n}
+
+
+def rounded(*_):
+    """A progress callback that only listens."""
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 16, 32, 64])
+def test_published_prefix_optima(vectors, n):
+    expected = vectors[f"D.opt_prefix.n{n}"]
+    found = solve(prefix(n), tolerance=1e-14)
+    loss = found.certificate.loss
+    assert loss.total_squared == pytest.approx(expected["total"], rel=1e-9)
+    assert loss.mean_squared == pytest.approx(expected["mean"], rel=1e-9)
+    assert loss.rmse == pytest.approx(expected["rmse"], rel=1e-9)
+    assert n * found.certificate.lower_bound.objective == pytest.approx(expected["lower"], rel=1e-9)
+    strategy = found.strategy.dense()
+    if "C" in expected:
+        assert np.allclose(strategy, expected["C"], rtol=0, atol=1e-6)
+    if "X" in expected:
+        assert np.allclose(strategy.T @ strategy, expected["X"], rtol=0, atol=1e-6)
+    if "v" in expected:
+        assert np.allclose(found.dual["weights"] * sum(expected["v"]), expected["v"], rtol=1e-6)
+
+
+def test_closed_form_at_two_and_digits_at_three(vectors):
+    two, three = solve(prefix(2), tolerance=1e-14), solve(prefix(3), tolerance=1e-14)
+    assert two.certificate.loss.total_squared == pytest.approx((3 + 5**0.5) / 2, rel=1e-13)
+    digits = vectors["D.n3_digits"]
+    assert three.certificate.loss.total_squared == pytest.approx(float(digits["total"]), rel=1e-13)
+    strategy = three.strategy.dense()
+    gram = strategy.T @ strategy
+    for name, entry in (("x01", gram[0, 1]), ("x02", gram[0, 2]), ("x12", gram[1, 2])):
+        assert entry == pytest.approx(float(digits[name]), abs=1e-7)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8, 16, 32, 64, 128, 256])
+def test_reference_prefix_optima(reference_values, n):
+    expected = reference_values[f"P1-prefix-n{n}"]
+    certificate = solve(prefix(n)).certificate
+    assert certificate.loss.total_squared == pytest.approx(expected["optimal_loss"], rel=1e-9)
+    assert n * certificate.lower_bound.objective == pytest.approx(expected["dual_bound"], rel=1e-9)
+    assert certificate.converged
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_published_srg_optima(vectors, n):
+    expected, workload = vectors[f"B.srg_true.opt.n{n}"], vectors["B.srg_true.n6"]
+    found = solve({"kind": "srg", "n": n, "momentum": workload["mu"], "decay": workload["c"]})
+    assert found.certificate.loss.total_squared == pytest.approx(expected["opt_total"], rel=1e-9)
+    assert n * found.certificate.lower_bound.objective == pytest.approx(expected["lower"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "tau"), [(12, 1), (12, 3), (12, 5), (12, 12), (12, 13), (16, 4), (7, 3)])
+def test_published_lambda_tau_optima(vectors, n, tau):
+    expected = vectors[f"E.opt.T{n}.tau{tau}"]
+    found = solve(prefix(n), objective={"kind": "lambda_tau", "tau": tau}, tolerance=1e-15)
+    loss = found.certificate.loss
+    assert loss.objective == pytest.approx(expected["objective"], rel=1e-9)
+    assert loss.objective == pytest.approx(expected["check"], rel=1e-9)
+    assert loss.total_squared == pytest.approx(expected["frob_B_sq"], rel=1e-6)
+    assert found.certificate.lower_bound.objective == pytest.approx(expected["lower"], rel=1e-9)
+
+
+def test_reference_lambda_tau_optimum(reference_values):
+    found = solve(prefix(12), objective={"kind": "lambda_tau", "tau": 3})
+    assert found.certificate.loss.objective == pytest.approx(
+        reference_values["P1-LambdaS-T12-tau3"]["optimal_loss"], rel=1e-9
+    )
+
+
+def test_lambda_with_tau_one_is_plain_sgd():
+    found = solve(prefix(16), objective={"kind": "lambda_tau", "tau": 1})
+    assert np.allclose(found.strategy.dense(), np.eye(16), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        prefix(512),
+        {"kind": "momentum", "n": 512, "momentum": 0.9},
+        {"kind": "schedule", "n": 512, "learning_rates": {"kind": "cosine"}},
+    ],
+    ids=lambda workload: workload["kind"],
+)
+def test_five_hundred_steps_to_the_default_tolerance(workload):
+    certificate = solve(workload).certificate
+    assert certificate.relative_gap <= 1e-9
+    assert certificate.converged
+    assert 1 - 1e-11 < certificate.sensitivity.value <= 1
+
+
+HARD = {
+    "momentum 0.99, cosine": {"kind": "momentum", "n": 128, "momentum": 0.99, "learning_rates": {"kind": "cosine"}},
+    "momentum, rates of zero": {
+        "kind": "momentum",
+        "n": 48,
+        "momentum": 0.9,
+        "learning_rates": [1.0] * 16 + [0.0] * 8 + [1.0] * 24,
+    },
+    "nesterov": {"kind": "momentum", "n": 64, "momentum": 0.95, "nesterov": True},
+    "mu2 output": {"kind": "mu2", "n": 64, "output": "x"},
+    "two momenta": {"kind": "srg", "n": 64, "momentum": 0.95, "decay": 0.95},
+    "step schedule": {"kind": "schedule", "n": 64, "learning_rates": {"kind": "step", "every": 8, "factor": 0.01}},
+    "coupled decay": {"kind": "weight_decay", "n": 64, "rate": 0.2, "mode": "coupled", "momentum": 0.9},
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_workloads_reach_the_tolerance(name):
+    certificate = solve(HARD[name]).certificate
+    assert certificate.relative_gap <= 1e-9
+    assert certificate.converged
+
+
+def user(array):
+    return {"kind": "matrix", "rows": np.asarray(array).tolist()}
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (16, 16), (32, 16), (1, 16)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_matrices_of_any_rank(shape, seed):
+    array = np.random.default_rng(seed).standard_normal(shape)
+    certificate = solve(user(np.tril(array) if shape[0] == shape[1] else array)).certificate
+    assert certificate.relative_gap <= 1e-9
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        [[1e-150, 0.0], [1.0, 1e-150]],
+        [[1.0, 0.0], [1e140, 1.0]],
+        [[0.0, 0.0], [1.0, 0.0]],
+        np.tril(np.ones((6, 6))) * 1e-140,
+        np.tril(np.vander(np.linspace(0.1, 1, 12), increasing=True)),
+    ],
+)
+def test_awkward_numbers_end_with_a_certificate(array):
+    certificate = solve(user(array)).certificate
+    assert certificate.relative_gap <= 1e-6
+
+
+def test_a_zero_rate_drops_its_column():
+    rates = [1.0, 0.5, 0.0, 0.25, 0.0]
+    found = solve({"kind": "schedule", "n": 5, "learning_rates": rates})
+    strategy = found.strategy.dense()
+    assert np.allclose(strategy[:, [2, 4]], np.eye(5)[:, [2, 4]], rtol=0, atol=1e-14)
+    assert np.allclose(strategy[[2, 4]], np.eye(5)[[2, 4]], rtol=0, atol=1e-14)
+    remaining = solve(user(parse_spec({"workload": found.spec.workload.document()}).workload.dense()[:, [0, 1, 3]]))
+    assert found.certificate.loss.objective == pytest.approx(remaining.certificate.loss.objective, rel=1e-9)
+
+
+def test_weights_of_zero_are_allowed():
+    weights = [0.0] * 6 + [1.0, 0.0] * 5
+    certificate = solve(prefix(16), objective={"kind": "weighted", "weights": weights}, tolerance=1e-6).certificate
+    assert certificate.converged
+
+
+def test_a_tolerance_below_rounding_gets_an_honest_gap():
+    found = solve(prefix(48), tolerance=1e-17)
+    assert found.manifest["solver"]["outcome"] == "rounding_limit"
+    assert not found.certificate.converged
+    assert 0 < found.certificate.relative_gap < 1e-11
+    assert "1e-17" in found.certificate.warnings[0]
+
+
+def test_progress_and_cancellation():
+    seen = []
+    solve(prefix(32), progress=seen.append)
+    assert [step.iteration for step in seen] == list(range(1, len(seen) + 1))
+    assert seen[0].relative_gap > 1e-3 > 1e-9 >= seen[-1].relative_gap
+    assert 0 <= seen[0].seconds <= seen[-1].seconds
+
+    def cancel(step):
+        if step.iteration == 2:
+            raise Cancelled("asked to")
+
+    with pytest.raises(Cancelled):
+        solve(prefix(32), progress=cancel)
+
+
+def test_lapack_giving_up_is_a_typed_error(monkeypatch):
+    def refuse(*_args, **_more):
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    monkeypatch.setattr(np.linalg, "svd", refuse)
+    with pytest.raises(SolveFailed, match="singular values"):
+        solve(prefix(4))
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 9), st.integers(0, 10_000))
+def test_no_strategy_beats_the_bound(n, seed):
+    rng = np.random.default_rng(seed)
+    target = scaled(np.tril(rng.standard_normal((n, n))) + np.eye(n))
+    ascent = maximise(target, 1e-6, rounded)
+    strategy, best = recover(ascent.best, 1e-6)
+    assert best == pytest.approx(loss_of(target, strategy))
+    other = ql_factor(np.eye(n) + 0.3 * rng.standard_normal((n, n)))
+    assert ascent.best.lower <= loss_of(target, other) * (1 + 1e-12)
+    assert ascent.best.lower <= best * (1 + 1e-12)
+    arbitrary = evaluate(target, rng.random(n) + 1e-3)
+    assert arbitrary.lower <= best * (1 + 1e-12)
+    assert arbitrary.gap >= best / arbitrary.lower - 1 - 1e-9

@@ -1,0 +1,329 @@
+"""Strategies without end: sensitivities that are limits, rows in ranges, losses that are infinite, and refusals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from factorize import load
+from factorize.api.results import Results
+from factorize.api.terminal.text import describe_certificate
+from factorize.certificate.stated_claims import compare
+from factorize.client import load as client_load
+from factorize.errors import (
+    CertificateError,
+    CorruptObject,
+    FactorizeError,
+    InvalidParameter,
+    InvalidSpec,
+    InvalidStrategy,
+    TooLarge,
+    UnsupportedProblem,
+)
+from factorize.exact import Report, check_factor_file
+from factorize.exact.structures.endless import limit
+from factorize.factorization import Factorization
+from factorize.manifest import ENDLESS, manifest_digest
+from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
+from factorize.participation import MinSep, Single
+from factorize.solvers import choose, estimate, solve
+from factorize.solvers import compare as compare_mechanisms
+from factorize.spec import Spec, parse_spec
+from factorize.storage.store import open_store
+from factorize.structures.endless import LARGEST_ROW, EndlessBlt, EndlessNuToeplitz
+from factorize.structures.layouts import build_matrix
+
+BLT = {"kind": "blt", "buffers": 3}
+SEVERAL = {"kind": "min_sep", "min_sep": 50, "max_participations": 4}
+
+
+def asked(mechanism: dict, **more) -> Spec:
+    return parse_spec({"workload": {"kind": "prefix", "n": "unbounded"}, "mechanism": mechanism, **more})
+
+
+def solved(mechanism: dict, **more) -> Factorization:
+    return solve(asked(mechanism, **more))
+
+
+def min_sep(separation: int, most: int) -> MinSep:
+    return MinSep(kind="min_sep", min_sep=separation, max_participations=most)
+
+
+class TestLimits:
+    def test_one_buffer_by_hand(self):
+        # c = 1, 1/2, 1/4, ...: norm 4/3; two columns 1 apart: r_1 = 1/2 r_0, so 2 (4/3) + 2 (2/3) = 4
+        assert geometric_pattern([0.5], [0.5], 1, 1) == Fraction(4, 3)
+        assert float(geometric_pattern([0.5], [0.5], 1, 2)) == 4.0
+
+    @pytest.mark.parametrize(("separation", "most"), [(1, 2), (1, 9), (3, 4), (50, 4), (1000, 3), (5, 1)])
+    def test_long_finite_strategies_approach_it_from_below(self, separation, most):
+        endless = EndlessBlt(np.array([0.9, 0.997]), np.array([0.3, 0.05]))
+        participation = min_sep(separation, most) if most > 1 else Single()
+        limit, long = (participation.sensitivity(matrix) for matrix in (endless, endless.until(20_000)))
+        short = participation.sensitivity(endless.until(max(2 * separation, 64)))
+        assert short.value < limit.value
+        assert limit.value == pytest.approx(long.value, rel=1e-14)
+        assert limit.kind == long.kind == "exact"
+
+    def test_decays_of_zero_end_the_column(self):
+        assert geometric_pattern([0.0], [0.75], 1, 1) == 1 + Fraction(9, 16)
+        assert float(geometric_pattern([0.0], [0.75], 1, 3)) == pytest.approx(1 + 2 * 1.75**2 + 0.75**2, rel=1e-15)
+
+    def test_coefficients_that_rise_first_give_an_upper_bound(self):
+        endless = EndlessBlt(np.array([0.9]), np.array([1.2]))
+        found = min_sep(2, 3).sensitivity(endless)
+        assert found.kind == "upper_bound"
+        assert found.value == pytest.approx(min_sep(2, 3).sensitivity(endless.until(2000)).value, rel=1e-12)
+        assert Single().sensitivity(endless).kind == "exact"
+
+    @pytest.mark.parametrize("nu", [5e-324, 1e-12, 1e-3, 0.5, 1 - 2.0**-53])
+    def test_the_elliptic_integral_is_enclosed(self, nu):
+        from scipy.special import ellipkm1
+
+        # scipy's K(m) at 1 - m = nu (2 - nu), to a few units in the last place
+        expected = 2 / math.pi * ellipkm1(nu * (2 - nu))
+        assert float(elliptic_column(nu)) == pytest.approx(expected, rel=1e-14)
+
+    def test_columns_of_nu_toeplitz_approach_it(self):
+        endless = EndlessNuToeplitz(np.array([0.01]))
+        for participation in (Single(), min_sep(50, 4), min_sep(1, 3)):
+            limit, long = (participation.sensitivity(matrix) for matrix in (endless, endless.until(5000)))
+            assert limit.value >= long.value * (1 - 1e-15)
+            assert limit.value == pytest.approx(long.value, rel=1e-11)
+        assert Single().sensitivity(endless).kind == "exact"
+        assert min_sep(50, 4).sensitivity(endless).kind == "upper_bound"
+
+    def test_patterns_of_a_tiny_nu_are_refused(self):
+        with pytest.raises(TooLarge, match="nu=1e-08 take .* use blt"):
+            min_sep(50, 4).sensitivity(EndlessNuToeplitz(np.array([1e-8])))
+
+    @pytest.mark.parametrize(
+        ("theta", "omega", "message"),
+        [([1.0], [0.1], "keeps every step for ever"), ([0.0], [1.0], "would grow"), ([0.5], [-0.1], "negative")],
+    )
+    def test_what_has_no_limit_is_refused(self, theta, omega, message):
+        with pytest.raises(InvalidStrategy, match=message):
+            EndlessBlt(np.array(theta), np.array(omega))
+
+    @pytest.mark.parametrize("nu", [[0.0], [1.0], [math.nan], [0.1, 0.2], 0.1])
+    def test_a_nu_outside_its_range_is_refused(self, nu):
+        with pytest.raises(InvalidStrategy, match="is not one number in"):
+            EndlessNuToeplitz(np.array(nu))
+
+
+class TestSolving:
+    @pytest.mark.parametrize("mechanism", [BLT, {"kind": "nu_toeplitz", "nu": 0.01}], ids=str)
+    @pytest.mark.parametrize("participation", [{"kind": "single"}, SEVERAL], ids=str)
+    def test_it_is_certified_stored_and_read_back(self, mechanism, participation, tmp_path):
+        found = solved(mechanism, participation=participation)
+        certificate = found.manifest["certificate"]
+        assert set(certificate["loss"].values()) == {None}
+        assert certificate["lower_bound"] is certificate["relative_gap"] is None
+        assert certificate["converged"]
+        assert any("infinite and stated as null" in warning for warning in certificate["warnings"])
+        assert found.manifest["matrices"]["C"]["shape"] == [None, None]
+        assert found.manifest["spec"]["workload"] == {"kind": "prefix", "n": "unbounded"}
+        found.save(tmp_path / "file.safetensors")
+        read = load(tmp_path / "file.safetensors")
+        assert read.digest == found.digest
+        assert read.certificate.loss.rmse == math.inf
+        assert read.verify().sensitivity == found.certificate.sensitivity
+
+    @pytest.mark.parametrize("mechanism", [BLT, {"kind": "nu_toeplitz", "nu": 0.01}], ids=str)
+    def test_rows_come_in_ranges_and_agree_with_each_other(self, mechanism):
+        found = solved(mechanism)
+        c, inverse, decoder = (found.rows(name, 0, 40) for name in ("C", "C_inv", "B"))
+        assert c.shape == (40, 40)
+        assert inverse @ c == pytest.approx(np.eye(40), abs=1e-13)
+        assert decoder == pytest.approx(np.tril(np.ones((40, 40))) @ inverse, abs=1e-13)
+        assert found.rows("C_inv", 38, 40) == pytest.approx(inverse[38:], abs=1e-15)
+        with pytest.raises(FactorizeError, match=f"0:{LARGEST_ROW}"):
+            found.rows("C", 0, LARGEST_ROW + 1)
+
+    def test_the_stated_growth_is_that_of_long_finite_decoders(self):
+        found = solved({"kind": "nu_toeplitz", "nu": 0.05})
+        sums = np.cumsum(found.rows("C_inv", 2999, 3000)[0][::-1])
+        growth = found.certificate.sensitivity.value**2 * sums[-1] ** 2
+        assert any(f"grows by {growth:.6g} a step" in warning for warning in found.certificate.warnings)
+
+    def test_the_horizon_is_what_optimize_for_says(self):
+        horizon = {"kind": "prefix", "n": 500}
+        endless = solved(BLT, optimize_for=horizon)
+        finite = solve(parse_spec({"workload": horizon, "mechanism": BLT}))
+        assert endless.strategy.theta.tolist() == finite.strategy.theta.tolist()
+        assert endless.manifest["solver"]["optimized_for"] == horizon
+        assert endless.certificate.sensitivity.value > finite.certificate.sensitivity.value
+        assert solved(BLT).manifest["solver"]["optimized_for"] == {"kind": "prefix", "n": 1 << 20}
+
+    def test_its_digest_is_its_own(self):
+        finite = parse_spec({"workload": {"kind": "prefix", "n": 64}, "mechanism": BLT})
+        assert asked(BLT).digest != finite.digest
+        assert asked(BLT).digest == asked(BLT, participation={**SEVERAL, "max_participations": 1}).digest
+
+    def test_an_estimate_needs_no_number_of_steps(self):
+        assert estimate(asked(BLT)).seconds < 60
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            ({"participation": {"kind": "fixed_epochs", "epochs": 4}}, "/participation/kind: epochs=4"),
+            ({"participation": {"kind": "min_sep", "min_sep": 9}}, "/participation/max_participations"),
+            ({"objective": {"kind": "lambda_tau", "tau": 2}}, "/objective/kind: the objective of an unbounded n"),
+            ({"objective": {"kind": "weighted", "weights": [1.0]}}, "/objective/kind"),
+            ({"optimize_for": {"kind": "prefix", "n": "unbounded"}}, "/optimize_for/n"),
+            ({"workload": {"kind": "decay", "rate": 0.5, "n": "unbounded"}}, "/workload/n: .*got 'unbounded'"),
+            ({"workload": {"kind": "prefix", "n": "endless"}}, "/workload/n"),
+        ],
+    )
+    def test_specs_without_an_answer_are_refused(self, more, message):
+        with pytest.raises(InvalidSpec, match=message):
+            parse_spec({"workload": {"kind": "prefix", "n": "unbounded"}, "mechanism": BLT, **more})
+
+    def test_a_finite_workload_is_not_optimised_without_end(self):
+        with pytest.raises(InvalidSpec, match="optimize_for has n='unbounded' and workload n=9"):
+            parse_spec({"workload": {"kind": "prefix", "n": 9}, "optimize_for": {"kind": "prefix", "n": "unbounded"}})
+
+    @pytest.mark.parametrize(
+        ("mechanism", "message"),
+        [
+            ({"kind": "auto"}, "none exists without end; ask for blt"),
+            ({"kind": "dense"}, "dense has a number of steps"),
+            ({"kind": "buffered_linear", "buffers": 4}, "has a number of steps; use blt"),
+            ({"kind": "nu_toeplitz", "nu": 0.0}, "no finite sensitivity without end"),
+            ({"kind": "nu_toeplitz", "nu": "tune"}, "tune it for a finite n"),
+            ({"kind": "blt", "buffers": 2, "normalization": "columns"}, "nothing to normalise"),
+            ({"kind": "blt", "buffers": 16}, "buffers=16 exceeds 15"),
+        ],
+    )
+    def test_mechanisms_without_an_answer_are_refused(self, mechanism, message):
+        with pytest.raises(UnsupportedProblem, match=message):
+            choose(asked(mechanism))
+
+    def test_what_needs_a_last_step_says_so(self):
+        found = solved(BLT)
+        with pytest.raises(UnsupportedProblem, match="rows without end"):
+            found.shape("C")
+        with pytest.raises(UnsupportedProblem, match="read their rows in ranges"):
+            found.with_matrices(["C_inv"])
+        with pytest.raises(UnsupportedProblem, match="n is 'unbounded'"):
+            compare_mechanisms(asked(BLT))
+
+    def test_a_finite_loss_is_a_false_claim(self):
+        found = solved(BLT)
+        claim = {**found.manifest["certificate"], "loss": {**found.manifest["certificate"]["loss"], "rmse": 1.0}}
+        with pytest.raises(CertificateError, match="loss.rmse is claimed as 1.0; recomputed None"):
+            compare(claim, found.certificate)
+
+    def test_structures_that_end_do_not_go_on(self):
+        with pytest.raises(CorruptObject, match="is none of blt, nu_toeplitz"):
+            build_matrix("toeplitz", {"coefficients": np.ones(3)}, None)
+        with pytest.raises(CorruptObject, match="lacks"):
+            build_matrix("nu_toeplitz", {}, None)
+
+
+class TestExactly:
+    @pytest.mark.parametrize("participation", [{"kind": "single"}, SEVERAL], ids=str)
+    @pytest.mark.parametrize("buffers", [1, 4])
+    def test_the_exact_checker_agrees_by_another_sum(self, buffers, participation, tmp_path):
+        found = solved({"kind": "blt", "buffers": buffers}, participation=participation)
+        report = checked(found, tmp_path)
+        assert report.supported, report.failed
+        assert report.sensitivity["overstated_ulps"] == 0
+        assert any("the sensitivity is exact" in sentence for sentence in report.checked)
+
+    @pytest.mark.parametrize("nu", [1e-12, 0.3])
+    def test_the_elliptic_limit_is_enclosed_from_both_sides(self, nu, tmp_path):
+        report = checked(solved({"kind": "nu_toeplitz", "nu": nu}), tmp_path)
+        assert report.supported, report.failed
+        assert report.sensitivity["overstated_ulps"] == 0
+
+    def test_several_participations_of_nu_toeplitz_are_not_enclosed(self):
+        with pytest.raises(TooLarge, match="no exact rule reaches"):
+            limit("nu_toeplitz", {"nu": np.array([0.1])}, SEVERAL)
+
+    @pytest.mark.parametrize("place", ["sensitivity", "loss", "lower_bound"])
+    def test_claims_that_are_too_good_fail(self, place, tmp_path):
+        found = solved(BLT)
+        claims = found.manifest["certificate"]
+        if place == "sensitivity":
+            value = math.nextafter(claims["sensitivity"]["value"], 0)
+            claims["sensitivity"] |= {"value": value, "hex": value.hex()}
+        elif place == "loss":
+            claims["loss"]["rmse"] = 2.0
+        else:
+            claims["lower_bound"] = {"objective": 1.0, "rule": "trust me"}
+        found.manifest["digest"] = manifest_digest(found.manifest)
+        report = checked(found, tmp_path)
+        assert len(report.failed) == 1
+
+    @pytest.mark.parametrize(
+        ("structure", "parts", "error"),
+        [
+            ("blt", {"theta": np.array([1.0]), "omega": np.array([0.1])}, InvalidStrategy),
+            ("blt", {"theta": np.array([math.nan]), "omega": np.array([0.1])}, InvalidStrategy),
+            ("toeplitz", {"coefficients": np.ones(2)}, CorruptObject),
+            ("nu_toeplitz", {"nu": np.array([0.0])}, InvalidStrategy),
+        ],
+    )
+    def test_strategies_without_a_limit_are_refused(self, structure, parts, error):
+        with pytest.raises(error):
+            limit(structure, parts, {"kind": "single"})
+
+
+def checked(found: Factorization, folder: Path) -> Report:
+    path = folder / "file.safetensors"
+    found.save(path)
+    return check_factor_file(path.read_bytes())
+
+
+class TestConsumers:
+    def test_noise_goes_on_and_is_that_of_the_rows(self, tmp_path):
+        found = solved({"kind": "blt", "buffers": 2})
+        found.save(tmp_path / "file.safetensors")
+        factors = client_load(tmp_path / "file.safetensors")
+        assert factors.steps == ENDLESS
+        noise = factors.noise(factors.calibrate(mu=1.0), 500, seed=1, precision="float64")
+        made = np.array([noise.next() for _ in range(30)])
+        plain = factors.noise(factors.calibrate(mu=1.0), 500, seed=1, precision="float64")
+        z = found.rows("C", 0, 30) @ made  # whitened: what was drawn
+        assert z[0] == pytest.approx(plain.next(), rel=1e-6)
+        assert abs(np.corrcoef(z[3], z[4])[0, 1]) < 0.2
+        assert noise.state_dict()["steps"] == ENDLESS
+        plain.load_state_dict(noise.state_dict())
+        assert (plain.next() == noise.next()).all()
+
+    def test_noise_of_nu_toeplitz_names_the_way_out(self, tmp_path):
+        solved({"kind": "nu_toeplitz", "nu": 0.1}).save(tmp_path / "file.safetensors")
+        factors = client_load(tmp_path / "file.safetensors")
+        with pytest.raises(UnsupportedProblem, match="use blt"):
+            factors.noise(factors.calibrate(mu=1.0), 5, seed=1)
+        with pytest.raises(UnsupportedProblem, match="cannot be gone through"):
+            factors.rows("C")
+
+    def test_a_store_serves_rows_in_ranges(self, tmp_path):
+        store = open_store(str(tmp_path / "store"))
+        found = solved(BLT)
+        store.put(found)
+        results = Results(store, cache_bytes=1 << 24)
+        result = results.answer(found.spec)
+        rows = results.rows(result, "C_inv", 2, 40)
+        assert rows.shape == (38, 40)
+        sent = np.concatenate([np.frombuffer(block, dtype="<f8") for block in rows.blocks()]).reshape(rows.shape)
+        assert (sent == found.rows("C_inv", 2, 40)).all()
+        pieces = replace(rows, stop=200_000, start=199_996)
+        assert pieces.per_block < 4
+        sent = np.concatenate([np.frombuffer(block, dtype="<f8") for block in pieces.blocks()]).reshape(pieces.shape)
+        assert (np.count_nonzero(sent, axis=1) == np.arange(199_997, 200_001)).all()
+        with pytest.raises(InvalidParameter, match="give the last one too"):
+            results.rows(result, "C", 0, None)
+
+    def test_the_text_says_infinite(self):
+        lines = describe_certificate(solved(BLT).manifest["certificate"])
+        assert "objective     infinite" in lines

@@ -1,0 +1,133 @@
+"""Every structure serves the same rows as the dense matrix it stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize.errors import InvalidStrategy, TooLarge
+from factorize.numbers.series import _fft_quotient, series_product, series_product_rows, series_quotient
+from factorize.structures.base import Matrix, check_dense
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.layouts import build_matrix
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+N = 9
+
+
+def examples() -> list[Matrix]:
+    rng = np.random.default_rng(3)
+    column = np.concatenate([[1.0], rng.uniform(-0.5, 0.5, N - 1)])
+    dense = np.tril(rng.uniform(-1, 1, (N, N)), -1) + np.diag(rng.uniform(0.5, 2, N))
+    return [
+        DenseMatrix(dense),
+        ToeplitzMatrix(column, N),
+        ToeplitzMatrix(column[:3], N),
+        ToeplitzMatrix(np.array([2.0]), N),
+        ColumnScaled(ToeplitzMatrix(column, N), rng.uniform(0.5, 2, N)),
+        ColumnScaled(DenseMatrix(dense), rng.uniform(0.5, 2, N)),
+    ]
+
+
+@pytest.mark.parametrize("matrix", examples(), ids=lambda m: m.structure)
+def test_contract_of_every_structure(matrix: Matrix) -> None:
+    dense = matrix.dense()
+    inverse = np.linalg.inv(dense)
+    assert dense.shape == (N, N)
+    assert not np.triu(dense, 1).any()
+    block = np.random.default_rng(4).normal(size=(4, N))
+    np.testing.assert_allclose(matrix.right_solve(block), block @ inverse, rtol=1e-10, atol=1e-12)
+    assert not matrix.right_solve(np.zeros((2, N))).any()
+    for start, stop in ((0, N), (2, 5), (N - 1, N), (3, 3)):
+        np.testing.assert_array_equal(matrix.rows(start, stop), dense[start:stop])
+        np.testing.assert_allclose(matrix.inverse_rows(start, stop), inverse[start:stop], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(matrix.column_norms_squared(), (dense**2).sum(axis=0), rtol=1e-13)
+    assert matrix.bandwidth() == max(d for d in range(N) if np.diagonal(dense, -d).any()) + 1
+    if matrix.coefficients() is not None:
+        np.testing.assert_array_equal(matrix.coefficients(), dense[:, 0])
+    again = build_matrix(matrix.structure, matrix.tensors(), N)
+    np.testing.assert_array_equal(again.dense(), dense)
+
+
+def test_names_of_structures() -> None:
+    assert [m.structure for m in examples()] == [
+        "dense",
+        "toeplitz",
+        "banded_toeplitz",
+        "banded_toeplitz",
+        "scaled",
+        "scaled",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.ones((2, 3)), "square"),
+        (np.zeros((0, 0)), "not empty"),
+        (np.array([[1.0, 1e-300], [0.0, 1.0]]), "exactly 0"),
+        (np.array([[1.0, 0.0], [np.nan, 1.0]]), "NaN"),
+        (np.array([[1.0, 0.0], [1.0, 0.0]]), "diagonal entry 1"),
+        (np.array([[-1.0]]), "diagonal entry 0"),
+    ],
+)
+def test_what_cannot_be_a_strategy(array: np.ndarray, message: str) -> None:
+    with pytest.raises(InvalidStrategy, match=message):
+        DenseMatrix(array)
+
+
+@pytest.mark.parametrize("column", [[], [0.0], [-1.0], [1.0, np.inf], [1.0, 2.0, 3.0], [[1.0]]])
+def test_what_cannot_be_a_toeplitz_column(column: list[float]) -> None:
+    with pytest.raises(InvalidStrategy):
+        ToeplitzMatrix(np.array(column), 2)
+
+
+@pytest.mark.parametrize("scale", [[1.0], [1.0, 0.0], [1.0, np.nan]])
+def test_what_cannot_be_a_scale(scale: list[float]) -> None:
+    with pytest.raises(InvalidStrategy):
+        ColumnScaled(DenseMatrix(np.eye(2)), np.array(scale))
+
+
+def test_a_dense_array_that_is_too_large_is_refused_before_it_exists() -> None:
+    with pytest.raises(TooLarge, match=r"7450\.6 GiB"):
+        check_dense(1_000_000)
+    with pytest.raises(TooLarge):
+        ToeplitzMatrix(np.array([1.0]), 100_000_000).dense()
+
+
+def test_the_callers_array_stays_its_own() -> None:
+    mine = np.eye(3)
+    matrix = DenseMatrix(mine)
+    mine[1, 0] = 7.0
+    assert matrix.rows(1, 2)[0, 0] == 0.0
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 10))
+def test_quotients_undo_products(n: int, bands: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    denominator = np.concatenate([[1.0], rng.uniform(-1, 1, min(bands, n) - 1) / n])
+    numerator = rng.normal(size=n)
+    quotient = series_quotient(numerator, denominator)
+    np.testing.assert_allclose(np.convolve(quotient, denominator)[:n], numerator, atol=1e-11)
+    np.testing.assert_allclose(_fft_quotient(numerator, denominator), quotient, atol=1e-11)
+
+
+def test_products_by_fft_and_directly_agree() -> None:
+    rng = np.random.default_rng(0)
+    series, rows = rng.normal(size=2050), rng.normal(size=(3, 2050))
+    by_fft = series_product_rows(rows, series)
+    for row, product in zip(rows, by_fft, strict=True):
+        np.testing.assert_allclose(product, np.convolve(row, series)[:2050], atol=1e-10)
+    np.testing.assert_allclose(series_product(rows[0], series), by_fft[0], atol=1e-10)
+    np.testing.assert_allclose(series_product_rows(rows[:, :40], series[:40]), by_fft[:, :40], atol=1e-10)
+
+
+def test_large_toeplitz_inverse_by_fft_matches_the_closed_form() -> None:
+    n = 40_000
+    t = np.arange(1, n)
+    column = np.concatenate([[1.0], np.cumprod((t - 0.5) / t)])
+    expected = np.concatenate([[1.0], np.cumprod((t - 1.5) / t)])
+    np.testing.assert_allclose(ToeplitzMatrix(column, n).inverse_coefficients, expected, atol=1e-14)

@@ -1,0 +1,337 @@
+"""Strategies whose noise makes draws again: against their definition in fractions, and the certificate on top."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import redrawn_cases as cases
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize import load
+from factorize.certificate.certificate import certify
+from factorize.certificate.rounded import cast
+from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
+from factorize.factorization import Factorization
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.solution import Outcome, Solution
+from factorize.spec import parse_spec
+from factorize.structures.kernels import redrawn_columns
+from factorize.structures.layouts import build_matrix
+from factorize.structures.redrawn import RedrawnMatrix, read_redrawn
+
+EPOCHS = FixedEpochs(kind="fixed_epochs", epochs=4)
+SHAPES = st.tuples(st.integers(1, 14), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**31))
+
+
+def made(shape: tuple[int, int, int, int], data: st.DataObject) -> RedrawnMatrix:
+    n, buffers, redraws, seed = shape
+    return cases.wild(n, buffers, redraws, data.draw(st.integers(1, n)), seed)
+
+
+def doubles(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64)
+
+
+class TestDefinition:
+    @given(SHAPES, st.data())
+    def test_inverse_rows_are_those_of_the_recursion(self, shape, data):
+        matrix = made(shape, data)
+        exact = doubles(cases.inverse(matrix))
+        got = matrix.inverse_rows(0, matrix.n)
+        np.testing.assert_allclose(got, exact, rtol=0, atol=1e-13 * max(1, np.abs(exact).max()))
+        assert not np.triu(got, 1).any()
+
+    @given(SHAPES, st.data())
+    def test_rows_of_c_invert_it(self, shape, data):
+        matrix = made(shape, data)
+        exact = doubles(cases.strategy(cases.inverse(matrix)))
+        got = matrix.rows(0, matrix.n)
+        assert not np.triu(got, 1).any()
+        # Substitution is as accurate as the size of both factors allows.
+        loss = np.abs(exact).max() * np.abs(doubles(cases.inverse(matrix))).max() * np.abs(exact).max()
+        np.testing.assert_allclose(got, exact, rtol=0, atol=1e-13 * max(1, loss))
+
+    def test_rows_in_pieces_are_the_same_bits(self):
+        matrix = cases.likely(60)
+        whole = matrix.rows(0, 60)
+        assert np.array_equal(np.vstack([matrix.rows(0, 7), matrix.rows(7, 41), matrix.rows(41, 60)]), whole)
+
+    def test_solving_and_multiplying_are_inverses(self):
+        matrix, rows = cases.likely(80), np.random.default_rng(1).standard_normal((5, 80))
+        np.testing.assert_allclose(matrix.left_multiply(matrix.right_solve(rows)), rows, atol=1e-12)
+
+    def test_a_draw_is_used_once_more_an_epoch_later(self):
+        """By hand: x_0 = y_0, x_1 = y_1 / 2 + 3 y_0 with lag 1 and no states."""
+        none = np.zeros((2, 1))
+        direct = np.array([[1.0, 0.5], [0.0, 3.0]])
+        matrix = RedrawnMatrix(none, none, np.zeros((2, 2, 1)), direct, 1)
+        assert np.array_equal(matrix.inverse_rows(0, 2), [[1, 0], [3, 0.5]])
+        assert np.array_equal(matrix.rows(0, 2), [[1, 0], [-6, 2]])
+
+
+class TestEnclosure:
+    @given(SHAPES, st.data())
+    def test_entries(self, shape, data):
+        matrix = made(shape, data)
+        exact = cases.strategy(cases.inverse(matrix))
+        try:
+            found = redrawn_columns.entries(matrix.parts)
+        except CertificateError:
+            assert np.abs(doubles(exact)).max() * np.abs(matrix.inverse_rows(0, matrix.n)).max() > 1e10
+            return
+        high, low, error = (cases.fractions(part) for part in found)
+        assert (abs(exact - high - low) <= error).all()
+
+    @given(SHAPES, st.data())
+    def test_defects_bound_what_the_inverse_makes_of_the_columns(self, shape, data):
+        matrix = made(shape, data)
+        starts = np.arange(matrix.n)
+        try:
+            found = redrawn_columns.Columns(matrix.parts, starts)
+        except CertificateError:
+            return
+        product = cases.inverse(matrix) @ (cases.fractions(found.high) + cases.fractions(found.low))
+        rest = product - cases.fractions(np.eye(matrix.n))
+        assert (((rest**2).sum(axis=0)) <= cases.fractions(found.defects) ** 2).all()
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_column_norms(self, seed):
+        matrix = cases.likely(24, seed=seed)
+        exact = (cases.strategy(cases.inverse(matrix)) ** 2).sum(axis=0)
+        found = redrawn_columns.column_norms(matrix.parts)
+        high, low, error = (cases.fractions(part) for part in found)
+        assert (abs(exact - high - low) <= error).all()
+        assert (found.error < 1e-26).all()
+        np.testing.assert_allclose(matrix.column_norms_squared(), doubles(exact), rtol=1e-14)
+
+    def test_losses_whose_squares_underflow_are_not_forgotten(self):
+        """Entries of 1e-160: products of them are below the normal range, and so are the squares of what they lose."""
+        tiny, inputs, direct = np.full((6, 1), 1e-160), np.full((2, 6, 1), 1e-160), np.zeros((2, 6))
+        inputs[1, :3], direct[0] = 0, 1
+        matrix = RedrawnMatrix(tiny * 1e160, tiny, inputs, direct, 3)
+        exact = cases.strategy(cases.inverse(matrix))
+        high, low, error = (cases.fractions(part) for part in redrawn_columns.entries(matrix.parts))
+        assert (abs(exact - high - low) <= error).all()
+        assert exact[2, 0] != 0 and high[2, 0] + low[2, 0] != exact[2, 0]
+
+    def test_what_a_state_lost_is_not_forgotten_when_it_cancels(self):
+        matrix = cases.cancelling(3)
+        exact = cases.strategy(cases.inverse(matrix))
+        high, low, error = (cases.fractions(part) for part in redrawn_columns.entries(matrix.parts))
+        off = abs(exact - high - low)
+        assert (off <= error).all() and 0 < off[5, 0] and abs(exact[5, 0]) < 2**8
+
+    def test_what_the_columns_are_off_by_is_in_every_bound(self, monkeypatch):
+        """Defects of 1e-6: C - Y = C R is at most the norm of C times that."""
+        matrix = cases.likely(24)
+        dense, before = matrix.dense(), matrix.fixed_order_bound(4).squared
+        far = np.linalg.norm(dense, 2) * 1e-6
+
+        class Off(redrawn_columns.Columns):
+            def __init__(self, *args):
+                super().__init__(*args)
+                self.defects = self.defects + 1e-6
+
+        monkeypatch.setattr(redrawn_columns, "Columns", Off)
+        assert matrix.fixed_order_bound(4).squared >= (np.sqrt(before) + 4 * far) ** 2
+        norms = np.linalg.norm(dense, axis=0)
+        assert (redrawn_columns.column_norms(matrix.parts).error >= (norms + far) ** 2 - norms**2 - 1e-15).all()
+        rows = np.linalg.norm(dense, axis=1)
+        assert (redrawn_columns.entries(matrix.parts).error >= rows[:, None] * 1e-6 * (1 - 1e-12)).all()
+
+    def test_a_large_matrix_is_enclosed_too(self):
+        matrix = cases.likely(600, redraws=3)
+        found = redrawn_columns.entries(matrix.parts)
+        assert found.error.max() < 1e-25
+        np.testing.assert_allclose(found.high, matrix.dense(), atol=1e-13)
+
+    def test_an_inverse_out_of_reach_is_refused(self):
+        """With x_i = y_i + 2^60 (y_0 + ... + y_{i-1}) entries of C reach 2^60^(n - 1)."""
+        ones = np.ones((8, 1))
+        inputs, direct = np.zeros((2, 8, 1)), np.zeros((2, 8))
+        inputs[0], direct[0] = 1, 1
+        matrix = RedrawnMatrix(ones, ones * 2.0**60, inputs, direct, 4)
+        with pytest.raises(CertificateError, match="above 1e100"):
+            EPOCHS.sensitivity(matrix)
+        matrix = RedrawnMatrix(ones, ones * 2.0**35, inputs, direct, 4)
+        with pytest.raises(CertificateError, match="ill-conditioned"):
+            EPOCHS.sensitivity(matrix)
+
+
+@pytest.mark.parametrize("participation", [Single(), MinSep(kind="min_sep", min_sep=9)])
+def test_a_norm_known_to_a_few_digits_is_not_called_exact(participation):
+    """The defect's bound may be a good part of the norm; then the value is safe, and nothing like the true one."""
+    n, ones = 9, np.ones((9, 1))
+    inputs, direct = np.ones((2, n, 1)), np.ones((2, n))
+    inputs[1, :2], direct[1, :2] = 0, 0
+    with pytest.raises(CertificateError, match="ill-conditioned"):
+        participation.sensitivity(RedrawnMatrix(ones * 1000, -ones * 1000, inputs, direct, 2))
+
+
+def squared(columns: np.ndarray) -> Fraction:
+    return abs(columns.T @ columns).sum()
+
+
+class TestSensitivity:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_single(self, seed):
+        matrix = cases.likely(24, seed=seed)
+        true = (cases.strategy(cases.inverse(matrix)) ** 2).sum(axis=0).max()
+        found = Single().sensitivity(matrix)
+        assert found.kind == "exact"
+        assert Fraction(np.nextafter(found.value, 0)) ** 2 < true <= Fraction(found.value) ** 2
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_fixed_epochs(self, seed):
+        matrix = cases.likely(24, seed=seed, redraws=3)
+        c = cases.strategy(cases.inverse(matrix))
+        true = max(squared(c[:, j::6]) for j in range(6))
+        found = EPOCHS.sensitivity(matrix)
+        assert Fraction(np.nextafter(found.value, 0)) ** 2 < true <= Fraction(found.value) ** 2
+        own = matrix.fixed_order_bound(4)
+        assert true <= Fraction(own.squared) <= true * (1 + Fraction(1, 2**51))
+        plain = max((c[:, j::6].sum(axis=1) ** 2).sum() for j in range(6))
+        assert own.exact or plain < true
+
+    def test_beyond_gram_blocks_of_the_whole(self, monkeypatch):
+        """The rule for long matrices, at a length where both are at hand."""
+        matrix = cases.likely(240)
+        whole = EPOCHS.sensitivity(matrix)
+        monkeypatch.setattr("factorize.participation._GRAM_BESIDE", 100)
+        own = EPOCHS.sensitivity(matrix)
+        assert own.rule.startswith(("Gram", "absolute")) and whole.value <= own.value <= np.nextafter(
+            whole.value, 3 * whole.value
+        )
+
+    @pytest.mark.parametrize("epochs", [2, 5, 40])
+    def test_epochs_of_any_number_in_blocks(self, epochs):
+        matrix = cases.likely(200, lag=50)
+        dense = matrix.dense()
+        gram = np.abs(dense.T @ dense)
+        true = max(gram[j :: 200 // epochs, j :: 200 // epochs].sum() for j in range(200 // epochs))
+        assert matrix.fixed_order_bound(epochs).squared == pytest.approx(true, rel=1e-12)
+
+    def test_signs_that_balance_are_exact(self):
+        """x_1 = y_1 + y_0 makes C_01 negative: contributions of opposite signs attain the absolute sum."""
+        none = np.zeros((2, 1))
+        matrix = RedrawnMatrix(none, none, np.zeros((2, 2, 1)), np.array([[1.0, 1.0], [0.0, 1.0]]), 1)
+        bound = matrix.fixed_order_bound(2)
+        assert bound.exact and bound.squared == pytest.approx(5, rel=1e-14)
+
+    def test_min_sep(self):
+        matrix = cases.likely(24)
+        dense = matrix.dense()
+        gram = np.abs(dense.T @ dense)
+        worst = max(gram[np.ix_([i, j], [i, j])].sum() for i in range(24) for j in range(i + 8, 24))
+        found = MinSep(kind="min_sep", min_sep=8, max_participations=2).sensitivity(matrix)
+        assert found.kind == "upper_bound" and worst <= found.value**2 <= 1.5 * worst
+
+    def test_a_length_above_the_limit_is_refused(self):
+        n = redrawn_columns.LARGEST + 1
+        direct = np.zeros((2, n))
+        direct[0] = 1
+        matrix = RedrawnMatrix(np.zeros((n, 1)), np.zeros((n, 1)), np.zeros((2, n, 1)), direct, n // 2)
+        with pytest.raises(TooLarge, match=f"n={n} is above {redrawn_columns.LARGEST}"):
+            Single().sensitivity(matrix)
+
+
+WORKLOADS = [
+    {"kind": "prefix", "n": 24},
+    {"kind": "momentum", "n": 24, "momentum": 0.9},
+    {"kind": "identity", "n": 24},
+]
+
+
+class TestLosses:
+    @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["kind"])
+    def test_row_norms_by_recursion_are_those_of_rows(self, workload, monkeypatch):
+        monkeypatch.setattr("factorize.structures.redrawn._VARIANCES", 7)
+        spec = parse_spec({"workload": workload, "mechanism": {"kind": "buffered_linear", "buffers": 2}})
+        matrix = cases.wild(24, 2, 2, 5, 3)
+        decoder = spec.workload.row_block(0, 24) @ matrix.inverse_rows(0, 24)
+        found = matrix.decoder_errors(spec.workload.state_space())
+        np.testing.assert_allclose(found, (decoder**2).sum(axis=1), rtol=1e-11)
+
+    def test_the_certificate_of_a_long_matrix_is_that_of_rows(self, monkeypatch):
+        spec, matrix = asked(120), cases.likely(120)
+        whole = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
+        monkeypatch.setattr("factorize.certificate.decoder._WHOLE_CHECK", 50)
+        long = certify(spec, matrix, {}, outcome=Outcome.CONVERGED)
+        assert long.loss.objective == pytest.approx(whole.loss.objective, rel=1e-12)
+        assert long.residual < 1e-13
+
+
+def asked(n: int, epochs: int = 4):
+    return parse_spec(
+        {
+            "workload": {"kind": "prefix", "n": n},
+            "participation": {"kind": "fixed_epochs", "epochs": epochs},
+            "mechanism": {"kind": "buffered_linear", "buffers": 3},
+        }
+    ).canonical()
+
+
+class TestFiles:
+    def test_there_and_back(self, tmp_path):
+        matrix = cases.likely(24)
+        solution = Solution(matrix, Outcome.CONVERGED, 1)
+        made = Factorization.from_solution(asked(24), solution, solver={"mechanism": "buffered_linear"})
+        made.with_matrices(["C_inv", "B"]).save(tmp_path / "f.safetensors")
+        found = load(tmp_path / "f.safetensors")
+        assert found.strategy.structure == "redrawn"
+        for name in ("C", "C_inv", "B"):
+            assert np.array_equal(found.rows(name, 3, 20), made.rows(name, 3, 20))
+        found.verify()
+
+    def test_in_fewer_bits_it_is_certified_anew(self, tmp_path):
+        solution = Solution(cases.likely(24), Outcome.CONVERGED, 1)
+        made = Factorization.from_solution(asked(24), solution, solver={"mechanism": "buffered_linear"})
+        cast(made, "float32").save(tmp_path / "f.safetensors")
+        found = load(tmp_path / "f.safetensors")
+        assert found.strategy.lag == 6 and found.certificate.sensitivity != made.certificate.sensitivity
+        assert found.verify().sensitivity == found.certificate.sensitivity
+
+    @pytest.mark.parametrize("lag", [[0.0], [1.5], [25.0], [-1.0], [1.0, 2.0], [2.0**60], [np.nan]])
+    def test_a_lag_that_is_none(self, lag):
+        parts = cases.likely(24).tensors() | {"lag": np.array(lag)}
+        with pytest.raises(InvalidStrategy, match="lag"):
+            read_redrawn(*parts.values())
+
+    def test_a_missing_tensor(self):
+        parts = cases.likely(24).tensors()
+        del parts["direct"]
+        with pytest.raises(CorruptObject, match="direct"):
+            build_matrix("redrawn", parts, 24)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"decay": np.full((8, 2), np.nan)}, "NaN"),
+            ({"decay": np.zeros((8, 3))}, "do not fit"),
+            ({"output": np.zeros((7, 2))}, "do not fit"),
+            ({"direct": np.zeros((3, 8))}, "do not fit"),
+            ({"input": np.zeros((1, 8, 2)), "direct": np.ones((1, 8))}, "without redraws"),
+            ({"decay": np.zeros((8, 0)), "output": np.zeros((8, 0)), "input": np.zeros((2, 8, 0))}, "a buffer"),
+            ({"lag": 0}, "lag=0"),
+            ({"lag": 9}, "lag=9"),
+            ({"lag": True}, "lag=True"),
+            ({"lag": 2.0}, "lag=2.0"),
+            ({"direct": np.ones((2, 8)) * -1}, "positive"),
+            ({"direct": np.ones((2, 8))}, "before step 4"),
+            ({"input": np.ones((2, 8, 2))}, "before step 4"),
+        ],
+    )
+    def test_what_is_no_such_matrix(self, change, message):
+        given = cases.likely(8, buffers=2, redraws=1, lag=4)
+        parts = {"decay": given.decay, "output": given.output, "input": given.input, "direct": given.direct, "lag": 4}
+        with pytest.raises(InvalidStrategy, match=message):
+            RedrawnMatrix(**(parts | change))
+
+    def test_numbers_cannot_be_changed(self):
+        with pytest.raises(ValueError, match="read-only"):
+            cases.likely(8).direct[0, 0] = 2

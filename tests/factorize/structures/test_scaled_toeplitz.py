@@ -1,0 +1,107 @@
+"""Decoders of Toeplitz strategies with scaled columns, row by row, against whole matrices."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import factorize.certificate.certificate as certificates
+from factorize import parse_spec
+from factorize.certificate.scaled_toeplitz_decoder import decoder_rows
+from factorize.errors import CertificateError
+from factorize.solution import Outcome
+from factorize.structures.blt import BltMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+N = 40
+RNG = np.random.default_rng(5)
+INNER = {
+    "toeplitz": ToeplitzMatrix(1.3 / (1 + np.arange(N)) ** 0.7, N),
+    "signed": ToeplitzMatrix(np.array([2.0, -0.7, 0.3, 0.0, -0.1]), N),
+    "blt": BltMatrix(np.array([0.9, 0.4]), np.array([0.3, 0.2]), N),
+    "inverse": InverseBandedToeplitz(np.array([1.0, -0.5, -0.25]), N),
+}
+WORKLOADS = [
+    {"kind": "prefix", "n": N},
+    {"kind": "momentum", "n": N, "momentum": 0.9, "learning_rates": (1 + np.arange(N) % 3).tolist()},
+    {"kind": "srg", "n": N, "momentum": 0.8, "decay": 0.9},
+    {"kind": "mu2", "n": N, "output": "w"},
+]
+
+
+def scaled(name):
+    return ColumnScaled(INNER[name], RNG.uniform(0.5, 2.0, N))
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["kind"])
+@pytest.mark.parametrize("name", INNER)
+def test_rows_are_those_of_the_whole_decoder(name, workload):
+    spec = parse_spec({"workload": workload})
+    for matrix in (scaled(name), INNER[name]):
+        found = decoder_rows(matrix, spec.workload.state_space())
+        whole = spec.workload.dense() @ np.linalg.inv(matrix.dense())
+        np.testing.assert_allclose(found.errors, (whole**2).sum(axis=1), rtol=1e-10)
+        assert 0 <= found.residual < 1e-11 * np.abs(whole).sum()
+
+
+class Wrong(ToeplitzMatrix):
+    """Its inverse's column is off at one place."""
+
+    def divide(self, series):
+        quotient = super().divide(series)
+        quotient[7] += 1e-3
+        return quotient
+
+
+def test_the_residual_is_that_of_the_whole_matrices():
+    """A wrong inverse: the largest entry of |B C - A|, up to rounding."""
+    inner, scale = Wrong(INNER["toeplitz"].column, N), RNG.uniform(0.5, 2.0, N)
+    matrix, workload = ColumnScaled(inner, scale), parse_spec({"workload": WORKLOADS[1]}).workload
+    inverse = np.zeros((N, N))
+    for j in range(N):
+        inverse[j:, j] = inner.divide(np.eye(1, N)[0])[: N - j]
+    decoder = workload.dense() @ (inverse / scale[:, None])
+    expected = np.abs(decoder @ matrix.dense() - workload.dense()).max()
+    assert expected > 1e-3
+    assert decoder_rows(matrix, workload.state_space()).residual == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_wrong_inverse_is_no_certificate():
+    spec = parse_spec({"workload": WORKLOADS[0], "mechanism": {"kind": "square_root", "normalization": "columns"}})
+    matrix = ColumnScaled(Wrong(INNER["toeplitz"].column, N), np.ones(N) + 0.1 * np.arange(N))
+    with pytest.raises(CertificateError, match="B C differs from A"):
+        certificates.certify(spec.canonical(), matrix, {}, outcome=Outcome.CLOSED_FORM)
+
+
+def test_an_inverse_that_overflows_is_no_certificate():
+    spec = parse_spec({"workload": WORKLOADS[0], "mechanism": {"kind": "square_root", "normalization": "columns"}})
+    matrix = ColumnScaled(ToeplitzMatrix(np.array([1e-20, 1.0]), N), np.ones(N) + 0.1 * np.arange(N))
+    with pytest.raises(CertificateError, match="B C differs from A|not finite"):
+        certificates.certify(spec.canonical(), matrix, {}, outcome=Outcome.CLOSED_FORM)
+
+
+@pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}, {"kind": "lambda_tau", "tau": 5}])
+@pytest.mark.parametrize("name", INNER)
+def test_certificates_are_those_of_the_same_numbers_stored_whole(name, objective):
+    """Also without scaling under lambda_tau, whose decoder is not Toeplitz."""
+    document = {"workload": WORKLOADS[0], "objective": objective, "mechanism": {"kind": "square_root"}}
+    spec = parse_spec(document).canonical()
+    for matrix in (scaled(name), INNER[name]):
+        ours, theirs = (
+            certificates.certify(spec, form, {}, outcome=Outcome.CLOSED_FORM)
+            for form in (matrix, DenseMatrix(matrix.dense()))
+        )
+        assert dataclasses.asdict(ours.loss) == pytest.approx(dataclasses.asdict(theirs.loss), rel=1e-12)
+        assert ours.residual < 1e-12
+        assert ours.warnings == theirs.warnings
+
+
+def test_other_matrices_have_no_such_rows():
+    workload = parse_spec({"workload": WORKLOADS[0]}).workload.state_space()
+    assert decoder_rows(DenseMatrix(np.eye(N)), workload) is None
+    assert decoder_rows(ColumnScaled(DenseMatrix(np.eye(N)), np.ones(N)), workload) is None

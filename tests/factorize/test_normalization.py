@@ -1,0 +1,120 @@
+"""Column normalisation of every mechanism that is Toeplitz before it: what it does, and when `auto` keeps it."""
+
+import numpy as np
+import pytest
+
+from factorize import parse_spec, solvers
+from factorize.errors import TooLarge
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+MECHANISMS = [
+    {"kind": "square_root"},
+    {"kind": "nu_toeplitz", "nu": 0.05},
+    {"kind": "nu_toeplitz", "nu": "tune"},
+    {"kind": "toeplitz"},
+    {"kind": "banded_toeplitz", "bands": 5},
+    {"kind": "banded_square_root", "bands": 5},
+    {"kind": "banded_inverse_square_root", "bands": 3},
+    {"kind": "blt", "buffers": 2},
+]
+PARTICIPATIONS = [
+    {"kind": "single"},
+    {"kind": "fixed_epochs", "epochs": 3},
+    {"kind": "min_sep", "min_sep": 4},
+    {"kind": "min_sep", "min_sep": 6, "max_participations": 2},
+]
+
+
+def solved(mechanism, normalization, participation=PARTICIPATIONS[0], n=24, **more):
+    document = {
+        "workload": {"kind": "prefix", "n": n},
+        "participation": participation,
+        "mechanism": {**mechanism, "normalization": normalization},
+        **more,
+    }
+    return solvers.solve(parse_spec(document))
+
+
+def names(value):
+    return "-".join(str(part) for part in value.values())
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=names)
+def test_columns_have_norm_one_and_sensitivity_one(mechanism):
+    found = solved(mechanism, "columns")
+    norms = np.linalg.norm(found.strategy.dense(), axis=0)
+    assert np.allclose(norms, 1.0, rtol=1e-13)
+    assert found.certificate.sensitivity.value == pytest.approx(1.0, rel=1e-12)
+    assert found.certificate.sensitivity.kind == "exact"
+    assert found.manifest["matrices"]["C"]["structure"] == "scaled"
+
+
+@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=names)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=names)
+def test_auto_keeps_what_lowers_the_certified_loss(mechanism, participation):
+    plain, scaled, chosen = (solved(mechanism, asked, participation) for asked in ("none", "columns", "auto"))
+    losses = [found.certificate.loss.objective for found in (plain, scaled, chosen)]
+    assert losses[2] <= min(losses[:2]) * (1 + 1e-7)
+    kept = chosen.manifest["matrices"]["C"]["structure"] == "scaled"
+    if abs(losses[0] - losses[1]) > 1e-6 * losses[0]:
+        assert kept == (losses[1] < losses[0])
+    chosen.verify()
+
+
+@pytest.mark.parametrize("objective", [{"kind": "max"}, {"kind": "lambda_tau", "tau": 6}])
+@pytest.mark.parametrize("mechanism", [MECHANISMS[0], MECHANISMS[4], MECHANISMS[6]], ids=names)
+def test_auto_goes_by_the_objective_of_the_spec(mechanism, objective):
+    plain, scaled, chosen = (
+        solved(mechanism, asked, objective=objective).certificate.loss.objective
+        for asked in ("none", "columns", "auto")
+    )
+    assert chosen == pytest.approx(min(plain, scaled), rel=1e-9)
+
+
+def test_it_may_harm_and_is_then_dropped():
+    """Over epochs the square root's late columns take part too rarely to deserve the noise of the early ones."""
+    epochs = {"kind": "fixed_epochs", "epochs": 12}
+    plain, scaled, chosen = (solved({"kind": "square_root"}, asked, epochs) for asked in ("none", "columns", "auto"))
+    assert scaled.certificate.loss.objective > plain.certificate.loss.objective
+    assert chosen.certificate.loss.objective == plain.certificate.loss.objective
+    assert isinstance(chosen.strategy, ToeplitzMatrix)
+
+
+def test_a_published_value():
+    found = solved({"kind": "square_root"}, "columns", n=8)
+    assert found.certificate.loss.mean_squared == pytest.approx(2.2760706554314685, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["banded_toeplitz", "banded_square_root"])
+@pytest.mark.parametrize("participation", [{"kind": "single"}, {"kind": "min_sep", "min_sep": 10_000}], ids=names)
+def test_few_diagonals_are_normalised_at_any_length(kind, participation):
+    n = 17_000
+    plain, scaled, chosen = (
+        solved({"kind": kind, "bands": 4}, asked, participation, n=n) for asked in ("none", "columns", "auto")
+    )
+    assert isinstance(chosen.strategy, ColumnScaled)
+    assert chosen.certificate.loss.objective == scaled.certificate.loss.objective
+    assert scaled.certificate.loss.objective < plain.certificate.loss.objective
+    assert scaled.certificate.sensitivity.kind == "exact"
+    # The scale only differs from 1 in the last three columns, so that the losses nearly agree.
+    assert scaled.certificate.loss.objective == pytest.approx(plain.certificate.loss.objective, rel=1e-3)
+
+
+def test_the_recursion_of_few_diagonals_is_the_dense_loss():
+    matrix = ToeplitzMatrix(np.array([1.0, 0.6, 0.3, -0.1]), 30)
+    scaled = ColumnScaled(matrix, np.linspace(0.5, 2.0, 30))
+    workload = parse_spec({"workload": {"kind": "momentum", "n": 30, "momentum": 0.8}}).workload
+    for strategy in (matrix, scaled):
+        decoder = np.linalg.solve(strategy.dense().T, workload.dense().T).T
+        assert np.allclose(strategy.decoder_errors(workload.state_space()), (decoder**2).sum(axis=1), rtol=1e-11)
+        block = np.random.default_rng(0).normal(size=(3, 30))
+        assert np.allclose(strategy.left_multiply(block), block @ strategy.dense(), rtol=0, atol=1e-13)
+    assert ToeplitzMatrix(np.ones(70), 80).decoder_errors(workload.state_space()) is None
+
+
+def test_long_columns_are_refused_with_the_size():
+    with pytest.raises(TooLarge, match="GiB"):
+        solved({"kind": "square_root"}, "columns", n=20_000)
+    kept = solved({"kind": "square_root"}, "auto", n=20_000)
+    assert isinstance(kept.strategy, ToeplitzMatrix)

@@ -1,0 +1,302 @@
+"""Sensitivities against enumeration of every pattern and sign, and against the published vectors."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from brute_force import absolute_sensitivity, fixed_epoch_patterns, min_sep_patterns, sign_sensitivity, single_patterns
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from factorize import parse_spec
+from factorize.certificate.added_noise import encoder_sensitivity
+from factorize.certificate.lower_bounds.class_bounds import squared_sensitivity
+from factorize.certificate.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
+from factorize.certificate.sensitivity import best_selection
+from factorize.errors import CertificateError, InvalidParticipation, InvalidStrategy, UnsupportedProblem
+from factorize.participation import FixedEpochs, MinSep, Participation, Single
+from factorize.solvers.blt import solver as blt
+from factorize.solvers.comparing.candidates import mechanisms
+from factorize.solvers.problem import Problem
+from factorize.structures.base import Matrix
+from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.workloads import Prefix
+
+CLOSE = 1 + 1e-11
+entries = st.floats(-2, 2, allow_subnormal=False)
+
+
+def lower_triangular(raw: np.ndarray) -> DenseMatrix:
+    array = np.tril(raw)
+    np.fill_diagonal(array, np.abs(np.diagonal(array)) + 0.1)
+    return DenseMatrix(array)
+
+
+@st.composite
+def matrices(draw: st.DrawFn, nonnegative: bool = False) -> DenseMatrix:
+    n = draw(st.integers(1, 8))
+    raw = draw(arrays(np.float64, (n, n), elements=entries))
+    return lower_triangular(np.abs(raw) if nonnegative else raw)
+
+
+@given(matrices())
+def test_single_is_the_largest_column_norm(matrix: DenseMatrix) -> None:
+    stated = Single().sensitivity(matrix)
+    true = sign_sensitivity(matrix.array, single_patterns(matrix.n))
+    assert stated.kind == "exact"
+    assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
+
+
+@given(matrices(), st.integers(1, 4))
+def test_fixed_epochs_bracket_the_truth(matrix: DenseMatrix, epochs: int) -> None:
+    if matrix.n % epochs:
+        return
+    stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(matrix)
+    patterns = fixed_epoch_patterns(matrix.n, epochs)
+    assert stated.value >= sign_sensitivity(matrix.array, patterns) * (1 - 1e-15)
+    assert stated.value <= absolute_sensitivity(matrix.array, patterns) * CLOSE
+    if stated.kind == "exact":
+        assert stated.value <= sign_sensitivity(matrix.array, patterns) * CLOSE
+
+
+@given(matrices(nonnegative=True), st.integers(1, 4))
+def test_fixed_epochs_are_exact_for_nonnegative_matrices(matrix: DenseMatrix, epochs: int) -> None:
+    if matrix.n % epochs == 0:
+        stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(matrix)
+        assert stated.kind == "exact"
+        assert stated.value <= sign_sensitivity(matrix.array, fixed_epoch_patterns(matrix.n, epochs)) * CLOSE
+
+
+@given(matrices(), st.integers(1, 8), st.integers(1, 4))
+def test_min_sep_bounds_every_pattern(matrix: DenseMatrix, separation: int, most: int) -> None:
+    participation = MinSep(kind="min_sep", min_sep=separation, max_participations=most)
+    stated = participation.sensitivity(matrix)
+    assert stated.value >= absolute_sensitivity(matrix.array, min_sep_patterns(matrix.n, separation, most)) * (
+        1 - 1e-14
+    )
+
+
+@given(matrices(), st.integers(1, 8), st.integers(1, 4))
+def test_banded_matrices_are_exact_under_min_sep(matrix: DenseMatrix, separation: int, most: int) -> None:
+    banded = DenseMatrix(np.triu(matrix.array, 1 - separation))
+    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(banded)
+    true = sign_sensitivity(banded.array, min_sep_patterns(banded.n, separation, most))
+    assert stated.kind == "exact"
+    assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
+
+
+def test_one_band_too_many_is_not_called_exact() -> None:
+    matrix = DenseMatrix(np.eye(4) + np.diag([1.0, -1.0, 1.0], -1))
+    assert MinSep(kind="min_sep", min_sep=2).sensitivity(matrix).kind == "exact"
+    assert MinSep(kind="min_sep", min_sep=1).sensitivity(matrix).kind == "upper_bound"
+
+
+monotone = arrays(np.float64, st.integers(1, 9), elements=st.floats(0, 1)).map(lambda a: np.sort(a)[::-1] + 1e-3)
+
+
+@given(monotone, st.integers(1, 6), st.integers(1, 4))
+def test_monotone_toeplitz_is_exact(column: np.ndarray, separation: int, most: int) -> None:
+    matrix = ToeplitzMatrix(column, len(column))
+    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(matrix)
+    true = sign_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most))
+    assert stated.kind == "exact"
+    assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
+
+
+@given(arrays(np.float64, st.integers(1, 9), elements=entries), st.integers(1, 6), st.integers(1, 4))
+def test_any_toeplitz_is_bounded(column: np.ndarray, separation: int, most: int) -> None:
+    column[0] = abs(column[0]) + 0.1
+    matrix = ToeplitzMatrix(column, len(column))
+    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(matrix)
+    true = absolute_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most))
+    assert stated.value >= true * (1 - 1e-14) or stated.rule == "banded: best selection of columns"
+    assert stated.value >= sign_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most)) * (1 - 1e-15)
+
+
+@given(matrices(), st.data())
+def test_column_scaling_is_seen(matrix: DenseMatrix, data: st.DataObject) -> None:
+    scale = data.draw(arrays(np.float64, matrix.n, elements=st.floats(0.1, 3)))
+    scaled = ColumnScaled(matrix, scale)
+    written_out = DenseMatrix(scaled.dense())
+    for participation in (Single(), FixedEpochs(kind="fixed_epochs", epochs=matrix.n)):
+        assert participation.sensitivity(scaled).value == pytest.approx(
+            participation.sensitivity(written_out).value, rel=1e-12
+        )
+
+
+@given(arrays(np.float64, st.integers(1, 9), elements=st.floats(0, 5)), st.integers(1, 9), st.integers(1, 4))
+def test_best_selection_against_enumeration(values: np.ndarray, separation: int, most: int) -> None:
+    patterns = min_sep_patterns(len(values), separation, most)
+    assert best_selection(values, separation, most) == pytest.approx(max(values[list(p)].sum() for p in patterns))
+
+
+def sqrt_column(n: int) -> np.ndarray:
+    return np.cumprod([1.0] + [(t - 0.5) / t for t in range(1, n)])
+
+
+def test_published_square_root(vectors: dict[str, Any]) -> None:
+    expected = vectors["C.sqrt.n8"]
+    forms: list[Matrix] = [ToeplitzMatrix(sqrt_column(8), 8), DenseMatrix(ToeplitzMatrix(sqrt_column(8), 8).dense())]
+    for matrix in forms:
+        assert Single().sensitivity(matrix).value == pytest.approx(expected["single"], rel=1e-12)
+        two = FixedEpochs(kind="fixed_epochs", epochs=2).sensitivity(matrix)
+        assert (two.value, two.kind) == (pytest.approx(expected["fixed_k2_b4"], rel=1e-12), "exact")
+        three = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(matrix)
+        assert three.value == pytest.approx(expected["minsep_b2_k3"], rel=1e-12)
+
+
+def test_published_traps(vectors: dict[str, Any]) -> None:
+    trap = vectors["C.negative_gram_trap"]
+    negative = ToeplitzMatrix(np.array(trap["coef"], dtype=float), trap["n"])
+    stated = FixedEpochs(kind="fixed_epochs", epochs=4).sensitivity(DenseMatrix(negative.dense()))
+    assert stated.value == pytest.approx(trap["exact_vector"], rel=1e-12)
+    counter = vectors["C.toeplitz_nonmonotone_counterexample"]
+    column = ToeplitzMatrix(np.array(counter["coef"]), counter["n"])
+    stated = MinSep(kind="min_sep", min_sep=1, max_participations=2).sensitivity(column)
+    assert stated.kind == "upper_bound"
+    assert stated.value >= counter["exact"]
+    banded = vectors["C.banded"]
+    stated = MinSep(kind="min_sep", min_sep=2, max_participations=2).sensitivity(DenseMatrix(np.array(banded["C"])))
+    assert (stated.value, stated.kind) == (pytest.approx(banded["brute"], rel=1e-12), "exact")
+    monotone_case = vectors["C.toeplitz_monotone"]
+    stated = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(
+        ToeplitzMatrix(np.array(monotone_case["coef"]), 6)
+    )
+    assert (stated.value, stated.kind) == (pytest.approx(monotone_case["brute"], rel=1e-12), "exact")
+
+
+@pytest.mark.parametrize("key", ["C.frustrated_gram", "C.frustrated_gram2"])
+def test_frustrated_grams_are_only_bounded(vectors: dict[str, Any], key: str) -> None:
+    case = vectors[key]
+    reversal = np.eye(3)[::-1]
+    factor = reversal @ np.linalg.cholesky(reversal @ np.array(case["X"]) @ reversal).T @ reversal
+    stated = FixedEpochs(kind="fixed_epochs", epochs=3).sensitivity(DenseMatrix(np.tril(factor)))
+    assert stated.kind == "upper_bound"
+    assert stated.value == pytest.approx(case["abs_bound"], rel=1e-12)
+    assert stated.value > case["elliptope_exact"]
+
+
+def test_signs_that_balance_are_exact() -> None:
+    """Columns 0 and 2 are (1, 0, -1/2, 0) and (0, 0, 1, 0): a contribution and its negative reach the absolute sum."""
+    matrix = DenseMatrix(np.array([[1, 0, 0, 0], [0, 1, 0, 0], [-0.5, 0, 1, 0], [0, 0, 0, 1.0]]))
+    found = FixedEpochs(kind="fixed_epochs", epochs=2).sensitivity(matrix)
+    assert (found.kind, found.rule) == ("exact", "Gram block sums")
+    assert found.value**2 == pytest.approx(1.25 + 1 + 2 * 0.5)
+
+
+def test_values_are_rounded_outwards() -> None:
+    # 0.1^2 + 0.2^2 has no exact double root; the stated value must not be below the true one.
+    from fractions import Fraction
+
+    matrix = DenseMatrix(np.array([[0.1, 0.0], [0.2, 0.1]]))
+    true_square = Fraction(0.1) ** 2 + Fraction(0.2) ** 2
+    value = Single().sensitivity(matrix).value
+    assert Fraction(value) ** 2 >= true_square
+    assert Fraction(np.nextafter(np.nextafter(value, 0), 0)) ** 2 < true_square
+
+
+def test_patterns_that_do_not_fit() -> None:
+    with pytest.raises(InvalidParticipation, match="not a multiple"):
+        FixedEpochs(kind="fixed_epochs", epochs=3).canonical(8)
+    with pytest.raises(InvalidParticipation, match="exceeds n"):
+        MinSep(kind="min_sep", min_sep=9).canonical(8)
+
+
+def test_a_sensitivity_states_its_participation() -> None:
+    stated = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(DenseMatrix(np.eye(6)))
+    assert stated.document() == {
+        "value": stated.value,
+        "hex": stated.value.hex(),
+        "kind": "exact",
+        "rule": "banded: best selection of columns",
+        "participation": {"kind": "min_sep", "min_sep": 2, "max_participations": 3},
+    }
+    assert stated.value == pytest.approx(3**0.5)
+
+
+@given(matrices(), st.integers(1, 4))
+def test_banded_matrices_are_exact_under_fixed_epochs(matrix: DenseMatrix, epochs: int) -> None:
+    if matrix.n % epochs:
+        return
+    banded = DenseMatrix(np.triu(matrix.array, 1 - matrix.n // epochs))
+    stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(banded)
+    true = sign_sensitivity(banded.array, fixed_epoch_patterns(banded.n, epochs))
+    assert (stated.kind, stated.rule) == ("exact", "banded: sums of column norms")
+    assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
+
+
+@pytest.mark.parametrize("diagonal", [1e-61, 1e-160, 5e-324])
+def test_a_strategy_too_small_for_double_precision_is_refused(diagonal: float) -> None:
+    """Its squares underflow: without a limit, 2e-160 was stated as 1.99999e-160, and 1e-162 as 0, both as exact."""
+    ones = np.ones((2, 1))
+    strategies = (
+        DenseMatrix(np.eye(2) * diagonal),
+        BufferedMatrix(np.full(2, diagonal), ones, 0 * ones, ones),
+        ToeplitzMatrix(np.array([diagonal]), 2),
+    )
+    for strategy in strategies:
+        for participation in (Single(), FixedEpochs(kind="fixed_epochs", epochs=2), MinSep(kind="min_sep", min_sep=1)):
+            with pytest.raises(CertificateError, match="scale"):
+                participation.sensitivity(strategy)
+    with pytest.raises(InvalidStrategy, match="column_scale spans"):
+        ColumnScaled(DenseMatrix(np.eye(2)), np.array([1.0, diagonal]))
+
+
+def test_a_zero_before_a_larger_coefficient_is_no_fall() -> None:
+    """C^-1 = 1 - x^2 / 2 has C = 1, 0, 1/2, 0, 1/4: what bounds it is a majorant, and is called an upper bound."""
+    strategy = InverseBandedToeplitz(np.array([1.0, 0.0, -0.5]), 5)
+    stated = MinSep(kind="min_sep", min_sep=1, max_participations=2).sensitivity(strategy)
+    assert stated.kind == "upper_bound"
+    assert stated.value**2 >= absolute_sensitivity(strategy.dense(), min_sep_patterns(5, 1, 2)) ** 2
+
+
+class Quarterly(Participation):
+    """A kind that nobody has heard of."""
+
+    kind: Literal["quarterly"] = "quarterly"
+
+
+def asked(mechanism, participation):
+    document = {"workload": {"kind": "prefix", "n": 12}, "mechanism": mechanism}
+    return parse_spec(document).model_copy(update={"participation": participation})
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda kind: squared_sensitivity(kind, 12, 4),
+        lambda kind: toeplitz_lower_bound(asked({"kind": "toeplitz"}, kind), ToeplitzMatrix(np.ones(12), 12), {}),
+        lambda kind: blt.supports(asked({"kind": "blt", "buffers": 2}, kind)),
+        lambda kind: blt.estimate(asked({"kind": "blt", "buffers": 2}, kind)),
+        lambda kind: blt.solve(Problem(asked({"kind": "blt", "buffers": 2}, kind)), lambda _step: None),
+        lambda kind: list(mechanisms(asked({"kind": "auto"}, kind), None)),
+        lambda kind: encoder_sensitivity(np.tri(12), DenseMatrix(np.eye(12)), Prefix(kind="prefix", n=12), kind, 1.0),
+    ],
+)
+def test_nobody_assumes_how_steps_of_an_unknown_kind_lie_apart(ask):
+    ask(Single())
+    ask(MinSep(kind="min_sep", min_sep=6, max_participations=2))
+    ask(FixedEpochs(kind="fixed_epochs", epochs=2))
+    with pytest.raises(UnsupportedProblem, match="'quarterly' does not say.*use single, fixed_epochs or min_sep"):
+        ask(Quarterly())
+
+
+@pytest.mark.parametrize("n", [1, 5, 12])
+def test_spreads_are_those_of_the_patterns(n):
+    assert Single().spread(n)[:2] == (n, 1)
+    for epochs in (k for k in range(1, n + 1) if n % k == 0):
+        patterns = FixedEpochs(kind="fixed_epochs", epochs=epochs).patterns(n)
+        separation, count, _ = FixedEpochs(kind="fixed_epochs", epochs=epochs).spread(n)
+        assert count == patterns.shape[1] and (np.diff(patterns, axis=1) == separation).all()
+    for apart, most in itertools.product(range(1, n + 1), (None, 1, 2, 20)):
+        separation, count, _ = MinSep(kind="min_sep", min_sep=apart, max_participations=most).spread(n)
+        assert separation == apart
+        assert count == max(len(pattern) for pattern in min_sep_patterns(n, apart, most or n))

@@ -1,0 +1,293 @@
+"""Calibration: from a certified sensitivity and a target to the noise, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize.accounting.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
+from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.participation import Single
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.structures.dense import DenseMatrix
+
+CONTRACT_KEYS = [
+    "noise_multiplier", "sigma", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A sensitivity as a certificate states it."""
+
+    value: float = 2.0
+    kind: str = "exact"
+    rule: str = "column norms"
+    participation: Any = field(default_factory=lambda: {"kind": "single"})
+
+
+TARGET = PrivacyTarget(epsilon=1.0, delta=1e-5)
+
+
+# ---- the noise --------------------------------------------------------------------------------------------
+
+
+def test_sigma_is_noise_multiplier_times_clip_times_sensitivity() -> None:
+    answer = calibrate(Certified(1.5), PrivacyTarget(mu=0.5), clip_norm=4.0)
+    assert (answer.noise_multiplier, answer.sigma) == (2.0, 12.0)
+    assert (answer.mu, answer.rho, answer.epsilon, answer.delta) == (0.5, 0.125, None, None)
+
+
+def test_replace_one_doubles_sigma_and_keeps_the_noise_multiplier() -> None:
+    zero_out = calibrate(Certified(), TARGET)
+    replaced = calibrate(Certified(), TARGET, adjacency="replace_one")
+    assert zero_out.adjacency is Adjacency.ZERO_OUT
+    assert replaced.adjacency is Adjacency.REPLACE_ONE
+    assert replaced.sigma == 2 * zero_out.sigma
+    assert (replaced.noise_multiplier, replaced.mu, replaced.epsilon) == (
+        zero_out.noise_multiplier, zero_out.mu, zero_out.epsilon,
+    )  # fmt: skip
+
+
+def test_means_divide_sigma_by_the_fixed_batch_size() -> None:
+    sums = calibrate(Certified(), PrivacyTarget(mu=1), clip_norm=0.5)
+    means = calibrate(Certified(), PrivacyTarget(mu=1), clip_norm=0.5, batch_size=4)
+    assert (sums.sigma, means.sigma) == (1.0, 0.25)
+    assert (sums.batch_size, means.batch_size) == (None, 4)
+
+
+def test_an_epsilon_target_is_answered_with_all_of_its_equivalents() -> None:
+    answer = calibrate(Certified(1.0), TARGET)
+    assert answer.noise_multiplier == noise_multiplier_for_epsilon(1.0, 1e-5)
+    assert answer.noise_multiplier == pytest.approx(3.730631634815945, rel=2e-12)
+    assert answer.sigma == answer.noise_multiplier
+    assert (answer.epsilon, answer.delta) == (1.0, 1e-5)
+    assert answer.mu == pytest.approx(1 / answer.noise_multiplier, rel=1e-15)
+    assert answer.rho == pytest.approx(answer.mu**2 / 2, rel=1e-15)
+
+
+@pytest.mark.parametrize("target", [PrivacyTarget(rho=0.125, delta=1e-5), PrivacyTarget(mu=0.5, delta=1e-5)])
+def test_a_delta_beside_rho_or_mu_adds_the_exact_epsilon(target: PrivacyTarget) -> None:
+    answer = calibrate(Certified(), target)
+    assert answer.noise_multiplier == 2.0
+    assert answer.delta == 1e-5
+    assert answer.epsilon == gaussian_epsilon(1e-5, 0.5) == pytest.approx(1.9930914044151793, rel=1e-11)
+
+
+def test_the_accountant_of_another_library_confirms_the_calibrated_noise() -> None:
+    answer = calibrate(Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), clip_norm=0.3, adjacency="replace_one")
+    relative_noise = answer.sigma / (2 * 0.3 * 1.7)
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    accountant = dp_accounting.pld.PLDAccountant(relation, value_discretization_interval=1e-4)
+    accountant.compose(dp_accounting.GaussianDpEvent(relative_noise))
+    assert 3.0 <= accountant.get_epsilon(1e-6) <= 3.0 + 1e-3
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_the_printed_words_to_dp_accounting_name_the_relation_and_give_the_epsilon(adjacency: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    (printed,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "GaussianDpEvent" in code]
+    assert "NeighboringRelation.REPLACE_SPECIAL" in printed and "(`REPLACE_SPECIAL`)" in text
+    noise = calibrate(Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), adjacency=adjacency)
+    names: dict[str, Any] = {"noise": noise}
+    *lines, last = printed.strip().splitlines()
+    exec("\n".join(lines), names)
+    assert names["accountant"]._neighboring_relation is dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    assert 3.0 <= eval(last, names) <= 3.0 + 1e-2
+
+
+@given(
+    sensitivity=st.floats(1e-6, 1e6),
+    clip=st.floats(1e-6, 1e6),
+    mu=st.floats(1e-6, 1e6),
+    batch=st.integers(1, 10**6),
+)
+def test_sigma_is_rounded_up_and_never_wasteful(sensitivity: float, clip: float, mu: float, batch: int) -> None:
+    answer = calibrate(
+        Certified(sensitivity),
+        PrivacyTarget(mu=mu),
+        clip_norm=clip,
+        batch_size=batch,
+        adjacency="replace_one",
+    )
+    needed = 2 * Fraction(sensitivity) * Fraction(clip) / (Fraction(mu) * batch)
+    assert needed <= Fraction(answer.sigma) <= needed * (1 + Fraction(1, 2**51))
+
+
+# ---- the documents ----------------------------------------------------------------------------------------
+
+
+def test_the_document_has_the_names_of_the_contract_and_is_plain_json() -> None:
+    document = calibrate(Certified(1.25, "upper_bound", "two stage"), TARGET, batch_size=10).document()
+    assert set(CONTRACT_KEYS) <= set(document)
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    assert document["adjacency"] == "zero_out"
+    assert document["sensitivity"] == 1.25
+    assert document["sensitivity_kind"] == "upper_bound"
+    assert document["sensitivity_rule"] == "two stage"
+    assert document["participation"] == {"kind": "single"}
+    assert document["batch_size"] == 10
+
+
+def test_targets_and_calibrations_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        TARGET.delta = 0.5  # type: ignore[misc]  # the assignment is what is tested
+    answer = calibrate(Certified(), TARGET)
+    with pytest.raises(FrozenInstanceError):
+        answer.sigma = 0.0  # type: ignore[misc]  # the assignment is what is tested
+    assert answer == calibrate(Certified(), replace(TARGET))
+    assert isinstance(answer, Calibration)
+
+
+def test_targets_keep_plain_doubles() -> None:
+    assert type(PrivacyTarget(mu=1).mu) is float
+    assert type(PrivacyTarget(epsilon=1, delta=0.125).epsilon) is float
+
+
+# ---- adjacency --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "adjacency"),
+    [
+        ("zero_out", Adjacency.ZERO_OUT),
+        ("replace_one", Adjacency.REPLACE_ONE),
+        ("REPLACE_SPECIAL", Adjacency.ZERO_OUT),
+        ("REPLACE_ONE", Adjacency.REPLACE_ONE),
+        (Adjacency.REPLACE_ONE, Adjacency.REPLACE_ONE),
+        (Adjacency.ZERO_OUT, Adjacency.ZERO_OUT),
+        (dp_accounting.NeighboringRelation.REPLACE_SPECIAL, Adjacency.ZERO_OUT),
+        (dp_accounting.NeighboringRelation.REPLACE_ONE, Adjacency.REPLACE_ONE),
+    ],
+)
+def test_adjacency_names(name: Any, adjacency: Adjacency) -> None:
+    assert Adjacency.parse(name) is adjacency
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["add_remove", "add/remove", "ADD_OR_REMOVE_ONE", dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE],
+)
+def test_add_remove_is_refused_with_the_reason(name: Any) -> None:
+    with pytest.raises(
+        UnsupportedAdjacency, match=r"moves later ones to other steps.*null record.*use zero_out"
+    ) as caught:
+        calibrate(Certified(), TARGET, adjacency=name)
+    assert caught.value.field == "adjacency"
+
+
+@pytest.mark.parametrize("name", ["", "substitute", None, 1])
+def test_an_unknown_adjacency_is_refused_with_the_choices(name: Any) -> None:
+    with pytest.raises(UnsupportedAdjacency, match=r"is not known; use zero_out .* or replace_one"):
+        calibrate(Certified(), TARGET, adjacency=name)
+
+
+# ---- refusals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bare", [1.0, 1, True, None, "1.0", {"value": 1.0}, Adjacency.ZERO_OUT])
+def test_a_sensitivity_without_certificate_is_refused(bare: Any) -> None:
+    with pytest.raises(
+        InvalidParameter, match=r"bare .* without a certificate; pass certificate.sensitivity"
+    ) as caught:
+        calibrate(bare, TARGET)
+    assert caught.value.field == "sensitivity"
+
+
+@pytest.mark.parametrize("kind", ["lower_bound", "estimate", "", None])
+def test_a_sensitivity_of_a_kind_that_proves_nothing_is_refused(kind: str) -> None:
+    with pytest.raises(InvalidParameter, match=r"proves no privacy \(it must be exact or upper_bound"):
+        calibrate(Certified(kind=kind), TARGET)
+
+
+@pytest.mark.parametrize("participation", [None, {}])
+def test_a_sensitivity_without_participation_is_refused(participation: Any) -> None:
+    with pytest.raises(InvalidParameter, match=r"for participation (None|\{\}) proves no privacy"):
+        calibrate(Certified(participation=participation), TARGET)
+
+
+def test_the_sensitivity_of_a_real_matrix_is_accepted() -> None:
+    sensitivity = Single().sensitivity(DenseMatrix(np.array([[3.0, 0.0], [4.0, 1.0]])))
+    document = calibrate(sensitivity, PrivacyTarget(mu=1.0)).document()
+    assert 5.0 <= document["sigma"] <= 5.0 * (1 + 1e-11)
+    assert document["participation"]["kind"] == "single"
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "2"])
+def test_a_sensitivity_that_is_no_positive_number_is_refused(value: float) -> None:
+    with pytest.raises(InvalidParameter, match="^sensitivity"):
+        calibrate(Certified(value), TARGET)
+
+
+@pytest.mark.parametrize("clip", [0, -1, math.nan, math.inf, True, "1"])
+def test_a_clip_norm_out_of_range_is_refused(clip: float) -> None:
+    with pytest.raises(InvalidParameter, match=r"^clip_norm.*clipped to"):
+        calibrate(Certified(), TARGET, clip_norm=clip)
+
+
+@pytest.mark.parametrize("batch", [0, -3, 2.0, True, "8", math.nan])
+def test_a_batch_size_that_is_no_positive_integer_is_refused(batch: int) -> None:
+    with pytest.raises(InvalidParameter, match=r"batch_size=.* is not an integer >= 1.*or leave it out"):
+        calibrate(Certified(), TARGET, batch_size=batch)
+
+
+def test_a_sigma_beyond_every_double_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="sigma would exceed the largest double"):
+        calibrate(Certified(1e300), TARGET, clip_norm=1e30)
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "clip_norm", "batch_size", "field"),
+    [
+        (1.0, 1e-31, None, "clip_norm"),
+        (1.0, 1e31, None, "clip_norm"),
+        (1.0, 1.0, 10**40, "sigma"),
+        (1e40, 1.0, None, "sigma"),
+    ],
+)
+def test_a_scale_that_float32_would_make_zero_or_infinite_is_refused(
+    sensitivity: float, clip_norm: float, batch_size: int | None, field: str
+) -> None:
+    """A sigma of 5e-324 was handed out, and noise in float32 is then exactly zero."""
+    with pytest.raises(InvalidParameter, match="neither zero nor infinite") as caught:
+        calibrate(Certified(sensitivity), TARGET, clip_norm=clip_norm, batch_size=batch_size)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("given_target", "message"),
+    [
+        ({}, r"0 privacy targets given \(none\), exactly one"),
+        ({"delta": 1e-5}, r"0 privacy targets given \(none\), exactly one"),
+        ({"epsilon": 1.0, "delta": 1e-5, "rho": 0.1}, r"2 privacy targets given \(epsilon, rho\)"),
+        ({"rho": 1.0, "mu": 1.0}, r"2 privacy targets given \(rho, mu\)"),
+        ({"epsilon": 1.0}, r"epsilon=1.0 has no delta"),
+        ({"epsilon": 0.0, "delta": 1e-5}, r"epsilon=0.0 is outside"),
+        ({"epsilon": 1.0, "delta": 0.0}, r"delta=0.0 is outside"),
+        ({"epsilon": 1.0, "delta": 1.0}, r"delta=1.0 is outside"),
+        ({"mu": 1.0, "delta": 2.0}, r"delta=2.0 is outside"),
+        ({"rho": -1.0}, r"rho=-1.0 is outside"),
+        ({"mu": math.nan}, r"mu=nan is outside"),
+        ({"mu": 1e-9}, r"mu=1e-09 needs a noise multiplier above the limit 1e\+08; ask for a larger one"),
+    ],
+)
+def test_a_target_that_is_none_is_refused_when_it_is_made(given_target: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        PrivacyTarget(**given_target)
+
+
+def test_the_page_on_privacy_names_every_field_of_the_answer() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    listed = page.split("The answer has the fields\n`")[1].split("`")[0].replace("\n", " ").split(", ")
+    assert listed == list(calibrate(Certified(), TARGET).document())

@@ -1,0 +1,573 @@
+"""DP-FTRL, and what all training algorithms share: clipping, orders, noise, the door through which sums leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training_cases import digits, nothing, unit_door
+
+from factorize.client import load
+from factorize.errors import CertificateError, InvalidParameter, InvalidParticipation
+from factorize.privacy import PrivacyTarget
+from factorize.solvers import solve
+from factorize.spec import parse_spec
+from factorize.training import (
+    DIFFERENCED,
+    INDEPENDENT,
+    Ball,
+    Box,
+    FactorizationNoise,
+    FilteredNoise,
+    LinearRegression,
+    Order,
+    OuterProducts,
+    PlainSums,
+    PrivateSums,
+    Quadratic,
+    Rows,
+    Sgd,
+    SoftmaxRegression,
+    clipped_sum,
+    dp_ftrl,
+    fixed_order,
+    full_batch,
+    method_spec,
+    ones,
+    schedule_rates,
+)
+from factorize.training.correlated_noise import filtered_sensitivity
+
+TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
+SINGLE = {"kind": "single"}
+
+
+def independent(steps: int, shape: int, **options: Any) -> PrivateSums:
+    return PrivateSums(FilteredNoise(INDEPENDENT, TARGET, shape, steps=steps, seed=7, **options))
+
+
+# Clipping
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.01, 10))
+def test_every_contribution_is_within_the_clip_norm(seed: int, clip_norm: float) -> None:
+    rows = np.random.default_rng(seed).standard_normal((5, 3)) * 10.0 ** np.arange(-2, 3)[:, None]
+    for row in rows:
+        clipped = clipped_sum(Rows(row[None]), clip_norm)
+        assert np.linalg.norm(clipped) <= clip_norm * (1 + 1e-12)
+        np.testing.assert_allclose(clipped, row * min(1, clip_norm / np.linalg.norm(row)), rtol=1e-12)
+
+
+def test_the_sum_is_over_clipped_rows_by_hand() -> None:
+    """(3, 4) has norm 5 and is scaled to 1; (0.3, 0.4) stays."""
+    np.testing.assert_allclose(clipped_sum(Rows(np.array([[3.0, 4.0], [0.3, 0.4]])), 1.0), [0.9, 1.2])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e200])
+def test_what_is_not_finite_counts_as_zero_and_is_not_told(value: float) -> None:
+    rows = np.array([[1.0, 0.0], [value, 1.0]])
+    np.testing.assert_array_equal(clipped_sum(Rows(rows), 2.0), [1.0, 0.0])
+    outer = OuterProducts(np.array([[1.0], [value]]), np.array([[1.0, 0.0], [1.0, 1e200]]))
+    np.testing.assert_array_equal(clipped_sum(outer, 2.0), [[1.0, 0.0]])
+
+
+def test_outer_products_are_the_rows_that_they_stand_for() -> None:
+    generator = np.random.default_rng(1)
+    x, r, s = generator.standard_normal((3, 6, 4))
+    one, two = OuterProducts(x, r), OuterProducts(x, s)
+    np.testing.assert_allclose(one.norms(), Rows(one.dense()).norms(), rtol=1e-12)
+    combined, plain = one.combine(2.0, two, 0.5), Rows(one.dense()).combine(2.0, Rows(two.dense()), 0.5)
+    assert isinstance(combined, OuterProducts)
+    np.testing.assert_allclose(clipped_sum(combined, 1.0), clipped_sum(plain, 1.0), rtol=1e-12)
+    other = OuterProducts(x + 1, s)
+    np.testing.assert_allclose(one.combine(1.0, other, 1.0).dense(), one.dense() - other.dense(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("inverse", [(1.0, -0.9), (1.0, -1.9, 0.9025), (1.0, 0.3, -0.7, 0.1), (1.0, -1.0), (1.0, 2.0)])
+def test_the_sensitivity_of_a_filter_covers_what_rounding_its_inverse_loses(inverse: tuple[float, ...]) -> None:
+    """The noise is that of the exact inverse; in doubles its column is off, by -4e-16 for some filters."""
+    for steps in (1, 7, 40):
+        column = [Fraction(1)]
+        for t in range(1, steps):
+            column.append(-sum(Fraction(w) * column[t - d] for d, w in enumerate(inverse[: t + 1]) if d))
+        stated = filtered_sensitivity(inverse, steps, SINGLE)
+        exact = sum(c * c for c in column)
+        assert 0 <= Fraction(stated.value) ** 2 / exact - 1 < 1e-11
+        assert stated.kind == ("exact" if set(inverse) <= {1.0, -1.0, 2.0} or steps == 1 else "upper_bound")
+
+
+def test_a_filter_whose_inverse_is_lost_to_rounding_is_refused() -> None:
+    with pytest.raises(CertificateError, match="rounding loses the inverse"):
+        filtered_sensitivity((1.0, -3.3, 2.1), 200, SINGLE)
+
+
+def test_a_difference_of_one_row_and_several_is_refused() -> None:
+    """Every example's contribution would hold the whole batch's gradient, and clipping would bound nobody's share."""
+    with pytest.raises(InvalidParameter, match="2 contributions of a batch and then 1"):
+        Rows(np.ones((2, 3))).combine(1.0, Rows(np.ones((1, 3))), 0.5)
+
+
+@pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False]])
+def test_an_order_holds_positions(batch: list[Any]) -> None:
+    with pytest.raises(InvalidParameter, match="integers >= 0"):
+        Order([np.array(batch)])
+
+
+@pytest.mark.parametrize("model", ["softmax", "linear"])
+def test_gradients_are_the_derivatives_of_the_losses(model: str) -> None:
+    generator = np.random.default_rng(2)
+    x = generator.standard_normal((4, 3))
+    softmax = SoftmaxRegression(x, np.array([0, 1, 1, 2]), 3)
+    linear = LinearRegression(x, generator.standard_normal(4))
+    function: Any = softmax if model == "softmax" else linear
+    weights = generator.standard_normal(softmax.shape if model == "softmax" else 3)
+    gradient = function(weights, np.arange(4))
+    mean = clipped_sum(Rows(gradient) if model == "linear" else gradient, np.inf) / 4
+    for index in np.ndindex(weights.shape):
+        step = np.zeros_like(weights)
+        step[index] = 1e-6
+        slope = (function.loss(weights + step) - function.loss(weights - step)) / 2e-6
+        assert mean[index] == pytest.approx(slope, abs=1e-8)
+
+
+# Orders
+
+
+def test_a_fixed_order_repeats_its_batches_and_drops_the_rest() -> None:
+    order = fixed_order(10, 3, epochs=2, seed=0)
+    assert len(order) == 6
+    np.testing.assert_array_equal(order[1], order[4])
+    assert len(np.unique(np.concatenate(list(order)))) == 9
+    assert order.participation == {"kind": "fixed_epochs", "epochs": 2}
+    assert len(fixed_order(10, 3, batches=2)) == 2
+    for size, batches in ((0, None), (11, None), (3, 4), (3, 0)):
+        with pytest.raises(InvalidParameter, match="full batches"):
+            fixed_order(10, size, batches=batches)
+    with pytest.raises(IndexError):
+        order[6]
+
+
+@pytest.mark.parametrize(
+    ("order", "participation", "reason"),
+    [
+        (fixed_order(4, 2, epochs=2), SINGLE, "one example is in 2 steps"),
+        (Order([np.array([0]), np.array([1]), np.array([0])]), {"kind": "min_sep", "min_sep": 3}, "2 apart"),
+        (full_batch(3, 4), {"kind": "min_sep", "min_sep": 1, "max_participations": 3}, "in 4 steps, above 3"),
+        (
+            Order([np.array([i]) for i in (0, 1, 1, 0)]),
+            {"kind": "fixed_epochs", "epochs": 2},
+            "3 apart, no multiple of 2",
+        ),
+    ],
+)
+def test_an_order_outside_the_participation_is_refused(
+    order: Order, participation: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidParticipation, match=reason):
+        order.check(participation)
+
+
+def test_orders_within_the_participation_pass() -> None:
+    fixed_order(6, 2).check(SINGLE)
+    fixed_order(6, 2, epochs=2).check({"kind": "fixed_epochs", "epochs": 2})
+    fixed_order(6, 2, epochs=2).check({"kind": "min_sep", "min_sep": 3})
+    Order([np.array([0, 1]), np.array([2])]).check(SINGLE, steps=5)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3))
+def test_the_check_of_one_epoch_is_that_of_all_steps(seed: int, batches: int, epochs: int) -> None:
+    """Against the steps of every example written out."""
+    generator = np.random.default_rng(seed)
+    order = Order([generator.permutation(5)[: generator.integers(1, 4)] for _ in range(batches)], epochs=epochs)
+    steps = [[t for t, batch in enumerate(order) if example in batch] for example in range(5)]
+    gaps = [b - a for found in steps for a, b in zip(found, found[1:], strict=False)]
+    for min_sep in range(1, len(order) + 1):
+        participation = {"kind": "min_sep", "min_sep": min_sep, "max_participations": 3}
+        allowed = min(gaps, default=min_sep) >= min_sep and max(map(len, steps)) <= 3
+        if allowed:
+            order.check(participation)
+        else:
+            with pytest.raises(InvalidParticipation):
+                order.check(participation)
+
+
+def test_an_order_longer_than_the_factorization_is_refused() -> None:
+    with pytest.raises(InvalidParticipation, match="larger n"):
+        dp_ftrl(
+            Quadratic(np.ones(1), np.ones(1)),
+            np.zeros(1),
+            fixed_order(4, 1),
+            independent(3, 1),
+            optimizer=Sgd(learning_rate=1),
+        )
+
+
+@pytest.mark.parametrize(("batches", "epochs"), [([], 1), ([np.array([0])], 0), ([np.array([1, 1])], 1)])
+def test_an_order_that_is_none_is_refused(batches: list[np.ndarray], epochs: int) -> None:
+    with pytest.raises(InvalidParameter):
+        Order(batches, epochs=epochs)
+
+
+# Noise
+
+
+def test_the_sensitivities_of_the_two_filters() -> None:
+    """C = I: sqrt(participations). C = S: its first column has n ones; two epochs of two steps add to (1, 1, 2, 2)."""
+    epochs = {"kind": "fixed_epochs", "epochs": 2}
+    assert filtered_sensitivity(INDEPENDENT, 9, SINGLE).value == 1.0
+    assert filtered_sensitivity(INDEPENDENT, 8, epochs).value == pytest.approx(2**0.5, rel=1e-12)
+    assert filtered_sensitivity(DIFFERENCED, 9, SINGLE).value == pytest.approx(3.0, rel=1e-12)
+    found = filtered_sensitivity(DIFFERENCED, 4, epochs)
+    assert found.value == pytest.approx(10**0.5, rel=1e-12)
+    assert found.kind == "exact"
+
+
+def test_differenced_noise_adds_up_to_independent_rows() -> None:
+    noise = FilteredNoise(DIFFERENCED, TARGET, 4000, steps=4, seed=3)
+    sums = np.cumsum([noise.next() for _ in range(4)], axis=0) / noise.calibration.sigma
+    assert np.abs(np.cov(sums) - np.eye(4)).max() < 0.08
+    with pytest.raises(InvalidParameter, match="past n=4"):
+        noise.next()
+
+
+def test_noise_repeats_with_its_seed_only() -> None:
+    def drawn(seed: int) -> np.ndarray:
+        return FilteredNoise(INDEPENDENT, TARGET, (2, 3), steps=1, seed=seed).next()
+
+    np.testing.assert_array_equal(drawn(5), drawn(5))
+    assert not np.array_equal(drawn(5), drawn(6))
+    assert drawn(5).shape == (2, 3)
+
+
+def test_a_filter_that_is_not_scaled_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="begin with 1"):
+        FilteredNoise((2.0, -1.0), TARGET, 1, steps=2, seed=0)
+
+
+def test_the_noise_of_a_factorization_is_its_noising_matrix_times_independent_rows() -> None:
+    """The sample covariance of 5,000 coordinates is sigma^2 C^-1 C^-T."""
+    factors = solve(parse_spec(method_spec("dp_mf", ones(5))))
+    noise = FactorizationNoise(factors, TARGET, 5000, clip_norm=2.0, batch_size=4, seed=11)
+    inverse = factors.rows("C_inv", 0, 5)
+    sigma = TARGET.noise_multiplier * 2.0 * factors.certificate.sensitivity.value / 4
+    assert noise.calibration.sigma == pytest.approx(sigma, rel=1e-12)
+    rows = np.array([noise.next() for _ in range(5)]) / sigma
+    assert np.abs(np.cov(rows) - inverse @ inverse.T).max() < 0.1
+
+
+# The door
+
+
+class Bare:
+    def next(self) -> np.ndarray:
+        return np.zeros(2)
+
+
+def test_noise_without_a_calibration_or_with_a_foreign_one_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="no guarantee"):
+        PrivateSums(Bare())
+    mine, other = (FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, clip_norm=c, seed=0) for c in (1.0, 2.0))
+    with pytest.raises(InvalidParameter, match="another one than its own"):
+        PrivateSums(mine, other.calibration)
+    assert PrivateSums(Bare(), other.calibration).clip_norm == 2.0
+
+
+def test_noise_is_good_for_one_run() -> None:
+    sums = independent(4, 1, batch_size=1)
+    options: dict[str, Any] = {"optimizer": Sgd(learning_rate=0.1)}
+    dp_ftrl(Quadratic(np.ones(1), np.ones(1)), np.zeros(1), fixed_order(2, 1), sums, **options)
+    with pytest.raises(InvalidParameter, match="2 steps of this noise were used before"):
+        dp_ftrl(Quadratic(np.ones(1), np.ones(1)), np.zeros(1), fixed_order(2, 1), sums, **options)
+
+
+def test_noise_of_another_shape_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match=r"shape \(3,\)"):
+        independent(1, 3).release(Rows(np.zeros((1, 2))))
+
+
+def test_a_mean_is_divided_by_the_fixed_divisor_and_not_by_the_batch() -> None:
+    sums = PlainSums(batch_size=10, clip_norm=1.0)
+    np.testing.assert_allclose(sums.release(Rows(np.array([[0.5, 0.0], [0.5, 0.0]]))), [0.1, 0.0])
+
+
+def test_noise_without_clipping_has_no_guarantee_but_can_be_studied() -> None:
+    noise = [FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, seed=3) for _ in range(2)]
+    sums = PlainSums(batch_size=2, noise=noise[0])
+    np.testing.assert_allclose(sums.release(Rows(np.array([[30.0, 40.0]]))), np.array([15.0, 20.0]) + noise[1].next())
+    noise[1] = FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, seed=3)
+    run = dp_ftrl(
+        Quadratic(np.ones(2), np.ones(2)),
+        np.zeros(2),
+        full_batch(1, 1),
+        PlainSums(noise=noise[1]),
+        optimizer=Sgd(learning_rate=1.0),
+    )
+    assert run.calibration is None
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3,), (4, 2), (3, 2, 2)])
+def test_gradients_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    def gradient(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        return np.zeros(shape)
+
+    with pytest.raises(InvalidParameter, match="return one"):
+        dp_ftrl(gradient, np.zeros((2, 2)), full_batch(2, 1), PlainSums(), optimizer=Sgd(learning_rate=1.0))
+
+
+def test_the_gradient_of_a_whole_batch_is_one_contribution() -> None:
+    """Norm 5 is clipped to 1, however many examples it is made of."""
+    run = dp_ftrl(
+        lambda weights, batch: np.array([3.0, 4.0]),
+        np.zeros(2),
+        full_batch(7, 1),
+        PlainSums(clip_norm=1.0),
+        optimizer=Sgd(learning_rate=1.0),
+    )
+    np.testing.assert_allclose(run.weights, [-0.6, -0.8])
+
+
+# Optimizers
+
+
+SCHEDULE = [1.0, 0.9, 0.7, 0.7, 0.4, 0.1]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Sgd(learning_rate=0.1),
+        Sgd(learning_rate=0.1, schedule=SCHEDULE),
+        Sgd(learning_rate=0.1, momentum=0.9),
+        Sgd(learning_rate=0.1, momentum=0.9, schedule=SCHEDULE),
+        Sgd(learning_rate=0.1, momentum=0.8, nesterov=True, schedule=SCHEDULE),
+        Sgd(learning_rate=0.2, momentum=0.5, weight_decay=0.3),
+        Sgd(learning_rate=0.2, weight_decay=0.3, decay_mode="coupled", schedule=SCHEDULE),
+    ],
+)
+def test_every_optimizer_is_the_workload_that_it_names(optimizer: Sgd) -> None:
+    """With zero gradients and unit noise, minus the weights are rows of A times the scale of the rates."""
+    n, rows = 6, []
+    dp_ftrl(
+        nothing,
+        np.zeros(n),
+        full_batch(1, n),
+        unit_door(n),
+        optimizer=optimizer,
+        observe=lambda step, weights, release: rows.append(-weights),
+    )
+    workload = parse_spec({"workload": optimizer.workload(n)}).workload
+    scale = 1.0 if optimizer.weight_decay else optimizer.learning_rate
+    np.testing.assert_allclose(np.array(rows), scale * workload.row_block(0, n), atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"learning_rate": 0.0},
+        {"learning_rate": 1.0, "momentum": 1.0},
+        {"learning_rate": 1.0, "decay_mode": "both"},
+        {"learning_rate": 1.0, "nesterov": True, "weight_decay": 0.1},
+    ],
+)
+def test_an_optimizer_that_is_no_workload_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter):
+        Sgd(**options)
+
+
+def test_named_schedules_are_those_of_the_spec() -> None:
+    assert schedule_rates({"kind": "step", "every": 2, "factor": 0.5}, 5) == [1.0, 1.0, 0.5, 0.5, 0.25]
+
+
+def test_a_schedule_that_is_too_short_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="2 rates, none for step 2"):
+        dp_ftrl(
+            Quadratic(np.ones(1), np.ones(1)),
+            np.zeros(1),
+            full_batch(1, 3),
+            PlainSums(),
+            optimizer=Sgd(learning_rate=1.0, schedule=[1.0, 0.5]),
+        )
+
+
+def test_projections() -> None:
+    np.testing.assert_allclose(Ball(1.0)(np.array([3.0, 4.0])), [0.6, 0.8])
+    np.testing.assert_array_equal(Ball(10.0)(np.array([3.0, 4.0])), [3.0, 4.0])
+    np.testing.assert_array_equal(Box(1.0)(np.array([3.0, -0.4])), [1.0, -0.4])
+
+
+# DP-FTRL
+
+
+def test_a_quadratic_without_noise_contracts_as_in_closed_form() -> None:
+    """x_T - x* = (1 - eta l)^T (x_0 - x*)."""
+    curvature, optimum = np.array([1.0, 0.5, 0.1]), np.array([1.0, -2.0, 3.0])
+    run = dp_ftrl(
+        Quadratic(curvature, optimum),
+        np.zeros(3),
+        full_batch(4, 9),
+        PlainSums(batch_size=4),
+        optimizer=Sgd(learning_rate=0.3),
+    )
+    np.testing.assert_allclose(run.weights, optimum * (1 - (1 - 0.3 * curvature) ** 9), rtol=1e-12)
+    assert run.calibration is None
+
+
+def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
+    """r_{t+1} = (1 - eta l) r_t - eta (C^-1)[t] gives the coefficients of x_T on Z."""
+    n, eta, curvature = 8, 0.2, 0.7
+    factors = solve(parse_spec(method_spec("dp_mf_plus", ones(n), tau=4)))
+    inverse = factors.rows("C_inv", 0, n)
+
+    def final(start: float, seed: int) -> float:
+        noise = FactorizationNoise(factors, TARGET, 1, batch_size=1, clip_norm=100.0, seed=seed)
+        return float(
+            dp_ftrl(
+                Quadratic(np.array([curvature]), np.zeros(1)),
+                np.array([start]),
+                fixed_order(n, 1),
+                PrivateSums(noise),
+                optimizer=Sgd(learning_rate=eta),
+            ).weights[0]
+        )
+
+    row = np.zeros(n)
+    for t in range(n):
+        row = (1 - eta * curvature) * row - eta * inverse[t]
+    sigma = FactorizationNoise(factors, TARGET, 1, batch_size=1, clip_norm=100.0, seed=0).calibration.sigma
+    spread = np.std([final(0.0, seed) for seed in range(400)])
+    assert spread == pytest.approx(sigma * np.linalg.norm(row), rel=0.1)
+    assert final(5.0, 1) - final(0.0, 1) == pytest.approx(5.0 * (1 - eta * curvature) ** n, rel=1e-6)
+
+
+def test_a_run_repeats_with_its_seed_and_reports_its_guarantee() -> None:
+    def run(seed: int) -> Any:
+        sums = PrivateSums(FilteredNoise(INDEPENDENT, TARGET, 2, steps=3, batch_size=2, seed=seed))
+        return dp_ftrl(
+            Quadratic(np.ones(2), np.ones(2)),
+            np.zeros(2),
+            fixed_order(6, 2),
+            sums,
+            optimizer=Sgd(learning_rate=0.1, momentum=0.9),
+            project=Ball(3.0),
+        )
+
+    np.testing.assert_array_equal(run(1).weights, run(1).weights)
+    assert not np.array_equal(run(1).weights, run(2).weights)
+    assert run(1).steps == 3
+    assert run(1).calibration.epsilon == 2.0
+    assert np.linalg.norm(run(1).weights) <= 3.0 * (1 + 1e-12)
+
+
+# Methods
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "dp_sgd": {},
+    "dp_mf": {},
+    "dp_mf_plus": {"tau": 4},
+    "dp_memf": {"epochs": 3},
+    "nu_dp_ftrl": {"nu": 0.1},
+    "tree": {},
+    "anti_pgd": {},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_valid_spec(method: Any) -> None:
+    spec = parse_spec(method_spec(method, Sgd(learning_rate=0.1, momentum=0.9).workload(12), **METHODS[method]))
+    assert spec.workload.kind == "momentum"
+    assert spec.canonical() == spec
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_noise_of_every_method_has_the_covariance_of_its_noising_matrix(method: Any) -> None:
+    """Made from minimal state where C has structure: 4,000 coordinates at sensitivity s show s^2 (C^T C)^-1."""
+    factors = solve(parse_spec(method_spec(method, ones(12), **METHODS[method])))
+    noise = FactorizationNoise(factors, TARGET, 4000, seed=2)
+    rows = np.array([noise.next() for _ in range(12)]) / noise.calibration.sigma
+    inverse = factors.rows("C_inv", 0, 12)
+    expected = inverse @ inverse.T
+    assert np.abs(np.cov(rows) - expected).max() < 0.08 * expected.max()
+    with pytest.raises(InvalidParameter, match="past n=12"):
+        noise.next()
+
+
+def test_noise_from_a_file_is_noise_from_memory(tmp_path: Path) -> None:
+    factors = solve(parse_spec(method_spec("dp_mf", ones(6))))
+    factors.save(tmp_path / "factors.safetensors")
+    doors = [
+        FactorizationNoise(source, TARGET, 3, seed=1) for source in (factors, load(tmp_path / "factors.safetensors"))
+    ]
+    for _ in range(6):
+        np.testing.assert_array_equal(doors[0].next(), doors[1].next())
+    assert doors[0].calibration.sigma == doors[1].calibration.sigma
+
+
+def test_a_banded_strategy_trains_in_any_order_that_keeps_the_distance() -> None:
+    """min_sep 3: examples 0..3 in batches of one, twice, four steps apart; three batches of one are too close."""
+    participation = {"kind": "min_sep", "min_sep": 4}
+    factors = solve(
+        parse_spec({"workload": ones(8), "participation": participation, "mechanism": {"kind": "banded", "bands": 4}})
+    )
+    problem, optimizer = Quadratic(np.ones(2), np.ones(2)), Sgd(learning_rate=0.1)
+    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, batch_size=1, seed=0))
+    assert dp_ftrl(problem, np.zeros(2), fixed_order(4, 1, epochs=2), sums, optimizer=optimizer).steps == 8
+    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, batch_size=1, seed=0))
+    with pytest.raises(InvalidParticipation, match="3 apart, below min_sep=4"):
+        dp_ftrl(problem, np.zeros(2), fixed_order(3, 1, epochs=2), sums, optimizer=optimizer)
+
+
+def test_a_method_with_the_wrong_parameters_is_refused() -> None:
+    wrong: list[tuple[Any, dict[str, Any]]] = [
+        ("dp_mf_plus", {}),
+        ("dp_mf", {"tau": 3}),
+        ("dp_mf", {"nu": 0.1}),
+        ("dp_adam", {}),
+    ]
+    for method, options in wrong:
+        with pytest.raises(InvalidParameter):
+            method_spec(method, ones(4), **options)
+
+
+def test_the_true_workload_has_a_smaller_loss_than_ones_and_both_are_certified() -> None:
+    true = Sgd(learning_rate=0.1, momentum=0.9).workload(12)
+    losses = [
+        solve(parse_spec(method_spec("dp_memf", true, epochs=2, optimize_for=other))).certificate.loss.objective
+        for other in (None, ones(12))
+    ]
+    assert losses[0] < 0.95 * losses[1]
+
+
+def test_restarts_make_the_strategy_of_dp_mf_plus_block_diagonal() -> None:
+    strategy = solve(parse_spec(method_spec("dp_mf_plus", ones(8), tau=4))).rows("C", 0, 8)
+    assert np.abs(strategy[4:, :4]).max() < 1e-6
+
+
+def test_correlated_noise_beats_independent_noise_on_digits() -> None:
+    """DP-MEMF beside DP-SGD at (2, 1e-5), zero-out: 3 epochs of 24 batches, the same seeds, rate and clip norm."""
+    model, test = digits(1440), digits(357, first=1440)
+    order = fixed_order(1440, 60, epochs=3, seed=0)
+
+    def accuracy(method: Any) -> float:
+        factors = solve(parse_spec({**method_spec(method, ones(72), epochs=3), "tolerance": 1e-4}))
+        found = []
+        for seed in range(3):
+            noise = FactorizationNoise(factors, TARGET, model.shape, clip_norm=1.0, batch_size=60, seed=seed)
+            run = dp_ftrl(model, np.zeros(model.shape), order, PrivateSums(noise), optimizer=Sgd(learning_rate=1.0))
+            found.append(test.accuracy(run.weights))
+        return float(np.mean(found))
+
+    assert accuracy("dp_memf") > accuracy("dp_sgd") + 0.04
+
+
+def test_training_needs_numpy_alone() -> None:
+    code = "import sys, factorize.training, factorize.training.audit; print(*{m.split('.')[0] for m in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"scipy", "pydantic", "numba", "cvxpy", "matplotlib"} & set(done.stdout.split())

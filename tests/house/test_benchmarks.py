@@ -1,0 +1,275 @@
+"""The benchmarks run at tiny sizes and judge goals rightly; speed is not tested, and no other library is fetched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def benchmark_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import one of the benchmarks, which are no installed package."""
+    monkeypatch.syspath_prepend(ROOT)
+
+    def load(name: str) -> ModuleType:
+        return import_module(f"benchmarks.{name}")
+
+    return load
+
+
+@pytest.fixture
+def machine(benchmark_of: Any) -> Any:
+    return benchmark_of("report").Machine.measured(side=32)
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def test_quick_runs_print_rows_and_write_them(tmp_path: Path) -> None:
+    done = run("single", "toeplitz", "--quick", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "GFLOP/s" in done.stdout.splitlines()[0]
+    for name in ("single", "toeplitz"):
+        document = json.loads((tmp_path / "build" / "bench" / f"{name}.json").read_text())
+        assert document["machine"]["cores"] >= 1
+        assert set(document["machine"]["versions"]) == {"python", "numpy", "numba"}
+        rows = [row for row in document["rows"] if "problem" in row]
+        assert rows
+        for row in rows:
+            assert row["seconds"] > 0
+            assert row["ratio"] > 0
+            assert row["problem"] in done.stdout
+    exponents = {row["problem"]: row["exponent"] for row in rows}
+    assert exponents == {"Toeplitz optimum, n=256": None}
+
+
+def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    done = run("nothing", folder=tmp_path)
+    assert done.returncode == 2
+    assert "no benchmark nothing; use single" in done.stderr
+
+
+def test_goals_are_judged(benchmark_of: Any) -> None:
+    report = benchmark_of("report")
+    assert report.at_most("seconds", 0.5, 1.0).met is True
+    assert report.at_most("seconds", 0.5, 1.0).text == "goal seconds <= 1: met, 2 times over"
+    assert report.at_most("seconds", 3.0, 1.0).met is False
+    assert report.at_most("seconds", 3.0, 1.0).text == "goal seconds <= 1: MISSED by a factor 3"
+    assert report.at_least("ratio", 50.0, 100.0).text == "goal ratio >= 100: MISSED by a factor 2"
+    assert report.at_least("ratio", 50.0, 100.0, bound=True).met is None
+    assert "stopped by the clock" in report.at_least("ratio", 50.0, 100.0, bound=True).text
+    assert report.at_least("ratio", 200.0, 100.0, bound=True).met is True
+
+
+def test_rows_state_growth_and_missed_goals(
+    benchmark_of: Any, machine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = benchmark_of("report")
+    kept = report.Report("squares", machine)
+    for n, seconds in ((100, 1.0), (200, 4.0)):
+        goal = report.at_most("seconds", seconds, 2.0)
+        kept.row(f"n={n}", seconds=seconds, ratio=seconds, of="of one", series=("n", n), goals=[goal])
+    assert kept.rows[0]["exponent"] is None
+    assert kept.rows[1]["exponent"] == pytest.approx(2.0)
+    assert kept.missed() == ["n=200: seconds is 4, goal 2"]
+    written = json.loads(kept.write(tmp_path).read_text())
+    assert [row["seconds"] for row in written["rows"]] == [1.0, 4.0]
+    assert written["rows"][1]["goals"][0]["met"] is False
+    assert "n^2.00" in capsys.readouterr().out
+
+
+def test_the_search_needs_no_square_array(benchmark_of: Any) -> None:
+    n = 16_384
+    found = benchmark_of("single").apart("prefix", n)
+    assert found["gap"] <= 1e-9
+    assert found["peak_bytes"] < 8 * n * n / 2
+
+
+def test_a_run_of_the_peer_is_read_without_its_compile_time(benchmark_of: Any) -> None:
+    document = {
+        "times": [5.0, 6.0, 7.0, 8.0],
+        "cpu": [6.0, 7.5, 9.0, 10.5],
+        "losses": [4.0, 2.2, 2.002, 2.0000001],
+        "compile_seconds": 4.0,
+        "final_loss": 2.0,
+    }
+    peer = benchmark_of("peer").Run(document, lower_bound=2.0)
+    assert peer.first_within(1e-1 + 1e-9) == 1
+    assert peer.seconds(peer.first_within(1.1e-3)) == 3.0
+    assert peer.first_within(1e-9) is None
+    assert peer.last == 3
+    assert peer.cores == pytest.approx(1.5)
+    assert peer.final_gap == 0.0
+
+
+def test_rows_of_a_peer_that_met_the_clock_are_lower_bounds(
+    benchmark_of: Any, machine: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = benchmark_of("peer")
+    document = {
+        "times": [1.0, 11.0, 21.0],
+        "cpu": [1.0, 2.0, 3.0],
+        "losses": [4.0, 2.001, 2.0001],
+        "default_stop": 1,
+        "stalled": False,
+        "compile_seconds": 1.0,
+        "final_loss": 2.0001,
+        "problem": {},
+        "versions": {},
+    }
+    optimum = peer.solved({"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "dense"}}).lower_bound
+    document["losses"] = [loss / 2.0 * optimum for loss in document["losses"]]
+    monkeypatch.setattr(peer, "run_peer", lambda *_a, **_k: peer.Run(document, optimum))
+    report = benchmark_of("report").Report("peer", machine)
+    spec = {"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "dense"}}
+    goals = {"default": 1.0, "gap": 1e9}
+    peer.compare(report, Path("none"), "prefix", spec, {"kind": "dense", "n": 8}, cap=1.0, goals=goals)
+    rows = {row["problem"]: row for row in report.rows if "problem" in row and "seconds" in row}
+    assert rows["prefix: own L-BFGS, default stop"]["seconds"] == 10.0
+    assert rows["prefix: own L-BFGS, gap 1e-03"]["bound"] is False
+    unreached = rows["prefix: own L-BFGS, gap 1e-06 not reached"]
+    assert unreached["seconds"] == 20.0
+    assert unreached["bound"] is True
+    assert rows["prefix: fastest, default stop"]["goals"][0]["met"] is True
+    assert rows["prefix: fastest, gap 1e-09 not reached"]["goals"][0]["met"] is None
+    assert "or more" in capsys.readouterr().out
+
+
+def test_a_run_whose_loss_no_longer_falls_is_not_the_fastest(benchmark_of: Any) -> None:
+    peer = benchmark_of("peer")
+
+    def run_of(times: list[float], losses: list[float], *, stalled: bool) -> Any:
+        document = {"times": times, "losses": losses, "default_stop": None, "stalled": stalled, "compile_seconds": 0.0}
+        return peer.Run(document, lower_bound=1.0)
+
+    stuck = run_of([1.0, 2.0], [2.0, 2.0], stalled=True)
+    slow = run_of([1.0, 9.0], [2.0, 1.0], stalled=False)
+    stopped = run_of([1.0, 5.0], [2.0, 1.5], stalled=False)
+    assert peer._fastest([], 1e-9) is None
+    assert peer._fastest([stuck], 1e-9) is None
+    assert peer._fastest([stuck, slow], 1e-9) is slow
+    assert peer._fastest([stuck, slow, stopped], 1e-9) is stopped
+
+
+def test_without_the_peer_the_benchmark_says_so(
+    benchmark_of: Any, machine: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = benchmark_of("peer")
+
+    def missing() -> Path:
+        raise peer.PeerMissing("pip found no index")
+
+    monkeypatch.setattr(peer, "python", missing)
+    report = benchmark_of("report").Report("peer", machine)
+    peer.run(report)
+    assert "jax_privacy was not measured: pip found no index" in capsys.readouterr().out
+
+
+class TestScale:
+    """The processes of `python -m benchmarks scale`, at few steps."""
+
+    @pytest.mark.parametrize("mechanism", [{"kind": "tree", "decoder": "honaker_full"}, {"kind": "banded", "bands": 3}])
+    def test_a_spec_is_solved_and_published(self, benchmark_of: Any, mechanism: dict[str, Any]) -> None:
+        scale = benchmark_of("scale")
+        document = {"workload": {"kind": "prefix", "n": 60}, "participation": {"kind": "fixed_epochs", "epochs": 4}}
+        found = scale.measure(document | {"mechanism": mechanism, "tolerance": 1e-3})
+        assert found["converged"] and found["sensitivity"] == "exact" and found["gap"] > 0
+        assert (found["class_gap"] is not None) == (mechanism["kind"] == "banded")
+        assert 0 < found["gib"] < 4 and 0 < found["publishing_gib"] < 4 and found["bytes"] > 500
+        assert "published in" in scale.note(found)
+
+    def test_what_is_refused_says_why(self, benchmark_of: Any) -> None:
+        scale = benchmark_of("scale")
+        specs = list(scale.specs(scale.STEPS))
+        assert len(specs) == len(scale.MECHANISMS) * len(scale.PARTICIPATIONS)
+        fft = next(spec for spec in scale.specs(scale.QUICK_STEPS, quick=True) if spec["mechanism"]["kind"] == "fft")
+        assert "limit of 16384 for dense arrays" in scale.measure(fft)["refused"]
+        assert scale.named_by({"kind": "banded", "bands": 4}) == "banded-4"
+
+    def test_a_run_of_its_own_is_ended_by_the_cap(self, benchmark_of: Any) -> None:
+        scale = benchmark_of("scale")
+        assert scale.apart(next(scale.specs(10)), 1e-3) == {"refused": "was ended after 0.001 s"}
+
+
+def test_changes_of_code(benchmark_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every change is another program, said in one line; messages, defaults and assertions are left alone."""
+    lines = (
+        "def smaller(a, b=1):",
+        "    assert a > 0",
+        "    if a < b:",
+        "        return a",
+        '    raise ValueError(f"{a + 1}")',
+    )
+    (tmp_path / "changed_here.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("changed_here")
+    found = list(benchmark_of("code_changes").mutants(module))
+    assert [mutant.text for mutant in found] == [
+        "if not a < b:",
+        "if a <= b:",
+        "return None",
+        "left out: raise ValueError(f'{a + 1}')",
+    ]
+    original = module.smaller.__code__
+    outcomes = []
+    for mutant in found:
+        module.smaller.__code__ = mutant.code
+        outcomes.append(module.smaller(1, 2) if mutant.text != "if not a < b:" else module.smaller(2, 1))
+    module.smaller.__code__ = original
+    assert outcomes == [2, 1, None, 1]
+
+
+class TestPage:
+    """The measured part of the page comes from the JSON files of one run."""
+
+    @pytest.fixture
+    def folder(self, benchmark_of: Any, machine: Any, tmp_path: Path) -> Path:
+        module = benchmark_of("report")
+        report = module.Report("single", machine)
+        report.heading("How long does the search take?")
+        goals = [module.at_most("seconds", 3.0, 1.0), module.at_least("ratio", 4.0, 2.0)]
+        report.row("prefix, n=8", seconds=3.0, ratio=4.0, of="DGEMM(32)", note="gap 1e-9 | certified", goals=goals)
+        report.remark("Beside nothing else.")
+        report.write(tmp_path)
+        return tmp_path
+
+    def test_each_question_has_a_table_and_misses_have_one_list(self, benchmark_of: Any, folder: Path) -> None:
+        page = benchmark_of("page")
+        text = page.measured(page.documents(folder))
+        assert "**How long does the search take?**" in text
+        row = "| prefix, n=8 | 3 s | 4 DGEMM(32) |  | gap 1e-9 / certified | seconds <= 1: MISSED by a factor 3; ratio"
+        assert row in text
+        assert "Beside nothing else." in text
+        missed = text.partition("## Goals that were missed")[2]
+        assert missed.split("\n")[2:] == ["- `single`, prefix, n=8: seconds is 3, goal 1", ""]
+
+    def test_what_stands_above_is_kept(self, benchmark_of: Any, folder: Path) -> None:
+        page = benchmark_of("page")
+        once = page.page("# Benchmarks\n\n", page.documents(folder))
+        assert once.startswith(f"# Benchmarks\n\n{page.BEGIN}")
+        assert page.page(once, page.documents(folder)) == once
+
+    def test_quick_runs_and_several_machines_are_refused(self, benchmark_of: Any, folder: Path) -> None:
+        page = benchmark_of("page")
+        document = json.loads((folder / "single.json").read_text())
+        document["machine"]["cores"] += 1
+        (folder / "other.json").write_text(json.dumps(document))
+        with pytest.raises(ValueError, match="several machines"):
+            page.documents(folder)
+        document["quick"] = True
+        (folder / "other.json").write_text(json.dumps(document))
+        with pytest.raises(ValueError, match="not quick"):
+            page.documents(folder)

@@ -1,0 +1,131 @@
+"""Docs are tested: what the code offers is on a page, and the README's promises are targets of the Makefile."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import factorize
+from factorize import errors, mechanisms, objective, participation
+from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
+from factorize.workloads import KINDS
+from factorize.workloads.schedules import Named
+
+ROOT = Path(__file__).parents[2]
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def kinds(union: object) -> list[str]:
+    members = get_args(get_args(union)[0])
+    return [get_args(member.model_fields["kind"].annotation)[0] for member in members]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_workload_is_documented(kind: str) -> None:
+    fields = [name for name in KINDS[kind].model_fields if name != "kind"]
+    row = re.search(rf"^\| `{kind}` \|.*$", page("docs/spec.md"), re.MULTILINE)
+    assert row, f"docs/spec.md has no row for the workload {kind}"
+    assert all(field in row.group() for field in fields)
+
+
+@pytest.mark.parametrize(
+    "union", [participation.AnyParticipation, objective.AnyObjective, mechanisms.AnyMechanism, Named], ids=str
+)
+def test_every_kind_is_documented_with_its_fields(union: object) -> None:
+    for member, kind in zip(get_args(get_args(union)[0]), kinds(union), strict=True):
+        row = re.search(rf"^\| `{kind}` \|.*$", page("docs/spec.md"), re.MULTILINE)
+        assert row, f"docs/spec.md has no row for {kind}"
+        assert all(field in row.group() for field in member.model_fields if field != "kind"), kind
+
+
+def test_every_structure_is_documented() -> None:
+    for structure in {*BUILDERS, *ENDLESS_BUILDERS}:
+        assert f"| `{structure}` |" in page("docs/file-format.md")
+
+
+def sensitivity_rules() -> set[str]:
+    """What the code may write into `sensitivity.rule`."""
+    found: set[str] = set()
+    for name in ("participation", "sensitivity", "structures/tree_participation", "structures/wide_redrawn"):
+        for node in ast.walk(ast.parse(page(f"factorize/{name}.py"))):
+            texts: list[ast.expr] = []
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                texts = [node.value] if node.targets[0].id.lower().endswith("rule") else []
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Sensitivity":
+                texts = node.args[2:3]
+            constants = (part for text in texts for part in ast.walk(text) if isinstance(part, ast.Constant))
+            found |= {part.value for part in constants if isinstance(part.value, str)}
+    return found
+
+
+def test_every_rule_of_a_sensitivity_is_explained() -> None:
+    rules, explained = sensitivity_rules(), " ".join(page("docs/sensitivity.md").split())
+    assert {"column norms", "two-stage Gram bound", "limit of column norms"} < rules
+    assert not {rule for rule in rules if f"`{rule}`" not in explained}
+
+
+def test_what_is_cited_can_be_looked_up() -> None:
+    sources = re.findall(r"^([A-Z]+\d\d): ", page("docs/notation.md"), re.MULTILINE)
+    for package in ("factorize", "solvers", "api", "tests", "benchmarks", "docs"):
+        for path in [*(ROOT / package).rglob("*.py"), *(ROOT / package).rglob("*.md")]:
+            text = path.read_text()
+            assert set(re.findall(r"\b[A-Z]{1,2}2\d\b", text)) <= set(sources), path
+            assert not re.search(r"\bmathematics,? [A-N]\.?\d*\b", text), f"{path} cites a page that is not here"
+            for cited in re.findall(r"\bdocs/[\w/-]+\.md", text):
+                assert (ROOT / cited).exists(), f"{path} cites {cited}"
+
+
+def test_every_error_is_in_the_drawn_tree() -> None:
+    tree = errors.__doc__ or ""
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    for error in (c for c in classes if issubclass(c, errors.FactorizeError)):
+        assert re.search(rf"\b{error.__name__}\b", tree), error.__name__
+        slugs = [c.slug for c in classes if issubclass(c, errors.FactorizeError)]
+        assert slugs.count(error.slug) == 1
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    for name in factorize.__all__:
+        assert getattr(factorize, name).__doc__, name
+
+
+def test_every_page_is_linked_and_every_link_leads_somewhere() -> None:
+    readme = page("README.md")
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        assert f"docs/{path.name}" in readme, f"README.md does not mention docs/{path.name}"
+    for source in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", source.read_text()):
+            assert (source.parent / target).exists(), f"{source.name} links to {target}"
+        for mentioned in re.findall(
+            r"(?<![\w/])((?:docs|examples|factorize|solvers|api|tests)/[\w./-]+\.\w+)", source.read_text()
+        ):
+            assert (ROOT / mentioned).exists(), f"{source.name} mentions {mentioned}"
+
+
+def test_the_readme_keeps_its_promises() -> None:
+    makefile = page("Makefile")
+    for target in ("demo", "test"):
+        assert f"make {target}" in page("README.md")
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert "make test" in page(".ci/run")
+
+
+def test_nothing_names_the_machine_it_was_made_on() -> None:
+    own = Path(__file__).name
+    for path in ROOT.rglob("*"):
+        parts = path.relative_to(ROOT).parts
+        if (
+            path.suffix in {".py", ".md", ".toml", ".yml", ".lock"}
+            and path.name != own
+            and parts[0] not in (".venv", ".venv-frameworks", ".git", ".demo", "build")
+        ):
+            text = path.read_text()
+            assert "/work/" not in text, path
+            assert "pythonhosted" not in text, path

@@ -1,0 +1,176 @@
+"""The reproductions run at small sizes, and judge agreement rightly; published numbers are compared by the full runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.accounting.amplification import amplified_epsilon
+from factorize.solvers import solve
+from factorize.spec import parse_spec
+from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed_order, method_spec, ones
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def comparison(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT)
+    return import_module("benchmarks.papers.comparison")
+
+
+def test_agreement_is_within_tolerance_and_three_errors(comparison: Any) -> None:
+    assert comparison.Row("a", 1.0, 1.05, tolerance=0.05 + 1e-12).agrees is True
+    assert comparison.Row("a", 1.0, 1.05, error=0.02).agrees is True
+    assert comparison.Row("a", 1.0, 1.07, error=0.02).agrees is False
+    assert comparison.Row("a", None, 1.07).agrees is None
+    assert comparison.mean_and_error([1.0, 3.0]) == (2.0, 1.0)
+    assert comparison.mean_and_error([4.0]) == (4.0, 0.0)
+
+
+def test_what_differs_is_listed(comparison: Any, tmp_path: Path) -> None:
+    found = comparison.Comparison("x", "X", folder=tmp_path)
+    found.row("far", 1.0, 2.0)
+    found.row("near", 1.0, 1.0)
+    found.claim("up", True)
+    found.claim("down", False)
+    assert found.differences == ["far", "down"]
+    assert json.loads(found.write().read_text())["rows"][0]["agrees"] is False
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks.papers", *arguments, "--out", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
+@pytest.mark.parametrize(
+    "name", ["chess", "correlated_quadratic", "nu_figure1", "nu_figure2", "nu_figure3", "matrices"]
+)
+def test_a_small_run_prints_and_writes(name: str, tmp_path: Path) -> None:
+    done = run(name, "--quick", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    document = json.loads((tmp_path / f"{name}.json").read_text())
+    assert document["quick"] and document["rows"] and document["claims"]
+    assert all(row["published"] is None for row in document["rows"])  # small sizes are compared with nothing
+
+
+@pytest.mark.parametrize("name", ["srg_mnist", "mu2_mnist", "correlated_mnist", "skgd_gain"])
+def test_small_runs_on_digits_print_their_noise(name: str, tmp_path: Path) -> None:
+    done = run(name, "--quick", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / f"{name}.json").read_text())
+    assert document["quick"] and document["rows"] and document["claims"]
+    assert "noise multiplier" in done.stdout
+
+
+def test_images_are_read_from_idx_files_and_nothing_else(
+    comparison: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = import_module("benchmarks.papers.images")
+    shapes = {"train": (7, 2, 3), "t10k": (5, 2, 3)}
+    pixels = {part: np.arange(np.prod(shape), dtype=np.uint8).reshape(shape) for part, shape in shapes.items()}
+    for part, values in pixels.items():
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", values)
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte", np.arange(len(values), dtype=np.uint8))
+    found = images.load_images(tmp_path, constant=True)
+    assert found.train.shape == (7, 7) and found.test.shape == (5, 7)
+    np.testing.assert_allclose(found.train[:, :6] * 255, pixels["train"].reshape(7, 6), rtol=1e-6)
+    assert (found.train[:, 6] == 1).all() and found.test_labels.tolist() == [0, 1, 2, 3, 4]
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(b"\x00\x00\x0d\x01\x00\x00\x00\x00")
+    with pytest.raises(SystemExit, match="not an IDX file of unsigned bytes"):
+        images.load_images(tmp_path)
+    with pytest.raises(SystemExit, match="neither train-images"):
+        images.load_images(tmp_path / "elsewhere")
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    head = bytes([0, 0, 8, values.ndim]) + b"".join(side.to_bytes(4, "big") for side in values.shape)
+    content = head + values.tobytes()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+class Replayed:
+    """Rows that were drawn before, scaled."""
+
+    def __init__(self, rows: np.ndarray, sigma: float, shape: tuple[int, int]) -> None:
+        self._rows, self._sigma, self._shape = iter(rows), sigma, shape
+
+    def next(self) -> np.ndarray:
+        """Return the next row."""
+        return self._sigma * next(self._rows).reshape(self._shape)
+
+
+def test_many_noise_levels_at_once_are_dp_ftrl(comparison: Any) -> None:
+    images = import_module("benchmarks.papers.images").load_images(None)
+    together = import_module("benchmarks.papers.together")
+    order = fixed_order(len(images.train), 120, epochs=2)
+    factors = solve(parse_spec(method_spec("dp_mf", ones(len(order)), epochs=2)))
+    shape = images.model().shape
+    noise = together.correlated_rows(factors, 3, shape[0] * shape[1])
+    sigmas = np.array([0.0, 0.004, 0.02])
+    found = together.train(
+        images.train,
+        images.train_labels,
+        order,
+        noise,
+        sigmas,
+        batch_size=120,
+        clip_norm=0.7,
+        learning_rate=0.5,
+    )
+    model = SoftmaxRegression(images.train.astype(float), images.train_labels, 10)
+    for sigma, weights in zip(sigmas, found, strict=True):
+        sums = PlainSums(batch_size=120, clip_norm=0.7, noise=Replayed(noise, sigma, shape))
+        one = dp_ftrl(model, np.zeros(shape), order, sums, optimizer=Sgd(learning_rate=0.5))
+        np.testing.assert_allclose(weights, one.weights, atol=2e-5)
+
+
+def test_rows_of_noise_are_c_inverse_times_normals(comparison: Any) -> None:
+    together = import_module("benchmarks.papers.together")
+    factors = solve(parse_spec(method_spec("dp_mf", ones(300))))
+    rows = together.correlated_rows(factors, 5, 4)
+    normals = np.random.default_rng(5).standard_normal((300, 4), dtype=np.float32)
+    np.testing.assert_allclose(factors.rows("C", 0, 300) @ rows, normals, atol=1e-4)
+
+
+def test_accountants_return_the_smallest_multiplier(comparison: Any) -> None:
+    accounting = import_module("benchmarks.papers.accounting")
+    by_rdp, by_pld = accounting.multipliers(4.0, 1e-6, probability=0.1, steps=10)
+    assert by_pld < by_rdp  # tighter
+    assert amplified_epsilon(by_pld * 1.003, 1e-6, probability=0.1, compositions=10) <= 4.0 + 0.01
+    assert amplified_epsilon(by_pld * 0.95, 1e-6, probability=0.1, compositions=10) > 4.0
+    assert accounting.smallest(lambda z: 1 / z, 0.25, 1.0) == pytest.approx(4.0, rel=2e-3)
+    assert accounting.smallest(lambda z: 1 / z, 4.0, 1.0) == pytest.approx(0.25, rel=2e-3)
+
+
+def test_paper_conversion_of_zcdp_needs_more_noise(comparison: Any) -> None:
+    srg = import_module("benchmarks.papers.srg_mnist")
+    target = srg.zcdp(srg.TARGET)
+    spent = target.rho + 2 * math.sqrt(target.rho * -math.log(1e-6))
+    assert spent == pytest.approx(0.1, rel=1e-9)
+    assert target.noise_multiplier > 1.3 * srg.TARGET.noise_multiplier
+
+
+@pytest.mark.parametrize("name", ["nu_tables", "peers_golden"])
+def test_tables_hold_at_small_sizes(name: str, tmp_path: Path) -> None:
+    done = run(name, "--quick", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / f"{name}.json").read_text())
+    assert document["rows"] and all(claim["holds"] for claim in document["claims"])
+
+
+def test_names_are_checked_and_data_is_asked_for(tmp_path: Path) -> None:
+    refused = run("colours", folder=tmp_path)
+    assert refused.returncode == 2 and "no reproduction colours" in refused.stderr

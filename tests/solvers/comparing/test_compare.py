@@ -1,0 +1,301 @@
+"""The comparison of all mechanisms: its rows are the solver's own results, and its costs are those of the client."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from factorize import parse_spec, solvers
+from factorize.client.noise_source import Streamable, noise_source
+from factorize.errors import Cancelled, InvalidParameter, SolveFailed
+from factorize.mechanisms import Mechanism
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.solvers.comparing.candidates import mechanisms
+from factorize.solvers.comparing.compare import Sampling, compare
+from factorize.solvers.comparing.noise_cost import noise_cost
+
+N = 24
+
+
+def spec_of(n=N, **more):
+    return parse_spec({"workload": {"kind": "prefix", "n": n}, **more})
+
+
+@pytest.fixture(scope="module")
+def table():
+    return compare(spec_of(), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6))
+
+
+def rows_of(table, mechanism):
+    return [row for row in table.rows if row.mechanism == mechanism]
+
+
+def test_every_mechanism_has_a_row_or_a_reason(table):
+    named = {row.mechanism for row in table.rows} | {refused.mechanism for refused in table.refused}
+    assert named == set(solvers.SOLVERS)
+    assert all(len(refused.reason) > 20 for refused in table.refused)
+
+
+def test_rows_are_sorted_and_repeat_what_the_solvers_say(table):
+    losses = [row.loss.objective for row in table.rows]
+    assert losses == sorted(losses)
+    for row in (*rows_of(table, "square_root"), *rows_of(table, "banded"), *rows_of(table, "blt")):
+        option = {} if row.normalization is None else {"normalization": row.normalization}
+        mechanism = {"kind": row.mechanism, **row.parameters, **option}
+        found = solvers.solve(spec_of(mechanism=mechanism, tolerance=row.tolerance))
+        assert row.spec_digest == found.spec_digest
+        assert row.loss == found.certificate.loss
+        assert row.sensitivity == found.certificate.sensitivity
+
+
+def test_long_searches_stop_earlier_and_the_own_mechanism_does_not():
+    epochs = {"kind": "fixed_epochs", "epochs": 3}
+    loose = compare(spec_of(participation=epochs), buffers=2)
+    assert {row.tolerance for row in rows_of(loose, "banded")} == {1e-4}
+    assert {row.tolerance for row in rows_of(loose, "buffered_linear")} == {4e-3}
+    assert {row.tolerance for row in rows_of(loose, "dense")} == {1e-9}
+    own = compare(spec_of(mechanism={"kind": "banded", "bands": 3}), buffers=2)
+    assert {row.tolerance for row in rows_of(own, "banded")} == {1e-9}
+    coarse = compare(spec_of(tolerance=0.01), buffers=2)
+    assert {row.tolerance for row in coarse.rows} == {0.01}
+
+
+def test_several_epochs_have_a_row_with_redraws():
+    table = compare(spec_of(participation={"kind": "fixed_epochs", "epochs": 3}), buffers=2)
+    with_redraws, without = sorted(rows_of(table, "buffered_linear"), key=lambda row: row.loss.objective)
+    assert with_redraws.parameters == {"buffers": 2, "redraws": 2} and without.parameters == {"buffers": 2}
+    assert with_redraws.noise_vectors == without.noise_vectors == 2
+    assert (with_redraws.redraws, without.redraws) == (1.0, 0.0)  # none in the first epoch, two in the third
+
+
+def test_nu_is_tuned_once(monkeypatch):
+    """Also where tuning it for scaled columns would be refused; and its absence is told."""
+    from factorize.solvers.formulas import closed_form
+
+    calls = []
+    original = closed_form.tune
+    monkeypatch.setattr(closed_form, "tune", lambda problem: calls.append(problem) or original(problem))
+    rows = rows_of(compare(spec_of(12)), "nu_toeplitz")
+    assert len(calls) == 1 and len(rows) == 2
+    entry = solvers.Entry(_fails, closed_form.supports, closed_form.estimate)
+    monkeypatch.setitem(solvers.SOLVERS, "nu_toeplitz", (entry,))
+    table = compare(spec_of(12))
+    reasons = {refused.normalization: refused.reason for refused in table.refused if refused.mechanism == "nu_toeplitz"}
+    assert reasons["none"] == "of the test" and "was not found" in reasons["columns"]
+
+
+def _fails(problem, progress):
+    raise SolveFailed("of the test")
+
+
+def test_the_bound_is_one_for_all_and_the_optimum_leads(table):
+    assert table.rows[0].mechanism == "dense" and table.rows[0].relative_gap < 1e-8
+    for row in table.rows:
+        assert row.relative_gap == pytest.approx(row.loss.objective / table.lower_bound.objective - 1, abs=1e-12)
+        assert row.relative_gap > -1e-12
+
+
+def test_normalised_columns_have_rows_of_their_own(table):
+    for kind in ("square_root", "toeplitz", "banded_toeplitz", "blt"):
+        assert sorted(row.normalization for row in rows_of(table, kind)) == ["columns", "none"]
+    tuned, scaled = sorted(rows_of(table, "nu_toeplitz"), key=lambda row: row.normalization, reverse=True)
+    assert tuned.parameters == {"nu": "tune"}
+    assert scaled.normalization == "columns" and 0 < scaled.parameters["nu"] < 0.5
+
+
+def test_privacy_is_that_of_calibrate(table):
+    target = PrivacyTarget(epsilon=1.0, delta=1e-6)
+    for row in table.rows:
+        expected = calibrate(row.sensitivity, target)
+        assert row.calibration == expected
+        assert row.rmse_at_privacy == pytest.approx(expected.noise_multiplier * row.loss.rmse)
+
+
+def test_the_table_is_plain_json(table):
+    document = json.loads(json.dumps(table.to_dict(), allow_nan=False))
+    assert document["objective"] == "mean" and "mechanism" not in document["spec"]
+    first = document["rows"][0]
+    assert first["mechanism"] == "dense" and first["sensitivity"]["kind"] == "exact"
+    assert set(document["recommendation"]) == {"row", "reason"}
+    assert document["lower_bound"]["objective"] == table.lower_bound.objective
+
+
+def test_a_matrix_of_the_user_keeps_its_numbers():
+    lower = np.tril(np.ones((6, 6))).tolist()
+    own = compare(parse_spec({"workload": {"kind": "matrix", "rows": lower}}))
+    prefix = {(row.mechanism, row.normalization): row.loss.objective for row in compare(spec_of(6)).rows}
+    assert {"dense", "identity", "tree", "blt"} <= {row.mechanism for row in own.rows}
+    assert own.lower_bound.objective == pytest.approx(own.rows[0].loss.objective, rel=1e-8)
+    for row in rows_of(own, "square_root") + rows_of(own, "dense") + rows_of(own, "identity"):
+        assert row.loss.objective == pytest.approx(prefix[row.mechanism, row.normalization], rel=1e-8)
+
+
+def test_how_many_run_at_a_time_changes_nothing(monkeypatch):
+    tables = []
+    for cores in (1, 3):
+        monkeypatch.setattr(sys.modules["factorize.solvers.comparing.compare"], "CORES", cores)
+        document = compare(spec_of(9, participation={"kind": "fixed_epochs", "epochs": 3})).to_dict()
+        del document["seconds"]
+        tables.append([{**row, "seconds": None} for row in document.pop("rows")] + [document])
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("participation", [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 6}])
+def test_repeated_participation(participation):
+    table = compare(spec_of(participation=participation), buffers=2)
+    assert table.lower_bound is not None and table.budget == 2
+    assert {"tree", "banded", "toeplitz"} <= {row.mechanism for row in table.rows}
+    assert {row.parameters.get("restart_every") for row in rows_of(table, "tree")} == {None, 6}
+    for row in table.rows:
+        assert row.sensitivity.participation["kind"] == participation["kind"]
+        assert (row.sensitivity.kind == "upper_bound") == any("upper bound" in text for text in row.warnings)
+
+
+def test_a_budget_is_kept_by_the_recommendation():
+    for buffers in (0, 1, 3):
+        table = compare(spec_of(), buffers=buffers)
+        chosen = table.rows[table.recommendation.row]
+        assert chosen.noise_vectors <= buffers
+        fitting = [row for row in table.rows if row.noise_vectors <= buffers]
+        assert chosen.loss.objective <= fitting[0].loss.objective * 1.001
+        assert chosen.mechanism in table.recommendation.reason
+    in_bytes = compare(spec_of(), bytes_per_parameter=13.9)
+    assert in_bytes.budget == 3
+    assert [row.spec_digest for row in in_bytes.rows] == [row.spec_digest for row in table.rows]
+
+
+def test_ties_go_to_the_smaller_memory():
+    """With 6 buffers the streaming optimum is within 1e-3 of the dense one, which keeps n vectors."""
+    table = compare(spec_of(), buffers=6)
+    open_ended = recommend(table.rows, None)
+    assert table.rows[0].mechanism == "dense"
+    assert table.rows[open_ended.row].mechanism == "buffered_linear"
+    assert "fewest vectors within 0.1 %" in open_ended.reason
+    assert recommend(table.rows[:1], 3) is None
+
+
+def test_a_mechanism_that_was_asked_for_is_among_the_rows():
+    spec = spec_of(mechanism={"kind": "nu_toeplitz", "nu": 0.2})
+    assert {"nu": 0.2} in [row.parameters for row in rows_of(compare(spec), "nu_toeplitz")]
+
+
+def test_what_takes_too_long_is_refused_with_its_estimate():
+    table = compare(spec_of(4096), most_seconds=0.06)
+    reasons = {refused.mechanism: refused.reason for refused in table.refused}
+    assert "above most_seconds=0.06" in reasons["fft"] and "above most_seconds" in reasons["dense"]
+    assert "square_root" in {row.mechanism for row in table.rows}
+
+
+def test_what_takes_longer_than_its_estimate_is_stopped(monkeypatch):
+    from factorize.solvers.formulas import closed_form
+
+    def late(problem, progress):
+        while True:
+            progress(None)
+
+    monkeypatch.setattr(sys.modules["factorize.solvers.comparing.compare"], "_FIRST_SECONDS", 0.0)
+    entry = solvers.Entry(late, closed_form.supports, closed_form.estimate)
+    monkeypatch.setitem(solvers.SOLVERS, "square_root", (entry,))
+    table = compare(spec_of(6), most_seconds=0.1)
+    reasons = {refused.mechanism: refused.reason for refused in table.refused}
+    assert "was stopped after" in reasons["square_root"]
+    assert "identity" in {row.mechanism for row in table.rows}
+
+
+def test_progress_counts_and_may_cancel():
+    seen = []
+    compare(spec_of(6), progress=seen.append)
+    assert [step.done for step in seen] == sorted(step.done for step in seen)
+    assert {step.done for step in seen} == set(range(seen[0].total))
+
+    def stop(step):
+        if step.done == 3:
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        compare(spec_of(6), progress=stop)
+
+
+@pytest.mark.parametrize("budget", [{"buffers": -1}, {"bytes_per_parameter": -0.5}, {"bytes_per_parameter": np.nan}])
+def test_budgets_are_checked(budget):
+    with pytest.raises(InvalidParameter, match="memory for noise state"):
+        compare(spec_of(), **budget)
+
+
+def test_vectors_are_those_that_the_client_keeps():
+    """Every structure that streams."""
+    checked = set()
+    for mechanism in mechanisms(spec_of(participation={"kind": "min_sep", "min_sep": 6}), 3):
+        if mechanism["kind"] == "semidefinite":
+            continue
+        spec = spec_of(mechanism=mechanism)
+        found = solvers.solve(spec)
+        parts = found.strategy.tensors()
+        source = noise_source(found.strategy.structure, parts, N, found.digest)
+        cost = noise_cost(found.strategy)
+        if isinstance(source, Streamable):
+            assert cost.vectors == source.recurrence().vectors, mechanism
+            checked.add(found.strategy.structure)
+        else:
+            assert cost.vectors == N
+    assert {"tree", "banded", "banded_toeplitz", "buffered", "blt", "scaled", "inverse_banded_toeplitz"} <= checked
+
+
+def test_operations_of_a_banded_inverse_and_of_scaling():
+    spec = spec_of(mechanism={"kind": "banded_inverse_square_root", "bands": 5})
+    scaled = spec_of(mechanism={"kind": "banded_inverse_square_root", "bands": 5, "normalization": "columns"})
+    plain, more = (noise_cost(solvers.solve(s).strategy) for s in (spec, scaled))
+    assert plain.vectors == more.vectors == 4
+    assert more.flops == plain.flops + 1
+
+
+def test_mechanisms_are_valid_specs():
+    for participation in ({"kind": "single"}, {"kind": "fixed_epochs", "epochs": 2}, {"kind": "min_sep", "min_sep": 1}):
+        for n in (2, 7 + 1):
+            for mechanism in mechanisms(spec_of(n, participation=participation), None):
+                assert isinstance(spec_of(n, mechanism=mechanism).mechanism, Mechanism)
+
+
+def test_evidence_is_found_once(monkeypatch):
+    from factorize.solvers import evidence
+
+    calls = []
+    original = evidence._found
+
+    def counted(spec, report):
+        calls.append(spec.mechanism.kind)
+        return original(spec, report)
+
+    monkeypatch.setattr(evidence, "_found", counted)
+    compare(spec_of(8))
+    assert len(calls) == 1
+    solvers.solve(spec_of(8, mechanism={"kind": "identity"}))
+    solvers.solve(spec_of(8, mechanism={"kind": "identity"}))
+    assert len(calls) == 3
+
+
+def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy():
+    target = PrivacyTarget(epsilon=1.0, delta=1e-6)
+    table = compare(spec_of(), privacy=target, sampling=Sampling(dataset_size=2400, batch_size=100))
+    sampled = [row for row in table.rows if row.sampling]
+    assert {"identity", "banded"} <= {row.mechanism for row in sampled}
+    assert all(row.noise_vectors < N - 1 for row in sampled)
+    ranks = [row.objective_at_privacy for row in table.rows]
+    assert ranks == sorted(ranks)
+    plain = {row.mechanism: row for row in rows_of(table, "identity") if not row.sampling}["identity"]
+    amplified = next(row for row in sampled if row.mechanism == "identity")
+    assert amplified.rmse_at_privacy < plain.rmse_at_privacy
+    sigma = amplified.calibration.sigma * 100  # of sums
+    assert amplified.rmse_at_privacy == pytest.approx(sigma * plain.loss.rmse / plain.sensitivity.value)
+    assert json.loads(json.dumps(table.to_dict()))["rows"][0]["sampling"] in (None, "cyclic_poisson")
+
+
+def test_sampling_needs_an_epsilon_and_groups_as_large_as_a_batch():
+    with pytest.raises(InvalidParameter, match="epsilon"):
+        compare(spec_of(), sampling=Sampling(2400, 100))
+    with pytest.raises(InvalidParameter, match="epsilon"):
+        compare(spec_of(), privacy=PrivacyTarget(rho=0.1), sampling=Sampling(2400, 100))
+    table = compare(spec_of(), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6), sampling=Sampling(150, 100))
+    assert [row.mechanism for row in table.rows if row.sampling] == ["identity"]
+    assert any(refused.reason.startswith("sampled: ") for refused in table.refused)

@@ -1,0 +1,274 @@
+"""The dense optimum for fixed epochs, against published values, other formulations and brute force."""
+
+import numpy as np
+import pytest
+
+from factorize import parse_spec, solvers
+from factorize.errors import Cancelled
+from factorize.solvers.epochs import block_newton
+from factorize.solvers.epochs.correlation_blocks import evaluate, normalised, power, start
+from factorize.solvers.epochs.feasible import dominating, masked
+from factorize.solvers.methods.anderson import Anderson
+from factorize.solvers.single.ascent import scaled
+
+
+def solve(workload, epochs, *, tolerance=1e-6, progress=None, **more):
+    document = {
+        "workload": workload,
+        "participation": {"kind": "fixed_epochs", "epochs": epochs},
+        "tolerance": tolerance,
+    }
+    return solvers.solve(parse_spec({"mechanism": {"kind": "dense"}, **document, **more}), progress=progress)
+
+
+def prefix(n):
+    return {"kind": "prefix", "n": n}
+
+
+def in_classes(found):
+    """The blocks of X = C^T C within the classes, shape (b, k, k)."""
+    strategy = found.strategy.dense()
+    gram = strategy.T @ strategy
+    patterns = found.spec.participation.patterns(len(gram))
+    return np.array([gram[np.ix_(pattern, pattern)] for pattern in patterns])
+
+
+@pytest.mark.parametrize(("k", "b"), [(2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 2)])
+def test_published_prefix_optima(vectors, k, b):
+    expected = vectors[f"F.prefix.k{k}.b{b}"]
+    found = solve(prefix(k * b), k, tolerance=1e-9)
+    total = found.certificate.loss.total_squared
+    assert total == pytest.approx(expected["masked_total"], rel=1e-6)
+    assert k * b * found.certificate.lower_bound.objective == pytest.approx(expected["lower"], rel=1e-6)
+    for variant in ("nonneg", "exact_vector"):
+        assert total == pytest.approx(expected.get(variant, total), rel=1e-6)
+    strategy = found.strategy.dense()
+    if "C" in expected:
+        assert np.allclose(strategy, expected["C"], rtol=0, atol=1e-3)
+        assert np.allclose(strategy.T @ strategy, expected["X"], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("k", "b"), [(2, 2), (3, 4), (4, 4)])
+def test_reference_prefix_optima(reference_values, k, b):
+    expected = reference_values[f"P2-prefix-k{k}-b{b}"]
+    certificate = solve(prefix(k * b), k, tolerance=1e-10).certificate
+    assert certificate.loss.total_squared == pytest.approx(expected["optimal_loss"], rel=1e-9)
+    assert k * b * certificate.lower_bound.objective == pytest.approx(expected["dual_bound"], rel=1e-9)
+
+
+def test_the_sensitivity_is_exact_and_one():
+    found = solve(prefix(24), 4)
+    sensitivity = found.certificate.sensitivity
+    assert sensitivity.kind == "exact"
+    assert 1 - 1e-13 < sensitivity.value <= 1
+    blocks = in_classes(found)
+    assert np.abs(blocks * (1 - np.eye(4))).max() < 1e-14
+    assert np.allclose(np.einsum("jss->j", blocks), 1, atol=1e-12)
+
+
+def test_eight_epochs_of_sixty_four_steps():
+    certificate = solve(prefix(512), 8).certificate
+    assert certificate.relative_gap <= 1e-6
+    assert certificate.converged
+    assert certificate.loss.total_squared == pytest.approx(37664.550409, rel=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 16])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "momentum", "n": 64, "momentum": 0.9},
+        {"kind": "momentum", "n": 64, "momentum": 0.95, "learning_rates": {"kind": "linear_cooldown", "steps": 16}},
+        {"kind": "schedule", "n": 64, "learning_rates": {"kind": "cosine"}},
+        {"kind": "weight_decay", "n": 64, "rate": 0.1, "mode": "decoupled"},
+        {"kind": "window", "n": 64, "width": 8},
+    ],
+    ids=lambda workload: workload["kind"],
+)
+def test_other_workloads(workload, k):
+    certificate = solve(workload, k).certificate
+    assert certificate.relative_gap <= 1e-6
+    assert certificate.converged
+
+
+def test_a_tighter_tolerance_is_reached():
+    assert solve(prefix(64), 4, tolerance=1e-11).certificate.relative_gap <= 1e-11
+
+
+def test_lambda_tau_over_epochs():
+    certificate = solve(prefix(48), 4, objective={"kind": "lambda_tau", "tau": 8}).certificate
+    assert certificate.converged
+
+
+def test_one_class_has_a_closed_form():
+    """With b = 1 every pair of steps is in one class: X is diagonal, and the optimum is (sum_j ||A e_j||)^2."""
+    found = solve(prefix(6), 6, tolerance=1e-9)
+    expected = sum(np.sqrt(np.arange(6, 0, -1))) ** 2
+    assert found.certificate.loss.total_squared == pytest.approx(expected, rel=1e-8)
+
+
+def test_zero_rates_cost_next_to_nothing():
+    """A step that moves nothing leaves its class's budget to the others."""
+    rates = [1.0] * 8
+    rates[2] = rates[5] = 0.0
+    found = solve({"kind": "schedule", "n": 8, "learning_rates": rates}, 2)
+    assert found.certificate.converged
+    blocks = in_classes(found)
+    assert blocks[2, 0, 0] < 1e-8
+    assert blocks[1, 1, 1] < 1e-8
+
+
+def test_a_class_that_moves_nothing():
+    found = solve({"kind": "schedule", "n": 8, "learning_rates": [1.0, 0.0, 1.0, 1.0] * 2}, 2)
+    assert found.certificate.converged
+    assert np.allclose(np.diagonal(in_classes(found)[1]), 0.5)
+
+
+def test_a_tolerance_below_rounding_gets_an_honest_gap():
+    found = solve(prefix(16), 4, tolerance=1e-17)
+    assert not found.certificate.converged
+    assert 0 < found.certificate.relative_gap < 1e-11
+
+
+def test_cancellation():
+    def cancel(step):
+        if step.iteration == 3:
+            raise Cancelled("asked to")
+
+    with pytest.raises(Cancelled):
+        solve(prefix(32), 4, progress=cancel)
+
+
+def test_masked_and_dominating_matrices():
+    rng = np.random.default_rng(5)
+    root = rng.standard_normal((12, 12))
+    gram = root @ root.T
+    for feasible in (masked(gram, 3), dominating(gram, 3)):
+        blocks = np.array([feasible[i : i + 3, i : i + 3] for i in range(0, 12, 3)])
+        assert not (blocks * (1 - np.eye(3))).any()
+        assert np.allclose(np.einsum("jss->j", blocks), 1)
+    largest = max(np.abs(gram[i : i + 3, i : i + 3]).sum() for i in range(0, 12, 3))
+    assert np.linalg.eigvalsh(dominating(gram, 3) - gram / largest).min() > -1e-12
+
+
+def test_anderson_solves_a_linear_fixed_point():
+    rng = np.random.default_rng(2)
+    matrix = 0.9 * np.linalg.qr(rng.standard_normal((6, 6)))[0]
+    constant = rng.standard_normal(6)
+    mixer, x = Anderson(), np.zeros(6)
+    for _ in range(9):
+        image = matrix @ x + constant
+        mixed = mixer.mix(x, image, np.ones(6))
+        x = image if mixed is None else mixed
+    assert np.allclose(x, np.linalg.solve(np.eye(6) - matrix, constant), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "mu2", "n": 96, "output": "x"},
+        {"kind": "mu2", "n": 64, "output": "w"},
+        {"kind": "srg", "n": 96, "momentum": 0.95, "decay": 0.95},
+        {"kind": "momentum", "n": 96, "momentum": 0.99, "learning_rates": {"kind": "cosine"}},
+    ],
+    ids=lambda workload: workload["kind"],
+)
+def test_ill_conditioned_workloads_follow_the_central_path(workload):
+    certificate = solve(workload, 8).certificate
+    assert certificate.relative_gap <= 1e-6
+    assert certificate.converged
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (10, 24), (1, 24)])
+def test_matrices_of_any_rank(shape):
+    array = np.random.default_rng(4).standard_normal(shape)
+    rows = (np.tril(array) if shape[0] == shape[1] else array).tolist()
+    assert solve({"kind": "matrix", "rows": rows}, 4).certificate.relative_gap <= 1e-6
+
+
+def test_rates_of_zero_inside_momentum():
+    """The columns are not zero, but dependent: the optimum is approached and not attained."""
+    rates = [1.0] * 8 + [0.0] * 6 + [1.0] * 10
+    certificate = solve({"kind": "momentum", "n": 24, "momentum": 0.9, "learning_rates": rates}, 4).certificate
+    assert certificate.relative_gap <= 1e-6
+
+
+class TestNewton:
+    """The Newton step on its own, from a point that is off the central path."""
+
+    k, n = 4, 24
+
+    def iterate(self):
+        workload = parse_spec({"workload": {"kind": "momentum", "n": self.n, "momentum": 0.9}}).workload
+        order = np.arange(self.n).reshape(self.k, -1).T.ravel()
+        return power_steps(start(scaled(workload.dense()), order, self.k), 3)
+
+    def test_the_hessian_is_the_derivative_of_the_gradient(self):
+        at, centring, change = self.iterate(), 0.05, 1e-6
+        b = self.n // self.k
+        scaled_at = block_newton._Scaled.of(at, centring)
+        upper = np.triu(block_newton._hessian(scaled_at, b, self.k))
+        hessian = upper + np.triu(upper, 1).T
+        rng = np.random.default_rng(0)
+        direction = rng.standard_normal(block_newton.unknowns(b, self.k))
+        moved = np.zeros((b, self.k, self.k))
+        first, second = np.triu_indices(self.k, 1)
+        moved[:, first, second] = moved[:, second, first] = direction[b:].reshape(b, -1)
+        moved += direction[:b, None, None] * np.eye(self.k)
+        step = change * np.abs(scaled_at.factors).max() ** 2 / np.abs(direction).max()
+
+        def gradient(sign):
+            products = scaled_at.factors @ scaled_at.factors.transpose(0, 2, 1) + sign * step * moved
+            factors = np.linalg.cholesky(products)
+            columns = at.target[:, at.order].reshape(-1, b, self.k).transpose(1, 0, 2)
+            _, s, vt = np.linalg.svd((columns @ factors).transpose(1, 0, 2).reshape(-1, self.n))
+            inverse = np.linalg.inv(factors)
+            shifted = block_newton._Scaled(
+                at,
+                scaled_at.mu,
+                scaled_at.scale,
+                s,
+                factors,
+                inverse.transpose(0, 2, 1) @ inverse,
+                (inverse.transpose(0, 2, 1) @ vt.T.reshape(b, self.k, -1)).reshape(self.n, -1),
+            )
+            return block_newton._gradient(shifted, b, self.k)
+
+        numerical = -(gradient(1) - gradient(-1)) / (2 * step)
+        assert np.linalg.norm(hessian @ direction - numerical) <= 1e-2 * np.linalg.norm(numerical)
+
+    def test_steps_lead_to_the_path_and_down_it(self):
+        at = block_newton.centred(self.iterate())
+        for centring in (0.1, 0.01):
+            for _ in range(9):
+                step = block_newton.newton(at, centring)
+                at = step.iterate
+            assert step.change < 1e-6
+        blocks = step.gram.reshape(6, 4, 6, 4)[np.arange(6), :, np.arange(6), :]
+        assert np.abs(blocks * (1 - np.eye(4))).max() < 1e-6
+        assert np.allclose(np.einsum("jss->j", blocks), 1, atol=1e-6)
+
+    def test_a_start_that_is_nearly_singular_is_moved_inside(self):
+        at = self.iterate()
+        flat = np.full((6, 4, 4), 1 - 1e-9) + 1e-9 * np.eye(4)
+        inside = block_newton.centred(evaluate(at.target, at.order, np.ones(6), flat))
+        _, correlations = normalised(inside.products)
+        assert np.linalg.eigvalsh(correlations).min() == pytest.approx(0.03, rel=1e-6)
+
+
+def power_steps(at, count):
+    for _ in range(count):
+        at = evaluate(at.target, at.order, *power(at))
+    return at
+
+
+def test_the_power_step_never_lowers_the_bound():
+    rng = np.random.default_rng(8)
+    target = scaled(np.tril(rng.random((18, 18))) + np.eye(18))
+    at = start(target, np.arange(18).reshape(3, 6).T.ravel(), 3)
+    bounds = [at.lower]
+    for _ in range(12):
+        at = power_steps(at, 1)
+        bounds.append(at.lower)
+    assert (np.diff(bounds) >= -1e-12 * bounds[-1]).all()
+    assert bounds[-1] > bounds[0]

@@ -1,0 +1,436 @@
+"""The frequency domain: closed forms, the cone program against CVXPY, proven bounds, and strategies made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import solve_discrete_lyapunov
+
+from factorize.errors import ConditionNotMet, SolveFailed
+from factorize.factorization import Factorization
+from factorize.numbers.series import series_product
+from factorize.predict.asymptotic import (
+    circle_integral,
+    circle_mean,
+    distance_squared,
+    limiting_sensitivity_squared,
+    mean_estimation,
+    quadratic_power,
+    stationary_losses,
+    warped_grid,
+)
+from factorize.solution import Outcome, Progress
+from factorize.solvers.formulas.closed_form import strategy_coefficients
+from factorize.solvers.frequency import spectral
+from factorize.solvers.frequency.cone import ConeProgram, Multiplier, Plant
+from factorize.solvers.frequency.enclosure import CellIntervals, Cells, Jet, mean_enclosure
+from factorize.solvers.frequency.strongly_convex import best_bound, design, first_edges, gain_jet, nu_bound, white_bound
+from factorize.solvers.problem import Problem
+from factorize.spec import Spec, parse_spec
+
+Array = np.ndarray
+
+PLANTS = [
+    Plant(0.5, 0.1, 1.0),
+    Plant(1.0, 0.03, 1.0),
+    Plant(1.9, 0.2, 1.0),
+    Plant(0.3, 0.7, 1.0),
+    Plant(0.02, 0.5, 40.0),
+]
+
+
+def uniform(count: int) -> tuple[Array, Array]:
+    """The grid of the published values: w_k = 2 pi k / K, folded to [0, pi]."""
+    weights = np.full(count // 2 + 1, 2.0 / count)
+    weights[[0, -1]] = 1 / count
+    return 2 * np.pi * np.arange(count // 2 + 1) / count, weights
+
+
+def quiet(_step: int, _gain: float) -> None:
+    """Ignore the progress."""
+
+
+# --- closed forms -------------------------------------------------------------------------------------------------
+
+
+def test_elliptic_integral(vectors: dict[str, Any]) -> None:
+    published = vectors["G.I_integral"]
+    for a, b, value in zip(published["a"], published["b"], published["value"], strict=True):
+        assert circle_integral(a, b) == pytest.approx(value, rel=1e-11)
+
+
+@given(st.floats(1e-3, 0.9), st.floats(1e-3, 0.9))
+def test_elliptic_integral_by_quadrature(a: float, b: float) -> None:
+    mean = circle_mean(lambda w: np.sqrt(distance_squared(a, w)) / distance_squared(b, w), width=min(a, b))
+    assert circle_integral(a, b) == pytest.approx(2 * np.pi * mean, rel=1e-8)
+
+
+@pytest.mark.parametrize("b", [1e-6, 0.02, 0.5])
+def test_elliptic_integral_far_below_the_learning_rate(b: float) -> None:
+    outer, inner = 2 - b, 2 * np.sqrt(1 - b)  # at a = 0 it is elementary, in cos(w / 2)
+    limit = 8 / (outer * inner) * np.log((outer + inner) / b)
+    assert circle_integral(b * 1e-12, b) == pytest.approx(limit, rel=1e-10)
+
+
+@pytest.mark.parametrize("nu", ["0.001", "0.01", "0.1", "0.5"])
+def test_limiting_sensitivity(vectors: dict[str, Any], nu: str) -> None:
+    assert limiting_sensitivity_squared(float(nu)) == pytest.approx(vectors[f"G.gamma2_inf.nu{nu}"]["value"], rel=1e-13)
+    partial = float((strategy_coefficients(200_000, float(nu)) ** 2).sum())
+    assert limiting_sensitivity_squared(float(nu)) == pytest.approx(partial, rel=1e-11)
+
+
+def test_mean_estimation(vectors: dict[str, Any]) -> None:
+    published = vectors["G.toeplitz_mean_estimation"]
+    eta = published["eta"]
+    assert mean_estimation(eta, eta) == pytest.approx(published["opt_factor"], rel=1e-12)
+    assert mean_estimation(eta, 1.0) == pytest.approx(published["dpsgd_factor"], rel=1e-12)
+    assert all(mean_estimation(eta, nu) > mean_estimation(eta, eta) for nu in (eta / 2, 0.9 * eta, 1.1 * eta, 2 * eta))
+    # loss with its factor 1/2 from the general formula
+    assert stationary_losses([1.0], eta)["optimum"] == pytest.approx(published["opt_factor"] / 2, rel=1e-12)
+
+
+def test_linear_regression(vectors: dict[str, Any]) -> None:
+    published = vectors["G.linreg.spectrum_1_over_k"]
+    losses = stationary_losses([1 / k for k in range(1, published["d"] + 1)], published["eta"])
+    scale = 2 / published["eta"] ** 2
+    assert losses["dp_sgd"] * scale == pytest.approx(published["product_sgd"], rel=1e-12)
+    assert losses["nu_toeplitz"] * scale == pytest.approx(published["product_nu_eta_mu"], rel=1e-12)
+    assert losses["optimum"] * scale == pytest.approx(published["product_opt"], rel=1e-12)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.floats(0.05, 1.5), min_size=1, max_size=4), st.lists(st.floats(-0.9, 0.9), min_size=0, max_size=3))
+def test_no_filter_beats_the_optimum_in_the_time_domain(eigenvalues: list[float], taps: list[float]) -> None:
+    """The stationary variance of x_{t+1} = (1 - eta l) x_t - eta (B z)_t by a Lyapunov equation, for a finite B."""
+    eta, beta = 0.8, np.array([1.0, *taps])
+    order = len(beta) - 1
+    loss = 0.0
+    for eigenvalue in eigenvalues:
+        state = np.zeros((order + 1, order + 1))  # x and the last `order` noises
+        state[0, 0], state[0, 1:] = 1 - eta * eigenvalue, -eta * beta[1:]
+        if order:
+            state[2:, 1:-1] = np.eye(order - 1)
+        drive = np.zeros(order + 1)
+        drive[0] = -eta
+        drive[1:2] = 1.0
+        loss += 0.5 * eigenvalue * solve_discrete_lyapunov(state, np.outer(drive, drive))[0, 0]
+    power = quadratic_power(eigenvalues, eta)
+    direct = circle_mean(
+        lambda w: np.abs(np.exp(-1j * np.outer(w, np.arange(order + 1))) @ beta) ** 2 * power(w), width=0.04
+    )
+    assert loss == pytest.approx(eta**2 / 2 * direct, rel=1e-9)
+    zeros = np.roots(beta)
+    if order == 0 or np.abs(zeros).max() < 0.95:
+        inverse = np.zeros(4000)
+        inverse[0] = 1.0
+        for t in range(1, 4000):
+            inverse[t] = -beta[1 : t + 1] @ inverse[t - 1 :: -1][:order]
+        optimum = stationary_losses(eigenvalues, eta)["optimum"]
+        assert optimum <= loss * float(inverse @ inverse) * (1 + 1e-9)
+
+
+def test_what_has_no_limit_is_refused() -> None:
+    with pytest.raises(ConditionNotMet, match="nu=0"):
+        limiting_sensitivity_squared(0.0)
+    with pytest.raises(ConditionNotMet, match="not below 2"):
+        quadratic_power([1.0, 4.0], 0.5)
+    with pytest.raises(SolveFailed, match="did not settle"):
+        circle_mean(lambda w: 1 / w**2, width=1.0)
+
+
+# --- the cone program ---------------------------------------------------------------------------------------------
+
+
+def test_published_cone_program(vectors: dict[str, Any]) -> None:
+    published = vectors["G.socp"]
+    plant = Plant(published["eta"], published["mu"], float(published["L"]))
+    w, weights = uniform(published["K"])
+    program = ConeProgram(plant, w, weights, lags=published["tau_max"])
+    found = program.solve(np.ones(len(w)))
+    assert found.value == pytest.approx(published["value_iid"], rel=1e-6)
+    assert found.lower <= found.value <= found.lower * (1 + 2e-8)
+    values = [found.value]
+    while len(values) < len(published["alternating"]):  # best filter, best multiplier, ...
+        root = np.sqrt(found.multiplier.gain(plant, w))
+        values.append(float(weights @ root) ** 2)
+        found = program.solve(float(weights @ root) / root, start=found.interior)
+        values.append(found.value)
+    assert values[:4] == pytest.approx(published["alternating"], rel=published["tolerance"])
+    noise = np.sqrt(distance_squared(published["eta"] * published["mu"], w))
+    on_the_grid = float(weights @ (1 / noise))
+    assert program.solve(noise * on_the_grid).value == pytest.approx(published["value_nu"], rel=published["tolerance"])
+
+
+def test_published_value_between_the_grid_points(vectors: dict[str, Any]) -> None:
+    published = vectors["G.socp"]
+    plant = Plant(0.5, 0.1, 1.0)
+    w, weights = uniform(256)
+    multiplier = ConeProgram(plant, w, weights, lags=8).solve(np.ones(len(w))).multiplier
+    mean = mean_enclosure(lambda cells: gain_jet(multiplier, plant, cells), first_edges(plant), tolerance=1e-7)
+    assert mean.lower <= published["dense_grid_certified"] * (1 + 1e-6)
+    assert mean.upper == pytest.approx(published["dense_grid_certified"], rel=1e-6)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=str)
+@pytest.mark.parametrize("white", [True, False])
+def test_the_engine_agrees_with_cvxpy(plant: Plant, white: bool) -> None:
+    w, weights = warped_grid(40, plant.width)
+    power = np.ones(len(w)) if white else np.sqrt(distance_squared(plant.width, w))
+    found = ConeProgram(plant, w, weights, lags=10).solve(power)
+    reference = spectral.reference_value(plant, w, weights, power, lags=10)
+    assert found.value == pytest.approx(reference, rel=1e-6)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=str)
+def test_derivatives_of_the_barrier(plant: Plant) -> None:
+    w, weights = warped_grid(30, plant.width)
+    program = ConeProgram(plant, w, weights, lags=4)
+    generator = np.random.default_rng(3)
+    x = program._start * (1 + 0.1 * generator.random(9))
+    x[5:] = 0.3 * x[1:5] * generator.uniform(-1, 1, 4)
+    cost = weights * generator.uniform(0.5, 2, len(w))
+    gradient, hessian = program._derivatives(x, cost, 3.0)
+    for j in range(9):
+        step = np.zeros(9)
+        step[j] = 1e-5 * abs(x[0])
+
+        def total(at: Array) -> float:
+            return 3.0 * program._value(at, cost) + program._barrier(at)
+
+        slope = (total(x + step) - total(x - step)) / (2 * step[j])
+        assert gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-6 * np.abs(gradient).max())
+        bend = (program._derivatives(x + step, cost, 3.0)[0] - program._derivatives(x - step, cost, 3.0)[0]) / (
+            2 * step[j]
+        )
+        np.testing.assert_allclose(hessian[:, j], bend, rtol=1e-4, atol=1e-6 * np.abs(hessian).max())
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=str)
+def test_the_matrix_inequality_holds_and_quadratics_are_covered(plant: Plant) -> None:
+    """Both from the 2 x 2 matrices of the theorem, written out as they stand."""
+    grid, weights = warped_grid(60, plant.width)
+    multiplier = ConeProgram(plant, grid, weights, lags=12).solve(np.ones(60)).multiplier
+    eta, mu, smooth = plant.learning_rate, plant.strong_convexity, plant.smoothness
+    w = np.linspace(1e-4, np.pi, 500)
+    psi = multiplier.gain(plant, w)
+    lags = np.arange(1, 13)
+    plus, minus = (multiplier.even + multiplier.odd) / 2, (multiplier.even - multiplier.odd) / 2
+    assert (plus > 0).all() and (minus > 0).all() and plus.sum() + minus.sum() < multiplier.centre
+    for k in range(500):
+        lam = multiplier.centre - np.exp(-1j * w[k] * lags) @ plus - np.exp(1j * w[k] * lags) @ minus
+        a = (1 - np.exp(1j * w[k])) / eta
+        n = np.array([[-2 * mu * smooth * lam.real, mu * lam + smooth * np.conj(lam)], [0, -2 * lam.real]])
+        n[1, 0] = np.conj(n[0, 1])
+        to_signal = np.array([[1, 0], [a, -1]])  # (x, z) -> (x, g)
+        matrix = np.diag([-1.0, psi[k]]) - to_signal.conj().T @ n @ to_signal
+        # Theta and G enter conjugated on the left, so the off-diagonal may come conjugated: same eigenvalues
+        assert np.linalg.eigvalsh(matrix).min() >= -1e-9 * np.abs(matrix).max()
+        for curvature in np.linspace(mu, smooth, 7):
+            assert psi[k] >= eta**2 / distance_squared(eta * curvature, w[k : k + 1])[0] * (1 - 1e-9)
+
+
+def test_what_has_no_certificate_is_refused() -> None:
+    with pytest.raises(ConditionNotMet, match="no certificate"):
+        ConeProgram(Plant(2.0, 0.1, 1.0), *uniform(8), lags=2)
+    with pytest.raises(ConditionNotMet, match="below strong_convexity"):
+        Plant(0.1, 2.0, 1.0).check()
+
+
+# --- proven integrals ---------------------------------------------------------------------------------------------
+
+
+@given(st.floats(-3, 3), st.floats(0, 2), st.floats(-3, 3), st.floats(0, 2), st.floats(0, 1), st.floats(0, 1))
+def test_interval_operations_contain_their_results(
+    a: float, wide: float, b: float, broad: float, s: float, t: float
+) -> None:
+    x, y = CellIntervals.ball(np.array([a]), wide), CellIntervals.ball(np.array([b]), broad)
+    u, v = a + (2 * s - 1) * wide, b + (2 * t - 1) * broad
+    pairs = [(x + y, u + v), (x - y, u - v), (x * y, u * v), (x.square(), u * u), (x * -2.0, -2 * u), (x + 1.0, u + 1)]
+    if x.low[0] > 0:
+        pairs += [(x.reciprocal(), 1 / u), (x.root(), u**0.5)]
+    for interval, value in pairs:
+        assert interval.low[0] <= value <= interval.high[0]
+    assert np.isinf(CellIntervals.ball(np.zeros(1), 1.0).reciprocal().high[0])
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=5), st.floats(0.01, 3.1), st.floats(1e-4, 0.05))
+def test_jets_contain_the_function_and_its_derivatives(cosines: list[float], centre: float, radius: float) -> None:
+    coefficients = np.array([sum(map(abs, cosines)) + 0.5, *cosines])
+    sines = np.array([0.0, *cosines[::-1]]) * 0.3
+    coefficients[0] += np.abs(sines).sum()
+    cells = Cells(np.array([centre]), np.array([radius]))
+    series = cells.series(coefficients, sines)
+    t = np.arange(len(coefficients))
+    w = centre + radius * np.linspace(-1, 1, 9)
+    f = np.cos(np.outer(w, t)) @ coefficients + np.sin(np.outer(w, t)) @ sines
+    d = -np.sin(np.outer(w, t)) @ (t * coefficients) + np.cos(np.outer(w, t)) @ (t * sines)
+    e = -np.cos(np.outer(w, t)) @ (t**2 * coefficients) - np.sin(np.outer(w, t)) @ (t**2 * sines)
+
+    def contains(jet: Jet, *derivatives: Array) -> None:
+        for interval, values in zip((jet.value, jet.first, jet.second), derivatives, strict=True):
+            slack = 1e-12 * (1 + np.abs(values).max())
+            assert interval.low[0] <= values.min() + slack and values.max() - slack <= interval.high[0]
+
+    contains(series, f, d, e)
+    contains(series.square(), f**2, 2 * f * d, 2 * d**2 + 2 * f * e)
+    contains(series.reciprocal(), 1 / f, -d / f**2, 2 * d**2 / f**3 - e / f**2)
+    contains(series.root(), f**0.5, d / (2 * f**0.5), e / (2 * f**0.5) - d**2 / (4 * f**1.5))
+    contains(series * series - series, f * f - f, 2 * f * d - d, 2 * d * d + 2 * f * e - e)
+
+
+@pytest.mark.parametrize("q", [0.3, 0.9, 0.999])
+def test_a_known_integral_is_enclosed(q: float) -> None:
+    edges = first_edges(Plant(1.0, 1 - q, 1.0), 64)
+    found = mean_enclosure(
+        lambda cells: cells.series(np.array([1 + q * q, -2 * q]), np.zeros(2)).reciprocal(), edges, tolerance=1e-6
+    )
+    exact = 1 / (1 - q * q)
+    assert found.lower <= exact <= found.upper <= found.lower * (1 + 2e-6)
+
+
+def test_a_pole_between_the_grid_points_is_found() -> None:
+    """A multiplier that holds on a coarse grid and fails between its points must not be certified."""
+    plant = Plant(1.0, 0.1, 1.0)
+    even = np.zeros(8)
+    even[7] = 0.99 * 20  # Re Lam = 20 (1 - 0.99 cos 8w) is large on the grid and almost zero between its points
+    multiplier = Multiplier(20.0, even, np.zeros(8))
+    assert np.isfinite(multiplier.gain(plant, np.pi * (2 * np.arange(8) + 1) / 8)).all()
+    assert np.isinf(multiplier.gain(plant, np.linspace(0.01, np.pi, 2000))).any()
+    with pytest.raises(SolveFailed, match="could not be verified between grid points"):
+        best_bound(multiplier, plant)
+
+
+def test_bounds_are_ordered_and_hold_on_the_hardest_quadratic() -> None:
+    plant = Plant(1.0, 1 / 16, 1.0)
+    white, nu = white_bound(plant), nu_bound(plant, plant.width)
+    best = design(plant, tolerance=1e-6, report=quiet)
+    assert best.outcome is Outcome.LOCAL_OPTIMUM
+    assert best.bound.upper < nu.upper < white.upper
+    # the published shape of Figure 3 at condition number 16, twice the loss (L = 1)
+    assert 2 * white.upper == pytest.approx(24.56, rel=1e-3)
+    assert 2 * nu.upper == pytest.approx(17.13, rel=1e-3)
+    assert 2 * best.bound.upper == pytest.approx(15.55, rel=1e-3)
+    # E|x|^2 of a quadratic with curvature mu under white noise is eta^2 / (1 - (1 - eta mu)^2)
+    assert 2 * white.lower >= 1 / (1 - (1 - 1 / 16) ** 2)
+
+
+def test_the_bound_holds_in_a_simulation() -> None:
+    """Gradients that switch between the curvatures L and mu (Huber's loss plus a quadratic), driven by white noise."""
+    plant = Plant(0.5, 0.1, 1.0)
+    generator = np.random.default_rng(4)
+    x, total, count = np.zeros(400), 0.0, 0
+    for step in range(1500):
+        gradient = 0.1 * x + 0.9 * np.clip(x, -1.0, 1.0)
+        x = x - 0.5 * (gradient + generator.standard_normal(400))
+        if step >= 300:
+            total, count = total + float(x @ x), count + 400
+    assert 0.2 < total / count <= 2 * white_bound(plant).lower
+
+
+def test_an_infeasible_multiplier_has_infinite_gain() -> None:
+    nothing = Multiplier(1e-9, np.zeros(2), np.zeros(2))
+    assert np.isinf(nothing.gain(Plant(0.5, 0.1, 1.0), np.array([0.1, 1.0]))).all()
+
+
+# --- strategies ---------------------------------------------------------------------------------------------------
+
+
+def spec(n: int = 200, participation: Any = None, **mechanism: Any) -> Spec:
+    return parse_spec(
+        {
+            "workload": {"kind": "prefix", "n": n},
+            "participation": participation or {"kind": "single"},
+            "mechanism": {"kind": "spectral", **mechanism},
+        }
+    )
+
+
+def solved(asked: Spec) -> Factorization:
+    assert spectral.supports(asked) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spectral, "evidence", lambda *_: {})  # a dense solver's work
+        solution = spectral.solve(Problem(asked), lambda step: None)
+    return Factorization.from_solution(asked, solution, solver={"mechanism": "spectral"})
+
+
+def test_one_eigenvalue_is_nu_toeplitz() -> None:
+    found = solved(spec(learning_rate=0.05, eigenvalues=[2.0, 2.0]))
+    np.testing.assert_allclose(found.strategy.coefficients(), strategy_coefficients(200, 0.1), rtol=1e-14)
+    asymptotic = found.manifest["solver"]["asymptotic"]
+    assert asymptotic["objective"] == pytest.approx(asymptotic["nu_toeplitz"], rel=1e-12)
+
+
+@pytest.mark.parametrize("eigenvalues", [[1.0, 0.5, 0.125], [1.0, 0.01], [30.0, 1.0]])
+def test_the_noising_filter_has_the_optimal_spectrum(eigenvalues: list[float]) -> None:
+    eta, n = 0.05, 20_000
+    found = solved(spec(n, learning_rate=eta, eigenvalues=eigenvalues))
+    column = found.strategy.coefficients()
+    assert column is not None and column[0] == 1.0
+    w = np.array([0.01, 0.3, 1.0, 3.0])
+    response = np.abs(np.exp(-1j * np.outer(w, np.arange(n))) @ column) ** 2
+    wanted = np.sqrt(quadratic_power(eigenvalues, eta)(w))
+    np.testing.assert_allclose(response / response[0], wanted / wanted[0], rtol=1e-3)
+    noising = found.rows("C_inv", n - 1, n)[0, ::-1]
+    np.testing.assert_allclose(series_product(column, noising), np.eye(1, n)[0], atol=1e-11)
+
+
+def test_the_manifest_states_the_asymptotic_loss_and_survives_storage(tmp_path: Any) -> None:
+    found = solved(spec(learning_rate=0.5, strong_convexity=0.1, smoothness=1.0))
+    asymptotic = found.manifest["solver"]["asymptotic"]
+    assert asymptotic["kind"] == "upper_bound" and asymptotic["unit"] == "d G^2 / (2 rho)"
+    assert asymptotic["objective"] < asymptotic["nu_toeplitz"] < asymptotic["dp_sgd"]
+    assert 2 * asymptotic["dp_sgd"] == pytest.approx(5.67596, rel=1e-5)
+    assert found.certificate.converged and found.certificate.loss.rmse > 0
+    from factorize.factor_file import load
+
+    found.save(tmp_path / "filter.safetensors")
+    again = load(tmp_path / "filter.safetensors")
+    assert again.manifest["solver"]["asymptotic"] == asymptotic
+    assert again.verify().loss == found.certificate.loss
+
+
+@pytest.mark.parametrize("participation", [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 50}])
+def test_several_participations_are_exact_where_the_filter_falls(participation: Any) -> None:
+    for mechanism in ({"eigenvalues": [1.0, 0.3, 0.1]}, {"strong_convexity": 0.05, "smoothness": 1.0}):
+        found = solved(spec(2000, participation, learning_rate=0.5, **mechanism))
+        assert found.certificate.sensitivity.kind == "exact"
+
+
+def test_equal_constants_are_one_curvature() -> None:
+    same = solved(spec(learning_rate=0.1, strong_convexity=1.0, smoothness=1.0))
+    np.testing.assert_allclose(same.strategy.coefficients(), strategy_coefficients(200, 0.1), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "words"),
+    [
+        ({"learning_rate": 0.1}, "either eigenvalues"),
+        ({"learning_rate": 0.1, "strong_convexity": 1.0}, "either eigenvalues"),
+        ({"learning_rate": 0.1, "eigenvalues": [1.0], "smoothness": 1.0}, "either eigenvalues"),
+        ({"learning_rate": 2.5, "eigenvalues": [1.0]}, "not below 2"),
+        ({"learning_rate": 2.5, "strong_convexity": 0.1, "smoothness": 1.0}, "no certificate"),
+        ({"learning_rate": 0.1, "strong_convexity": 2.0, "smoothness": 1.0}, "below strong_convexity"),
+    ],
+)
+def test_what_is_refused(mechanism: dict[str, Any], words: str) -> None:
+    assert words in (spectral.supports(spec(**mechanism)) or "")
+
+
+def test_a_column_that_rises_is_left_alone() -> None:
+    rising = np.array([1.0, 0.5, 0.6, 0.1])
+    np.testing.assert_array_equal(spectral.tidied(rising), rising)
+    noisy = np.array([2.0, 1.0, 1.0 + 1e-15, 0.2])
+    assert (np.diff(spectral.tidied(noisy)) <= 0).all()
+
+
+def test_progress_reports_each_round() -> None:
+    seen: list[Progress] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spectral, "evidence", lambda *_: {})
+        spectral.solve(Problem(spec(learning_rate=0.5, strong_convexity=0.2, smoothness=1.0)), seen.append)
+    assert [step.iteration for step in seen] == list(range(1, len(seen) + 1))
+    assert seen[-1].class_gap is not None and seen[-1].class_gap <= 1e-9

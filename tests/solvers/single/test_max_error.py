@@ -1,0 +1,263 @@
+"""The optimum for the largest variance: published values, a conic solver, bounds from any weights, and both routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from factorize import solvers
+from factorize.certificate.lower_bounds.bounds import MAX_RESOLVENT_RULE, MAX_RULE, lower_bound
+from factorize.errors import Cancelled, CertificateError, UnsupportedProblem
+from factorize.factorization import Factorization
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single import max_error
+from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
+from factorize.spec import Spec, parse_spec
+
+MAX = {"kind": "max"}
+WARM = {"kind": "warmup_cosine", "warmup": 20, "final": 0.01}
+
+
+def spec(workload: dict[str, Any], **parts: Any) -> Spec:
+    return parse_spec({"workload": workload, "objective": MAX, "mechanism": {"kind": "dense"}} | parts)
+
+
+def solve(workload: dict[str, Any], **parts: Any) -> Factorization:
+    return solvers.solve(spec(workload, **parts))
+
+
+def prefix(n: int) -> dict[str, Any]:
+    return {"kind": "prefix", "n": n}
+
+
+def worst_row(found: Factorization) -> float:
+    """The objective by explicit inversion."""
+    strategy = found.strategy.dense()
+    decoder = found.spec.workload.dense() @ np.linalg.inv(strategy)
+    return float((decoder**2).sum(axis=1).max() * (strategy**2).sum(axis=0).max())
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_published_factorization_norms(vectors: dict[str, Any], n: int) -> None:
+    published = vectors["D.gamma2_prefix"]
+    found = solve(prefix(n), tolerance=1e-12)
+    assert found.certificate.loss.objective == pytest.approx(published[f"n{n}_sq"], rel=published["tolerance"])
+    assert found.certificate.loss.objective == pytest.approx(worst_row(found), rel=1e-12)
+    assert found.certificate.converged
+
+
+def test_closed_form_at_two() -> None:
+    found = solve(prefix(2), tolerance=1e-13)
+    assert found.certificate.loss.objective == pytest.approx(4 / 3, rel=1e-13)
+    np.testing.assert_allclose(found.dual["weights"], [2 / 3, 1 / 3], rtol=1e-6)
+    np.testing.assert_allclose(found.dual["row_weights"], [1 / 3, 2 / 3], rtol=1e-6)
+
+
+def test_the_square_root_is_worse_but_the_best_toeplitz(vectors: dict[str, Any]) -> None:
+    found = solvers.solve(spec(prefix(8), mechanism={"kind": "square_root"}))
+    assert found.certificate.loss.objective == pytest.approx(vectors["D.gamma2_prefix"]["sqrt_n8_sq"], rel=1e-12)
+    assert found.certificate.lower_bound is not None
+    best = solve(prefix(8)).certificate.loss.objective
+    assert found.certificate.lower_bound.objective == pytest.approx(best, rel=1e-6)
+    assert found.certificate.lower_bound.objective <= best
+
+
+def conic(target: np.ndarray) -> float:
+    """Minimise t over [[X, A^T], [A, Y]] positive semidefinite, diag X <= 1, diag Y <= t."""
+    m, n = target.shape
+    block = cp.Variable((m + n, m + n), PSD=True)
+    t = cp.Variable()
+    limits = [cp.diag(block)[:n] <= 1, cp.diag(block)[n:] <= t, block[n:, :n] == target]
+    return float(cp.Problem(cp.Minimize(t), limits).solve(solver=cp.CLARABEL))
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        prefix(5),
+        {"kind": "momentum", "n": 6, "momentum": 0.9},
+        {"kind": "schedule", "n": 6, "learning_rates": [0.1, 0.5, 1.0, 1.0, 0.0, 0.25]},
+        {"kind": "matrix", "rows": [[1.0, 0.0, 0.0], [-2.0, 0.5, 0.0], [0.3, 0.3, 0.01]]},
+        {"kind": "matrix", "rows": [[1.0, 2.0, -1.0, 0.5], [0.0, 0.0, 0.0, 0.0], [3.0, 1.0, 1.0, 1.0]]},
+        {"kind": "matrix", "rows": [[1.0, 2.0], [2.0, 1.0], [0.1, 0.1], [1.0, -1.0]]},
+    ],
+    ids=["prefix", "momentum", "warm-up", "graded", "wide", "tall"],
+)
+def test_agrees_with_a_conic_solver(workload: dict[str, Any]) -> None:
+    found = solve(workload)
+    assert found.certificate.converged, found.certificate.warnings
+    assert found.certificate.loss.objective == pytest.approx(conic(found.spec.workload.dense()), rel=2e-6)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "momentum", "n": 48, "momentum": 0.9},
+        {"kind": "momentum", "n": 48, "momentum": 0.9, "learning_rates": {"kind": "cosine"}},
+        {"kind": "schedule", "n": 64, "learning_rates": WARM},
+        {"kind": "window", "n": 32, "width": 5},
+        {"kind": "mu2", "n": 32, "output": "x"},
+        {"kind": "identity", "n": 16},
+        {"kind": "matrix", "rows": np.tril(np.random.default_rng(0).standard_normal((24, 24))).tolist()},
+        {"kind": "matrix", "rows": np.diag([1.0, 0.5, 0.2]).tolist()},
+    ],
+    ids=lambda workload: workload["kind"],
+)
+def test_rows_and_columns_that_are_not_tight(workload: dict[str, Any]) -> None:
+    found = solve(workload)
+    assert found.certificate.converged, found.certificate.warnings
+    assert found.certificate.lower_bound is not None
+    assert found.certificate.lower_bound.rule == MAX_RULE
+    assert 1 - 1e-14 * len(found.dual["weights"]) < found.certificate.sensitivity.value <= 1
+    for weights in found.dual.values():
+        assert weights.sum() == pytest.approx(1)
+        assert (weights >= 0).all()
+
+
+STRUCTURED = [
+    prefix(40),
+    {"kind": "decay", "n": 40, "rate": 0.9},
+    {"kind": "schedule", "n": 40, "learning_rates": WARM},
+    {"kind": "schedule", "n": 40, "learning_rates": {"kind": "cosine"}},
+    {"kind": "schedule", "n": 40, "learning_rates": [1.0] * 15 + [0.0] * 10 + [0.3] * 15},
+    {"kind": "weight_decay", "n": 40, "rate": 0.05, "mode": "decoupled"},
+]
+
+
+@pytest.mark.parametrize("workload", STRUCTURED, ids=lambda workload: workload["kind"])
+def test_both_routes_meet(workload: dict[str, Any]) -> None:
+    problem = Problem(spec(workload))
+    found = []
+    for route in (max_error.solve_bidiagonal, max_error.solve_dense):
+        solution = route(problem, Reporter(lambda _: None))
+        found.append(Factorization.from_solution(problem.spec, solution, solver={"mechanism": "dense"}))
+        assert found[-1].certificate.converged, found[-1].certificate.warnings
+    assert found[0].certificate.loss.objective == pytest.approx(found[1].certificate.loss.objective, rel=2e-9)
+
+
+@pytest.mark.parametrize("n", [127, 128])
+def test_the_route_is_chosen_by_the_size(n: int) -> None:
+    assert max_error.is_structured(spec(prefix(n)).workload) == (n == 128)
+    assert not max_error.is_structured(spec({"kind": "momentum", "n": n, "momentum": 0.9}).workload)
+    assert solve(prefix(n), tolerance=1e-6).certificate.converged
+
+
+def test_seven_hundred_steps_without_a_decomposition() -> None:
+    found = solve({"kind": "schedule", "n": 700, "learning_rates": {"kind": "cosine"}})
+    certificate = found.certificate
+    assert certificate.converged
+    assert certificate.lower_bound is not None
+    assert certificate.lower_bound.rule == MAX_RESOLVENT_RULE
+    assert found.dual["weights"][-1] == 0
+    assert found.dual["row_weights"][-1] == 0
+    u, v = (np.sqrt(found.dual[name]) for name in ("row_weights", "weights"))
+    norm = np.linalg.svd(u[:, None] * found.spec.workload.dense() * v, compute_uv=False).sum()
+    assert certificate.lower_bound.objective == pytest.approx(norm**2, rel=1e-11)
+    assert certificate.lower_bound.objective <= norm**2
+
+
+@given(
+    arrays(np.float64, (2, 6), elements=st.floats(0.0, 1.0)),
+    arrays(np.float64, (6, 6), elements=st.floats(-1.0, 1.0)),
+)
+def test_no_weights_prove_more_than_a_strategy_has(weights: np.ndarray, entries: np.ndarray) -> None:
+    if not weights[0].any() or not weights[1].any():
+        weights = np.ones((2, 6))
+    asked = spec({"kind": "momentum", "n": 6, "momentum": 0.5})
+    strategy = np.tril(entries, -1) + np.diag(1.5 + np.diagonal(entries))
+    dual = {"weights": weights[0], "row_weights": weights[1]}
+    bound = lower_bound(asked, dual)
+    decoder = asked.workload.dense() @ np.linalg.inv(strategy)
+    assert bound is not None
+    assert bound.objective <= (decoder**2).sum(axis=1).max() * (strategy**2).sum(axis=0).max() * (1 + 1e-12)
+
+
+WRONG = {
+    "short": np.ones(3),
+    "negative": np.array([1.0, 1.0, 1.0, -1.0]),
+    "not a number": np.array([1.0, 1.0, 1.0, np.nan]),
+    "all zero": np.zeros(4),
+}
+
+
+@pytest.mark.parametrize("name", ["weights", "row_weights"])
+@pytest.mark.parametrize("fault", WRONG)
+def test_wrong_evidence_is_refused(name: str, fault: str) -> None:
+    dual = {"weights": np.ones(4), "row_weights": np.ones(4)} | {name: WRONG[fault]}
+    with pytest.raises(CertificateError, match=f"dual.{name} must be 4 finite"):
+        lower_bound(spec(prefix(4)), dual)
+
+
+def test_evidence_for_another_objective_proves_nothing() -> None:
+    assert lower_bound(spec(prefix(4)), {"weights": np.ones(4)}) is None
+    both = {"weights": np.ones(4), "row_weights": np.ones(4)}
+    epochs = spec(prefix(4), participation={"kind": "fixed_epochs", "epochs": 2})
+    assert lower_bound(epochs, both) is None
+
+
+def test_the_scale_of_the_evidence_does_not_matter() -> None:
+    dual = {"weights": np.arange(1.0, 5.0), "row_weights": np.arange(4.0, 0.0, -1.0)}
+    bounds = [
+        lower_bound(spec(prefix(4)), {"weights": a * dual["weights"], "row_weights": b * dual["row_weights"]})
+        for a, b in ((1.0, 1.0), (1e6, 1e-3))
+    ]
+    assert bounds[0] is not None
+    assert bounds[1] is not None
+    assert bounds[0].objective == pytest.approx(bounds[1].objective, rel=1e-13)
+
+
+def test_automatic_means_dense_for_single_participation_only() -> None:
+    chosen = solvers.choose(spec(prefix(6), mechanism={"kind": "auto"}))
+    assert chosen.mechanism.kind == "dense"
+    for mechanism in ("auto", "dense"):
+        for participation in ({"kind": "fixed_epochs", "epochs": 2}, {"kind": "min_sep", "min_sep": 2}):
+            with pytest.raises(UnsupportedProblem, match="nu_toeplitz"):
+                solvers.choose(spec(prefix(6), mechanism={"kind": mechanism}, participation=participation))
+
+
+def test_optimising_for_one_workload_and_evaluating_another() -> None:
+    borrowed = solve({"kind": "momentum", "n": 8, "momentum": 0.9}, optimize_for=prefix(8))
+    own = solve({"kind": "momentum", "n": 8, "momentum": 0.9})
+    np.testing.assert_allclose(borrowed.strategy.dense(), solve(prefix(8)).strategy.dense(), atol=1e-12)
+    assert borrowed.certificate.loss.objective > own.certificate.loss.objective
+    assert borrowed.certificate.lower_bound is not None
+    assert borrowed.certificate.lower_bound.objective <= own.certificate.loss.objective
+
+
+@pytest.mark.parametrize("n", [16, 160])
+def test_a_solve_can_be_cancelled(n: int) -> None:
+    def stop(_step: object) -> None:
+        raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        solvers.solve(spec(prefix(n)), progress=stop)
+
+
+def test_the_curvature_is_the_derivative_and_symmetric() -> None:
+    rng = np.random.default_rng(3)
+    n = 9
+    p, q = rng.uniform(1, 3, n), rng.uniform(0, 1, n)
+    q[0] = 0
+    workload = TwoSidedBidiagonal(p, q)
+    u, v = (w / w.sum() for w in rng.uniform(0.2, 1, (2, n)))
+    weights = np.concatenate([u, v])
+    poles = workload.poles(u / 16, v, 1e-9)
+    value = workload.evaluate(u, v, 1e-13).value
+    matrix = np.array([workload._curvature(u, v, poles, value)(e) for e in np.eye(2 * n)])
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
+
+    def heights(log: np.ndarray) -> np.ndarray:
+        left, right = np.exp(log[:n]), np.exp(log[n:])
+        at = workload.evaluate(left, right, 1e-14)
+        return np.concatenate([left * at.e * (left @ at.e) ** -1, right * at.x]) * at.value
+
+    step = rng.standard_normal(2 * n)
+    h = np.concatenate([u, v]) * np.concatenate([workload.evaluate(u, v, 1e-13).e, workload.evaluate(u, v, 1e-13).x])
+    change = (heights(np.log(weights) + 1e-5 * step) - heights(np.log(weights) - 1e-5 * step)) / 2e-5 / value
+    np.testing.assert_allclose(h * step - matrix @ step, change, atol=2e-4 * np.abs(step).max())

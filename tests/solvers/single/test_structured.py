@@ -1,0 +1,171 @@
+"""The O(n) solver behind `dense`: the same optimum as decompositions give, and the same certificate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from factorize import solvers
+from factorize.errors import Cancelled
+from factorize.solution import Progress
+from factorize.solvers.problem import Problem
+from factorize.solvers.single import dense, structured
+from factorize.spec import Spec, parse_spec
+
+N = 160
+
+
+def spec(workload: dict[str, Any], **parts: Any) -> Spec:
+    return parse_spec({"workload": {"n": N} | workload, "mechanism": {"kind": "dense"}} | parts)
+
+
+COOLDOWN = {"kind": "linear_cooldown", "steps": 40, "final": 0.05}
+WARM_UP = [min(1.0, (i + 1) / 20) for i in range(N)]
+STRUCTURED = [
+    spec({"kind": "prefix"}),
+    spec({"kind": "decay", "rate": 0.9}),
+    spec({"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 1e-6}}),
+    spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "learning_rates": COOLDOWN}),
+    spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "momentum": 0.9, "learning_rates": COOLDOWN}),
+    spec({"kind": "weight_decay", "rate": 0.001, "mode": "coupled", "momentum": 0.9}),
+    spec({"kind": "weight_decay", "rate": 0.02, "mode": "coupled", "momentum": 0.7, "learning_rates": COOLDOWN}),
+    spec({"kind": "weight_decay", "rate": 0.3, "mode": "coupled"}),
+    spec({"kind": "momentum", "momentum": 0.9}),
+    spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}),
+    spec({"kind": "momentum", "momentum": 0.9, "nesterov": True}),
+    spec({"kind": "momentum", "momentum": 0.95, "nesterov": True, "learning_rates": COOLDOWN}),
+    spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": WARM_UP}),
+    spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}),
+    spec({"kind": "srg", "momentum": 0.9, "decay": 0.0}),
+    spec({"kind": "mu2", "output": "w"}),
+    spec({"kind": "mu2", "output": "x"}),
+    spec({"kind": "prefix"}, objective={"kind": "lambda_tau", "tau": 7}),
+    spec({"kind": "schedule", "learning_rates": COOLDOWN}, objective={"kind": "lambda_tau", "tau": 16}),
+    spec({"kind": "prefix"}, objective={"kind": "weighted", "weights": [1 + i % 3 for i in range(N)]}),
+]
+
+
+def name(case: Spec) -> str:
+    return f"{case.workload.kind}-{case.objective.kind}"
+
+
+@pytest.mark.parametrize("case", STRUCTURED, ids=name)
+def test_agrees_with_decompositions(case: Spec) -> None:
+    assert structured.supports(case) is None
+    fast = solvers.solve(case)
+    certificate = fast.certificate
+    assert certificate.converged
+    assert certificate.relative_gap is not None
+    assert -1e-12 < certificate.relative_gap <= 1e-9
+    assert certificate.sensitivity.value <= 1
+    slow = dense.solve(Problem(case), lambda _: None)
+    np.testing.assert_allclose(fast.rows("C", 0, N), slow.strategy.dense(), atol=1e-4)
+    target = case.objective.weigh(case.workload.dense())
+    loss = float(np.sum((target @ np.linalg.inv(slow.strategy.dense())) ** 2)) * case.objective.scale(N)
+    assert certificate.loss.objective == pytest.approx(loss, rel=2e-9)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        spec({"kind": "prefix"}, participation={"kind": "fixed_epochs", "epochs": 2}),
+        spec({"kind": "prefix", "n": 8}),
+        spec({"kind": "momentum", "momentum": 0.9}, objective={"kind": "lambda_tau", "tau": 4}),
+        spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}, objective={"kind": "lambda_tau", "tau": 4}),
+        spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [0.1] * 80 + [1.0] * 80}),
+        spec({"kind": "momentum", "momentum": 0.0001, "nesterov": True}),
+        spec({"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9}),  # it oscillates
+        spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [1.0] * 159 + [0.0]}),
+    ],
+    ids=name,
+)
+def test_says_what_it_does_not_do(case: Spec) -> None:
+    assert structured.supports(case)
+    assert (
+        structured.structure_of(case.workload, case) is None
+        or structured.SMALLEST > case.workload.n
+        or (case.participation.kind != "single")
+    )
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "srg", "momentum": 0.9, "decay": 0.95},
+        {"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": {"kind": "cosine", "final": 1e-3}},
+    ],
+    ids=["srg", "nesterov"],
+)
+def test_large_ones_are_certified_to_the_tolerance(workload: dict[str, Any]) -> None:
+    certificate = solvers.solve(spec(workload | {"n": 1024})).certificate
+    assert certificate.relative_gap is not None
+    assert 0 <= certificate.relative_gap <= 1e-9
+    assert certificate.lower_bound is not None
+    assert certificate.lower_bound.rule.endswith("log-determinants of the recursion")
+
+
+def chain(factors: np.ndarray) -> np.ndarray:
+    """Lower-triangular products of the factors from each step to the next."""
+    out = np.eye(len(factors))
+    for i in range(1, len(factors)):
+        out[i, :i] = out[i - 1, :i] * factors[i - 1]
+    return out
+
+
+def test_forms_are_the_workload() -> None:
+    for case in STRUCTURED:
+        a, n = case.workload.dense(), case.workload.n
+        cascade, nesterov = case.workload.cascade_form(), case.workload.nesterov_form()
+        momentum = case.workload.momentum_form()
+        if momentum is not None:
+            form = chain(momentum.lam) @ (momentum.eta[:, None] * chain(momentum.beta))
+            np.testing.assert_allclose(form, a, rtol=1e-11)
+        if cascade is not None:
+            form = chain(cascade.lam) @ (cascade.eta[:, None] * (chain(cascade.beta) @ chain(cascade.decay)))
+            np.testing.assert_allclose(form, a, rtol=1e-12)
+        if nesterov is not None:
+            seen = np.eye(n) + nesterov.mu * chain(np.full(n, nesterov.mu))
+            np.testing.assert_allclose(chain(nesterov.lam) @ (nesterov.eta[:, None] * seen), a, rtol=1e-12)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.floats(0.05, 1.0), min_size=12, max_size=12), st.floats(0.0, 0.95), st.floats(0.0, 0.5))
+def test_coupled_decay_is_two_decays_unless_it_oscillates(rates: list[float], momentum: float, rate: float) -> None:
+    document = {"kind": "weight_decay", "n": 12, "rate": rate, "mode": "coupled", "momentum": momentum}
+    workload = parse_spec({"workload": document | {"learning_rates": rates}}).workload
+    form, a = workload.momentum_form(), workload.dense()
+    if form is None:
+        assert momentum > 0
+        return
+    assert form.beta.max() <= 1
+    assert 0 < form.lam.min() <= form.lam.max() <= 1
+    np.testing.assert_allclose(chain(form.lam) @ (form.eta[:, None] * chain(form.beta)), a, rtol=1e-9, atol=1e-12)
+
+
+def test_progress_and_cancellation() -> None:
+    seen: list[Progress] = []
+
+    def stop(step: Progress) -> None:
+        seen.append(step)
+        if len(seen) == 3:
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        solvers.solve(STRUCTURED[0], progress=stop)
+    assert [step.iteration for step in seen] == [1, 2, 3]
+    assert all(step.relative_gap is not None and step.relative_gap > 0 for step in seen)
+
+
+def test_optimising_for_one_workload_and_evaluating_another() -> None:
+    own = solvers.solve(spec({"kind": "momentum", "momentum": 0.9}))
+    borrowed = solvers.solve(spec({"kind": "momentum", "momentum": 0.9}, optimize_for={"kind": "prefix", "n": N}))
+    prefix = solvers.solve(spec({"kind": "prefix"}))
+    np.testing.assert_array_equal(borrowed.rows("C", 0, N), prefix.rows("C", 0, N))
+    assert borrowed.certificate.loss.objective > own.certificate.loss.objective
+    assert borrowed.certificate.lower_bound is not None
+    assert own.certificate.lower_bound is not None
+    assert borrowed.certificate.lower_bound.objective <= own.certificate.lower_bound.objective * (1 + 1e-9)

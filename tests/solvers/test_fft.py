@@ -1,0 +1,140 @@
+"""The FFT mechanism against its definition with explicit complex matrices."""
+
+import numpy as np
+import pytest
+
+from factorize import parse_spec, solvers
+from factorize.errors import NotPositiveDefinite, TooLarge, UnsupportedProblem
+from factorize.solvers.formulas.fft import covariance, square_equivalent
+
+DECODERS = ("circulant", "optimal")
+
+
+def published(column):
+    """Encoder sqrt(L) F E and decoder E^T F* sqrt(L) with the unitary transform of length 2n."""
+    n = len(column)
+    transform = np.fft.fft(np.eye(2 * n), axis=0, norm="ortho")
+    root = np.sqrt(np.fft.fft(np.concatenate([column, np.zeros(n)])).astype(complex))
+    encoder = root[:, None] * transform[:, :n]
+    decoder = transform.conj().T[:n] * root
+    return encoder, decoder
+
+
+def prefix(n):
+    return np.tril(np.ones((n, n)))
+
+
+def solved(n, decoder="circulant", **more):
+    document = {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "fft", "decoder": decoder}}
+    return solvers.solve(parse_spec({**document, **more}))
+
+
+@pytest.mark.parametrize("column", [np.ones(7), 0.8 ** np.arange(6), np.array([1.0, 1.0, 1.0, 0.0, 0.0])])
+def test_the_encoder_and_decoder_factor_the_workload(column):
+    encoder, decoder = published(column)
+    n = len(column)
+    workload = np.array([[column[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
+    assert np.allclose(decoder @ encoder, workload, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 33])
+def test_the_published_noise_has_the_covariance_of_the_square_matrix(n):
+    _, decoder = published(np.ones(n))
+    # The real part of decoder (x + i y), x and y independent with unit variance.
+    real = decoder.real @ decoder.real.T + decoder.imag @ decoder.imag.T
+    found = solved(n)
+    rows = found.rows("B", 0, n)
+    assert np.allclose(rows @ rows.T, real, rtol=0, atol=1e-11)
+    assert np.allclose(real[0], covariance(np.ones(n)), rtol=0, atol=1e-12)
+    assert np.allclose(rows @ found.rows("C", 0, n), prefix(n), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 33])
+def test_the_optimal_decoder_is_the_pseudo_inverse(n):
+    encoder, _ = published(np.ones(n))
+    decoder = prefix(n) @ np.linalg.pinv(encoder)
+    rows = solved(n, "optimal").rows("B", 0, n)
+    assert np.allclose(rows @ rows.T, (decoder @ decoder.conj().T).real, rtol=0, atol=1e-11)
+    gram = (encoder.conj().T @ encoder).real
+    whole = square_equivalent(np.ones(n), optimal=True)
+    assert np.allclose(whole.T @ whole, gram, rtol=0, atol=1e-12)
+    assert not np.triu(whole, 1).any() and (np.diagonal(whole) > 0).all()
+
+
+@pytest.mark.parametrize("n", [4, 16, 100])
+def test_single_participation(n):
+    encoder, decoder = published(np.ones(n))
+    charged = (np.abs(encoder) ** 2).sum(axis=0).max()  # what the paper charges
+    own, best = solved(n).certificate, solved(n, "optimal").certificate
+    assert own.sensitivity.kind == best.sensitivity.kind == "exact"
+    assert best.sensitivity.value**2 == pytest.approx(charged, rel=1e-11)
+    assert own.sensitivity.value**2 <= charged * (1 + 1e-12)
+    assert own.loss.mean_squared <= charged**2 * (1 + 1e-12)
+    assert best.loss.mean_squared < own.loss.mean_squared
+    assert own.relative_gap > best.relative_gap > 0
+
+
+def test_the_smallest_case_by_hand():
+    """n = 2: abs(fft(1, 1, 0, 0)) = (2, sqrt 2, 0, sqrt 2), so K = [[(1 + sqrt 2) / 2, 1/2], [1/2, (1 + sqrt 2) / 2]]."""
+    corner = (1 + 2**0.5) / 2
+    assert np.allclose(covariance(np.ones(2)), [corner, 0.5])
+    certificate = solved(2).certificate
+    assert certificate.loss.mean_squared / certificate.sensitivity.value**2 == pytest.approx(corner)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(
+    "participation",
+    [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 4}],
+)
+def test_repeated_participation_covers_every_choice_of_signs(decoder, participation):
+    found = solved(16, decoder, participation=participation)
+    whole = found.strategy.dense()
+    gram = whole.T @ whole
+    patterns = [np.arange(j, 16, 4) for j in range(4)]
+    signs = np.array(np.meshgrid(*[[1, -1]] * 4)).reshape(4, -1)
+    worst = max(np.einsum("is,ij,js->s", signs, gram[np.ix_(p, p)], signs).max() for p in patterns)
+    stated = found.certificate.sensitivity
+    assert stated.value**2 >= worst * (1 - 1e-13)
+    assert stated.value**2 <= worst * 1.05
+    if stated.kind == "exact":
+        assert stated.value**2 == pytest.approx(worst, rel=1e-10)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_other_toeplitz_workloads(decoder):
+    found = solvers.solve(
+        parse_spec(
+            {
+                "workload": {"kind": "momentum", "n": 24, "momentum": 0.9},
+                "mechanism": {"kind": "fft", "decoder": decoder},
+            }
+        )
+    )
+    found.verify()
+    own = solved(24, decoder, workload={"kind": "momentum", "n": 24, "momentum": 0.9}, optimize_for=None)
+    assert own.digest == found.digest
+    borrowed = solved(
+        24,
+        decoder,
+        workload={"kind": "momentum", "n": 24, "momentum": 0.9},
+        optimize_for={"kind": "prefix", "n": 24},
+    )
+    assert np.array_equal(borrowed.strategy.dense(), square_equivalent(np.ones(24), optimal=decoder == "optimal"))
+
+
+def test_refusals():
+    with pytest.raises(UnsupportedProblem, match="use optimize_for with the prefix workload"):
+        solved(6, workload={"kind": "schedule", "n": 6, "learning_rates": {"kind": "cosine"}})
+    with pytest.raises(TooLarge, match="GiB"):
+        solved(100_000)
+    column = np.exp(-(((np.arange(200) - 100) / 12) ** 2) / 2)  # smooth, so that few frequencies carry it
+    with pytest.raises(NotPositiveDefinite, match="singular"):
+        square_equivalent(column, optimal=False)
+
+
+def test_the_decoder_has_a_default_and_its_own_digest():
+    plain = parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "fft"}})
+    named = parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "fft", "decoder": "circulant"}})
+    other = parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "fft", "decoder": "optimal"}})
+    assert plain.digest == named.digest != other.digest

@@ -1,0 +1,105 @@
+"""Sampling schemes by name, in Python and on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.command_line import CommandLine
+
+from factorize import solvers
+from factorize.accounting import BinsClaim, bin_gram, calibrate_bins, calibrate_sampling, examine
+from factorize.accounting.amplification import calibrate_amplified
+from factorize.client.factors import Factors
+from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
+from factorize.factorization import Factorization
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.spec import parse_spec
+
+TARGET = PrivacyTarget(epsilon=4.0, delta=1e-4)
+
+
+def solved(**spec: Any) -> Factorization:
+    given = {"workload": {"kind": "prefix", "n": 64}, "participation": {"kind": "fixed_epochs", "epochs": 4}}
+    return solvers.solve(parse_spec({**given, "mechanism": {"kind": "square_root"}, **spec}))
+
+
+@pytest.fixture(scope="module")
+def base() -> Factorization:
+    return solved()
+
+
+@pytest.fixture(scope="module")
+def file(base: Factorization, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("schemes") / "root.safetensors"
+    base.save(path)
+    return path
+
+
+def test_each_scheme_is_answered_by_its_accountant(base: Factorization) -> None:
+    fixed = calibrate_sampling(base, TARGET, sampling="fixed", clip_norm=2.0)
+    assert fixed == calibrate(base.certificate.sensitivity, TARGET, clip_norm=2.0)
+    bins = calibrate_sampling(base, TARGET, sampling="balls_in_bins", clip_norm=2.0, method="deterministic")
+    assert bins.sigma == calibrate_bins(base, epsilon=4.0, delta=1e-4, clip_norm=2.0, method="deterministic").sigma
+    assert bins.sigma < fixed.sigma
+    plain = solved(mechanism={"kind": "identity"}, participation={"kind": "single"})
+    given = {"dataset_size": 640, "batch_size": 10}
+    poisson = calibrate_sampling(plain, TARGET, sampling="poisson", **given)
+    assert poisson == calibrate_amplified(plain, epsilon=4.0, delta=1e-4, **given)
+    assert poisson == calibrate_sampling(plain, TARGET, sampling="cyclic_poisson", **given)
+
+
+def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> None:
+    factors = Factors(base.manifest, path=file)
+    held = factors.calibrate(epsilon=4.0, delta=1e-4, batch_size=10, sampling="balls_in_bins")
+    assert held.sensitivity.value == factors.sensitivity.value and held.document()["bins"] == 16
+    assert factors.noise(held, 3, seed=1).next().shape == (3,)
+    assert factors.calibrate(TARGET) == calibrate(factors.sensitivity, TARGET)
+    with pytest.raises(InvalidParameter, match="of no use without sampling"):
+        factors.calibrate(TARGET, dataset_size=100)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"sampling": "random_allocation"}, InvalidParameter, "balls_in_bins with one epoch"),
+        ({"sampling": "shuffle"}, InvalidParameter, "gives away the last bin"),
+        ({"sampling": "redrawn_bins"}, InvalidParameter, "no accountant"),
+        ({"sampling": "guess"}, InvalidParameter, "known are fixed"),
+        ({"sampling": "fixed", "bins": 4}, InvalidParameter, "for balls_in_bins"),
+        ({"sampling": "poisson", "dataset_size": 640, "batch_size": 10}, ConditionNotMet, "C = I alone"),
+        ({"sampling": "cyclic_poisson"}, InvalidParameter, "dataset_size and batch_size"),
+        ({"sampling": "cyclic_poisson", "dataset_size": 640, "batch_size": 10}, ConditionNotMet, "bands"),
+        ({"sampling": "balls_in_bins", "adjacency": "replace_one"}, UnsupportedAdjacency, "zero_out"),
+    ],
+)
+def test_what_a_scheme_does_not_cover_is_refused(
+    base: Factorization, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        calibrate_sampling(base, TARGET, **options)
+
+
+def test_amplified_runs_have_no_rho_or_mu_to_ask_for(base: Factorization) -> None:
+    for target in (PrivacyTarget(rho=1.0), PrivacyTarget(mu=1.0, delta=1e-5)):
+        with pytest.raises(InvalidParameter, match="no Gaussian mechanism"):
+            calibrate_sampling(base, target, sampling="balls_in_bins")
+
+
+def test_the_command_line_answers_the_contract(base: Factorization, file: Path, tmp_path: Path) -> None:
+    command = CommandLine(tmp_path)
+    options = ("--epsilon", "4", "--delta", "1e-4", "--sampling", "balls_in_bins")
+    answer = command("calibrate", file, *options, "--output", "json").json()
+    claim = BinsClaim.from_document(answer["claim"])
+    assert answer["sampling"] == "balls_in_bins" and answer["sigma_for"] == "sums" and answer["sigma"] == claim.sigma
+    assert answer["sigma"] < answer["deterministic_sigma"] and answer["epsilon_without_secrecy"] > 4
+    assert {"samples", "seconds", "bins", "epochs", "claim_digest"} <= answer.keys()
+    assert examine(claim, bin_gram(base.strategy, 16))["pq"].accepted
+    text = command("calibrate", file, *options, "--deterministic", "--batch-size", "8").out
+    assert "without secrecy" in text and "under balls_in_bins sampling" in text and "deterministic" in text
+    assert "0 samples" in text and "means with that divisor" in text
+    plain = command("calibrate", file, "--mu", "1", "--output", "json").json()
+    assert plain["sampling"] == "fixed" and plain["sigma_for"] == "sums"
+    assert "replace_one" in command("calibrate", file, *options, "--adjacency", "replace_one").error(2)
+    assert "is not covered" in command("calibrate", file, *options[:-1], "shuffle").error(2)

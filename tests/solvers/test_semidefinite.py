@@ -1,0 +1,119 @@
+"""The conic reference by CVXPY and SCS: agreement with the other solvers, and nothing taken on trust."""
+
+import numpy as np
+import pytest
+
+from factorize import parse_spec, solvers
+from factorize.errors import SolveFailed, UnsupportedProblem
+from factorize.solvers import semidefinite
+
+
+def solve(workload, mechanism="semidefinite", *, tolerance=1e-6, **more):
+    return solvers.solve(
+        parse_spec({"workload": workload, "mechanism": {"kind": mechanism}, "tolerance": tolerance, **more})
+    )
+
+
+def prefix(n):
+    return {"kind": "prefix", "n": n}
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 32])
+def test_agreement_on_prefix_sums(vectors, n):
+    certificate = solve(prefix(n)).certificate
+    assert certificate.loss.total_squared == pytest.approx(vectors[f"D.opt_prefix.n{n}"]["total"], rel=1e-6)
+    assert certificate.converged
+    assert certificate.sensitivity.value <= 1
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "momentum", "n": 16, "momentum": 0.9},
+        {"kind": "srg", "n": 8, "momentum": 0.9, "decay": 0.0820849986238988},
+        {"kind": "window", "n": 24, "width": 5},
+        {"kind": "matrix", "rows": np.random.default_rng(3).random((20, 8)).tolist()},
+    ],
+    ids=lambda workload: workload["kind"],
+)
+def test_agreement_on_other_workloads(workload):
+    conic, dense = solve(workload, tolerance=1e-5).certificate, solve(workload, "dense").certificate
+    assert conic.loss.objective == pytest.approx(dense.loss.objective, rel=1e-5)
+    assert conic.lower_bound.objective <= dense.loss.objective
+
+
+def test_agreement_on_lambda_tau(vectors):
+    found = solve(prefix(12), objective={"kind": "lambda_tau", "tau": 5})
+    assert found.certificate.loss.objective == pytest.approx(vectors["E.opt.T12.tau5"]["objective"], rel=1e-6)
+
+
+@pytest.mark.parametrize(("k", "b"), [(2, 2), (3, 3), (4, 4)])
+def test_agreement_on_fixed_epochs(k, b):
+    """The conic program knows nothing of correlation blocks."""
+    participation = {"kind": "fixed_epochs", "epochs": k}
+    conic = solve(prefix(k * b), tolerance=1e-5, participation=participation).certificate
+    dense = solve(prefix(k * b), "dense", participation=participation).certificate
+    assert conic.loss.objective == pytest.approx(dense.loss.objective, rel=1e-5)
+    assert conic.sensitivity.kind == "exact"
+
+
+def test_momentum_over_epochs_against_the_mask():
+    participation = {"kind": "fixed_epochs", "epochs": 2}
+    workload = {"kind": "momentum", "n": 6, "momentum": 0.9}
+    conic = solve(workload, tolerance=1e-5, participation=participation).certificate
+    dense = solve(workload, "dense", participation=participation).certificate
+    assert conic.loss.total_squared == pytest.approx(133.767, rel=1e-5)
+    assert dense.loss.total_squared == pytest.approx(133.767, rel=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["noise", "asymmetry", "indefinite", "too large"])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_bad_answer_of_the_solver_is_repaired(monkeypatch, damage, epochs):
+    good = semidefinite._conic
+
+    def bad(*args):
+        gram, steps = good(*args)
+        rng = np.random.default_rng(1)
+        if damage == "noise":
+            gram = gram + 1e-3 * rng.standard_normal(gram.shape)
+        elif damage == "asymmetry":
+            gram = gram + np.triu(0.1 * rng.random(gram.shape), 1)
+        elif damage == "indefinite":
+            gram = gram - 0.5 * np.linalg.eigvalsh(gram)[0] * np.eye(len(gram)) - 0.3 * np.outer(gram[0], gram[0])
+        else:
+            gram = 40 * gram
+        return gram, steps
+
+    monkeypatch.setattr(semidefinite, "_conic", bad)
+    participation = {"kind": "fixed_epochs", "epochs": epochs}
+    certificate = solve(prefix(12), participation=participation).certificate
+    assert 1 - 1e-13 < certificate.sensitivity.value <= 1
+    assert certificate.sensitivity.kind == "exact"
+    assert certificate.loss.objective >= certificate.lower_bound.objective
+    assert certificate.converged == (damage == "too large")
+
+
+@pytest.mark.parametrize("answer", [np.zeros((3, 3)), -np.eye(3)])
+def test_a_useless_answer_is_a_typed_error(monkeypatch, answer):
+    monkeypatch.setattr(semidefinite, "_conic", lambda *_: (answer, 7))
+    with pytest.raises(SolveFailed, match="dense"):
+        solve(prefix(3))
+
+
+def test_above_the_limit():
+    with pytest.raises(UnsupportedProblem, match="n <= 64, got n=65; use 'dense'"):
+        solve(prefix(65))
+
+
+def test_many_rows_are_few_rows():
+    """Only T^T T enters, so a tall matrix costs no more than a square one."""
+    rows = np.random.default_rng(0).random((300, 6))
+    assert semidefinite._few_rows(rows).shape == (6, 6)
+    tall = solve({"kind": "matrix", "rows": rows.tolist()}, tolerance=1e-5)
+    dense = solve({"kind": "matrix", "rows": rows.tolist()}, "dense")
+    assert tall.certificate.loss.objective == pytest.approx(dense.certificate.loss.objective, rel=1e-5)
+
+
+def test_min_sep_is_refused():
+    with pytest.raises(UnsupportedProblem, match="min_sep"):
+        solve(prefix(12), participation={"kind": "min_sep", "min_sep": 4})

@@ -1,0 +1,310 @@
+"""The one path from spec to certified factorization: what is chosen, what is refused, and solvers that lie."""
+
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import factorize
+from factorize import parse_spec, solvers
+from factorize.encoding import tensor_digest
+from factorize.errors import (
+    Cancelled,
+    CertificateError,
+    InvalidSpec,
+    InvalidStrategy,
+    InvalidWorkload,
+    TooLarge,
+    UnsupportedProblem,
+)
+from factorize.solution import Outcome, Solution
+from factorize.solvers import budget
+from factorize.solvers.problem import Problem
+from factorize.structures.base import Matrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+
+def spec_of(n=16, **more):
+    return parse_spec({"workload": {"kind": "prefix", "n": n}, **more})
+
+
+class TestChoosing:
+    @pytest.mark.parametrize(
+        ("spec", "kind"),
+        [
+            (spec_of(), "dense"),
+            (spec_of(8192), "dense"),
+            (spec_of(8193), "buffered_linear"),
+            (spec_of(participation={"kind": "fixed_epochs", "epochs": 4}), "dense"),
+            (spec_of(participation={"kind": "fixed_epochs", "epochs": 1}), "dense"),
+            (spec_of(participation={"kind": "min_sep", "min_sep": 9, "max_participations": 1}), "dense"),
+            (spec_of(participation={"kind": "min_sep", "min_sep": 4}), "banded"),
+            (spec_of(mechanism={"kind": "square_root"}), "square_root"),
+        ],
+    )
+    def test_what_stands_for_auto(self, spec, kind):
+        chosen = solvers.choose(spec)
+        assert chosen.mechanism.kind == kind
+        assert solvers.choose(chosen) == chosen
+        assert len(chosen.digest) == 64
+
+    @pytest.mark.parametrize(
+        ("spec", "words"),
+        [
+            (spec_of(mechanism={"kind": "added", "sha256": "0" * 64}), "'added' is a strategy of your own"),
+            (
+                spec_of(objective={"kind": "max"}, participation={"kind": "fixed_epochs", "epochs": 2}),
+                "nu_toeplitz or square_root",
+            ),
+            (spec_of(participation={"kind": "min_sep", "min_sep": 4}, mechanism={"kind": "dense"}), "nu_toeplitz"),
+            (spec_of(workload={"kind": "window", "n": 8193, "width": 2}), "n=8192 .got n=8193."),
+        ],
+    )
+    def test_what_is_refused_and_the_way_out(self, spec, words):
+        for door in (solvers.choose, solvers.estimate, solvers.solve):
+            with pytest.raises(UnsupportedProblem, match=words):
+                door(spec)
+
+    def test_parts_that_do_not_fit(self):
+        spec = spec_of().model_copy(update={"optimize_for": spec_of(8).workload})
+        with pytest.raises(InvalidSpec, match="optimize_for"):
+            solvers.solve(spec)
+
+    def test_weights_must_fit_both_workloads(self):
+        square = np.tril(np.ones((4, 4))).tolist()
+        document = {
+            "workload": {"kind": "matrix", "rows": square},
+            "optimize_for": {"kind": "matrix", "rows": square[2:]},
+        }
+        spec = parse_spec({**document, "objective": {"kind": "weighted", "weights": [1, 2, 3, 4]}})
+        with pytest.raises(UnsupportedProblem, match="4 entries"):
+            solvers.solve(spec)
+
+
+class TestEstimates:
+    def test_they_grow_with_the_problem(self):
+        small, large = (solvers.estimate(spec_of(n, mechanism={"kind": "dense"})) for n in (64, 4096))
+        assert small.bytes < large.bytes
+        assert small.seconds < large.seconds
+
+    def test_beyond_memory(self, monkeypatch):
+        monkeypatch.setattr(budget, "machine_memory", lambda: 2**30)
+        spec = spec_of(8192, mechanism={"kind": "dense"})
+        for door in (solvers.estimate, solvers.solve):
+            with pytest.raises(TooLarge, match=r"GiB and .* s; this machine has 1.0 GiB; lower n"):
+                door(spec)
+
+    @pytest.mark.parametrize("n", [16_385, 100_000_000])
+    def test_beyond_dense_arrays(self, n):
+        for mechanism in ({"kind": "dense"}, {"kind": "square_root", "normalization": "columns"}):
+            with pytest.raises(TooLarge, match="GiB"):
+                solvers.solve(spec_of(n, mechanism=mechanism))
+
+    def test_a_schedule_needs_the_whole_decoder(self):
+        rates = {"kind": "cosine"}
+        spec = parse_spec(
+            {
+                "workload": {"kind": "schedule", "n": 20_000, "learning_rates": rates},
+                "mechanism": {"kind": "square_root"},
+            }
+        )
+        with pytest.raises(TooLarge):
+            solvers.estimate(spec)
+
+    def test_the_memory_of_this_machine_is_positive(self):
+        assert budget.machine_memory() > 2**26
+
+    @pytest.mark.parametrize("n", [8192, 100_000_000])
+    @pytest.mark.parametrize("mechanism", [{"kind": "dense"}, {"kind": "nu_toeplitz", "nu": 0.1}])
+    def test_no_array_is_made(self, n, mechanism):
+        spec = spec_of(n, mechanism=mechanism)
+        solvers.estimate(spec_of(200, mechanism=mechanism))  # a first estimate loads code, which takes memory too
+        tracemalloc.start()
+        try:
+            solvers.estimate(spec)
+        except TooLarge as refusal:
+            assert "GiB" in str(refusal)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2**21
+
+
+class TestUserMatrices:
+    array = np.tril(np.arange(1.0, 37.0).reshape(6, 6)) + 6 * np.eye(6)
+
+    def named(self):
+        return {"kind": "matrix", "sha256": tensor_digest([self.array]), "shape": [6, 6]}
+
+    def test_bound_and_inline_are_the_same(self):
+        named = parse_spec({"workload": self.named()})
+        inline = parse_spec({"workload": {"kind": "matrix", "rows": self.array.tolist()}})
+        bound = solvers.solve(named, matrices={self.named()["sha256"]: self.array})
+        assert bound.spec_digest == solvers.solve(inline).spec_digest == solvers.choose(named).digest
+        assert bound.certificate.converged
+
+    def test_to_optimise_for(self):
+        spec = parse_spec({"workload": {"kind": "prefix", "n": 6}, "optimize_for": self.named()})
+        found = solvers.solve(spec, matrices={self.named()["sha256"]: self.array})
+        assert found.certificate.relative_gap > 1e-4
+
+    def test_unknown_numbers(self):
+        with pytest.raises(InvalidWorkload, match="upload"):
+            solvers.solve(parse_spec({"workload": self.named()}))
+
+    def test_other_numbers(self):
+        with pytest.raises(InvalidWorkload, match="do not hash"):
+            solvers.solve(parse_spec({"workload": self.named()}), matrices={self.named()["sha256"]: 2 * self.array})
+
+
+class TestTheResult:
+    def test_provenance(self):
+        solver = solvers.solve(spec_of()).manifest["solver"]
+        assert solver["mechanism"] == "dense"
+        assert solver["version"] == factorize.__version__
+        assert solver["seconds"] >= 0
+        assert solver["iterations"] >= 1
+        assert {"python", "numpy", "machine", "system"} == set(solver["environment"])
+
+    def test_it_verifies_and_survives_a_file(self, tmp_path):
+        for mechanism in ("dense", "nu_toeplitz", "square_root", "identity"):
+            extra = {"nu": 0.1} if mechanism == "nu_toeplitz" else {}
+            found = solvers.solve(spec_of(mechanism={"kind": mechanism, **extra}))
+            assert found.verify().document() == found.certificate.document()
+            path = tmp_path / f"{mechanism}.safetensors"
+            found.save(path)
+            assert factorize.load(path).verify().document() == found.certificate.document()
+
+    def test_progress_is_passed_on(self):
+        seen = []
+        found = solvers.solve(spec_of(), progress=seen.append)
+        assert seen[-1].iteration == found.manifest["solver"]["iterations"]
+
+    def test_cancelling(self):
+        def cancel(_step):
+            raise Cancelled("asked to")
+
+        for mechanism in ({"kind": "dense"}, {"kind": "identity"}, {"kind": "semidefinite"}):
+            with pytest.raises(Cancelled):
+                solvers.solve(spec_of(mechanism=mechanism), progress=cancel)
+
+
+def test_importing_the_solvers_loads_no_numerical_back_end():
+    script = "import sys, solvers; print(sorted({'scipy', 'numba', 'cvxpy', 'scs'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class Forged(Matrix):
+    """A matrix whose parts contradict each other: dense() is fine, and what is stored is not."""
+
+    structure = "dense"
+
+    def __init__(self, shown, stored):
+        self.n, self.shown, self.stored = len(shown), shown, stored
+
+    def rows(self, start, stop):
+        return self.shown[start:stop].copy()
+
+    def right_solve(self, block):
+        return np.linalg.solve(self.stored.T, block.T).T
+
+    def tensors(self):
+        return {"": self.stored}
+
+    def column_norms_squared(self):
+        return (self.shown**2).sum(axis=0)
+
+
+class TestLiars:
+    """A solver may claim what it likes; what is certified is what its matrix says."""
+
+    @pytest.fixture
+    def honest(self):
+        return self.claim()
+
+    @staticmethod
+    def claim():
+        entry = solvers.SOLVERS["dense"][-1]
+        return entry.solve(Problem(solvers.choose(spec_of())), lambda _: None)
+
+    @staticmethod
+    def lie(monkeypatch, solution):
+        def solve(_problem, _progress):
+            return solution() if callable(solution) else solution
+
+        entry = replace(solvers.SOLVERS["dense"][-1], solve=solve, supports=lambda _: None)
+        monkeypatch.setitem(solvers.SOLVERS, "dense", (entry,))
+        return solvers.solve(spec_of())
+
+    def test_a_wrong_scale_costs_nothing_and_gains_nothing(self, monkeypatch, honest):
+        doubled = self.lie(monkeypatch, replace(honest, strategy=DenseMatrix(2 * honest.strategy.dense())))
+        assert doubled.certificate.sensitivity.value == pytest.approx(2, rel=1e-12)
+        assert doubled.certificate.relative_gap < 1e-9
+
+    def test_a_claim_of_convergence_is_not_believed(self, monkeypatch, honest):
+        poor = Solution(DenseMatrix(np.eye(16)), Outcome.CONVERGED, 1, honest.dual)
+        found = self.lie(monkeypatch, poor)
+        assert not found.certificate.converged
+        assert found.certificate.relative_gap > 1
+
+    def test_without_evidence_nothing_is_converged(self, monkeypatch, honest):
+        certificate = self.lie(monkeypatch, replace(honest, dual={})).certificate
+        assert certificate.lower_bound is None
+        assert not certificate.converged
+
+    def test_another_dual_gives_a_weaker_bound_and_never_a_false_one(self, monkeypatch, honest):
+        inflated = {"weights": 1e6 * honest.dual["weights"] ** 2}
+        certificate = self.lie(monkeypatch, replace(honest, dual=inflated)).certificate
+        assert certificate.lower_bound.objective < certificate.loss.objective
+        assert certificate.relative_gap > 1e-3
+
+    @pytest.mark.parametrize(
+        "weights",
+        [np.full(16, np.nan), np.full(16, np.inf), -np.ones(16), np.zeros(16), np.ones(15), np.ones((16, 16))],
+    )
+    def test_evidence_that_is_none(self, monkeypatch, honest, weights):
+        with pytest.raises(CertificateError, match=r"dual\.weights"):
+            self.lie(monkeypatch, replace(honest, dual={"weights": weights}))
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda c: c.T,
+            lambda c: c + np.triu(np.full(c.shape, 1e-300), 1),
+            lambda c: np.where(np.eye(16, dtype=bool), np.nan, c),
+            lambda c: c + np.diag(np.where(np.arange(16) == 3, np.inf, 0.0)),
+            lambda c: c * (np.arange(16) != 3),
+            lambda c: -c,
+            lambda c: c[:-1],
+        ],
+        ids=["transposed", "noise above the diagonal", "nan", "infinite", "singular", "negative", "not square"],
+    )
+    def test_matrices_that_are_no_strategy(self, monkeypatch, honest, damage):
+        array = damage(honest.strategy.dense())
+        with pytest.raises(InvalidStrategy):
+            self.lie(monkeypatch, lambda: replace(honest, strategy=DenseMatrix(array)))
+
+    def test_a_strategy_of_another_size(self, monkeypatch, honest):
+        with pytest.raises(CertificateError, match="side 15"):
+            self.lie(monkeypatch, replace(honest, strategy=DenseMatrix(honest.strategy.dense()[:15, :15])))
+
+    def test_a_matrix_that_shows_one_thing_and_solves_with_another(self, monkeypatch, honest):
+        strategy = honest.strategy.dense()
+        with pytest.raises(CertificateError, match="B C differs from A"):
+            self.lie(monkeypatch, replace(honest, strategy=Forged(strategy, 3 * strategy)))
+
+    def test_a_matrix_too_ill_conditioned_to_invert(self, monkeypatch, honest):
+        array = np.tril(np.full((16, 16), 1.0))
+        np.fill_diagonal(array, 1e-30)
+        with pytest.raises(CertificateError):
+            self.lie(monkeypatch, replace(honest, strategy=DenseMatrix(array)))
+
+    def test_a_toeplitz_matrix_passed_off_as_dense(self, monkeypatch, honest):
+        poor = replace(honest, strategy=ToeplitzMatrix(np.array([1.0, 0.5]), 16))
+        found = self.lie(monkeypatch, poor)
+        assert found.manifest["matrices"]["C"]["structure"] == "banded_toeplitz"
+        assert not found.certificate.converged

@@ -1,0 +1,337 @@
+"""Tree aggregation: the square equivalent of three decoders, its sensitivity and its generation with log n vectors."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from factorize import load, parse_spec, solvers
+from factorize.errors import CorruptObject, InvalidStrategy, UnsupportedProblem
+from factorize.exact import check_factor_file
+from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.solvers.formulas.tree import node_weights
+from factorize.structures import tree_sensitivity
+from factorize.structures.layouts import build_matrix
+from factorize.structures.names import LARGEST_WHOLE_TREE
+from factorize.structures.tree import TreeMatrix
+
+DECODERS = ("online", "honaker_online", "honaker_full")
+VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
+
+
+def nodes_inside(n):
+    """H: one row for each complete node of the tree, from the leaves up."""
+    rows = [
+        np.eye(n)[first : first + size].sum(axis=0)
+        for size in (1 << k for k in range(n.bit_length()))
+        for first in range(0, n - size + 1, size)
+    ]
+    return np.array(rows)
+
+
+def decoder_of(n, kind):
+    """The decoder by its definition: rows of D with D H = S, shape (n, nodes)."""
+    inside, prefix = nodes_inside(n), np.tril(np.ones((n, n)))
+    if kind == "honaker_full":
+        return prefix @ np.linalg.pinv(inside)
+    last = np.array([np.flatnonzero(row)[-1] for row in inside])
+    first = np.array([np.flatnonzero(row)[0] for row in inside])
+    out = np.zeros((n, len(inside)))
+    for t in range(n):
+        done = np.flatnonzero(last <= t)
+        if kind == "honaker_online":
+            out[t, done] = np.linalg.lstsq(inside[done].T, prefix[t], rcond=None)[0]
+            continue
+        end = t + 1
+        while end:
+            start = end & (end - 1)
+            out[t, np.flatnonzero((first == start) & (last == end - 1))] = 1.0
+            end = start
+    return out
+
+
+def square_equivalent(n, kind):
+    """C = chol(D D^T)^-1 S, for one tree."""
+    decoder = decoder_of(n, kind)
+    return np.linalg.solve(np.linalg.cholesky(decoder @ decoder.T), np.tril(np.ones((n, n))))
+
+
+def matrix_of(n, kind, restart=None):
+    return TreeMatrix(node_weights(n, restart or n, kind), restart or n)
+
+
+def solved(n, decoder, **more):
+    mechanism = {"kind": "tree", "decoder": decoder}
+    if "restart_every" in more:
+        mechanism["restart_every"] = more.pop("restart_every")
+    return solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism, **more}))
+
+
+def brute_force(whole, separation, most):
+    gram, n = whole.T @ whole, len(whole)
+    allowed = (
+        chosen
+        for size in range(1, most + 1)
+        for chosen in itertools.combinations(range(n), size)
+        if all(b - a >= separation for a, b in itertools.pairwise(chosen))
+    )
+    return max(gram[np.ix_(chosen, chosen)].sum() for chosen in allowed)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 23])
+def test_closed_forms_are_the_square_equivalents_of_the_decoders(n, decoder):
+    assert np.allclose(matrix_of(n, decoder).dense(), square_equivalent(n, decoder), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(("n", "restart"), [(7, 3), (12, 4), (13, 5), (9, 1), (23, 8)])
+def test_restarts_are_blocks_of_smaller_trees(n, restart, decoder):
+    expected = np.zeros((n, n))
+    for start in range(0, n, restart):
+        size = min(restart, n - start)
+        expected[start : start + size, start : start + size] = square_equivalent(size, decoder)
+    assert np.allclose(matrix_of(n, decoder, restart).dense(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 4, 6, 8])
+@pytest.mark.parametrize(("decoder", "name"), [("online", "vanilla"), ("honaker_full", "full_honaker")])
+def test_published_errors_of_the_decoders(n, decoder, name):
+    expected = VECTORS[f"H.tree.T{n}"][name]
+    certificate = solved(n, decoder).certificate
+    assert certificate.sensitivity.value**2 == pytest.approx(expected["sens2"], rel=1e-12)
+    assert certificate.loss.mean_squared == pytest.approx(expected["mean"], rel=1e-9)
+    assert certificate.loss.max_error**2 == pytest.approx(expected["max"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "squared"), [(4, 2.7142857142857144), (8, 3.4941176470588236)])
+def test_the_online_estimates_need_less_noise_than_the_depth_of_the_tree(n, squared):
+    certificate = solved(n, "honaker_online").certificate
+    expected = VECTORS[f"H.tree.T{n}"]["online_honaker"]
+    assert certificate.sensitivity.value**2 == pytest.approx(squared, rel=1e-12)
+    # The published loss charges the tree's depth; the error of the decoder is the same.
+    error = certificate.loss.mean_squared / certificate.sensitivity.value**2
+    assert error * expected["sens2"] == pytest.approx(expected["mean"], rel=1e-9)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("restart", [None, 3, 4])
+def test_every_participation_against_enumeration(decoder, restart):
+    n = 12
+    matrix = matrix_of(n, decoder, restart)
+    whole = matrix.dense()
+    gram = whole.T @ whole
+    single = Single().sensitivity(matrix)
+    assert single.value**2 == pytest.approx(gram.diagonal().max(), rel=1e-11) and single.kind == "exact"
+    for epochs in (2, 3, 4, 6, 12):
+        fixed = FixedEpochs(kind="fixed_epochs", epochs=epochs)
+        true = max(gram[np.ix_(chosen, chosen)].sum() for chosen in fixed.patterns(n))
+        found = fixed.sensitivity(matrix)
+        assert found.kind == "exact" and found.value**2 == pytest.approx(true, rel=1e-11)
+        assert found.value**2 >= true * (1 - 1e-14)
+    for separation, most in itertools.product((1, 2, 3, 5), (2, 3, 4)):
+        true = brute_force(whole, separation, most)
+        found = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(matrix)
+        assert found.value**2 >= true * (1 - 1e-14)
+        if decoder != "honaker_online":
+            assert found.kind == "exact", (separation, most)
+        if found.kind == "exact":
+            assert found.value**2 == pytest.approx(true, rel=1e-11), found.rule
+        else:
+            assert found.value**2 <= 1.15 * true
+
+
+def test_numbers_of_a_file_are_bounded_as_they_are():
+    """Any non-negative nodes: the bound covers the truth, and the rule does not claim more than it shows."""
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        n, restart = int(rng.integers(5, 12)), int(rng.integers(3, 12))
+        shape = node_weights(n, min(restart, n), "honaker_full")
+        nodes = np.where(shape > 0, rng.uniform(0.1, 2.0, shape.shape), 0.0)
+        matrix = TreeMatrix(nodes, restart)
+        true = brute_force(matrix.dense(), 2, 3)
+        found = matrix.separated_bound(2, 3)
+        assert found.squared >= true * (1 - 1e-14)
+        assert not found.exact or found.squared == pytest.approx(true, rel=1e-11)
+
+
+def test_negative_nodes_leave_the_rules_of_the_tree():
+    nodes = node_weights(8, 8, "honaker_full")
+    nodes[1:] *= -1
+    matrix = TreeMatrix(nodes, 8)
+    assert matrix.separated_bound(2, 3) is None and matrix.fixed_order_bound(2) is None
+    found = FixedEpochs(kind="fixed_epochs", epochs=4).sensitivity(matrix)
+    assert found.kind == "upper_bound"
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_large_trees_keep_their_exact_rules(decoder):
+    matrix = matrix_of(3000, decoder, 700)
+    fixed = FixedEpochs(kind="fixed_epochs", epochs=10).sensitivity(matrix)
+    steps = np.zeros((300, 3000))
+    for pattern, row in zip(FixedEpochs(kind="fixed_epochs", epochs=10).patterns(3000), steps, strict=True):
+        row[pattern] = 1.0
+    true = _products(matrix, steps)
+    assert fixed.kind == "exact" and fixed.value**2 == pytest.approx((true**2).sum(axis=0).max(), rel=1e-11)
+
+
+def _products(matrix, patterns):
+    return np.concatenate([matrix.rows(i, min(i + 500, matrix.n)) @ patterns.T for i in range(0, matrix.n, 500)])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(("n", "restart"), [(37, 37), (64, 64), (50, 12), (48, 16)])
+def test_coarser_units_only_raise_the_bound(n, restart, decoder):
+    matrix = matrix_of(n, decoder, restart)
+    weights, _ = tree_sensitivity.node_weights(matrix.forest)
+    for separation, most in ((4, 3), (8, 2), (8, 6), (11, 9)):
+        fine = tree_sensitivity._best_selection(matrix.forest, weights, separation, most, 0)
+        for unit in (1, 2, 3):
+            if 1 << unit <= separation and unit < len(matrix.nodes):
+                coarse = tree_sensitivity._best_selection(matrix.forest, weights, separation >> unit, most, unit)
+                assert coarse >= fine * (1 - 1e-13)
+                if not any(number % (1 << unit) for number in (n, restart, separation)):
+                    assert coarse == pytest.approx(fine, rel=1e-12)
+
+
+@pytest.mark.parametrize(("separation", "rule"), [(1 << 12, "dynamic programme"), ((1 << 12) - 1, "majorant")])
+def test_long_separations_go_by_units(separation, rule):
+    n, most = 1 << 14, 3
+    matrix = matrix_of(n, "online")
+    found = matrix.separated_bound(separation, most)
+    assert rule in found.rule and found.exact == (rule == "dynamic programme")
+    chosen = np.zeros((1, n))
+    chosen[0, : most * separation : separation] = 1.0
+    assert found.squared >= (_products(matrix, chosen) ** 2).sum()
+
+
+def test_a_bound_that_a_periodic_pattern_attains_is_exact():
+    matrix = matrix_of(1 << 14, "honaker_full")
+    found = matrix.separated_bound(4097, 4)  # an odd number of steps, which no unit divides
+    chosen = np.zeros((1, 1 << 14))
+    chosen[0, ::4097] = 1.0
+    assert found.exact
+    assert found.squared == pytest.approx((_products(matrix, chosen) ** 2).sum(), rel=1e-11)
+
+
+def test_a_selection_too_dear_is_bounded_level_by_level():
+    matrix = matrix_of(1 << 18, "online")
+    found = matrix.separated_bound(1, 1 << 18)
+    assert not found.exact and "level" in found.rule
+    assert found.squared >= matrix.fixed_order_bound(1 << 18).squared
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(("n", "restart"), [(9, 9), (16, 16), (21, 6)])
+def test_rows_products_and_inverse_agree(n, restart, decoder):
+    matrix, rng = matrix_of(n, decoder, restart), np.random.default_rng(1)
+    whole, block = matrix.dense(), rng.normal(size=(4, n))
+    assert np.array_equal(matrix.rows(2, 7), whole[2:7])
+    assert np.allclose(matrix.left_multiply(block), block @ whole, rtol=0, atol=1e-12)
+    assert np.allclose(matrix.right_solve(block) @ whole, block, rtol=0, atol=1e-12)
+    assert np.allclose(matrix.inverse_rows(0, n) @ whole, np.eye(n), rtol=0, atol=1e-12)
+    assert np.allclose(matrix.column_norms_squared(), (whole**2).sum(axis=0), rtol=1e-13)
+    reach = [i - np.flatnonzero(whole[i])[0] + 1 for i in range(n)]
+    assert matrix.bandwidth() == max(reach)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "prefix", "n": 21},
+        {"kind": "momentum", "n": 21, "momentum": 0.9},
+        {"kind": "mu2", "n": 21, "output": "x"},
+        {"kind": "identity", "n": 21},
+    ],
+)
+def test_error_recursion(workload, decoder):
+    asked = parse_spec({"workload": workload}).workload
+    for restart in (21, 6, 1):
+        matrix = matrix_of(21, decoder, restart)
+        decoded = np.linalg.solve(matrix.dense().T, asked.dense().T).T
+        assert np.allclose(matrix.decoder_errors(asked.state_space()), (decoded**2).sum(axis=1), rtol=1e-10)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_noise_comes_from_sums_over_blocks_alone(decoder):
+    """The recursion of the class docstring: a binary counter of at most log2(n) sums."""
+    n, restart = 22, 9
+    matrix, z = matrix_of(n, decoder, restart), np.random.default_rng(2).normal(size=22)
+    blocks, out = {}, np.empty(n)
+    for i in range(n):
+        p = i % restart
+        blocks = blocks if p else {}
+        out[i] = (z[i] - sum(matrix.nodes[j + 1, i] * s for j, s in blocks.items())) / matrix.nodes[0, i]
+        carry, j = out[i], 0
+        while j in blocks:
+            carry, j = carry + blocks.pop(j), j + 1
+        blocks[j] = carry
+        assert len(blocks) <= 4
+    assert np.allclose(matrix.dense() @ out, z, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [30, LARGEST_WHOLE_TREE + 40])
+def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
+    from safetensors.numpy import load_file
+
+    found = solved(n, "honaker_full", restart_every=25)
+    found.save(tmp_path / "tree.safetensors")
+    stored = load_file(tmp_path / "tree.safetensors")
+    assert stored["tree.nodes"].shape == (6, n) and stored["tree.restart"].tolist() == [25.0]
+    assert ("C" in stored) == (n <= LARGEST_WHOLE_TREE)
+    again = load(tmp_path / "tree.safetensors")
+    again.verify()
+    assert again.digest == found.digest and again.manifest["matrices"]["C"]["structure"] == "tree"
+    assert np.array_equal(again.rows("C", 0, n), found.rows("C", 0, n))
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_the_exact_checker_reads_trees(tmp_path, decoder):
+    found = solved(20, decoder, restart_every=13, participation={"kind": "fixed_epochs", "epochs": 4})
+    found.save(tmp_path / "tree.safetensors")
+    report = check_factor_file((tmp_path / "tree.safetensors").read_bytes())
+    assert report.supported and report.sensitivity["kind"] == "exact"
+    assert report.sensitivity["upper"] <= found.certificate.sensitivity.value
+
+
+def test_damaged_trees_are_refused():
+    nodes, restart = node_weights(6, 6, "online"), np.array([6.0])
+    whole = TreeMatrix(nodes, 6).dense()
+    assert build_matrix("tree", {"": whole, "tree.nodes": nodes, "tree.restart": restart}, 6).n == 6
+    with pytest.raises(InvalidStrategy, match="not the same matrix"):
+        build_matrix("tree", {"": whole * 2, "tree.nodes": nodes, "tree.restart": restart}, 6)
+    with pytest.raises(InvalidStrategy, match="stored whole"):
+        build_matrix("tree", {"tree.nodes": nodes, "tree.restart": restart}, 6)
+    with pytest.raises(CorruptObject, match="tree.restart"):
+        build_matrix("tree", {"tree.nodes": nodes}, 6)
+    for bad, message in (
+        (np.ones((4, 6)), "exactly 0"),
+        (nodes[:3], "rows of nodes"),
+        (nodes * -1, "positive diagonal"),
+        (nodes * np.nan, "finite"),
+    ):
+        with pytest.raises(InvalidStrategy, match=message):
+            TreeMatrix(bad, 6)
+
+
+def test_a_restart_beyond_the_end_is_refused():
+    spec = parse_spec(
+        {
+            "workload": {"kind": "prefix", "n": 8},
+            "mechanism": {"kind": "tree", "decoder": "online", "restart_every": 9},
+        }
+    )
+    with pytest.raises(UnsupportedProblem, match="restart_every=9 exceeds n=8"):
+        solvers.solve(spec)
+
+
+def test_long_streams_need_no_dense_matrix():
+    found = solved(40_000, "honaker_online", participation={"kind": "min_sep", "min_sep": 20_000})
+    certificate = found.certificate
+    assert certificate.sensitivity.kind == "upper_bound"
+    small = solved(2048, "honaker_full").certificate
+    assert small.sensitivity.value**2 == pytest.approx(12.0, rel=1e-12)
+    assert small.relative_gap > 0.1 and small.converged

@@ -1,0 +1,258 @@
+"""The bound over all Toeplitz matrices: attained where columns cannot overlap, and never above any member of the class."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, feasible, quiet, solved, spec
+
+from factorize.certificate.certificate import certify
+from factorize.certificate.lower_bounds import toeplitz_bounds
+from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
+from factorize.errors import CertificateError
+from factorize.numbers.series import toeplitz_rows
+from factorize.solution import Outcome
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
+from factorize.solvers.toeplitz.overlap_evidence import CorrelatedColumns, class_evidence
+from factorize.spec import Spec
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+INVARIANT = sorted(set(WORKLOADS) - {"cosine", "x"})
+
+
+def gap(asked: Spec, dual: dict[str, np.ndarray] | None = None) -> float:
+    """Relative distance between the optimum found and the bound over its class."""
+    solution, certificate = solved(asked)
+    bound = class_lower_bound(asked, solution.strategy, 0.0, dual)
+    assert bound is not None
+    return certificate.loss.objective / bound.objective - 1
+
+
+def evidence_of(asked: Spec) -> dict[str, np.ndarray]:
+    problem = Problem(asked)
+    return class_evidence(
+        problem, toeplitz.error_form(problem), solved(asked)[0].strategy.coefficients(), Reporter(quiet)
+    )
+
+
+def loss_of(asked: Spec, column: np.ndarray) -> float:
+    """Objective of a column by brute force: every pattern, the worst of all signs."""
+    n = asked.workload.n
+    strategy = toeplitz_rows(np.concatenate([column, np.zeros(n - len(column))]), 0, n)
+    decoder = np.linalg.solve(strategy.T, asked.workload.dense().T).T
+    squared = 0.0
+    for pattern in feasible(asked.participation.document(), n):
+        for signs in product((1.0, -1.0), repeat=len(pattern)):
+            squared = max(squared, float(((strategy[:, list(pattern)] @ np.array(signs)) ** 2).sum()))
+    return squared * asked.objective.of_row_errors((decoder**2).sum(axis=1))
+
+
+@pytest.mark.parametrize("bands", [60, 11, 2, 1])
+@pytest.mark.parametrize("workload", INVARIANT)
+def test_optima_are_global(workload: str, bands: int) -> None:
+    assert -1e-12 < gap(spec(workload, 60, kind="banded_toeplitz", bands=bands)) < 2e-9
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 200])
+@pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}], ids=lambda o: o["kind"])
+def test_every_length_is_certified(n: int, objective: dict[str, Any]) -> None:
+    assert -1e-12 < gap(spec("prefix", n, objective=objective)) < 2e-9
+
+
+@pytest.mark.parametrize("participation", [EPOCHS, APART, {"kind": "min_sep", "min_sep": 6, "max_participations": 2}])
+@pytest.mark.parametrize("workload", ["prefix", "window", "momentum"])
+def test_columns_that_cannot_overlap_are_certified(workload: str, participation: Any) -> None:
+    asked = spec(workload, 20, participation, kind="banded_toeplitz", bands=5)
+    assert -1e-12 < gap(asked) < 2e-9
+
+
+def test_weights_of_rows_count() -> None:
+    weights = [float(1 + i % 5) for i in range(40)]
+    assert -1e-12 < gap(spec("prefix", 40, objective={"kind": "weighted", "weights": weights})) < 2e-9
+
+
+def test_the_certificate_states_it() -> None:
+    solution, certificate = solved(spec("prefix", 64))
+    assert certificate.class_lower_bound is not None
+    assert certificate.class_lower_bound.rule == toeplitz_bounds.TOEPLITZ_RULE
+    assert certificate.loss.objective / certificate.class_lower_bound.objective < 1 + 2e-9
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(["prefix", "window", "srg"]), st.integers(5, 12), st.integers(0, 10_000), st.floats(-6, 0))
+def test_no_column_has_a_bound_above_another(workload: str, n: int, seed: int, magnitude: float) -> None:
+    asked = spec(workload, n)
+    solution, certificate = solved(asked)
+    rng = np.random.default_rng(seed)
+    column = solution.strategy.coefficients() + 10**magnitude * rng.normal(size=n)
+    column[0] = abs(column[0]) + 0.1
+    bound = class_lower_bound(asked, ToeplitzMatrix(column, n), 0.0)
+    if bound is not None:
+        assert bound.objective <= certificate.loss.objective * (1 + 1e-12)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000))
+def test_any_multipliers_certify(seed: int) -> None:
+    asked = spec("prefix", 10)
+    solution, certificate = solved(asked)
+    numbers = np.random.default_rng(seed).normal(size=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toeplitz_bounds, "_multipliers", lambda *_: numbers)
+        bound = class_lower_bound(asked, solution.strategy, 0.0)
+    assert bound is None or bound.objective < certificate.loss.objective
+
+
+@pytest.mark.parametrize(
+    ("workload", "participation", "most"),
+    [("prefix", EPOCHS, 0.06), ("momentum", EPOCHS, 0.02), ("prefix", APART, 0.06), ("decay", EPOCHS, 0.01)],
+)
+def test_overlapping_columns_have_evidence(workload: str, participation: Any, most: float) -> None:
+    asked = spec(workload, 20, participation)
+    assert class_lower_bound(asked, solved(asked)[0].strategy, 0.0, {}) is None
+    assert -1e-12 < gap(asked, evidence_of(asked)) < most
+
+
+@settings(max_examples=8)
+@given(st.sampled_from(["prefix", "window"]), st.booleans(), st.integers(0, 10_000), st.floats(0.05, 2))
+def test_the_bound_is_below_all_columns_of_any_sign(workload: str, apart: bool, seed: int, size: float) -> None:
+    participation = {"kind": "min_sep", "min_sep": 3} if apart else {"kind": "fixed_epochs", "epochs": 3}
+    asked = spec(workload, 9, participation)
+    bound = class_lower_bound(asked, solved(asked)[0].strategy, 0.0, evidence_of(asked))
+    assert bound is not None
+    rng = np.random.default_rng(seed)
+    for _ in range(3):
+        column = solved(asked)[0].strategy.coefficients() + size * rng.normal(size=9) * rng.integers(0, 2, size=9)
+        assert loss_of(asked, column) > bound.objective
+
+
+def test_evidence_reaches_the_certificate() -> None:
+    asked = spec("prefix", 24, EPOCHS)
+    solution = toeplitz.solve(Problem(asked), quiet)
+    certificate = certify(asked, solution.strategy, solution.dual, outcome=solution.outcome)
+    assert certificate.class_lower_bound is not None and certificate.lower_bound is not None
+    assert certificate.lower_bound.objective < certificate.class_lower_bound.objective < certificate.loss.objective
+    assert certificate.loss.objective < 1.06 * certificate.class_lower_bound.objective
+
+
+def test_random_evidence_certifies_and_never_too_much() -> None:
+    asked = spec("prefix", 12, {"kind": "fixed_epochs", "epochs": 3})
+    solution, certificate = solved(asked)
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        column = solution.strategy.coefficients() + 0.3 * rng.normal(size=12)
+        dual = {"class_column": np.abs(column) + 1e-3, "class_signs": rng.normal(size=(3, 2))}
+        bound = class_lower_bound(asked, solution.strategy, 0.0, dual)
+        assert bound is None or bound.objective < certificate.loss.objective
+
+
+@pytest.mark.parametrize(
+    ("column", "signs"),
+    [
+        (np.ones(11), np.eye(3)),
+        (np.ones(12), np.eye(4)),
+        (np.full(12, np.nan), np.eye(3)),
+        (-np.ones(12), np.eye(3)),
+        (np.ones(12), np.zeros((3, 3))),
+        (np.ones(12), np.full((3, 3), np.inf)),
+    ],
+    ids=range(6),
+)
+def test_forged_evidence_is_refused(column: np.ndarray, signs: np.ndarray) -> None:
+    asked = spec("prefix", 12, {"kind": "fixed_epochs", "epochs": 3})
+    with pytest.raises(CertificateError):
+        class_lower_bound(asked, solved(asked)[0].strategy, 0.0, {"class_column": column, "class_signs": signs})
+
+
+@pytest.mark.parametrize("workload", ["prefix", "momentum"])
+def test_both_ways_to_the_norm_agree(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = spec(workload, 300)
+    dense = gap(asked)
+    monkeypatch.setattr(toeplitz_bounds, "LARGEST_DENSE", 0)
+    by_ratios = gap(asked)
+    assert 0 < dense < 2e-9 and 0 < by_ratios < 1e-7
+    assert by_ratios > dense - 1e-11
+
+
+def test_long_columns_are_certified_by_ratios() -> None:
+    assert 0 < gap(spec("prefix", 16_384)) < 1e-6
+    assert 0 < gap(spec("prefix", 20_000, kind="banded_toeplitz", bands=30)) < 2e-9
+
+
+def test_the_error_of_the_transforms_is_allowed_for() -> None:
+    rng = np.random.default_rng(3)
+    numbers, vector = 10.0 ** rng.uniform(-12, 0, size=(2, 500))
+    exact = np.array([numbers[i:] @ vector[: 500 - i] for i in range(500)])
+    above = toeplitz_bounds._hankel_product(numbers, vector, 1.0)
+    assert (above > exact).all() and (above < exact + 1e-10).all()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        spec("prefix", 20, objective={"kind": "lambda_tau", "tau": 3}),
+        spec("cosine", 20),
+        spec("prefix", 20).model_copy(update={"optimize_for": spec("momentum", 20).workload}),
+    ],
+    ids=["lambda_tau", "schedule", "optimize_for"],
+)
+def test_nothing_is_claimed_elsewhere(asked: Spec) -> None:
+    solution, certificate = solved(asked)
+    assert certificate.class_lower_bound is None
+    assert class_evidence(Problem(asked), toeplitz.error_form(Problem(asked)), np.ones(20), Reporter(quiet)) == {}
+
+
+def test_a_wrong_bandwidth_proves_nothing() -> None:
+    asked = spec("prefix", 20, kind="banded_toeplitz", bands=3)
+    wide = ToeplitzMatrix(np.ones(4), 20)
+    assert class_lower_bound(asked, wide, 0.0) is None
+    assert certify(asked, wide, {}, outcome=Outcome.CLOSED_FORM).class_lower_bound is None
+
+
+def test_correlated_columns_and_their_gradient() -> None:
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(3, 3))
+    form = CorrelatedColumns(root @ root.T, 4, 11)
+    for bands in (11, 6, 2):
+        column, step = rng.normal(size=(2, bands))
+        columns = np.array([np.concatenate([np.zeros(4 * i), column, np.zeros(11)])[:11] for i in range(3)])
+        value, gradient = form.value_and_gradient(column)
+        assert value == pytest.approx(float(((root.T @ columns) ** 2).sum()), rel=1e-12)
+        ahead, behind = (
+            form.value_and_gradient(column + 1e-6 * step)[0],
+            form.value_and_gradient(column - 1e-6 * step)[0],
+        )
+        assert float(gradient @ step) == pytest.approx((ahead - behind) / 2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("signs", [1, 3])
+def test_the_largest_ratio_of_two_forms_by_blocks(signs):
+    """Above 64 rows Lanczos' iteration and small blocks stand in for a decomposition; a singular metric keeps it."""
+    from scipy.linalg import eigh
+
+    from factorize.certificate.lower_bounds.toeplitz_bounds import _evidence, _extremes
+
+    rng, n = np.random.default_rng(3), 96
+    dual = {"class_column": np.ones(n), "class_signs": rng.normal(size=(4, signs))}
+    _, metric = _evidence(dual, n // 4, 4, n)
+    root = rng.normal(size=(n, n))
+    gram = root.T @ root
+    top, least = _extremes(gram, metric)
+    values = np.linalg.eigvalsh(metric)
+    assert least == pytest.approx(max(values[0], 2.0**-53), rel=1e-6, abs=1e-15)
+    assert top == pytest.approx(eigh(gram, metric, eigvals_only=True)[-1], rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-161, 3e-162, 5e-324, 1e160])
+def test_evidence_of_any_size_is_scaled_to_norm_one(size: float) -> None:
+    """The squares of 1e-160 keep two digits: rows were scaled to norms above 1, and the bound was too large."""
+    dual = {"class_column": np.array([1.0, 0.5, 0.25]), "class_signs": np.full((3, 1), size)}
+    form = toeplitz_bounds._evidence(dual, 1, 3, 3)[1]
+    plain = toeplitz_bounds._evidence(dual | {"class_signs": np.ones((3, 1))}, 1, 3, 3)[1]
+    assert np.abs(form - plain).max() < 1e-13

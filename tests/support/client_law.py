@@ -1,0 +1,77 @@
+"""The strategy whose noise is really made: impulse responses of a generator, inverted, with an enclosed sensitivity.
+
+Coordinate i of the noise is drawn from a Z that is 1 at step i and 0 elsewhere, so that the rows that come out are a matrix
+M, and the job releases M (M^-1 G + Z). The sensitivity of M^-1, found by the exact checker, is the mu that it really has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from factorize.client.allowances import participations_of
+from factorize.exact.arithmetic.integers import Numbers, limbs, product
+from factorize.exact.sensitivity import square_root_up, squared_sensitivity
+from factorize.exact.strategy import LARGEST_WHOLE, Strategy
+from factorize.privacy import Calibration
+from factorize.structures.base import Matrix
+
+
+class Impulses:
+    """Normals of which coordinate i is 1 at step first + i, and 0 at every other step."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.key, self._first = b"", first
+
+    def fill(self, out: np.ndarray, step: int, block: int) -> None:
+        """Fill one block; there is only one."""
+        assert block == 0
+        out[:] = 0
+        if 0 <= step - self._first < len(out):
+            out[step - self._first] = 1
+
+
+def impulse_rows(generator: Any, steps: int) -> np.ndarray:
+    """Return M in float64, before the rows are rounded to float32; and see that they are these rows, rounded once."""
+    generator._engine._normals = Impulses()
+    rows, rounded = np.empty((steps, steps)), np.empty(steps, np.float32)
+    for step in range(steps):
+        generator._engine.step(step, rows[step])
+    generator._engine.move(0)
+    for step in range(steps):
+        generator._engine.step(step, rounded)
+        assert np.array_equal(rounded, rows[step].astype(np.float32)), step
+    return rows
+
+
+def inverse_of(rows: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return A near M^-1, and at least |A M - I|: exactly for what the checker multiplies whole."""
+    n = len(rows)
+    assert (np.triu(rows, 1) == 0).all() and (np.diag(rows) > 0).all()
+    inverse = np.tril(np.linalg.inv(rows))
+    if n <= LARGEST_WHOLE:
+        rest = product(limbs(inverse), limbs(rows)).minus(Numbers(np.eye(n, dtype=np.int64).astype(object), 0))
+        off = float(rest.fraction(1) ** 2 * int(((abs(rest.values) + rest.radius) ** 2).sum())) ** 0.5 * (1 + 1e-15)
+    else:
+        lost = (n + 2) * 2.0**-53 * np.linalg.norm(np.abs(inverse) @ np.abs(rows))
+        off = float(np.linalg.norm(inverse @ rows - np.eye(n)) + lost)
+    assert off < 1e-7
+    return inverse, off
+
+
+def real_mu(rows: np.ndarray, strategy: Matrix, calibration: Calibration, sigma: float) -> float:
+    """Return at least the sensitivity of M^-1, the smaller of two bounds.
+
+    With A M = I + R it is (I + R)^-1 A. One bound is that of A by the exact checker; the other is the certified one of C
+    / sigma and what is between that and A, column by column. Either is divided by 1 - |R|.
+    """
+    inverse, off = inverse_of(rows)
+    certified, n = calibration.sensitivity, len(rows)
+    times = participations_of(certified.participation, n)
+    between = np.linalg.norm(inverse - strategy.dense() / sigma, axis=0).max()
+    found = [certified.value / sigma + times * float(between)]
+    if n <= LARGEST_WHOLE // 8:
+        bracket = squared_sensitivity(Strategy("dense", {"": inverse}, n), certified.participation)
+        found.append(square_root_up(bracket.upper))
+    return min(found) / (1 - off) * (1 + 1e-14)

@@ -1,0 +1,121 @@
+"""Factor files of random strategies, valid and spoilt, for the exact checker; and the truth about them in fractions."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from brute_force import fixed_epoch_patterns, min_sep_patterns, single_patterns
+from safetensors.numpy import save
+
+from factorize import parse_spec
+from factorize.encoding import canonical_json, json_digest, tensor_digest
+from factorize.factorization import Factorization
+from factorize.manifest import manifest_digest
+from factorize.solution import Outcome, Solution
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.base import Matrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+SOLVER = {"mechanism": "square_root", "version": "0", "seconds": 0.0, "environment": {}}
+
+
+def participation_of(rng: np.random.Generator, n: int) -> dict[str, Any]:
+    divisors = [k for k in range(2, n + 1) if n % k == 0]
+    match rng.integers(3):
+        case 0:
+            return {"kind": "single"}
+        case 1:
+            return {"kind": "fixed_epochs", "epochs": int(rng.choice(divisors))}
+    return {"kind": "min_sep", "min_sep": int(rng.integers(1, n)), "max_participations": int(rng.integers(2, n + 1))}
+
+
+def patterns_of(participation: dict[str, Any], n: int) -> list[tuple[int, ...]]:
+    match participation["kind"]:
+        case "single":
+            return single_patterns(n)
+        case "fixed_epochs":
+            return fixed_epoch_patterns(n, participation["epochs"])
+    most = participation.get("max_participations") or n
+    return min_sep_patterns(n, participation["min_sep"], most)
+
+
+def fractions(array: np.ndarray) -> list[list[Fraction]]:
+    return [[Fraction(float(entry)) for entry in row] for row in array]
+
+
+def gram_in_fractions(array: np.ndarray) -> list[list[Fraction]]:
+    columns = list(zip(*fractions(array), strict=True))
+    return [[sum((a * b for a, b in zip(c, d, strict=True)), start=Fraction(0)) for d in columns] for c in columns]
+
+
+def true_squares(array: np.ndarray, participation: dict[str, Any]) -> tuple[Fraction, Fraction]:
+    """Largest signed and largest absolute Gram sum over every pattern, in fractions."""
+    gram = gram_in_fractions(array)
+    signed = absolute = Fraction(0)
+    for pattern in patterns_of(participation, len(array)):
+        absolute = max(absolute, sum((abs(gram[i][j]) for i in pattern for j in pattern), start=Fraction(0)))
+        for signs in itertools.product((1, -1), repeat=len(pattern) - 1):
+            u = dict(zip(pattern, (1, *signs), strict=True))
+            value = sum((u[i] * u[j] * gram[i][j] for i in pattern for j in pattern), start=Fraction(0))
+            signed = max(signed, value)
+    return signed, absolute
+
+
+def strategy_of(rng: np.random.Generator, n: int, structure: str) -> Matrix:
+    array = np.tril(rng.random((n, n)) if rng.random() < 0.5 else rng.standard_normal((n, n)))
+    array[np.arange(n), np.arange(n)] = 1 + rng.random(n)
+    if structure == "toeplitz":
+        column = np.sort(rng.random(n))[::-1] if rng.random() < 0.5 else array[:, 0].copy()
+        return ToeplitzMatrix(np.concatenate([[1.0 + column[0]], column[1:]]), n)
+    if structure == "banded":
+        bands = np.zeros((int(rng.integers(2, n)), n))
+        for d in range(len(bands)):
+            bands[d, : n - d] = np.diagonal(array, -d)
+        return BandedMatrix(bands)
+    return DenseMatrix(array)
+
+
+def random_result(
+    rng: np.random.Generator, structure: str, participation: dict[str, Any] | None = None, n: int | None = None
+) -> Factorization:
+    """A certified result: no optimum of anything, and every claim true."""
+    n = n or int(rng.choice([4, 6]))
+    participation = participation_of(rng, n) if participation is None else participation
+    workload = [{"kind": "prefix", "n": n}, {"kind": "momentum", "n": n, "momentum": 0.9}, {"kind": "identity", "n": n}]
+    document = {
+        "workload": workload[rng.integers(3)],
+        "participation": participation,
+        "mechanism": {"kind": "dense"},  # whose class holds every C
+        "objective": {"kind": "lambda_tau", "tau": 2} if rng.random() < 0.3 else {"kind": "mean"},
+    }
+    solution = Solution(strategy_of(rng, n, structure), Outcome.CLOSED_FORM, 0)
+    return Factorization.from_solution(parse_spec(document), solution, solver=SOLVER)
+
+
+def parts(result: Factorization) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Manifest and tensors, free to be spoilt."""
+    return copy.deepcopy(result.manifest), {name: array.copy() for name, array in result.tensors().items()}
+
+
+def sealed(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
+    """The bytes of a file in which every digest is right, whatever its claims."""
+    for entry in manifest["matrices"].values():
+        arrays = [tensors[name] for name in entry["tensors"]]
+        entry |= {"sha256": tensor_digest(arrays), "bytes": sum(a.nbytes for a in arrays)}
+    manifest["spec_digest"] = json_digest(manifest["spec"])
+    manifest["digest"] = manifest_digest(manifest)
+    return file_of(manifest, tensors)
+
+
+def file_of(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
+    ordered = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    return save(ordered, {"manifest": canonical_json(manifest).decode("ascii")})
+
+
+def claim(manifest: dict[str, Any], value: float) -> None:
+    manifest["certificate"]["sensitivity"] |= {"value": value, "hex": value.hex()}

@@ -1,0 +1,617 @@
+"""Factor files with one thing changed, every reader of them, and whether these agree.
+
+A change is refused by all readers that trust a file's claims, or read alike by all of them: the same C, n and claim, and
+noise that is C^-1. Where one refuses what another reads, what is read has to be the file before the change: a field that
+decides neither noise nor claim. Where a proof accepts a file, the noise really made has a sensitivity within the claim.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from exact_files import file_of
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from factorize.client import load as load_light
+from factorize.client.noise_source import Streamable
+from factorize.encoding import canonical_json, json_digest, tensor_digest
+from factorize.errors import FactorizeError, InvalidStrategy, UnsupportedProblem
+from factorize.exact import check_factor_file
+from factorize.factor_file import from_container, load
+from factorize.factorization import Factorization
+from factorize.format.container import Container
+from factorize.manifest import ENDLESS, manifest_digest
+
+GOLDEN = Path(__file__).parent / "golden" / "0.1.0"
+FIRST = 48
+"""Rows that are compared of strategies without end."""
+BESIDE = "is not the one that C and the workload define"
+TYPES: tuple[Any, ...] = (None, True, False, -1, 0, 1, 2, 1.5, 1e300, 10**14, "", "x", [], {}, [1], {"a": 1})
+NAMES = ("", "C", "C.", "C_inv", "B", "D", "C.row_scale", "C.column_scale", "C.coefficients", "C.x", "dual.C", "dual.",
+         "dual.weights", "dual.x", "tree.nodes", "tree.x", "C.tree.nodes", "C..", "c", "C_inv.", "C.theta")  # fmt: skip
+STRUCTURES = ("dense", "toeplitz", "banded_toeplitz", "banded", "buffered", "state_space", "tree", "blt", "redrawn",
+              "inverse_banded_toeplitz", "nu_toeplitz", "scaled", "x")  # fmt: skip
+PARTICIPATIONS: tuple[dict[str, Any], ...] = (
+    {"kind": "single"},
+    {"kind": "fixed_epochs", "epochs": 2},
+    {"kind": "fixed_epochs", "epochs": 7},
+    {"kind": "min_sep", "min_sep": 4, "max_participations": 2},
+    {"kind": "min_sep", "min_sep": 4, "max_participations": None},
+    {"kind": "min_sep", "min_sep": 400, "max_participations": 2},
+    {"kind": "single", "epochs": 3},
+    {"kind": "x"},
+)
+
+Manifest = dict[str, Any]
+Tensors = dict[str, np.ndarray]
+Change = Callable[[np.random.Generator, Manifest, Tensors], "bytes | None"]
+
+
+class Reading(NamedTuple):
+    """What a reader takes a file for.
+
+    Attributes:
+        steps: n.
+        strategy: C, its first rows.
+        noising: rows of C^-1, those that noise is made with.
+        claim: value, kind and participation.
+    """
+
+    steps: int
+    strategy: np.ndarray | None
+    noising: np.ndarray | None
+    claim: tuple[float, str, str]
+
+
+@dataclass
+class Verdict:
+    """What came of one change; `disagreement` is empty where all is well."""
+
+    what: str
+    refused: bool
+    disagreement: str
+
+
+class Original:
+    """A sound file to be changed, and how it reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.stem
+        self.data = path.read_bytes()
+        container = Container(path)
+        self.manifest: Manifest = json.loads(container.manifest_text)
+        self.tensors = {name: container.read(name) for name in container.names}
+        self.whole, self.light = read_whole(path), read_light(path)
+
+
+def originals() -> list[Original]:
+    """One for each golden file: every structure, type and participation."""
+    return [Original(path) for path in sorted(GOLDEN.glob("*.safetensors"))]
+
+
+# what readers say
+
+
+def _claim(stated: Any) -> tuple[float, str, str]:
+    return stated.value, stated.kind, json.dumps(dict(stated.participation), sort_keys=True)
+
+
+def _reading(found: Factorization) -> Reading:
+    steps = ENDLESS if found.endless else found.strategy.n
+    stop = min(steps, FIRST)
+    rows = found.rows("C", 0, stop), found.rows("C_inv", 0, stop)
+    return Reading(steps, *rows, _claim(found.certificate.sensitivity))
+
+
+def read_whole(path: Path) -> Reading:
+    return _reading(load(path))
+
+
+def read_bytes(path: Path) -> Reading:
+    """As the store and the service do, whose rows are those of this object."""
+    return _reading(from_container(Container(path.read_bytes())))
+
+
+def read_light(path: Path) -> Reading:
+    """As a training job does: unit vectors in the place of normals."""
+    factors = load_light(path)
+    stop = min(factors.steps, FIRST)
+    noising: np.ndarray | None = None
+    with suppress(
+        UnsupportedProblem, InvalidStrategy
+    ):  # no noise: nu_toeplitz without end, a C that is ill-conditioned
+        source = factors.noise_source()
+        if isinstance(source, Streamable):
+            noising = impulses(source, stop)
+        else:
+            noising = np.array([row for row, _ in zip(source.iterate(), range(stop), strict=False)])
+    return Reading(factors.steps, None, noising, _claim(factors.sensitivity))
+
+
+def impulses(source: Streamable, stop: int) -> np.ndarray:
+    """Rows of C^-1 as the recurrence makes them."""
+    recurrence = source.recurrence()
+    state, units = np.zeros((recurrence.vectors, stop)), np.eye(stop)
+    rows = np.empty((stop, stop))
+    for step in range(stop):
+        scratch = np.zeros((recurrence.scratch, stop))
+        for place, (before, factor) in zip(scratch, recurrence.earlier(step), strict=False):
+            place[...] = factor * units[before]
+        rows[step] = recurrence.gain(step) * units[step]
+        recurrence.advance(step, rows[step], state, scratch)
+    return rows
+
+
+def read_library(path: Path) -> np.ndarray | None:
+    """`load_file(path)["C"]` of the documentation; None where C has a structure."""
+    found = load_file(path).get("C")
+    return None if found is None else found.astype(np.float64)
+
+
+def proved(path: Path) -> bool:
+    try:
+        load(path).verify()
+    except FactorizeError:
+        return False
+    return True
+
+
+def proved_exactly(data: bytes) -> bool:
+    try:
+        return check_factor_file(data).supported
+    except FactorizeError:
+        return False
+
+
+def attained(noising: np.ndarray, participation: str) -> float:
+    """A sensitivity that noise made with these rows really has, or less: of patterns with equal contributions."""
+    given, strategy = json.loads(participation), np.linalg.inv(noising)
+    n = len(strategy)
+    if given["kind"] == "single":
+        return float(np.linalg.norm(strategy, axis=0).max())
+    epochs = given["kind"] == "fixed_epochs"
+    apart = n // given["epochs"] if epochs else given["min_sep"]
+    most = given["epochs"] if epochs else given["max_participations"] or n
+    patterns = [np.arange(first, n, apart)[:most] for first in range(min(apart, n) if epochs else n)]
+    sums = [np.linalg.norm(strategy[:, pattern].sum(axis=1)) for pattern in patterns]
+    traces = [np.sqrt((strategy[:, pattern] ** 2).sum()) for pattern in patterns]
+    return float(max(*sums, *traces))
+
+
+# what they have to agree on
+
+
+def judge(original: Original, what: str, data: bytes, folder: Path) -> Verdict:
+    """Let every reader read a changed file."""
+    path = folder / "changed.safetensors"
+    path.write_bytes(data)
+    found: dict[str, Reading | str] = {}
+    for name, read in {"whole": read_whole, "bytes": read_bytes, "light": read_light}.items():
+        try:
+            found[name] = read(path)
+        except FactorizeError as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    readings = {name: reading for name, reading in found.items() if isinstance(reading, Reading)}
+    if isinstance(found["whole"], str) and BESIDE in found["whole"] and "light" in readings:
+        without = judge(original, what, without_derived(data), folder)  # which the client does not look at
+        return Verdict(what, False, without.disagreement if not proved_exactly(data) else "proved, and refused by load")
+    exact = proved_exactly(data)
+    sound = exact or (bool(readings) and proved(path))
+    return Verdict(what, not readings, _disagreement(original, found, readings, exact, sound, path))
+
+
+def without_derived(data: bytes) -> bytes:
+    """The same file without its C_inv and B, which noise is not made from."""
+    container = Container(data)
+    manifest = json.loads(container.manifest_text)
+    manifest["matrices"] = {"C": manifest["matrices"]["C"]}
+    named = [*manifest["matrices"]["C"]["tensors"], *(manifest["dual"] or {"tensors": []})["tensors"]]
+    return sealed(manifest, {name: container.read(name) for name in named})
+
+
+def _disagreement(
+    original: Original,
+    found: dict[str, Reading | str],
+    readings: dict[str, Reading],
+    exact: bool,
+    sound: bool,
+    path: Path,
+) -> str:
+    if not readings:
+        return f"only the exact checker accepts it: {found}"[:600] if exact else ""
+    if len(readings) < len(found):
+        odd = next((name for name, reading in readings.items() if not _same(reading, original, name)), None)
+        return f"{odd} reads another thing than before, and others refuse it: {_brief(found)}" if odd else ""
+    whole, light = readings["whole"], readings["light"]
+    if not (whole.steps == light.steps == readings["bytes"].steps and whole.claim == light.claim):
+        return f"n or claim differ: {_brief(found)}"
+    if not np.array_equal(whole.strategy, readings["bytes"].strategy):  # type: ignore[arg-type]  # rows are there
+        return "C of the path and of the bytes differ"
+    try:
+        library = read_library(path)
+    except (SafetensorError, ValueError) as error:
+        return f"safetensors refuses it: {error}"
+    if library is not None and not np.array_equal(library[:FIRST], whole.strategy):  # type: ignore[arg-type]
+        return "C of the safetensors library is another one"
+    for name in ("whole", "light"):
+        noising = readings[name].noising
+        if noising is not None and not _inverse(whole.strategy, noising):  # type: ignore[arg-type]
+            return f"rows of C^-1 by {name} are not those of C"
+    if sound and light.noising is not None and attained(light.noising, light.claim[2]) > light.claim[0] * (1 + 1e-6):
+        return (
+            f"proved, and the noise has sensitivity {attained(light.noising, light.claim[2])!r}, not {light.claim[0]!r}"
+        )
+    return ""
+
+
+def _same(reading: Reading, original: Original, name: str) -> bool:
+    before = original.light if name == "light" else original.whole
+    alike = [
+        (a is None and b is None) or (a is not None and b is not None and np.array_equal(a, b))
+        for a, b in zip(reading[1:3], before[1:3], strict=True)
+    ]
+    return all(alike) and reading.steps == before.steps and reading.claim == before.claim
+
+
+def _inverse(strategy: np.ndarray, noising: np.ndarray) -> bool:
+    with np.errstate(all="ignore"):
+        size = np.abs(strategy) @ np.abs(noising)
+        return bool((np.abs(strategy @ noising - np.eye(len(strategy))) <= 1e-6 * (1 + size)).all())
+
+
+def _brief(found: dict[str, Reading | str]) -> str:
+    said = {name: f"n={r.steps}, {r.claim}" if isinstance(r, Reading) else r for name, r in found.items()}
+    return str(said)[:700]
+
+
+# changes
+
+
+def sealed(manifest: Manifest, tensors: Tensors) -> bytes:
+    """Make every digest right again that can be, whatever the rest says."""
+    entries = [entry for entry in [*_values(manifest.get("matrices")), manifest.get("dual")] if isinstance(entry, dict)]
+    for entry in entries:
+        names = entry.get("tensors")
+        if isinstance(names, list) and all(isinstance(name, str) and name in tensors for name in names):
+            arrays = [tensors[name] for name in names]
+            if "sha256" in entry:
+                entry["sha256"] = tensor_digest(arrays)
+            if "bytes" in entry and type(entry["bytes"]) is int and entry["bytes"] > 0:
+                entry["bytes"] = sum(array.nbytes for array in arrays)
+    if "spec" in manifest and "spec_digest" in manifest:
+        manifest["spec_digest"] = json_digest(manifest["spec"])
+    if isinstance(manifest.get("solver", {}), dict) and "digest" in manifest:
+        manifest["digest"] = manifest_digest(manifest)
+    return file_of(manifest, tensors)
+
+
+def _values(found: Any) -> list[Any]:
+    return list(found.values()) if isinstance(found, dict) else []
+
+
+def _pick(rng: np.random.Generator, options: Any) -> Any:
+    options = list(options)
+    return options[int(rng.integers(len(options)))]
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    return np.array(array, order="C")
+
+
+def value(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """One entry of a tensor."""
+    name = _pick(rng, tensors)
+    array = _own(tensors[name])
+    flat = array.reshape(-1)
+    i, j = (int(k) for k in rng.integers(flat.size, size=2))
+    with np.errstate(all="ignore"):
+        old = flat[i]
+        new = [1 + old, old * (1 + 1e-3), old * (1 + 1e-13), -old, 0.0, np.nan, np.inf, 1e-30, old * 1e3, flat[j], 1.0]
+        flat[i] = _pick(rng, new)
+    tensors[name] = array
+
+
+def block(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """Many entries of a tensor: scaled, reversed, shifted."""
+    name = _pick(rng, tensors)
+    array, factor = _own(tensors[name]), _pick(rng, (0.5, 2.0, 1e-3, -1.0))
+    kind = rng.integers(4)
+    if kind == 0:
+        array *= array.dtype.type(factor)
+    elif kind == 1:
+        array[: len(array) // 2] *= array.dtype.type(factor)
+    elif kind == 2:
+        array = _own(array[::-1])
+    else:
+        array = np.roll(array, 1, axis=-1)
+    tensors[name] = array
+
+
+def shape(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """The sides of a tensor, its numbers kept or not."""
+    name = _pick(rng, tensors)
+    array = tensors[name]
+    tensors[name] = _own(
+        _pick(
+            rng,
+            [
+                array.T,
+                array[..., None],
+                array[None],
+                array.reshape(-1),
+                array[:-1] if len(array) > 1 else array,
+                array[1:] if len(array) > 1 else array,
+                np.concatenate([array, array[-1:]]),
+                array[:0],
+                array[..., :-1] if array.shape[-1] > 1 else array,
+            ],
+        )
+    )
+
+
+def kind_of_number(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """The type of a tensor, what the manifest says of it, or both."""
+    name, new = _pick(rng, tensors), _pick(rng, ("float32", "float64", "float16", "int64", "int32", "bool"))
+    if rng.random() < 0.7:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tensors[name] = tensors[name].astype(new)
+    if rng.random() < 0.5:
+        _pick(rng, manifest["matrices"].values())["dtype"] = new
+
+
+def _lists(manifest: Manifest) -> list[dict[str, Any]]:
+    return [*manifest["matrices"].values(), *([manifest["dual"]] if manifest["dual"] else [])]
+
+
+def renamed(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """A tensor's name, in the file, in the manifest, or in both."""
+    entry = _pick(rng, _lists(manifest))
+    i = int(rng.integers(len(entry["tensors"])))
+    old, new = entry["tensors"][i], _pick(rng, (*NAMES, *tensors))
+    where = rng.integers(3)
+    if where != 1:
+        entry["tensors"][i] = new
+    if where != 0:
+        tensors[new] = tensors.pop(old)
+
+
+def added(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """A tensor more, which nothing names, or the evidence, or a matrix."""
+    name, n = _pick(rng, NAMES), len(next(iter(tensors.values())))
+    array = _pick(rng, [np.full(n, 1000.0), np.eye(n), np.ones(1), *tensors.values()])
+    tensors[name] = _own(array)
+    where = rng.integers(3)
+    if where == 1:
+        if manifest["dual"] is None:
+            manifest["dual"] = {"tensors": [], "sha256": ""}
+        manifest["dual"]["tensors"].append(name)
+    elif where == 2:
+        _pick(rng, manifest["matrices"].values())["tensors"].append(name)
+
+
+def dropped(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """A tensor less, in the file, in the manifest, or in both."""
+    entry = _pick(rng, _lists(manifest))
+    name = _pick(rng, entry["tensors"])
+    where = rng.integers(3)
+    if where != 1:
+        entry["tensors"].remove(name)
+    if where != 0:
+        del tensors[name]
+
+
+def reordered(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """The order of tensors in a list, or one of them twice, or two lists exchanged."""
+    entry, kind = _pick(rng, _lists(manifest)), rng.integers(3)
+    if kind == 0:
+        rng.shuffle(entry["tensors"])
+    elif kind == 1:
+        entry["tensors"].append(_pick(rng, entry["tensors"]))
+    else:
+        other = _pick(rng, _lists(manifest))
+        entry["tensors"], other["tensors"] = other["tensors"], entry["tensors"]
+
+
+def _places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from _places(value, (*path, key))
+
+
+def field(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """A field of the manifest: gone, of another type, a little different, or one more beside it."""
+    path = _pick(rng, list(_places(manifest)))
+    at: Any = manifest
+    for key in path[:-1]:
+        at = at[key]
+    key, kind = path[-1], rng.integers(4)
+    old = at[key]
+    if kind == 0:
+        del at[key]
+    elif kind == 1:
+        at[key] = copy.deepcopy(_pick(rng, TYPES))
+    elif kind == 2 and isinstance(at, dict):
+        at[_pick(rng, ("x", "row_scale", "shape", "n", "C"))] = copy.deepcopy(old)
+    elif isinstance(old, bool):
+        at[key] = not old
+    elif isinstance(old, (int, float)):
+        at[key] = _pick(rng, (old + 1, old - 1, float(old), 0.999 * old, str(old)))
+    elif isinstance(old, str):
+        at[key] = _pick(rng, (old + "x", old[:-1], old.upper(), ""))
+    elif isinstance(old, list):
+        at[key] = _pick(rng, (old[:-1], old + old, [None, None], old[0] if old else 1))
+
+
+def relabelled(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """The structure."""
+    _pick(rng, manifest["matrices"].values())["structure"] = _pick(rng, STRUCTURES)
+
+
+def another_size(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """The number of steps, in the spec, in the shapes, or in both."""
+    n = _pick(rng, (1, 2, 8, 21, 24, 25, 47, 1025, "unbounded", None, True, 24.0, 40, 48, 0, -1))
+    if rng.random() < 0.6:
+        manifest["spec"]["workload"]["n"] = n
+    if rng.random() < 0.6:
+        side = None if n == "unbounded" else n
+        _pick(rng, manifest["matrices"].values())["shape"] = _pick(
+            rng, ([side, side], [side], [side, 24], [None, None])
+        )
+
+
+def another_participation(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """Who takes part, in the spec, in the claim, or in both."""
+    given = copy.deepcopy(_pick(rng, PARTICIPATIONS))
+    if rng.random() < 0.8:
+        manifest["spec"]["participation"] = given
+    if rng.random() < 0.8:
+        manifest["certificate"]["sensitivity"]["participation"] = given
+
+
+def another_claim(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """The sensitivity."""
+    stated = manifest["certificate"]["sensitivity"]
+    new = stated["value"] * _pick(rng, (0.5, 1 - 1e-6, 1 - 1e-13, 1 + 1e-13, 1.5, 0.0, -1.0))
+    if rng.random() < 0.8:
+        stated["value"] = new
+    if rng.random() < 0.8:
+        stated["hex"] = _pick(rng, (new.hex(), "nan", "inf", "x", "0x0.0p+0", new.hex().upper()))
+
+
+def exchanged(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> None:
+    """Matrices under each other's names, hidden in the evidence, or one more."""
+    matrices, kind = manifest["matrices"], rng.integers(4)
+    if kind == 0:
+        a, b = _pick(rng, matrices), _pick(rng, (*matrices, "C_inv", "B", "D"))
+        matrices[a], matrices[b] = matrices.get(b, matrices[a]), matrices[a]
+    elif kind == 1:
+        matrices[_pick(rng, ("D", "C.", "c", "dual", "C_inv", "B"))] = copy.deepcopy(_pick(rng, matrices.values()))
+    elif kind == 2:
+        n = manifest["matrices"]["C"]["shape"][0] or 2
+        tensors["C"] = tensors.get("C", np.eye(n)) * 1.0
+        if "C" in matrices["C"]["tensors"]:
+            tensors["C."] = tensors["C"]
+            matrices["C"]["tensors"] = ["C." if t == "C" else t for t in matrices["C"]["tensors"]]
+            tensors["C"] = np.eye(n)
+        manifest["dual"] = {"tensors": [*(manifest["dual"] or {"tensors": []})["tensors"], "C"], "sha256": ""}
+    else:
+        old, new = _pick(rng, matrices), _pick(rng, ("C_inv", "B", "D"))
+        matrices[new] = matrices.pop(old)
+
+
+def header_byte(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> bytes:
+    """A bit, or a byte, of the header or of its length."""
+    data = bytearray(sealed(manifest, tensors))
+    end = 8 + int.from_bytes(data[:8], "little")
+    at = int(rng.integers(8)) if rng.random() < 0.1 else int(rng.integers(end))
+    data[at] = _pick(rng, (data[at] ^ 1 << int(rng.integers(8)), int(rng.integers(256)), 0x20, 0x30, 0x22))
+    return bytes(data)
+
+
+def header_text(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> bytes:
+    """The header written in another way: spaces, keys twice, other numbers, other metadata, offsets that overlap."""
+    data = sealed(manifest, tensors)
+    end = 8 + int.from_bytes(data[:8], "little")
+    text, body = data[8:end].decode(), data[end:]
+    name = _pick(rng, tensors)
+    entry = json.dumps(json.loads(text)[name], separators=(",", ":"))
+    quoted = json.dumps(name)
+    kind = rng.integers(9)
+    if kind == 0:
+        text = text.rstrip() + " " * int(rng.integers(1, 30))
+    elif kind == 1:
+        text = _pick(rng, (" ", "\n", "\ufeff", "\x00")) + text
+    elif kind == 2:
+        text = text.replace(f"{quoted}:", f"{quoted}:{entry},{quoted}:", 1)
+    elif kind == 3:
+        text = text.replace('"__metadata__":{', '"__metadata__":{"format":"np",', 1)
+    elif kind == 4:
+        text = text.replace('"dtype":', f'"{_pick(rng, ("x", "dtype", "shape"))}":"F64","dtype":', 1)
+    elif kind == 5:
+        side = str(tensors[name].shape[0])
+        text = text.replace(
+            f'"shape":[{side}', f'"shape":[{_pick(rng, (side + ".0", "0" + side, "-" + side, "1," + side))}'
+        )
+    elif kind == 6:
+        header = json.loads(text)
+        other = _pick(rng, tensors)
+        header[name]["data_offsets"] = header[other]["data_offsets"]
+        text = json.dumps(header, separators=(",", ":"))
+    elif kind == 7:
+        body += bytes(int(rng.integers(1, 17)))
+    else:
+        text = text.replace(quoted, _pick(rng, ('"\\u0043"', '"\\ud800"', '"C\\u0000"', '"__metadata__"')), 1)
+    raw = text.encode("utf-8", "surrogatepass")
+    return len(raw).to_bytes(8, "little") + raw + body
+
+
+def body_byte(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> bytes:
+    """A bit of the tensors, or their end, with the digests as they were."""
+    data = bytearray(sealed(manifest, tensors))
+    end = 8 + int.from_bytes(data[:8], "little")
+    if rng.random() < 0.2:
+        return bytes(data[: int(rng.integers(end, len(data)))])
+    data[int(rng.integers(end, len(data)))] ^= 1 << int(rng.integers(8))
+    return bytes(data)
+
+
+def manifest_text(rng: np.random.Generator, manifest: Manifest, tensors: Tensors) -> bytes | None:
+    """The manifest's text: keys twice, numbers in another way, spaces."""
+    data = sealed(manifest, tensors)
+    text = canonical_json(manifest).decode("ascii")
+    key = _pick(rng, manifest)
+    other = json.dumps(_pick(rng, ("C", 1, None, manifest[key])))
+    changed = _pick(
+        rng,
+        (
+            text.replace(f'"{key}":', f'"{key}":{other},"{key}":', 1),
+            json.dumps(manifest, indent=1),
+            text + " ",
+            text[:-1],
+            text.replace(":1,", ":1.0,", 1),
+            text.replace('"C"', '"\\u0043"', 1),
+        ),
+    )
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["__metadata__"]["manifest"] = changed
+    raw = json.dumps(header, separators=(",", ":")).encode()
+    return len(raw).to_bytes(8, "little") + raw + data[end:]
+
+
+CHANGES: dict[str, Change] = {
+    change.__name__: change  # type: ignore[misc]  # those that return None change what they are given
+    for change in (
+        value, block, shape, kind_of_number, renamed, added, dropped, reordered, field, relabelled, another_size,
+        another_participation, another_claim, exchanged, header_byte, header_text, body_byte, manifest_text,
+    )
+}  # fmt: skip
+TWICE = ("field", "value", "added")
+"""Changes of which there are more kinds than others, drawn twice as often."""
+
+
+def changed(rng: np.random.Generator, original: Original) -> tuple[str, bytes]:
+    """Return the name of a change and the bytes of the file; sometimes two changes in one."""
+    names = [*CHANGES, *TWICE]
+    name = str(rng.choice(names))
+    while True:
+        manifest, tensors = copy.deepcopy(original.manifest), dict(original.tensors)
+        try:
+            if rng.random() < 0.15:
+                extra = CHANGES[str(rng.choice(names[:14]))]
+                extra(rng, manifest, tensors)
+            raw = CHANGES[name](rng, manifest, tensors)
+            return name, sealed(manifest, tensors) if raw is None else raw
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, FactorizeError):
+            continue  # a change that another one has made impossible

@@ -1,0 +1,168 @@
+"""A real service on loopback, in this process or in one of its own, and a client that hides nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from factorize.api.http.server import address, listen, server
+from factorize.api.service import SolverService
+from factorize.api.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+SLOW_CHILD = (sys.executable, str(Path(__file__).with_name("slow_child.py")))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the service has answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def problem(self, status: int, slug: str) -> Any:
+        """The document of a problem, checked to be a complete one of this kind."""
+        assert (self.status, self.headers["content-type"]) == (status, "application/problem+json"), self
+        document = self.json()
+        assert document["type"] == f"/problems/{slug}", document
+        assert document["status"] == status
+        assert document["title"] and document["detail"]
+        assert document["request_id"] == self.headers["x-request-id"]
+        return document
+
+
+class Client:
+    """Requests to one service, each on its own connection."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.host = urlsplit(url).netloc
+
+    def send(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout: float = 60
+    ) -> Answer:
+        if isinstance(body, dict):
+            body = json.dumps(body)
+        connection = http.client.HTTPConnection(self.host, timeout=timeout)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return self.send("GET", path, headers=headers)
+
+    def post(self, spec: Any, headers: Mapping[str, str] | None = None, query: str = "") -> Answer:
+        return self.send("POST", f"/v1/factorizations{query}", spec, headers)
+
+    def solve(self, spec: dict[str, Any], query: str = "") -> dict[str, Any]:
+        """Have a spec solved and return its manifest."""
+        answer = self.post(spec, {"Prefer": "wait=30"}, query)
+        assert answer.status == 200, answer
+        return answer.json()
+
+    def spec_digest(self, spec: dict[str, Any]) -> str:
+        return self.send("POST", "/v1/canonicalize", spec).json()["spec_digest"]
+
+    def solves(self) -> float:
+        """Solver processes that this service has started."""
+        lines = self.get("/metrics").body.decode().splitlines()
+        return float(next(line for line in lines if line.startswith("factorize_solves_total ")).split()[1])
+
+    def raw(self, data: bytes, *, timeout: float = 30) -> bytes:
+        """Send bytes as they are and return all that comes back until the service closes the connection."""
+        host, port = self.host.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+            connection.sendall(data)
+            return b"".join(iter(lambda: connection.recv(65536), b""))
+
+    def until(self, path: str, done: Any, seconds: float = 30) -> Any:
+        """Ask again until a JSON answer satisfies a condition."""
+        end = time.monotonic() + seconds
+        while not done(document := self.get(path).json()):
+            assert time.monotonic() < end, document
+            time.sleep(0.02)
+        return document
+
+
+class LiveService(Client):
+    """A service in this process, whose store and service object a test may look into."""
+
+    def __init__(self, url: str, service: SolverService) -> None:
+        super().__init__(url)
+        self.service = service
+        self.store = service.store
+        self.folder = Path(urlsplit(service.store.url).path)
+
+    def go(self) -> None:
+        """Let slow children end."""
+        (self.folder / "go").touch()
+
+
+@contextmanager
+def serving(settings: Settings, *, command: tuple[str, ...] | None = None) -> Iterator[LiveService]:
+    """Run a service in a thread of this process."""
+    service = SolverService(settings, command=command)
+    running = server(settings, service=service)
+    with listen(settings.host, 0) as listener:
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not running.started:
+                assert thread.is_alive(), "the service has not started"
+                time.sleep(0.005)
+            yield LiveService(address(listener), service)
+        finally:
+            running.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def serving_apart(store: Path, *, slow: bool = False) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
+    """Run a service in a process of its own, which a test may kill."""
+    program = [sys.executable, __file__, str(store), "slow" if slow else "fast"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT, env=_environment()) as process:
+        assert process.stdout is not None
+        try:
+            yield Client(process.stdout.readline().decode().strip()), process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FACTORIZE_")}
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+def main(store: str, speed: str) -> None:
+    settings = Settings(store=store, port=0)
+    service = SolverService(settings, command=SLOW_CHILD if speed == "slow" else None)
+    with listen(settings.host, 0) as listener:
+        print(address(listener), flush=True)
+        server(settings, service=service).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,137 @@
+"""A maker of star-1 claims for tests: pilots, a rate and a sigma, with no care for speed; nothing trusts what it finds."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from factorize.accounting.gaussian import gaussian_epsilon
+from factorize.exact import bets, star
+from factorize.exact.bins import Gram, gram
+from factorize.exact.file import read_factor_file
+from factorize.exact.strategy import Strategy
+
+PILOT = 5
+
+
+def gram_of(data: bytes, bins: int) -> Gram:
+    """The Gram matrix of the bins of a factor file."""
+    file = read_factor_file(data)
+    entry = file.manifest["matrices"]["C"]
+    return gram(Strategy(entry["structure"], file.matrices["C"], entry["shape"][1]), bins)
+
+
+def drawn(weights: bets.Weights, key: tuple[int, int], chunks: int = PILOT) -> np.ndarray:
+    """Weights of some chunks."""
+    return np.concatenate([weights.draw(words) for words in bets.words_of(key, weights.words, chunks)])
+
+
+def estimate(found: Gram, sigma: float, epsilon: float, chunks: int = PILOT) -> float:
+    """delta of the pair, removal, from a pilot."""
+    covariance = bets.covariance(found.high, sigma)
+    order = star.best_order(covariance.kernel, epsilon)
+    return float(drawn(bets.removal(covariance, epsilon, order), (1, 1), chunks).mean())
+
+
+def sigma_of(found: Gram, epsilon: float, delta: float, chunks: int = PILOT) -> float:
+    """sigma at which the pilot's delta is `delta`, within a thousandth."""
+    low, high = 0.05, 50.0 * float(np.sqrt(found.high.diagonal().max()))
+    while float(star.star(star.covariance(found, high), epsilon).logarithm) > np.log(delta):
+        high *= 2
+    while high / low > 1.001:
+        middle = float(np.sqrt(low * high))
+        rough = float(star.star(star.covariance(found, middle), epsilon).logarithm)
+        if rough > np.log(delta) + 40 or estimate(found, middle, epsilon, chunks) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def rate_of(weights: bets.Weights, delta: float, pilot: np.ndarray) -> tuple[float, float]:
+    """lambda and what it earns a sample on the pilot."""
+    most = 0.9 / (float(weights.bound) - delta)
+    rates = most * np.geomspace(1e-3, 1, 60)
+    earned = [float(np.log1p(rate * (delta - pilot)).mean()) for rate in rates]
+    best = int(np.argmax(earned))
+    return float(rates[best]), earned[best]
+
+
+def unamplified(found: Gram, sigma: float, delta: float) -> float:
+    """epsilon of the Gaussian mechanism with the largest norm of a bin."""
+    return gaussian_epsilon(delta, float(np.sqrt(found.high.diagonal().max())) / sigma) * (1 + 1e-12)
+
+
+def make_claim(
+    data: bytes, bins: int, epsilon: float, delta: float, *, sigma: float | None = None, margin: float = 0.01
+) -> dict[str, Any]:
+    """A claim that holds with ample samples."""
+    manifest = read_factor_file(data).manifest
+    found = gram_of(data, bins)
+    sigma = sigma_of(found, epsilon, delta) * (1 + margin) if sigma is None else sigma
+    covariance = bets.covariance(found.high, sigma)
+    order = star.best_order(covariance.kernel, epsilon)
+    parts: dict[str, Any] = {}
+    eta = min(np.geomspace(0.25, 64, 33).tolist(), key=lambda x: bets.addition(covariance, epsilon, x).bound)
+    for name, weights in (
+        ("pq", bets.removal(covariance, epsilon, order)),
+        ("qp", bets.addition(covariance, epsilon, eta)),
+    ):
+        rate, earned = rate_of(weights, delta, drawn(weights, (2, 2)))
+        samples = bets.CHUNK * (1 + int(1.5 * bets.NEEDED / max(earned, 1e-6) / bets.CHUNK))
+        parts[name] = {"rule": "bet", "lambda": rate.hex(), "samples": samples}
+    parts["pq"]["m"], parts["qp"]["eta"] = order, eta.hex()
+    if float(star.addition(found, sigma, epsilon).high) <= delta:
+        parts["qp"] = {"rule": "closed_form"}
+    n = manifest["matrices"]["C"]["shape"][1]
+    return {
+        "adjacency": "zero_out",
+        "attempt": 1,
+        "beta_log2": -128,
+        "clip_norm": (1.0).hex(),
+        "delta": delta.hex(),
+        "divisor": 1,
+        "epsilon": epsilon.hex(),
+        "mechanism": {
+            "bins": bins,
+            "epochs": -(-n // bins),
+            "factors": "sha256:" + manifest["digest"].removeprefix("sha256:"),
+            "gram": "sha256:" + hashlib.sha256(found.high.astype("<f8").tobytes()).hexdigest(),
+            "n": n,
+        },
+        "protocol": "star-1",
+        "sampling": "balls_in_bins",
+        "sigma": sigma.hex(),
+        "unamplified": {"epsilon_at_delta": unamplified(found, sigma, delta).hex()},
+        **parts,
+    }
+
+
+def changed(claim: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """A copy with other values; a name with two underscores goes into a part."""
+    copied = copy.deepcopy(claim)
+    for name, value in values.items():
+        *parts, last = name.split("__")
+        place = copied
+        for part in parts:
+            place = place[part]
+        place[last.removesuffix("_")] = value.hex() if isinstance(value, float) else value
+    return copied
+
+
+def consistent(claim: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """A copy whose epsilon without secrecy is that of its numbers: what is false is left to the test."""
+    sigma, delta, clip = (float.fromhex(claim[name]) for name in ("sigma", "delta", "clip_norm"))
+    found = gram_of(data, claim["mechanism"]["bins"])
+    stated = unamplified(found, sigma * claim["divisor"] / clip, delta)
+    return changed(claim, unamplified__epsilon_at_delta=stated)
+
+
+def digest(claim: dict[str, Any]) -> str:
+    """The digest of a claim as it is stated beside it."""
+    text = json.dumps(claim, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

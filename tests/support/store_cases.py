@@ -1,0 +1,137 @@
+"""Factorizations to store, and file operations that record, fail or kill at the k-th call."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from factorize.factorization import Factorization
+from factorize.solution import Outcome, Solution
+from factorize.spec import Spec, parse_spec
+from factorize.storage.medium.directory import Directory
+from factorize.storage.medium.files import Files
+from factorize.structures.base import Matrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+OPERATIONS = [name for name in vars(Files) if not name.startswith("_")]
+
+
+def spec(
+    n: int = 4, *, tolerance: float = 1e-9, kind: str = "identity", workload: dict[str, Any] | None = None
+) -> Spec:
+    given = {"kind": "prefix", "n": n} if workload is None else workload
+    return parse_spec({"workload": given, "mechanism": {"kind": kind}, "tolerance": tolerance})
+
+
+def factorization(
+    n: int = 4,
+    *,
+    strategy: Matrix | None = None,
+    converged: bool = True,
+    seconds: float = 0.5,
+    of: Spec | None = None,
+    **changes: Any,
+) -> Factorization:
+    """A certified factorization; the identity by default, `converged` as the solver says."""
+    asked = spec(n, **changes) if of is None else of
+    claim = Solution(
+        DenseMatrix(np.eye(asked.workload.n)) if strategy is None else strategy,
+        Outcome.CLOSED_FORM if converged else Outcome.ITERATION_LIMIT,
+        iterations=1,
+    )
+    solver = {"mechanism": asked.mechanism.kind, "version": "0", "seconds": seconds, "environment": {}}
+    return Factorization.from_solution(asked, claim, solver=solver)
+
+
+def toeplitz(n: int, *, decay: float = 0.5) -> ToeplitzMatrix:
+    return ToeplitzMatrix(decay ** np.arange(n), n)
+
+
+class WatchedFiles(Files):
+    """Calls `watch(operation, count)` before every operation; counts from 0."""
+
+    def __init__(self, watch: Callable[[str, int], None]) -> None:
+        self.calls: list[str] = []
+        self._watch = watch
+
+    def _before(self, name: str) -> None:
+        self.calls.append(name)
+        self._watch(name, len(self.calls) - 1)
+
+
+def _watched(name: str) -> Callable[..., Any]:
+    def call(self: WatchedFiles, *arguments: Any) -> Any:
+        try:
+            self._before(name)
+        except OSError:
+            if name == "close":
+                Files.close(self, *arguments)  # the kernel lets go of a descriptor whatever close says
+            raise
+        return getattr(Files, name)(self, *arguments)
+
+    return call
+
+
+for _name in OPERATIONS:
+    setattr(WatchedFiles, _name, _watched(_name))
+
+
+def recording() -> WatchedFiles:
+    return WatchedFiles(lambda name, count: None)
+
+
+def failing(number: int, at: int) -> WatchedFiles:
+    """Fail with an error number at one call, and at no other."""
+
+    def watch(name: str, count: int) -> None:
+        if count == at:
+            raise OSError(number, os.strerror(number))
+
+    return WatchedFiles(watch)
+
+
+def killing(at: int) -> WatchedFiles:
+    """Kill this process, as `kill -9` does, before one call."""
+
+    def watch(name: str, count: int) -> None:
+        if count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return WatchedFiles(watch)
+
+
+class ShortWrites(Files):
+    """Writes and reads seven bytes at a time."""
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        return super().write(descriptor, data[:7])
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        return super().read(descriptor, min(size, 7), offset)
+
+
+def path_of(store: Any, key: str) -> Path:
+    """The file behind a key of a store in a directory."""
+    assert isinstance(store.objects, Directory)
+    return store.objects.root / key
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write over a published file in place, as a failing disk or a person may."""
+    path.chmod(0o644)
+    path.write_bytes(data)
+    path.chmod(0o444)
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000))  # seen even on a clock of coarse ticks
+
+
+def flip(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    overwrite(path, bytes(data))
