@@ -1,4 +1,4 @@
-"""What a step of noise costs, for each structure of C: vectors of state, and operations for each parameter."""
+"""The cost of a step of noise, for each structure of C: vectors of state, and operations for each parameter."""
 
 from __future__ import annotations
 
