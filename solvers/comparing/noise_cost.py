@@ -28,7 +28,7 @@ class NoiseCost(NamedTuple):
 
 
 def noise_cost(strategy: Matrix) -> NoiseCost:
-    """Return the cost of the recursion that the client uses for this structure (recurrences.py and buffers.py there).
+    """Return the cost of the recursion that the client uses for this structure (recurrences/ there).
 
     Args:
         strategy: C.
