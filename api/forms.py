@@ -1,4 +1,4 @@
-"""What a file is to hold beside the result itself, as a request says it."""
+"""Forms of a file: what it is to hold beside the result itself, as a request says it."""
 
 from __future__ import annotations
 

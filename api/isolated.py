@@ -21,8 +21,8 @@ SOLVE, COMPARE, PROVE, CALIBRATE = (
 )
 """The modules that run in a process of their own."""
 
-_HERE = Path(__file__).resolve()
-_ROOT = str(_HERE.parents[__name__.count(".")])
+_HERE = Path(os.path.abspath(__file__))  # in a checkout, by way of the link factorize/api
+_ROOT = os.path.realpath(_HERE.parents[__name__.count(".")])
 """The folder that holds our packages: a source checkout, or site-packages."""
 
 

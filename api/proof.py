@@ -1,9 +1,9 @@
 """The proof: a written factor file is checked before it is published, in a process that has not solved.
 
 The process reads the file's bytes and nothing else of the solve, re-derives every claim in exact arithmetic
-(`factorize.exact`) and, by other code, in double precision (`factorize.certificate.certificate`), and answers with the sha256 of
-what it has read, so that what is published is what was checked. It reads one JSON line from stdin, `{"path", "store",
-"strict"}`, and writes one to stdout.
+(`factorize.exact`) and, by other code, in double precision (`factorize.certificate.certificate`), and answers with the
+sha256 of what it has read, so that what is published is what was checked. It reads one JSON line from stdin, `{"path",
+"store", "strict"}`, and writes one to stdout.
 """
 
 from __future__ import annotations

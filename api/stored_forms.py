@@ -1,4 +1,4 @@
-"""Which stored files hold the C of a result with further matrices beside it, or in another type."""
+"""Stored files that hold the C of a result with further matrices beside it, or in another type."""
 
 from __future__ import annotations
 

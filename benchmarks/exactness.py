@@ -59,7 +59,7 @@ def finding(files: Any, result: Any) -> str:
 
 def run(report: Report) -> None:
     """Count by mechanism."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     cases, files = import_module("cases"), import_module("exact_files")
     workloads = list(cases.WORKLOADS)[: 2 if report.quick else None]
     for mechanism in cases.MECHANISMS:

@@ -219,7 +219,7 @@ def modules_of(names: list[str]) -> list[ModuleType]:
 def tests_of(names: list[str]) -> list[str]:
     """Return the test files of the modules that are asked for."""
     keys = [key for key in TESTS if any(name == key or name.startswith(f"{key}.") for name in names)]
-    return sorted({str(path) for key in keys for pattern in TESTS[key] for path in TESTS_FOLDER.glob(pattern)})
+    return sorted({str(path) for key in keys for pattern in TESTS[key] for path in TESTS_FOLDER.rglob(pattern)})
 
 
 def equivalents() -> dict[tuple[str, str, str], str]:

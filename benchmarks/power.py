@@ -31,7 +31,7 @@ def rejected(data: bytes) -> bool:
 
 def run(report: Report) -> None:
     """Count, and time one file of the size that people use."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     mutations, files = import_module("exact_mutations"), import_module("exact_files")
     count = QUICK if report.quick else CASES
     for name in mutations.MUTATIONS:

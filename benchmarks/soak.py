@@ -45,7 +45,7 @@ STORED, REFUSED = 10, 11
 MARKER = "/factorize-soak-begins"
 PUT = f"""
 import os, sys
-sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]!r}
+sys.path[:0] = {[str(ROOT), str(ROOT / "tests" / "support")]!r}
 from store_cases import factorization
 from factorize.errors import StoreError
 from factorize.storage.store import open_store
@@ -278,7 +278,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="for each part that repeats (10)")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "factorize" / "storage")]
     for name in given.parts:
         folder = Path(tempfile.mkdtemp(prefix=f"factorize-soak-{name}-"))
         began = time.monotonic()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from factorize import former_names as former_names
+
 __version__ = "0.1.0"
 
 _HOMES = {

@@ -1,4 +1,4 @@
-"""Watches the order that a training job really uses, and refuses to go on when the sensitivity does not cover it.
+"""An auditor of the order that a training job really uses; it refuses to go on when the sensitivity does not cover it.
 
 A sensitivity holds for one participation (docs/spec.md). A shuffled epoch, a batch used twice or a resumed data loader
 that starts again breaks it without any other sign, and the noise is then too small.

@@ -1,4 +1,4 @@
-"""From the bytes of a factor file, or its tensors, to a factorization, every digest checked on the way."""
+"""The factor file, as bytes or as tensors, read into a factorization with every digest checked on the way."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import numpy as np
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.stated_claims import compare
 from factorize.encoding import canonical_json, tensor_digest
-from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
+from factorize.errors import CertificateError, InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.manifest import SCHEMA, manifest_digest
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.series import toeplitz_rows
@@ -146,7 +146,12 @@ class Factorization:
         Raises:
             CertificateError: a number of the manifest claims more than the recomputation supports.
         """
-        outcome = Outcome[str(self.manifest["solver"].get("outcome", "iteration_limit")).upper()]
+        stated = str(self.manifest["solver"].get("outcome", "iteration_limit")).upper()
+        if stated not in Outcome.__members__:
+            raise CertificateError(
+                f"the solver's outcome is {stated[:40]!r}; it is one of {', '.join(Outcome.__members__)}"
+            )
+        outcome = Outcome[stated]
         fresh = certify(self.spec, self.strategy, self.dual, outcome=outcome)
         compare(self.manifest["certificate"], fresh)
         return fresh

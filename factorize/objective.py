@@ -1,4 +1,4 @@
-"""What is minimised: a variance, as a function of the decoder B and the squared sensitivity.
+"""The objective that is minimised: a variance, as a function of the decoder B and the squared sensitivity.
 
 Every objective but `max` is scale * sens(C)^2 * ||W B||_F^2 with a fixed matrix W, so it is the mean objective of the
 weighted workload W A; `weigh` applies W. Where W is diagonal, the squared row norms of B are enough (`row_weights`).

@@ -1,4 +1,4 @@
-"""Who may take part when, and by which rule that makes a sensitivity of a strategy matrix (sensitivity.py).
+"""Participation: who may take part when, and by which rule that makes a sensitivity of a strategy matrix.
 
 Indices are steps 0..n-1. A contribution is a vector of norm at most 1 in each step that the example or user takes part
 in; the sensitivity of C is the largest norm of C u over all allowed patterns and all such u.

@@ -1,4 +1,4 @@
-"""What a solver claims: a strategy matrix, evidence for a lower bound, and how it stopped. Nothing here is believed."""
+"""The solution that a solver claims: a strategy matrix, evidence for a bound, how it stopped. Nothing is believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a solve will cost, from the integers of the spec, before any array exists."""
+"""The budget of a solve: its cost, from the integers of the spec, before any array exists."""
 
 from __future__ import annotations
 

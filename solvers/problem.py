@@ -1,4 +1,4 @@
-"""What a solver is given: the spec seen as one matrix to factor, and a voice for its progress."""
+"""The problem that a solver is given: the spec seen as one matrix to factor, and a voice for its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `verify --exact` and `verify --strategy` run and print; see factorize/exact."""
+"""The exact checks that `verify --exact` and `verify --strategy` run and print; see factorize/exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `verify FILE --calibration CLAIM.json` runs and prints; see factorize/exact/calibrations.py."""
+"""The checks that `verify FILE --calibration CLAIM.json` runs and prints; see factorize/exact/calibrations.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A comparison in a process of its own, and the same for the command line.
 
 Reads one JSON line `{"spec": {"request": ..., "to": path}, "store": ...}` from stdin, writes the table to the path and
-says on stdout how far it is and how it ended (api/jobs/supervisor.py has the protocol; the digest is that of the table's
-bytes). Nothing is stored.
+says on stdout how far it is and how it ended (api/jobs/supervisor.py has the protocol; the digest is that of the
+table's bytes). Nothing is stored.
 """
 
 from __future__ import annotations

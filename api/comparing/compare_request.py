@@ -1,4 +1,4 @@
-"""What a comparison is asked for, as plain data: the same over HTTP and on the command line."""
+"""The request for a comparison, as plain data: the same over HTTP and on the command line."""
 
 from __future__ import annotations
 

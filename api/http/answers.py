@@ -1,4 +1,4 @@
-"""What the routes share: the running service, ids from addresses, and answers that caches may keep."""
+"""Answers, and what the routes share: the running service, ids from addresses, and answers that caches may keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators and monitors ask: is it alive, is it ready, what has it done."""
+"""Probes, which operators and monitors ask: is it alive, is it ready, what has it done."""
 
 from __future__ import annotations
 

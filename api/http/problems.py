@@ -1,4 +1,4 @@
-"""What went wrong, over HTTP: one table from the error tree to problem documents (RFC 9457).
+"""Problem documents, for what went wrong over HTTP: one table from the error tree to problem documents (RFC 9457).
 
 `type` is `/problems/<slug>`; a slug never changes its meaning, and `GET /problems/<slug>` says it in a sentence.
 Problem documents are ASCII JSON made of our own words: input is quoted in short, escaped pieces or not at all.

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond the routes' signatures: bodies, answers, problems."""
+"""The OpenAPI document, beyond the routes' signatures: bodies, answers, problems."""
 
 from __future__ import annotations
 

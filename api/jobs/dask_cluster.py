@@ -1,4 +1,4 @@
-"""All that touches dask.distributed: in-process cluster, client, and the task that runs on a worker.
+"""The dask cluster, and all that touches dask.distributed: cluster in this process, client, the task on a worker.
 
 dask is used as a scheduler of coarse tasks: it places a solve on a worker with enough memory and
 processors, orders the queue, notices dead workers and carries a cancel message. It never runs numerical

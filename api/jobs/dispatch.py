@@ -1,4 +1,4 @@
-"""What an engine has handed to dask.distributed: the connection, the room that workers have, a handle on each solve."""
+"""Solves handed to dask.distributed: the connection, the room that workers have, a handle on each solve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a solve ended: one word for programs, one sentence for people."""
+"""The ending of a solve: one word for programs, one sentence for people."""
 
 from __future__ import annotations
 

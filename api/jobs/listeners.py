@@ -1,4 +1,4 @@
-"""Waking coroutines from other threads: who follows which job."""
+"""Listeners, coroutines that other threads wake: who follows which job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engines on a ledger are alive, judged without comparing clocks.
+"""The presence of engines on a ledger: which are alive, judged without comparing clocks.
 
 Every engine moves a number in its row of the ledger. Another engine counts as dead when its process is gone
 (told at once, on the same machine) or when its number has stood still for long enough on the clock of

@@ -1,6 +1,6 @@
 """The small process between the supervisor and a solve: no child outlives whoever asked for it.
 
-It is started as ``python -I -S guard.py WATCH_FD PARENT_PID DATA_BYTES COMMAND...`` and needs the
+It is started as ``python -I -S reaper.py WATCH_FD PARENT_PID DATA_BYTES COMMAND...`` and needs the
 standard library only, so it is up in about 10 ms. It starts COMMAND in a process group of its own under
 the memory limit, waits, and ends the same way COMMAND ended (same exit status, same signal). It kills
 everything that COMMAND started when

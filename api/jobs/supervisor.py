@@ -10,7 +10,7 @@ lines to stdout:
 * ``{"event": "failed", "error": {"type": "...", "message": "..."}}`` and another exit status.
 
 Anything else that a child may do (crash, hang, babble, exhaust its memory, leave processes behind)
-becomes a named ``Ending`` with a message. Between this process and the child stands ``guard.py``, which
+becomes a named ``Ending`` with a message. Between this process and the child stands ``reaper.py``, which
 ends the child when we die.
 """
 
@@ -38,7 +38,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 MEBIBYTE = 1 << 20
 GRACE_SECONDS = 5.0  # what a guard gets to kill and reap before it is killed itself
 
-_GUARD = Path(__file__).with_name("guard.py")
+_GUARD = Path(__file__).with_name("reaper.py")
 _KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
 _LINE_LIMIT = 64 * 1024
 _TAIL_LIMIT = 8 * 1024

@@ -1,4 +1,4 @@
-"""How the command line ends: one exit code and one text (or JSON document) for every expected error.
+"""Exit codes of the command line: one code and one text (or JSON document) for every expected error.
 
 0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a stated claim was not
 looked at, 130 interrupted.

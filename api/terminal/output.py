@@ -1,4 +1,4 @@
-"""What the command line shows: results on stdout, progress and remarks on stderr.
+"""The output of the command line: results on stdout, progress and remarks on stderr.
 
 In a terminal progress is drawn as bars; anywhere else it is a plain line now and then, so that logs stay readable.
 """

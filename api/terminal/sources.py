@@ -1,4 +1,4 @@
-"""What commands are given: specs as text, results as files or digests."""
+"""Sources that commands are given: specs as text, results as files or digests."""
 
 from __future__ import annotations
 

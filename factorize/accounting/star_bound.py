@@ -6,8 +6,8 @@ With L = mean_j exp(Y_j) the likelihood ratio of the dominating pair, K = G / s^
     delta of (P, Q) <= W(m) = T^(1-m) (m-1)^(m-1) m^-m E*(m),
     delta of (Q, P) <= E (1 - T e^N)_+ with N normal, of mean -mean_j K_jj / 2 and variance mean_jl K_jl,
 
-and both are at most the delta of the Gaussian mechanism without amplification. docs/notes/amplification-proofs.md has the proofs.
-All logarithms are rounded up, so a delta of 1e-20 is as good as one of 0.1.
+and both are at most the delta of the Gaussian mechanism without amplification. docs/notes/amplification-proofs.md has
+the proofs. All logarithms are rounded up, so a delta of 1e-20 is as good as one of 0.1.
 """
 
 from __future__ import annotations

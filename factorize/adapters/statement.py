@@ -1,4 +1,4 @@
-"""What a job made private guarantees, and what the guarantee rests on: for a log or a model card."""
+"""The statement of what a job made private guarantees, and what that rests on: for a log or a model card."""
 
 from __future__ import annotations
 

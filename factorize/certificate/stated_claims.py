@@ -1,4 +1,4 @@
-"""Whether a certificate that somebody states says nothing better than one that was just computed."""
+"""Stated claims: whether a certificate that somebody states says nothing better than one that was just computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to one service, on the standard library alone.
+"""The HTTP/1.1 connection to one service, on the standard library alone.
 
 Every failure of the network becomes `ServiceUnreachable` and every problem document a `ServiceError`, so that callers
 see two errors and no socket's. A body's length is always checked: the standard library's `readinto` returns a short

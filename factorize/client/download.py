@@ -1,4 +1,4 @@
-"""Download one factor file: resumed by Range, hashed while it is read, named only after it is checked."""
+"""The download of one factor file: resumed by Range, hashed while it is read, named only after it is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the noise of a step is made, and what is kept for the next: a recurrence's state, or rows of C^-1 over Z.
+"""Engines that make the noise of a step and keep a recurrence's state, or rows of C^-1 over Z, for the next.
 
 Both work through the blocks of a shard one by one, in pieces that stay in the cache, on as many threads as asked for; a
 block's bits do not depend on the others.

@@ -202,8 +202,8 @@ class Factors:
 
         Args:
             calibration: from this object's `calibrate`, or from `factorize.privacy.calibrate` with this sensitivity; or
-                from `factorize.accounting.amplification.calibrate_amplified` for this C, whose epsilon holds for a job that
-                samples as it says: take batches from `factorize.training.sampling.CyclicPoisson`.
+                from `factorize.accounting.amplification.calibrate_amplified` for this C, whose epsilon holds for a job
+                that samples as it says: take batches from `factorize.training.sampling.CyclicPoisson`.
             shape: of the (flattened) parameters.
             seed: a secret integer, `secrets.randbits(128)`.
             **options: shard, generator, precision, memory_bytes, threads; see `NoiseGenerator`.

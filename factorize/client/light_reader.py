@@ -1,4 +1,4 @@
-"""Reading one factor file where only numpy and safetensors are installed, and checking every byte that is used."""
+"""The light reader of factor files, with numpy and safetensors alone: it checks every byte that is used."""
 
 from __future__ import annotations
 

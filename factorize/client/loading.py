@@ -1,4 +1,4 @@
-"""From what a training job knows of a factorization (file, spec, digest, URL, store) to a verified file of it."""
+"""Loading: a verified file from what a training job knows of a factorization (file, spec, digest, URL, store)."""
 
 from __future__ import annotations
 

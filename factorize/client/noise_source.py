@@ -1,4 +1,4 @@
-"""From the tensors of a factor file to the way its noise is made, with numpy alone."""
+"""The noise source that the tensors of a factor file describe, with numpy alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open a factorization from wherever it is: a file, a store, a service, or the cache of this machine."""
+"""The opening of a factorization, wherever it is: a file, a store, a service, or the cache of this machine."""
 
 from __future__ import annotations
 

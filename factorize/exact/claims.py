@@ -1,4 +1,4 @@
-"""What a file claims of losses, bounds and added noise, beside what was proved; and what is told where nothing was."""
+"""Claims of a file on losses, bounds and added noise, beside what was proved; and what is told where nothing was."""
 
 from __future__ import annotations
 

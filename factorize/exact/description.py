@@ -1,4 +1,4 @@
-"""What a manifest may say of a file's tensors, written down here once more: names, sizes, types, and who takes part.
+"""A manifest's description of its tensors, written down here once more: names, sizes, types, and who takes part.
 
 The other readers go by `factorize/format`, with which this shares nothing; a test lets both read changed files.
 """

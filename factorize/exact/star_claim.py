@@ -10,6 +10,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 PROTOCOL = "star-1"
+LARGEST_EPSILON = 1e6
+"""Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
 _KEYS = {
     *("adjacency", "attempt", "beta_log2", "clip_norm", "delta", "divisor", "epsilon", "mechanism", "pq", "protocol"),
     *("qp", "sampling", "sigma", "unamplified"),
@@ -68,9 +70,10 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     _check_keys(_part(given, "unamplified"), {"epsilon_at_delta"}, "unamplified")
     for direction, rules in _RULES.items():
         part = _part(given, direction)
-        if part.get("rule") not in rules:
-            raise Refused(f"{direction}.rule is {str(part.get('rule'))[:40]!r}; known are {sorted(rules)}")
-        _check_keys(part, rules[part["rule"]], direction)
+        rule = part.get("rule")
+        if not isinstance(rule, str) or rule not in rules:
+            raise Refused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
+        _check_keys(part, rules[rule], direction)
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     require(given["sampling"] == "balls_in_bins", f"the sampling {str(given['sampling'])[:40]!r} is not balls_in_bins")
     require(integer(given, "beta_log2", -128, -128) == -128, "beta_log2 is -128")
@@ -78,16 +81,18 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     clip, divisor = real(given, "clip_norm"), integer(given, "divisor", 1, 1 << 53)
     sigma, delta = real(given, "sigma"), real(given, "delta")
     require(delta < 1, f"delta {delta!r} is not below 1")
+    epsilons = real(given, "epsilon", zero=True), real(given["unamplified"], "epsilon_at_delta", zero=True)
+    require(max(epsilons) <= LARGEST_EPSILON, f"an epsilon of {max(epsilons):g} is above {LARGEST_EPSILON:g}")
     unit = Fraction(sigma) * divisor / Fraction(clip)
     found = Claim(
         given,
-        real(given, "epsilon", zero=True),
+        epsilons[0],
         delta,
         sigma,
         _down(unit),
         integer(mechanism, "n", 1, 1 << 53),
         integer(mechanism, "bins", 1, 1 << 53),
-        real(given["unamplified"], "epsilon_at_delta", zero=True),
+        epsilons[1],
     )
     digest = hashlib.sha256(found.canonical).hexdigest()
     if stated is not None and str(stated).removeprefix("sha256:") != digest:

@@ -80,6 +80,8 @@ def check_description(manifest: Mapping[str, Any]) -> None:
     if sides.n is None and len(matrices) > 1:
         raise CorruptObject("C_inv and B of a strategy without end are no finite tensors")
     _check_evidence(manifest["dual"])
+    if not isinstance(manifest["solver"], dict):
+        raise CorruptObject("the manifest's solver is no object")
 
 
 def named_tensors(manifest: Mapping[str, Any]) -> list[str]:

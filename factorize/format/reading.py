@@ -1,4 +1,4 @@
-"""Reading a factor file: the one way from its bytes to tensors that loading, the light client and the store take."""
+"""The reader of factor files: the one way from bytes to tensors that loading, the light client and the store take."""
 
 from __future__ import annotations
 

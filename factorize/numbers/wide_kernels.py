@@ -104,7 +104,7 @@ def pattern_sums(given_high, given_low, given_error, separation, most, high, low
 
 @numba.njit(cache=True, nogil=True)
 def fill(diagonal, transition, inputs, outputs, high, low, error):
-    """Write all of C: one backward sweep per row, as in structures/recurrences.py.
+    """Write all of C: one backward sweep per row, as in structures/kernels/buffered.py.
 
     `sizes` carries the same products without signs. Each step loses at most (32 + 8 states) u^2 of them in its products
     and sums, and the sum over the buffers (32 + 8 buffers) u^2, u = 2^-53; what is below the normal range is less than

@@ -1,4 +1,4 @@
-"""From a data set and a privacy target to everything that a run needs: steps, batch, noise, step sizes and the spec.
+"""Plans, from a data set and a privacy target to all that a run needs: steps, batch, noise, step sizes, the spec.
 
 A request is plain data with a `system`, one of the papers' training systems. The plan rounds the counts first and
 computes the noise for the counts that will be run: rounding them afterwards would be a privacy failure. Its noise is

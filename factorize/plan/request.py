@@ -1,4 +1,4 @@
-"""What a plan holds, and what all requests for one have in common."""
+"""The plan, and what all requests for one have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What correlated noise costs in the long run, for quadratics: spectra, limits and closed forms (C24).
+"""Asymptotic costs of correlated noise, for quadratics: spectra, limits and closed forms (C24).
 
 Everything is per unit of G^2 / (2 rho), the noise variance of a rho-zCDP release at sensitivity 1 and clip norm G, and
 for a noising filter B with limiting sensitivity gamma^2 = mean(1 / |B|^2), `mean` being over the circle. Learning rate

@@ -1,4 +1,4 @@
-"""What a prediction says, and a question that a caller asks."""
+"""The prediction, and a question that a caller asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gradient descent with correlated noise does on a quadratic: exact second moments, step by step.
+"""Gradient descent with correlated noise on a quadratic: exact second moments, step by step.
 
 f(x) = sum_j l_j (x_j - x*_j)^2 / 2, SGD with momentum and gradients that are not clipped. This ranks mechanisms better
 than any bound.

@@ -1,4 +1,4 @@
-"""What a check of a store may find, and its report."""
+"""Findings of a check of a store, and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From specs to digests: the store's manifests and spec entries, read with verification."""
+"""The index from specs to digests: the store's manifests and spec entries, read with verification."""
 
 from __future__ import annotations
 

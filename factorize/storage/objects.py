@@ -1,7 +1,7 @@
 """Objects by key: the few operations that a store needs of its medium.
 
-`factorize.storage.medium.directory` provides them. Another medium (an object store) provides the same operations and passes
-tests/contract/test_store_contract.py.
+`factorize.storage.medium.directory` provides them. Another medium (an object store) provides the same operations and
+passes tests/contract/test_store_contract.py.
 """
 
 from __future__ import annotations

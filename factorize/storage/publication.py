@@ -1,4 +1,4 @@
-"""How an object gets its final name: once, unless what stands there is damaged, and that is moved away first."""
+"""Publication of an object under its final name: once, unless what stands there is damaged and moved away first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the noise of each step comes from: a factorization, a short filter, or nowhere.
+"""The noise of each step: a factorization, a short filter, or nowhere.
 
 Everything with a method `next()` that returns the noise of the next step will do, scaled and correlated; so will the
 engines of `factorize.client`.

@@ -1,4 +1,4 @@
-"""Which examples take part in which step, and the check that this is what the sensitivity was computed for."""
+"""Orders of examples, and the check that the sensitivity was computed for them."""
 
 from __future__ import annotations
 

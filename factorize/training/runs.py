@@ -1,4 +1,4 @@
-"""What the training algorithms return, and how they can be watched."""
+"""Runs, as the training algorithms return them, and how they can be watched."""
 
 from __future__ import annotations
 

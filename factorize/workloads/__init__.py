@@ -1,4 +1,4 @@
-"""What may be asked for: one file per kind of workload, and the union of them."""
+"""Workloads that may be asked for: one file per kind of workload, and the union of them."""
 
 from __future__ import annotations
 

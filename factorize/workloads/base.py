@@ -1,4 +1,4 @@
-"""What every workload is: a linear map from gradients g_0..g_{n-1} to outputs, row i being x_0 - x_{i+1}."""
+"""The base of workloads: a linear map from gradients g_0..g_{n-1} to outputs, row i being x_0 - x_{i+1}."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Dual evidence for a bound over all matrices under `min_sep` (lower_bounds/separated_bounds.py), for a banded optimum.
 
 The patterns {j, j + b, j + 2b, ...} are those of fixed epochs of b steps. Workloads with a bidiagonal inverse take the
-dual of `factorize.solvers.epochs.blocks`, in O(n k^2) for k epochs; if b does not divide n, steps before the first fill up the
-first epoch, and their rows of the evidence are left out. Others are decomposed, up to LARGEST_DENSE; beyond, they
-borrow the evidence of the prefix sum, since any evidence certifies.
+dual of `factorize.solvers.epochs.blocks`, in O(n k^2) for k epochs; if b does not divide n, steps before the first
+fill up the first epoch, and their rows of the evidence are left out. Others are decomposed, up to LARGEST_DENSE;
+beyond, they borrow the evidence of the prefix sum, since any evidence certifies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From starting points to the smallest loss found: BFGS on a handful of variables.
+"""Starting points, and the smallest loss found from them: BFGS on a handful of variables.
 
 A rational approximation of the square root has poles and zeros in geometric progression, from about 1/n to 1; the
 starting points are such progressions with different ends. With more buffers than a problem has use for, two merge or

@@ -1,4 +1,4 @@
-"""What streaming strategies for fixed epochs share: which specs, the optimum that they start from, and its evidence."""
+"""The problem of streaming strategies for fixed epochs: which specs, the optimum they start from, its evidence."""
 
 from __future__ import annotations
 

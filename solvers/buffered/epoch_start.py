@@ -1,4 +1,4 @@
-"""Where the search for a strategy with few states under fixed epochs begins: the optimum C, projected.
+"""The start of the search for a strategy with few states under fixed epochs: the optimum C, projected.
 
 The rows below step i, restricted to the columns up to i, are a matrix that m states would have to factor; its m
 strongest right singular vectors are tracked from step to step, each step adding a column and dropping a row. The states

@@ -1,4 +1,4 @@
-"""What each step of an epoch reveals, for a system that reads its draws of all epochs at once.
+"""Phases: what each step of an epoch reveals, for a system that reads its draws of all epochs at once.
 
 Ordered by the step within its epoch (the *phase* t = 0 .. b - 1), the k draws y_t of a class, one of each epoch, are
 one vector, and a recurrence that returns to them an epoch later is a recurrence from phase to phase:

@@ -1,4 +1,4 @@
-"""Where the search for a strategy with redraws begins: the inverse of the optimum, fitted by decays.
+"""The start of the search for a strategy with redraws: the inverse of the optimum, fitted by decays.
 
 A column j of C^-1 answers to draw j. Redraws let its states start afresh after each return of its class, so that what
 has to be fitted by p decays is one epoch's stretch at a time: smooth, and without the edge that the optimum has where

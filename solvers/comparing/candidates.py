@@ -1,4 +1,4 @@
-"""What to compare for a spec: every mechanism, in the sizes that a memory budget or a default ladder asks for."""
+"""Candidates to compare for a spec: every mechanism, in the sizes that a memory budget or a default ladder asks for."""
 
 from __future__ import annotations
 

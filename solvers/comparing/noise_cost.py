@@ -1,4 +1,4 @@
-"""What a step of noise costs, for each structure of C: vectors of state, and operations for each parameter."""
+"""The cost of a step of noise, for each structure of C: vectors of state, and operations for each parameter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NoiseCost(NamedTuple):
 
 
 def noise_cost(strategy: Matrix) -> NoiseCost:
-    """Return the cost of the recursion that the client uses for this structure (recurrences.py and buffers.py there).
+    """Return the cost of the recursion that the client uses for this structure (recurrences/ there).
 
     Args:
         strategy: C.

@@ -1,4 +1,4 @@
-"""Run tasks on the machine's cores at the same time, and hear of them in the calling thread.
+"""Tasks that run side by side on the machine's cores, and are heard of in the calling thread.
 
 Threads: what the tasks do for long (compiled recurrences, BLAS, LAPACK) releases the interpreter lock. They begin in
 the order given, so that a long one that comes first does not run alone at the end.

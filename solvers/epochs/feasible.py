@@ -1,4 +1,4 @@
-"""From any Gram matrix to a strategy that is feasible for fixed epochs: diagonal within the classes, class traces 1.
+"""Feasible strategies for fixed epochs from any Gram matrix: diagonal within the classes, class traces 1.
 
 Arrays are in class order (correlation_blocks.py) unless said otherwise; k is the number of epochs.
 """

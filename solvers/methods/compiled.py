@@ -1,4 +1,4 @@
-"""How the recurrences are compiled.
+"""Compiled recurrences: the options they share.
 
 Every recurrence runs over steps outside and over poles inside, so that one instruction serves eight poles.  Three
 things decide whether the compiler sees it that way, each worth a factor of two to seven:

@@ -1,8 +1,8 @@
 """Anderson's extrapolation, compiled, for long vectors on busy machines.
 
-The same method as `factorize.solvers.methods.anderson`, whose least squares go through a threaded linear algebra library: at ten
-columns its threads are awake only when the work is done.  Here the newest difference comes first and Gram-Schmidt
-takes the others as far as they add something.
+The same method as `factorize.solvers.methods.anderson`, whose least squares go through a threaded linear algebra
+library: at ten columns its threads are awake only when the work is done.  Here the newest difference comes first and
+Gram-Schmidt takes the others as far as they add something.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run a few compiled kernels at the same time.
+"""Threads for a few compiled kernels at the same time.
 
 Plain threads, made for the call and joined before it returns: the kernels release the interpreter lock, nothing
 waits in a spin loop, and a forked or embedded process finds no pool left over from its parent.

@@ -1,4 +1,4 @@
-"""What the workloads with two and three states share: sweeps over blocks of poles, in two threads where that pays.
+"""Filtered workloads, those with two and three states: sweeps over blocks of poles, in two threads where that pays.
 
 A workload takes part by its kernels, which all have the same arguments: see `two_filter`.
 """

@@ -1,4 +1,4 @@
-"""From dual weights to a strategy: a lower-triangular C whose Gram matrix is the optimal X, or near it."""
+"""The recovery of a strategy from dual weights: a lower-triangular C whose Gram matrix is the optimal X, or near it."""
 
 from __future__ import annotations
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from house import PACKAGES, ROOT, called_names, files, imported_modules, imported_names, modules
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("factorize", "solvers", "api")
-FORBIDDEN = {
-    "factorize": {"solvers", "api", "cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "sqlalchemy"},
-    "solvers": {"api", "fastapi", "uvicorn", "distributed", "dask", "sqlalchemy"},
+MAY_IMPORT = {
+    "factorize": {"factorize"},
+    "solvers": {"factorize", "factorize.solvers"},
+    "api": {"factorize", "factorize.solvers", "factorize.api"},
+}
+"""By folder: the layers that its files may import."""
+HEAVY = {
+    "factorize": {"cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "sqlalchemy"},
+    "solvers": {"fastapi", "uvicorn", "distributed", "dask", "sqlalchemy"},
     "api": {"cvxpy", "scs"},
 }
 IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/frequency/spectral.py"}
@@ -25,72 +29,42 @@ IMPORT_SOLVERS = {
     "api/local.py",
     "api/comparing/child_comparison.py",
 }  # behind HTTP, in its children, on the command line
-IMPORT_BY_A_TABLE = {"factorize/__init__.py", "factorize/accounting/__init__.py"}
+IMPORT_BY_A_TABLE = {"factorize/__init__.py", "factorize/accounting/__init__.py", "factorize/former_names.py"}
 """Where the name of what is imported is no constant: the public names and their homes, all of them our own."""
-IMPORTERS = ("import_module", "__import__")
 
 
-def modules(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+def layer(name: str) -> str | None:
+    """The layer that an imported name belongs to; None for what is not ours."""
+    parts = name.split(".")
+    if parts[0] != "factorize":
+        return None
+    return ".".join(parts[:2]) if parts[1:2] in (["solvers"], ["api"]) else "factorize"
 
 
-def called_names(tree: ast.AST) -> Iterator[str | None]:
-    """What `import_module(...)` and `__import__(...)` import, by whatever path and name; None for no constant."""
-    froms = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    renamed = {alias.asname for node in froms for alias in node.names if alias.name in IMPORTERS}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in IMPORTERS or called in renamed:
-                name = node.args[0] if node.args else None
-                constant = isinstance(name, ast.Constant) and isinstance(name.value, str)
-                yield str(name.value) if constant else None  # type: ignore[union-attr]  # constant says so
-
-
-def imports(path: Path) -> Iterator[str]:
+def outside(path: Path) -> set[str]:
     """Every imported top-level name, also those inside functions and of `import_module`."""
-    tree = ast.parse(path.read_text())
-    yield from (name.split(".")[0] for name in called_names(tree) if name is not None)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{path}: relative import"
-            yield node.module.split(".")[0]
+    return {name.split(".")[0] for name in imported_names(path)}
 
 
 def users(package: str, *names: str) -> set[str]:
-    """Files of a package that import one of the names."""
-    return {str(path.relative_to(ROOT)) for path in modules(package) if set(names) & set(imports(path))}
+    """Files of a package that import one of the names, or what is below it."""
+    found = {path: set(imported_names(path)) for path in files(package)}
+    return {
+        str(path.relative_to(ROOT))
+        for path, imported in found.items()
+        if any(f"{n}.".startswith(f"{name}.") for n in imported for name in names)
+    }
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_point_one_way(package: str) -> None:
-    for path in modules(package):
-        wrong = set(imports(path)) & FORBIDDEN[package]
-        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imported_modules(path: Path, known: set[str]) -> set[str]:
-    """Modules of ours that a file takes names from: at its top, in functions and for type checkers only."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in known else node.module for name in inner}
-    return found & known
+    for path in files(package):
+        assert {layer(name) for name in imported_names(path)} - {None} <= MAY_IMPORT[package], path.relative_to(ROOT)
+        assert not outside(path) & (HEAVY[package] | {"solvers", "api"}), path.relative_to(ROOT)
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
-    files = {module_name(path): path for package in PACKAGES for path in modules(package)}
-    graph = {name: imported_modules(path, set(files)) - {name} for name, path in files.items()}
+    graph = {name: imported_modules(path) - {name} for name, path in modules().items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -102,7 +76,7 @@ def test_only_the_reference_solvers_import_cvxpy() -> None:
 
 
 def test_only_four_modules_of_the_service_import_solvers() -> None:
-    assert users("api", "solvers") == IMPORT_SOLVERS
+    assert users("api", "factorize.solvers") == IMPORT_SOLVERS
 
 
 @pytest.mark.parametrize(
@@ -120,12 +94,12 @@ def test_only_four_modules_of_the_service_import_solvers() -> None:
 def test_every_way_to_import_is_seen(line: str, tmp_path: Path) -> None:
     path = tmp_path / "hidden.py"
     path.write_text(f"def solve():\n    {line}\n")
-    assert "cvxpy" in set(imports(path))
+    assert "cvxpy" in outside(path)
 
 
 def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
-    files = [path for package in PACKAGES for path in modules(package)]
-    unseen = {str(p.relative_to(ROOT)) for p in files if None in set(called_names(ast.parse(p.read_text())))}
+    paths = [path for package in PACKAGES for path in files(package)]
+    unseen = {str(p.relative_to(ROOT)) for p in paths if None in set(called_names(ast.parse(p.read_text())))}
     assert unseen == IMPORT_BY_A_TABLE
     import factorize
     import factorize.accounting
@@ -147,7 +121,7 @@ def loaded_by(statement: str) -> set[str]:
         ("from factorize import Spec, certify, load", {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"}),
         ("import factorize.client", {"pydantic", "scipy", "numba", "cvxpy", "fastapi", "dask", "matplotlib"}),
         ("import factorize.adapters, factorize.auditor", {"torch", "jax", "scipy", "numba", "cvxpy", "matplotlib"}),
-        ("import solvers", {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"}),
+        ("import factorize.solvers", {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"}),
         (
             "import factorize.api.cli",
             {"numba", "cvxpy", "scs", "fastapi", "dask", "distributed", "matplotlib", "sqlalchemy"},
@@ -170,6 +144,6 @@ def test_public_names_are_sorted_and_exist() -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_is_left_unfinished(package: str) -> None:
     marks = ("TODO", "FIXME", "XXX", 'NotImplementedError("', "pass  # later")
-    for path in modules(package):
+    for path in files(package):
         text = path.read_text()
         assert not any(mark in text for mark in marks), path.relative_to(ROOT)

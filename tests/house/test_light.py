@@ -58,14 +58,13 @@ def closure(names: list[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def bare_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of packages that holds the base dependencies, and this project's three packages."""
+    """A folder of packages that holds the base dependencies, and this project's package."""
     site = tmp_path_factory.mktemp("site")
     for name in closure(base_dependencies()):
         files = distribution(name).files or []
         for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
             (site / top).symlink_to(Path(str(distribution(name).locate_file(top))))
-    for package in ("factorize", "api"):
-        (site / package).symlink_to(ROOT / package)
+    (site / "factorize").symlink_to(ROOT / "factorize")
     return site
 
 

@@ -263,9 +263,12 @@ def _same(reading: Reading, original: Original, name: str) -> bool:
 
 
 def _inverse(strategy: np.ndarray, noising: np.ndarray) -> bool:
+    """Whether C N is I, but for the factor of at least 1 by which the client covers its own rounding."""
     with np.errstate(all="ignore"):
-        size = np.abs(strategy) @ np.abs(noising)
-        return bool((np.abs(strategy @ noising - np.eye(len(strategy))) <= 1e-6 * (1 + size)).all())
+        factor = float(strategy[0] @ noising[:, 0])
+        size, image = np.abs(strategy) @ np.abs(noising), strategy @ noising / factor
+        near = (np.abs(image - np.eye(len(strategy))) <= 1e-6 * (1 + size)).all()
+        return bool(near) and 1 - 1e-9 <= factor <= 1 + 2.0**-6
 
 
 def _brief(found: dict[str, Reading | str]) -> str:

@@ -1,11 +1,11 @@
 """A lower bound on the nuclear norm of A F for fixed epochs, F block diagonal over the classes, in O(n k^2).
 
 With G = A^-1 bidiagonal, W = F F^T and T = F^-1 G G^T F^-T the norm is tr T^(-1/2), and the trapezoidal rule of
-`factorize.certificate.lower_bounds.resolvents` turns it into traces tr(W K^-1) with K = G G^T + t W. With x_i = gain_i y_i and
-gain_{i+1} = gain_i p_i / q_{i+1} the quadratic form K is a chain of springs from each step to the next and from the
-last one to the ground, (y_i - y_{i+1})^2 / r_i, and t W, which couples the k steps of a class. Fold the steps of each
-epoch, so that the classes m and b - 1 - m make one block of 2k, and eliminate the blocks from both ends. What has been
-eliminated acts on the next block as
+`factorize.certificate.lower_bounds.resolvents` turns it into traces tr(W K^-1) with K = G G^T + t W. With x_i = gain_i
+y_i and gain_{i+1} = gain_i p_i / q_{i+1} the quadratic form K is a chain of springs from each step to the next and
+from the last one to the ground, (y_i - y_{i+1})^2 / r_i, and t W, which couples the k steps of a class. Fold the steps
+of each epoch, so that the classes m and b - 1 - m make one block of 2k, and eliminate the blocks from both ends. What
+has been eliminated acts on the next block as
 
     A' = t W + P,    P = (A^-1 + R)^-1 = L (I + L^T R L)^-1 L^T,   A = L L^T
 

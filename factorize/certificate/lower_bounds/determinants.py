@@ -5,7 +5,7 @@ It needs no inverse: learning rates, weights and outputs may be zero. Since
     s = (1 / pi) integral over u of e^-u log(1 + e^(2u) s^2)      for every s >= 0,
 
 the norm is an integral of log-determinants, log det(I + t F F^T), which a Kalman filter in square-root form adds up
-from its innovations (lower_bounds/filter_recurrences.py). Every step of the proof that the result is a lower bound:
+from its innovations (filter_recurrences.py). Every step of the proof that the result is a lower bound:
 
 - *Quadrature.* The trapezoidal rule with step h gives s (1 + 2 sum_{l >= 1} Re z_l), |z_l| = sech(pi^2 l / h) /
   sqrt(1 + (2 pi l / h)^2) (Poisson summation; by parts, the transform is that of sech divided by 1 - i omega), so at

@@ -1,4 +1,4 @@
-"""C^-1 z one step at a time from a few buffers: what their numbers are, and one step's arithmetic (recurrences.py)."""
+"""C^-1 z one step at a time from a few buffers: what their numbers are, and one step's arithmetic (base.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rests on a stored Toeplitz B, at any n that series reach: the encoder of A G + B Z.
+"""Stored Toeplitz B, and what rests on it at any n that series reach: the encoder of A G + B Z.
 
 For first columns b of B and r of R = B C - A, the encoder B^-1 A = C - B^-1 R differs from C by the series r / b, whose
 norm is at most that of r times the sum of |1 / b|; later columns hold fewer of its coefficients.

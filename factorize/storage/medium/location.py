@@ -1,4 +1,4 @@
-"""Where a store lies, and the marker that says of which format it is."""
+"""The location of a store, and the marker that says of which format it is."""
 
 from __future__ import annotations
 

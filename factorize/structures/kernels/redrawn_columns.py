@@ -1,7 +1,7 @@
 """Columns of strategies with redraws, enclosed (see numbers/wide.py): what their sensitivities are made of.
 
 C = K^-1 is computed, as pairs of doubles, and K is stored. So what the computed columns Y are off by is found from what
-K makes of them: with R = I - K Y, whose columns the recurrence bounds (structures/redrawn_recurrences.py),
+K makes of them: with R = I - K Y, whose columns the recurrence bounds (structures/kernels/redrawn.py),
 
     C - Y = C R,    and with |R| < 1    |C| <= |Y| / (1 - |R|)    in the Frobenius norm, and for each row.
 

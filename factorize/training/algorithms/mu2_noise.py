@@ -1,4 +1,4 @@
-"""How much noise reaches R24's outputs: per release, and in x_T with and without curvature.
+"""The noise that reaches R24's outputs: per release, and in x_T with and without curvature.
 
 Correlated noise makes each release q~_t far better. It need not make the output better: independent noise averages out
 over the rounds and correlated noise does not. These numbers are exact for quadratic losses without projection, and say

@@ -1,4 +1,4 @@
-"""Which coordinates a step of DP-SkGD touches: the sampling laws of M24, section 4.2.1, and their constants.
+"""Sketches: the coordinates that a step of DP-SkGD touches, by the sampling laws of M24, section 4.2.1.
 
 A law draws a non-empty set U of coordinates, p_j = P(j in U), and bounds the norm of an example's partial gradient on U
 by L_U. U is public and independent of the data.

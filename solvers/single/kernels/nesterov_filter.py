@@ -3,8 +3,8 @@
 Variables are named as in the formulas at the head of `nesterov`.  ``steps`` holds mu, eta, lam and kappa, shape
 (4, n).  Arrays with one row per step have the poles last, for the vector units.
 
-Tracked errors are those of `factorize.solvers.methods.rounding_errors`.  The differences y and q lose digits where they are small, but then
-``eta r`` and ``eta rho`` are not, and the loss is that of six roundings of r or rho.
+Tracked errors are those of `factorize.solvers.methods.rounding_errors`.  The differences y and q lose digits where
+they are small, but then ``eta r`` and ``eta rho`` are not, and the loss is that of six roundings of r or rho.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Variables are named as in the formulas at the head of `momentum`.  ``steps`` holds beta, eta and lam, shape
 (3, n).  Arrays with one row per step have the poles last, for the vector units.
 
-Tracked errors are those of `factorize.solvers.methods.rounding_errors`, with derivatives by hand: complex steps would cost more than the solve.
+Tracked errors are those of `factorize.solvers.methods.rounding_errors`, with derivatives by hand: complex steps would
+cost more than the solve.
 """
 
 from __future__ import annotations

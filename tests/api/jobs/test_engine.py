@@ -27,7 +27,7 @@ from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.presence import Presence, host_name
 from factorize.errors import TooLarge
 
-ROOT = str(Path(engine_module.__file__).parents[1])
+ROOT = str(Path(engine_module.__file__).parents[3])
 RESULT = "cd" * 32
 CHILD = """
 import json, os, sqlite3, subprocess, sys, time
@@ -71,14 +71,14 @@ say(event="done", digest="RESULT")
 HOST = """
 import os, sys, time
 sys.path.insert(0, {root!r})
-from factorize.api.jobs.engine import Engine
+from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.ledger import Ledger
 def find(digest):
     path = os.path.join({store!r}, digest)
     return open(path).read() if os.path.exists(path) else None
 open(os.path.join({store!r}, "host"), "w").write(str(os.getpid()))
 options = dict(find=find, store={store!r}, command={command!r}, tick=0.2, capacity_mb=1000, processors=2)
-with Ledger({url!r}) as ledger, Engine(ledger, **options, **{more!r}):
+with Ledger({url!r}) as ledger, JobEngine(ledger, **options, **{more!r}):
     print("ready", flush=True)
     sys.stdin.read()
 """

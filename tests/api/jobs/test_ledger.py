@@ -74,16 +74,16 @@ def test_one_winner_among_threads(ledger):
 RACE = """
 import sys
 sys.path.insert(0, {root!r})
-from factorize.api.jobs.job import Order
+from factorize.api.jobs.job import JobOrder
 from factorize.api.jobs.ledger import Ledger
 with Ledger({url!r}) as ledger:
     for digit in "0123456789":
-        print(ledger.claim(Order(digit * 64, "{{}}", "prefix", 1, 1.0))[1])
+        print(ledger.claim(JobOrder(digit * 64, "{{}}", "prefix", 1, 1.0))[1])
 """
 
 
 def test_one_winner_among_processes_that_also_race_to_create_the_database(url):
-    code = RACE.format(root=str(Path(database.__file__).parents[1]), url=url)
+    code = RACE.format(root=str(Path(database.__file__).parents[3]), url=url)
     command = [sys.executable, "-c", code]
     racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     outputs = [racer.communicate(timeout=60)[0].split() for racer in racers]
@@ -317,7 +317,7 @@ def test_the_tables_exist_on_postgresql_too():
 
 def test_a_kill_at_any_moment_leaves_a_ledger_that_opens_and_counts(url):
     """Claims that were answered before a kill -9 are there afterwards."""
-    code = RACE.format(root=str(Path(database.__file__).parents[1]), url=url).replace(
+    code = RACE.format(root=str(Path(database.__file__).parents[3]), url=url).replace(
         '"0123456789"', "map(chr, range(33, 3000))"
     )
     code = code.replace("[1])", "[1], flush=True)").replace("digit * 64", "digit")

@@ -304,7 +304,7 @@ run(request, report=lambda event: None, cancelled=lambda: False)
 def test_kill_9_of_the_process_that_runs_the_supervisor_leaves_no_orphan(tmp_path):
     log = tmp_path / "pids"
     command = child(textwrap.dedent(FAMILY.format(path=str(log))) + "\ntime.sleep(60)")
-    root = str(Path(supervisor.__file__).parents[1])
+    root = str(Path(supervisor.__file__).parents[3])
     host = subprocess.Popen([sys.executable, "-c", HOST.format(root=root, command=command)])
     pids = read_pids(log, 4)
     host.kill()

@@ -502,7 +502,7 @@ def test_spoilt_headers_end_in_a_sentence(tmp_path) -> None:
 
 def test_the_checker_shares_no_code_with_what_it_checks() -> None:
     allowed = {"factorize.errors", "factorize.encoding"}
-    for path in Path(check_factor_file.__code__.co_filename).parent.glob("*.py"):
+    for path in Path(check_factor_file.__code__.co_filename).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("factorize", "solvers", "api")):
                 assert node.module in allowed or str(node.module).startswith("factorize.exact"), path

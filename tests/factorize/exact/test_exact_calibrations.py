@@ -192,6 +192,29 @@ def test_false_claims_are_refused(claim: dict[str, Any], name: str) -> None:
     assert refusals(FALSE[name](claim))
 
 
+ODD = (None, True, 0, -1, 10**14, 1.5, "", [], {}, "nan", "0x1p-1074", "0x0.0p+0", (1e308).hex(), (5e-324).hex())
+
+
+def leaves(document: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    below = [leaves(value, (*path, name)) for name, value in document.items() if isinstance(value, dict)]
+    return [(*path, name) for name in document] + [place for part in below for place in part]
+
+
+def test_odd_values_in_any_place_are_refused_in_words(claim: dict[str, Any]) -> None:
+    for place in leaves(claim):
+        for value in ODD:
+            own = json.loads(json.dumps(claim))
+            inner = own
+            for name in place[:-1]:
+                inner = inner[name]
+            inner[place[-1]] = value
+            try:
+                said = refusals(own)
+            except TooLarge as error:
+                said = str(error)
+            assert said or place == ("divisor",), (place, value)  # a larger divisor is more noise, and true
+
+
 def test_a_claim_is_of_one_file(claim: dict[str, Any]) -> None:
     assert "the claim is about" in refusals(claim, ENTRY_DOUBLED)
     own = json.loads(json.dumps(claim))

@@ -447,7 +447,16 @@ def test_processes_that_race_agree(tmp_path):
         "print(*(store.digest_of(put.spec_digest) for put in puts[::4]))\n"
     )
     here = Path(__file__).parent
-    command = [sys.executable, "-c", code, str(tmp_path / "store"), str(here), str(here.parent)]
+    ROOT = here.parents[2]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        str(tmp_path / "store"),
+        str(here),
+        str(ROOT / "tests" / "support"),
+        str(ROOT),
+    ]
     running = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
         for _ in range(4)

@@ -157,8 +157,9 @@ while True:
 def killed_at_every_call(action: str, folder: Path) -> int:
     """One process forks a writer per call and each is killed with SIGKILL just before that call; how many there were."""
     here = Path(__file__).parent
+    ROOT = here.parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", WRITER, str(folder), action, str(here), str(here.parent)],
+        [sys.executable, "-c", WRITER, str(folder), action, str(here), str(ROOT / "tests" / "support"), str(ROOT)],
         capture_output=True, text=True, timeout=200, cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from factorize.mechanisms import Mechanism
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers.comparing.candidates import mechanisms
 from factorize.solvers.comparing.compare import Sampling, compare
+from factorize.solvers.comparing.comparison import recommend
 from factorize.solvers.comparing.noise_cost import noise_cost
 
 N = 24

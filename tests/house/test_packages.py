@@ -1,0 +1,169 @@
+"""The distribution: one name in site-packages, whatever a user's own packages are called."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from house import PACKAGES, ROOT
+
+PUBLIC = """
+factorize.Spec factorize.adapters.jax factorize.adapters.opacus factorize.adapters.private factorize.adapters.torch
+factorize.amplification factorize.auditor factorize.certify factorize.client factorize.client.Factors
+factorize.client.load factorize.gaussian factorize.load factorize.plan factorize.plan.plan factorize.predict
+factorize.privacy factorize.storage.fsck.fsck factorize.storage.gc.gc factorize.storage.objects.Objects
+factorize.storage.store factorize.training factorize.training.audit factorize.training.mu2_noise
+factorize.training.orders factorize.training.sampling solvers.compare solvers.solve api.cli api.proof
+factorize.amplification.calibrate_amplified factorize.auditor.ParticipationAuditor factorize.parse_spec
+factorize.predict.ask factorize.privacy.PrivacyTarget factorize.privacy.calibrate factorize.storage.store.open_store
+factorize.training.FactorizationNoise factorize.training.PrivateSums factorize.training.Sgd
+factorize.training.dp_ftrl factorize.training.fixed_order factorize.training.method_spec factorize.training.ones
+factorize.training.schedule_rates factorize.training.audit.audit factorize.training.audit.likelihood_ratio
+factorize.training.audit.neighbours factorize.training.orders.fixed_order factorize.training.sampling.CyclicPoisson
+factorize.client.fetch
+""".split()
+"""Every dotted name that the documents had at the first release."""
+FRAMEWORKS = {"torch", "jax", "opacus", "private"}
+RESOLVE = """
+import sys
+from importlib import import_module
+for name in sys.argv[1:]:
+    parts, rest = name.split("."), []
+    while parts:
+        try:
+            found = import_module(".".join(parts))
+            break
+        except ModuleNotFoundError as error:
+            if error.name != ".".join(parts):
+                raise
+            rest.insert(0, parts.pop())
+    for part in rest:
+        found = getattr(found, part)
+"""
+
+
+def python(code: str, *arguments: str, cwd: Path = ROOT) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git holds, in a folder of its own: a build writes beside its sources."""
+    folder = tmp_path_factory.mktemp("checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *PACKAGES, "pyproject.toml", "README.md", "LICENSE"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            target.symlink_to(source.readlink())
+        elif source.exists():
+            target.write_bytes(source.read_bytes())
+    return folder
+
+
+def wheel_of(folder: Path, to: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+    done = subprocess.run([*command, str(to), str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return next(to.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(checkout, tmp_path_factory.mktemp("wheel"))
+
+
+def names(wheel: Path) -> set[str]:
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_a_wheel_has_one_name(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in names(wheel)}
+    assert {re.sub(r"-[\d.]+\d", "", top) for top in tops} == {"factorize", "factorize.dist-info"}
+    assert {"factorize/solvers/register.py", "factorize/api/cli.py"} < names(wheel)
+    assert "factorize/api/http/console/page.html" in names(wheel)
+
+
+def test_a_source_distribution_makes_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
+    code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+    python(code, str(tmp_path), cwd=checkout)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    again = wheel_of(next((tmp_path / "unpacked").iterdir()), tmp_path / "again")
+    assert names(again) == names(wheel)
+
+
+@pytest.fixture
+def site(wheel: Path, tmp_path: Path) -> Path:
+    """A folder of packages: ours as installed, and a user's own `api` and `solvers`."""
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    for name in ("api", "solvers"):
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text("OWNER = 'user'\n")
+    return site
+
+
+def test_ours_and_a_users_packages_stand_side_by_side(site: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import api, solvers, factorize.solvers, factorize.api.cli\n"
+        "assert (api.OWNER, solvers.OWNER) == ('user', 'user')\n"
+        "assert factorize.__file__.startswith(sys.argv[1])\n"
+        "spec = factorize.parse_spec({'workload': {'kind': 'prefix', 'n': 8}, 'mechanism': {'kind': 'identity'}})\n"
+        "print(factorize.solvers.solve(spec).manifest['spec']['workload']['n'])\n"
+        "try:\n    import solvers.register\nexcept ModuleNotFoundError: print('theirs')\n"
+    )
+    assert python(code, str(site), cwd=site).split() == ["8", "theirs"]
+
+
+def test_a_bare_environment_imports_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    interpreter = tmp_path / "venv" / "bin" / "python"
+    purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    found = subprocess.run([interpreter, "-c", purelib], capture_output=True, text=True, check=True)
+    zipfile.ZipFile(wheel).extractall(found.stdout.strip())
+    for name in ("api", "solvers"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the user\\'s')\n")
+    done = subprocess.run(
+        [interpreter, "-c", "import factorize, factorize.errors; print(factorize.__version__)"],
+        cwd=tmp_path, env={"PYTHONPATH": "."}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0 and re.match(r"\d+\.\d+", done.stdout), done.stderr
+
+
+def test_names_that_documents_had_are_still_there() -> None:
+    here = [name for name in PUBLIC if not FRAMEWORKS & set(name.split("."))]
+    python(RESOLVE, *here)
+    for name in set(PUBLIC) - set(here):
+        assert (ROOT / f"{name.replace('.', '/')}.py").exists(), name
+
+
+def test_a_checkout_hands_out_one_copy_under_both_names() -> None:
+    python(
+        "import solvers.register, api.settings, factorize.solvers.register, factorize.api.settings, factorize.solvers\n"
+        "from solvers import SOLVERS, Entry, compare, solve\n"
+        "assert solve is factorize.solvers.solve and compare is factorize.solvers.compare\n"
+        "assert SOLVERS is factorize.solvers.SOLVERS and Entry is factorize.solvers.register.Entry\n"
+        "assert solvers.register is factorize.solvers.register\n"
+        "assert api.settings.Settings is factorize.api.settings.Settings\n"
+        "import factorize.gaussian, factorize.accounting.gaussian\n"
+        "assert factorize.gaussian is factorize.accounting.gaussian\n"
+        "assert factorize.gaussian.__spec__.name == 'factorize.accounting.gaussian'\n"
+    )
+
+
+def test_commands_run_under_both_names() -> None:
+    for name in ("api.cli", "factorize.api.cli"):
+        done = subprocess.run([sys.executable, "-m", name, "--help"], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0 and "Usage: factorize" in done.stdout, done.stderr

@@ -1,0 +1,107 @@
+"""The rooms: one name per idea, few files to a room, and imports that point to the own room or a lower one."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from house import PACKAGES, ROOT, files, imported_modules, modules, public_classes
+
+ROOT_MODULES, ROOM_MODULES, DEPTH = 14, 16, 3
+TWO_DOORS = {"NoiseGenerator"}
+"""A class that has one name in two public modules: `factorize.client`'s, and `factorize.adapters.torch`'s around it."""
+LARGER = {"factorize/exact": 19}
+"""Rooms that hold more than they should today; the numbers may only fall."""
+FILES_TWICE = {"matrices"}
+CLASSES_TWICE = {"Search", "Pair", "Spread", "Outcome", "Sums", "Ends", "Bound", "Refused"}
+"""Names that stand for two things today; each of the two may only lose some."""
+MIRRORS = {"structures", "structures/kernels", "client/recurrences"}
+"""Rooms of `factorize` with one file per structure, each of the structure's name."""
+ORDER = """
+errors former_names numbers plain_data encoding format workloads structures mechanisms solution objective manifest
+participation spec certificate accounting privacy factorization factor_file storage client training auditor adapters
+exact predict plan factorize
+solvers.budget solvers.problem solvers.methods solvers.single solvers.epochs solvers.evidence solvers.toeplitz
+solvers.formulas solvers.banded solvers.blt solvers.endless solvers.semidefinite solvers.buffered solvers.frequency
+solvers.register solvers.warm_start solvers.solving solvers.comparing solvers
+api api.isolated api.settings api.terminal api.proof api.forms api.local api.comparing api.pictures api.jobs
+api.stored_forms api.row_blocks api.results api.service api.http api.commands api.cli
+""".split()
+"""Rooms and single modules of the roots, from the lowest up."""
+UPWARD = 16
+"""Imports that point upwards today; the number may only fall."""
+
+
+def package_of(path: Path) -> str:
+    """The exact checker shares no code with the rest of `factorize`, and is a program with names of its own."""
+    parts = path.relative_to(ROOT).parts
+    return "factorize/exact" if parts[:2] == ("factorize", "exact") else parts[0]
+
+
+def named_twice() -> dict[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path in modules().values():
+        package = package_of(path)
+        within = str(path.parent.relative_to(ROOT / package))
+        if path.stem in ("__init__", "base", "kernels") or (
+            package == "factorize" and within in MIRRORS - {"structures"}
+        ):
+            continue
+        found[package, path.stem].append(within)
+    return {key: rooms for key, rooms in found.items() if len(rooms) > 1}
+
+
+def test_no_file_name_stands_for_two_things() -> None:
+    assert {name for _, name in named_twice()} <= FILES_TWICE
+
+
+def test_a_mirror_has_only_names_of_structures_and_what_serves_them() -> None:
+    for room in sorted(MIRRORS - {"structures"}):
+        names = {path.stem for path in (ROOT / "factorize" / room).glob("*.py")}
+        assert names & {path.stem for path in (ROOT / "factorize/structures").glob("*.py")} - {"__init__", "base"}
+
+
+def test_no_public_class_name_stands_for_two_things() -> None:
+    counted = Counter(name for path in modules().values() for name in public_classes(path))
+    assert {name for name, count in counted.items() if count > 1} <= TWO_DOORS | CLASSES_TWICE
+
+
+def test_rooms_are_small_and_near_the_door() -> None:
+    for package in PACKAGES:
+        rooms = Counter(path.parent for path in files(package) if path.stem != "__init__")
+        assert rooms[ROOT / package] <= ROOT_MODULES, package
+        for room, count in rooms.items():
+            name = str(room.relative_to(ROOT))
+            assert count <= LARGER.get(name, ROOM_MODULES), f"{name} has {count} modules"
+            assert len(room.relative_to(ROOT).parts) <= DEPTH, room
+
+
+def room_of(name: str) -> str:
+    """The room of a module, or the module itself where it stands in a root."""
+    parts = name.split(".")[1:]
+    return ".".join(parts[: 2 if parts[:1] in (["solvers"], ["api"]) else 1]) or "factorize"
+
+
+def upward() -> list[tuple[str, str]]:
+    rank = {room: at for at, room in enumerate(ORDER)}
+    return [
+        (name, other)
+        for name, path in modules().items()
+        for other in sorted(imported_modules(path))
+        if room_of(other) not in ("factorize", "solvers", "api") and rank[room_of(other)] > rank[room_of(name)]
+    ]
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room_of(name) for name in modules()} == set(ORDER)
+
+
+def test_imports_point_to_the_own_room_or_a_lower_one() -> None:
+    assert len(upward()) <= UPWARD, upward()
+
+
+def test_module_docstrings_begin_with_their_noun() -> None:
+    questions = ("What", "Which", "Where", "How", "Whether", "When", "Who", "From", "Reading")
+    for path in modules().values():
+        first = path.read_text().removeprefix('"""').split(maxsplit=1)[0]
+        assert first not in questions, path.relative_to(ROOT)
