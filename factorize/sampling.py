@@ -1,7 +1,8 @@
 """Sampling of batches: by which random law examples take part, and at which privacy a strategy is to be best under it.
 
 A spec that names a sampling asks for the C whose error is smallest *with* the amplification of that sampling. Its
-sensitivity and losses are stated without, like those of every C; a calibration adds the sampling (docs/amplification.md).
+sensitivity and losses are stated without, like those of every C; a calibration adds the sampling
+(docs/amplification.md).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from factorize.objective import MaxError
 from factorize.participation import MinSep, Single
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers import blt, endless, semidefinite
-from factorize.solvers.amplified import optimum as amplified
+from factorize.solvers.amplified import bins_optimum as amplified
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.budget import Estimate
 from factorize.solvers.buffered import buffered_optimum as buffered_linear

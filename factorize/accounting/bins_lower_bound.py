@@ -1,10 +1,10 @@
-"""The lower bound under balls in bins: an amplified error that no strategy matrix beats, dense and signed ones included.
+"""The lower bound under balls in bins: an amplified error that no strategy matrix beats, dense or signed ones neither.
 
 With sigma at clip norm 1 and without a divisor, two facts about the dominating pair bound it from below (theorem 8,
 docs/notes/amplification-proofs.md):
 
-- one bin alone: mean_j delta_Gauss(epsilon + log b; sqrt(G_jj) / sigma) <= delta. Where that is convex in G_jj, the mean of
-  the G_jj is at most sigma^2 mu_1^2, and the dual of fixed epochs bounds error x mean G_jj from below;
+- one bin alone: mean_j delta_Gauss(epsilon + log b; sqrt(G_jj) / sigma) <= delta. Where that is convex in G_jj, the
+  mean of the G_jj is at most sigma^2 mu_1^2, and the dual of fixed epochs bounds error x mean G_jj from below;
 - all bins together: sigma is at least the distance of the hull of the bins' shifts from 0, over mu(epsilon, delta), and
   error x |C u|^2 >= |T u|^2 for every u.
 """
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from factorize.accounting.gaussian import noise_multiplier_for_epsilon
 from factorize.certificate.lower_bounds.bounds import lower_bound
 from factorize.errors import InvalidParameter
 from factorize.participation import FixedEpochs
-from factorize.privacy import PrivacyTarget
 from factorize.spec import Spec
 
 _SLACK = 1e-9  # relative, of mu: far above what its computation loses
@@ -79,8 +79,9 @@ def _single_bin(
     if _mu_above(level, delta * bins) ** 2 > 2 * (math.sqrt(1 + level**2) - 1):
         return None  # delta as a function of mu^2 is convex up to there
     largest = np.sqrt(np.einsum("jik,jik->ji", dual["factors"], dual["factors"]).max(axis=1))
-    even = np.divide(dual["factors"], largest[:, None, None], where=largest[:, None, None] > 0)
-    bound = lower_bound(spec, {"factors": even})
+    if not largest.all():
+        return None
+    bound = lower_bound(spec, {"factors": dual["factors"] / largest[:, None, None]})
     if bound is None:
         return None
     return BinsLowerBound(bound.objective / _mu_above(level, delta) ** 2, "single bin")
@@ -111,4 +112,4 @@ def _hull(spec: Spec, bins: int, epsilon: float, delta: float) -> BinsLowerBound
 
 def _mu_above(epsilon: float, delta: float) -> float:
     """Return mu of the Gaussian mechanism with that delta at epsilon, from above."""
-    return (1 + _SLACK) / PrivacyTarget(epsilon=epsilon, delta=delta).noise_multiplier
+    return (1 + _SLACK) / noise_multiplier_for_epsilon(epsilon, delta)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.amplified.spread import SpreadSensitivity
+from factorize.solvers.amplified.spread_sensitivity import SpreadSensitivity
 from factorize.solvers.blt.parameters import Alternating
 from factorize.solvers.blt.series_loss import SeriesLoss, powers
 from factorize.solvers.blt.starts import progressions
@@ -124,8 +125,15 @@ class InverseTaps(Family):
         return reciprocal(polynomials(np.tanh(variables))[-1], self.n)
 
     def matrix(self, variables: Array) -> InverseBandedToeplitz:
-        """Stored by its inverse."""
-        return InverseBandedToeplitz(polynomials(np.tanh(variables))[-1], self.n)
+        """Stored by its inverse: what its format asks for, no tap but the first above 0 and a sum not below it.
+
+        Optima are so; a search that ends a rounding away from it is put back.
+        """
+        taps = polynomials(np.tanh(variables))[-1]
+        taps[1:] = np.where(taps[1:] > -_LEAST, 0.0, taps[1:])
+        while sum(map(Fraction, taps.tolist())) < 0:
+            taps[1:] *= 1 - 2.0**-50
+        return InverseBandedToeplitz(taps, self.n)
 
     def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
         """A change dq of the taps moves c by -c c dq."""

@@ -20,7 +20,7 @@ from factorize.objective import MaxError
 from factorize.sampling import BinsSampling
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.families import AllTaps, Decays, Family, InverseTaps
-from factorize.solvers.amplified.spread import Amplified, amplified
+from factorize.solvers.amplified.spread_sensitivity import Amplified, amplified
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.evidence import evidence

@@ -4,9 +4,9 @@ Under balls in bins sigma is a function of the Gram matrix G of the bins, and Ka
 
     d log sigma = sum_ij D_ij dG_ij / (2 sum_ij D_ij G_ij),     D_ij = E_Q[L_i L_j delta_Dirac(L - T)] >= 0
 
-with L_i the likelihood ratio of bin i over b. So at fixed D the squared sensitivity of a Toeplitz strategy gives way to
-<D, G>, a quadratic form in its coefficients, and the points where that loss is stationary, with D taken there, are those
-of the amplified error. Derivation: docs/notes/amplified-optimum.md.
+with L_i the likelihood ratio of bin i over b. So at fixed D the squared sensitivity of a Toeplitz strategy gives way
+to <D, G>, a quadratic form in its coefficients, and the points where that loss is stationary, with D taken there, are
+those of the amplified error. Derivation: docs/notes/amplified-optimum.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.errors import SolveFailed
-from factorize.solvers.amplified.kernels import comb, of_column, spread, through_comb
 
 Array = NDArray[np.float64]
 
@@ -51,6 +50,8 @@ class SpreadSensitivity:
 
     def value_and_gradient(self, column: Array) -> tuple[float, Array]:
         """O(n b) for the sums over bins of each form, O(n) for the comb."""
+        from factorize.solvers.amplified.spread_kernels import comb, spread, through_comb
+
         bins, u = self.forms.shape[1], np.empty(self.n)
         magnitude, slope = self._magnitude(column)
         comb(magnitude, bins, u)
@@ -96,6 +97,8 @@ def amplified(column: Array, n: int, bins: int, *, epsilon: float, delta: float,
         delta: of (epsilon, delta)-DP.
         seed: of the common random numbers; an estimate chooses C and proves nothing.
     """
+    from factorize.solvers.amplified.spread_kernels import of_column
+
     gram = BinGram(of_column(column, n, bins), n, 0.0, bool((column < 0).any()))
     estimate = StarEstimate(gram, seed=seed)
     with np.errstate(all="ignore"):
