@@ -20,7 +20,7 @@ from factorize.accounting.claim_test import LOG_THRESHOLD, ClaimTest, examine
 from factorize.accounting.gaussian import gaussian_epsilon
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_gaussian, log_reverse
-from factorize.accounting.star_estimate import Sampled, StarEstimate
+from factorize.accounting.star_estimate import Sampled, StarEstimate, usual_samples
 from factorize.accounting.star_sampler import CHUNK
 from factorize.errors import CertificateError
 from factorize.numbers.scalars import double_above
@@ -34,6 +34,7 @@ WORK = 1 << 27
 
 _QUICK, _QUICK_MARGIN = 1 << 25, 0.01  # work that is preferred: a margin up to 1 % is taken before more
 _MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
+_CAREFUL = 4  # times the samples of an estimate, where more work than usual is allowed
 _CAP = 0.9  # of the largest lambda
 _ROUNDING = 2.0**-44  # between the multiplier of a bound and that of its rounded sigma
 
@@ -187,7 +188,8 @@ class Search:
     @cached_property
     def estimate(self) -> StarEstimate:
         """Made where something is to be sampled."""
-        return StarEstimate(self._gram, seed=self._seed)
+        more = _CAREFUL if self._work > WORK else 1
+        return StarEstimate(self._gram, seed=self._seed, samples=more * usual_samples(self._gram.bins))
 
     def first(self, proposals: Callable[[], Iterator[Proposal]], bounded: Proposal, deterministic: float) -> FoundClaim:
         """Return the first proposal that passes; the bounded one, which needs no samples, if none does.

@@ -56,6 +56,11 @@ class Sampled(NamedTuple):
         return float(self.weights.std() / math.sqrt(len(self.weights)) / mean) if mean > 0 else math.inf
 
 
+def usual_samples(bins: int) -> int:
+    """Return how many samples an estimate takes by default: 4096 to 16384, fewer for many bins."""
+    return max(_LEAST, min(_MOST, _NUMBERS // bins // CHUNK * CHUNK))
+
+
 class StarEstimate:
     """Weights at any multiplier and epsilon on one set of normals and picks.
 
@@ -67,7 +72,7 @@ class StarEstimate:
 
     def __init__(self, gram: BinGram, *, seed: int = 0, samples: int | None = None) -> None:
         self.gram = gram
-        self.samples = samples or max(_LEAST, min(_MOST, _NUMBERS // gram.bins // CHUNK * CHUNK))
+        self.samples = samples or usual_samples(gram.bins)
         self.star = StarEvaluator(gram)
         self._unit = bin_covariance(gram.gram, 1.0)
         self._random = np.random.Philox(seed)

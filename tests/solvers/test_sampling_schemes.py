@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.command_line import CommandLine
+from command_line import CommandLine
 
 from factorize import solvers
 from factorize.accounting import BinsClaim, bin_gram, calibrate_bins, calibrate_sampling, examine

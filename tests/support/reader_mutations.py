@@ -31,7 +31,7 @@ from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.manifest import ENDLESS, manifest_digest
 
-GOLDEN = Path(__file__).parent / "golden" / "0.1.0"
+GOLDEN = Path(__file__).parents[1] / "golden" / "0.1.0"
 FIRST = 48
 """Rows that are compared of strategies without end."""
 BESIDE = "is not the one that C and the workload define"

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bin_cases import PAIRS, inverse_roots, of_matrix
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial.hermite_e import hermegauss
 
 from factorize import load
-from factorize.accounting import BinGram, bin_gram, bins_delta, bins_epsilon, bins_sigma, renyi_divergence
+from factorize.accounting import bin_gram, bins_delta, bins_epsilon, bins_sigma, renyi_divergence
 from factorize.accounting.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 from factorize.accounting.star_bound import log_reverse, log_single_bin, renyi_epsilon
 from factorize.errors import InvalidParameter, TooLarge
@@ -23,11 +24,10 @@ from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessMatrix
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 
-GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/*.safetensors"))
+GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*/*.safetensors"))
 ENDLESS = [path for path in GOLDEN if "endless" in path.stem]
 
 
@@ -117,20 +117,6 @@ def test_a_strategy_without_end_has_no_bins(path: Path) -> None:
         bin_gram(strategy, 4)
 
 
-# (K, epsilon, delta of P|Q, delta of Q|P, closed form of Q|P): quadrature with 6 digits, see the design's section 5.
-PAIRS = [
-    ([[2, 0.7], [0.7, 1.5]], 2.0, 4.982612e-2, 4.212292e-2, 5.885e-2),
-    ([[0.5, 0.3], [0.3, 0.4]], 2.0, 2.629068e-4, 2.292074e-4, 2.854e-4),
-    ([[4, 1], [1, 4]], 5.0, 1.505225e-2, 6.380777e-3, 1.122e-2),
-    ([[2, 0.7, 0.2], [0.7, 1.5, 0.9], [0.2, 0.9, 1.8]], 2.0, 3.397075e-2, 2.675055e-2, 4.502e-2),
-    ([[0.3, 0.2, 0.1], [0.2, 0.3, 0.2], [0.1, 0.2, 0.25]], 2.0, 1.834130e-6, 1.148634e-6, 1.898e-6),
-]
-
-
-def of_matrix(rows: object) -> BinGram:
-    return BinGram(np.array(rows, dtype=float), len(np.array(rows)), 1e-13, False)
-
-
 def by_quadrature(gram: np.ndarray, function: Callable[[np.ndarray], np.ndarray], nodes: int = 90) -> float:
     """Return E function(L), L = mean_j exp(X_j - K_jj / 2), by a product of Gauss-Hermite rules."""
     points, weights = hermegauss(nodes)
@@ -180,12 +166,6 @@ def test_one_bin_is_the_gaussian_mechanism(epsilon: float, mu: float) -> None:
     assert gaussian_delta(epsilon, mu) <= found.delta <= gaussian_delta(epsilon, mu) * (1 + 1e-8)
     delta = gaussian_delta(epsilon, mu)
     assert bins_sigma(gram, epsilon=epsilon, delta=delta) == pytest.approx(2.0 / mu, rel=2e-7)
-
-
-def inverse_roots(taps: int, n: int) -> InverseBandedToeplitz:
-    """BISR: the first coefficients of (1 - x)^(1/2)."""
-    column = np.cumprod(np.concatenate([[1.0], 1 - 1.5 / np.arange(1, taps)]))
-    return InverseBandedToeplitz(column, n)
 
 
 # sigma by the sampler (+-0.2 %), of the design's section 5, and the star ceiling's ratio to it.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.test_bins_bound import inverse_roots
+from bin_cases import inverse_roots
 
 from factorize import load, solvers
 from factorize.accounting import (

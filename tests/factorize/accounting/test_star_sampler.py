@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from bin_cases import PAIRS, inverse_roots, of_matrix
 from scipy.special import ndtri
 from scipy.stats import kstest
-from tests.test_bins_bound import PAIRS, inverse_roots, of_matrix
 
 from factorize.accounting import BinGram, bin_gram, bins_sigma
 from factorize.accounting.gaussian import gaussian_delta

@@ -1,0 +1,27 @@
+"""Cases of balls in bins: covariances with their deltas by quadrature, and strategies with published sigmas."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from factorize.accounting import BinGram
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+
+# (K, epsilon, delta of P|Q, delta of Q|P, closed form of Q|P): quadrature with 6 digits, see the design's section 5.
+PAIRS = [
+    ([[2, 0.7], [0.7, 1.5]], 2.0, 4.982612e-2, 4.212292e-2, 5.885e-2),
+    ([[0.5, 0.3], [0.3, 0.4]], 2.0, 2.629068e-4, 2.292074e-4, 2.854e-4),
+    ([[4, 1], [1, 4]], 5.0, 1.505225e-2, 6.380777e-3, 1.122e-2),
+    ([[2, 0.7, 0.2], [0.7, 1.5, 0.9], [0.2, 0.9, 1.8]], 2.0, 3.397075e-2, 2.675055e-2, 4.502e-2),
+    ([[0.3, 0.2, 0.1], [0.2, 0.3, 0.2], [0.1, 0.2, 0.25]], 2.0, 1.834130e-6, 1.148634e-6, 1.898e-6),
+]
+
+
+def of_matrix(rows: object) -> BinGram:
+    return BinGram(np.array(rows, dtype=float), len(np.array(rows)), 1e-13, False)
+
+
+def inverse_roots(taps: int, n: int) -> InverseBandedToeplitz:
+    """BISR: the first coefficients of (1 - x)^(1/2)."""
+    column = np.cumprod(np.concatenate([[1.0], 1 - 1.5 / np.arange(1, taps)]))
+    return InverseBandedToeplitz(column, n)
