@@ -18,11 +18,10 @@ from factorize.certificate.sensitivity import RULES, sensitivity_of
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
 from factorize.exact import check_factor_file
-from factorize.exact.bounds import resolvents
-from factorize.exact.losses import variances
 from factorize.exact.sensitivity import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
-from factorize.exact.spec import toeplitz_column, workload_numbers
+from factorize.exact.spec import program_of, toeplitz_column, workload_numbers
+from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM
 from factorize.exact.strategy import Strategy
 from factorize.manifest import ENDLESS
 from factorize.participation import AnyParticipation, MinSep, Participation
@@ -65,12 +64,10 @@ class TestWorkloads:
         assert found is not None and found.values.shape == (workload.m, workload.n)
         if workload.coefficients is not None and document["kind"] != "matrix":
             assert (toeplitz_column(document) is None) == (document.get("learning_rates") is not None)
-        assert (variances.statements(document) is None) == (document["kind"] in variances.WITHOUT_STATEMENTS)
-        if document["kind"] in resolvents.WITHOUT_STEPS and document["kind"] != "matrix":
-            assert resolvents._steps(document) is None
+        assert (program_of(document) is None) == (document["kind"] in WITHOUT_PROGRAM)
 
-    def test_what_has_no_program_is_a_kind(self) -> None:
-        assert set(variances.WITHOUT_STATEMENTS) | set(resolvents.WITHOUT_STEPS) < set(KINDS)
+    def test_all_but_sliding_windows_and_matrices_are_programs(self) -> None:
+        assert set(PROGRAMS) == set(KINDS) - {"window", "matrix"} == set(KINDS) - set(WITHOUT_PROGRAM)
 
     def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
         manifest, tensors = parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 4))
@@ -79,7 +76,7 @@ class TestWorkloads:
         for whole in (2048, 2):
             report = check_factor_file(sealed(manifest, tensors), whole=whole)
             assert any("knows no workload 'quarterly'" in text for text in report.failed)
-        for ask in (variances.statements, resolvents._steps, lambda document: workload_numbers(document, {})):
+        for ask in (program_of, lambda document: workload_numbers(document, {})):
             with pytest.raises(CertificateError, match="workload 'quarterly'"):
                 ask(UNKNOWN)
 

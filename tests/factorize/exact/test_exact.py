@@ -30,7 +30,7 @@ from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds import bound, resolvents
 from factorize.exact.losses import variances
 from factorize.exact.sensitivity import square_root_down, square_root_up, squared_sensitivity
-from factorize.exact.spec import toeplitz_column, workload_numbers
+from factorize.exact.spec import program_of, toeplitz_column, workload_numbers
 from factorize.exact.strategy import Strategy
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
@@ -655,7 +655,7 @@ def test_what_is_beyond_recursions_is_listed(monkeypatch: pytest.MonkeyPatch) ->
     ):
         report = check_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
         assert report.supported and any("residual and losses" in text for text in report.not_checked)
-    assert variances.statements({"kind": "window", "n": 24, "width": 3}) is None
+    assert program_of({"kind": "window", "n": 24, "width": 3}) is None
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
