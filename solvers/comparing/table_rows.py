@@ -7,11 +7,11 @@ from typing import Any
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.certificate.lower_bounds.bounds import LowerBound
+from factorize.client.noise_source import noise_source
 from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers.comparing.comparison import Refused, Row, Sampling
-from factorize.solvers.comparing.noise_cost import noise_cost
 
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
@@ -42,7 +42,8 @@ class TableRows:
 
     def _row(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
         certificate = found.certificate
-        cost = noise_cost(found.strategy)
+        strategy = found.strategy
+        cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, found.digest).cost
         noise = None if self.privacy is None else calibrate(certificate.sensitivity, self.privacy)
         return Row(
             *named(mechanism),

@@ -23,7 +23,8 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.losses.variances import Coefficient, Statement, X, arrays, since_reference, statements
+from factorize.exact.spec import program_of
+from factorize.exact.spec.programs import Coefficient, Program, Statement, X
 
 LARGEST = 1 << 21
 _CUTOFF = 1e-12
@@ -59,7 +60,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
         NotEnclosed: n is above `LARGEST`, or the recursion grows beyond the range of doubles.
     """
-    program = statements(spec["workload"])
+    program = program_of(spec["workload"])
     if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
         return None
     n = spec["workload"]["n"]
@@ -70,12 +71,12 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         raise NotEnclosed(f"log-determinants are evaluated up to n={LARGEST}; got n={n}")
     weights, divisor = rows
     if spec["objective"]["kind"] == "lambda_tau":
-        program = _restarted(*program, n, spec["objective"]["tau"])
+        program = _restarted(program, n, spec["objective"]["tau"])
     columns = _positive(dual["weights"], n)
     inputs, scale = _normalized(columns)
     outputs, other = _normalized(weights)
     # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
-    norm = max(_norm(Recursion(inputs, outputs, _states(program[0]), *arrays(program[0]), program[1])), Fraction(0))
+    norm = max(_norm(Recursion(inputs, outputs, _states(program), *program.arrays(), program.output)), Fraction(0))
     return norm**2 * scale * other / (_above(columns) * divisor)
 
 
@@ -95,18 +96,19 @@ def _rows(objective: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) 
     return None
 
 
-def _restarted(program: list[Statement], output: int, n: int, tau: int) -> tuple[list[Statement], int]:
+def _restarted(program: Program, n: int, tau: int) -> Program:
     """The output less what it was at the last multiple of tau before, with that difference and that value as states.
 
-    Not as a difference of two states, as in exact/variances.py: of sums over many steps little would be left.
+    Not as a difference of two states, as `Program.since_reference` has it: of long sums little would be left.
     """
+    output = program.output
     if output == X:
-        return since_reference(program, output, n, tau)
-    reference, one = len(program), Fraction(1)
+        return program.since_reference(n, tau)
+    reference, one = len(program.statements), Fraction(1)
     taken = [Fraction(int(i > 0 and i % tau == 0)) for i in range(n)]
     kept = [one - each for each in taken]
     found: list[Statement] = [(reference, {reference: one, output: taken}), (output, {output: kept})]
-    for target, terms in program:
+    for target, terms in program.statements:
         moved = dict(terms)
         if output in terms:
             moved[reference] = terms[output]
@@ -114,11 +116,11 @@ def _restarted(program: list[Statement], output: int, n: int, tau: int) -> tuple
             moved[reference] = _less_one(moved.get(reference, Fraction(0)))
         found.append((target, {source: factor for source, factor in moved.items() if factor != 0}))
     read = any(reference in terms for _, terms in found[1:])
-    return found if read else found[1:], output
+    return Program(found if read else found[1:], output)
 
 
-def _states(program: list[Statement]) -> int:
-    return max((target for target, _ in program), default=X) + 1
+def _states(program: Program) -> int:
+    return max((target for target, _ in program.statements), default=X) + 1
 
 
 def _less_one(factor: Coefficient) -> Coefficient:

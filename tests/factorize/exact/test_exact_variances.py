@@ -15,7 +15,8 @@ from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses import residual, variances
-from factorize.exact.spec import workload_numbers
+from factorize.exact.spec import program_of, workload_numbers
+from factorize.exact.spec.programs import X
 from factorize.exact.strategy import Strategy
 
 N = 24
@@ -135,13 +136,13 @@ def test_statements_make_the_workload(document: dict[str, Any]) -> None:
     """Column by column: the statements, run for the input 1 at one step, give the column of A."""
     n = len(RATES)
     spec = parse_spec({"workload": document | {"n": n}, "mechanism": {"kind": "identity"}}).canonical()
-    found = variances.statements(spec.document()["workload"])
+    found = program_of(spec.document()["workload"])
     assert found is not None
     program, output = found
     for j in range(n):
         states = dict.fromkeys(range(len(program)), Fraction(0))
         for i in range(n):
-            states[variances.X] = Fraction(int(i == j))
+            states[X] = Fraction(int(i == j))
             for target, terms in program:
                 factors = {s: f[i] if isinstance(f, list) else f for s, f in terms.items()}
                 states[target] = sum((factor * states[s] for s, factor in factors.items()), Fraction(0))
@@ -150,7 +151,7 @@ def test_statements_make_the_workload(document: dict[str, Any]) -> None:
 
 def test_rates_that_are_not_one_for_each_step() -> None:
     with pytest.raises(CertificateError, match="states 2 learning rates for n=3"):
-        variances.statements({"kind": "schedule", "n": 3, "learning_rates": [1.0, 0.5]})
+        program_of({"kind": "schedule", "n": 3, "learning_rates": [1.0, 0.5]})
 
 
 @pytest.mark.parametrize(
