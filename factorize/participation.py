@@ -216,8 +216,8 @@ LARGEST_BINS = 4096
 class BinsSampling(Frozen):
     """Balls in bins: each example draws one of b = n / epochs bins, once, and takes part in that step of every epoch.
 
-    A spec that names a sampling asks for the C whose error is smallest *with* its amplification. The sensitivity and the
-    losses of that C are stated without; a calibration adds the sampling (docs/amplification.md).
+    A spec that names a sampling asks for the C whose error is smallest *with* its amplification. The sensitivity and
+    the losses of that C are stated without; a calibration adds the sampling (docs/amplification.md).
 
     Attributes:
         epsilon: of the (epsilon, delta)-DP at which C is to be best.
