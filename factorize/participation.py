@@ -85,6 +85,11 @@ class Participation(Frozen):
         return self.passes == 1
 
     @property
+    def periodic(self) -> bool:
+        """Whether every step comes back at the same place of several passes."""
+        return (self.passes or 1) > 1
+
+    @property
     def free(self) -> bool:
         """Whether every choice of steps that `spread` allows is a pattern."""
         return False

@@ -271,10 +271,8 @@ def bins_of(factorization: HasClaims) -> int:
         InvalidParameter: the spec's participation has no epochs.
     """
     participation, n = factorization.spec.participation, factorization.strategy.n
-    if isinstance(participation, FixedEpochs):
-        return n // participation.epochs
-    if isinstance(participation, Single):
-        return n
+    if participation.passes is not None:
+        return n // participation.passes
     raise InvalidParameter(
         f"the spec's participation {participation.kind!r} has no epochs that bins could be; give bins, the steps of an "
         "epoch",
@@ -294,7 +292,7 @@ def sensitivity_of_bins(matrix: Matrix, gram: BinGram) -> Sensitivity:
 def _sensitivity(held: HasClaims, gram: BinGram) -> tuple[CertifiedSensitivity, bool]:
     """Return the sensitivity, and whether it is one of C rather than of |C|."""
     participation = held.spec.participation
-    same = isinstance(participation, (FixedEpochs, Single)) and bins_of(held) == gram.bins
+    same = participation.passes is not None and bins_of(held) == gram.bins
     if same and gram.steps % gram.bins == 0:
         return held.certificate.sensitivity, True
     return sensitivity_of_bins(held.strategy, gram), gram.steps % gram.bins == 0

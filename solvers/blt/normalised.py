@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.objective import MaxError
-from factorize.participation import Single
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.parameters import BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
@@ -48,7 +47,7 @@ def best_point(
     """
     n, objective = problem.n, problem.objective
     weighed = isinstance(objective, MaxError) or objective.row_weights(problem.workload.m) is not None
-    states = problem.workload.state_space() if isinstance(problem.participation, Single) and weighed else None
+    states = problem.workload.state_space() if problem.participation.single and weighed else None
     if states is None:
         return None
 

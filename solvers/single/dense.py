@@ -10,7 +10,6 @@ import numpy as np
 
 from factorize.errors import InvalidParameter
 from factorize.objective import MaxError
-from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter
@@ -24,7 +23,7 @@ _RETRY = 0.01  # of the tolerance, if the first answer does not meet it
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     refusal = refuse_objective(spec)
-    if refusal is None and not isinstance(spec.participation, Single):
+    if refusal is None and not spec.participation.single:
         return (
             f"the optimum over all matrices for participation {spec.participation.kind!r} is not known; use "
             "nu_toeplitz or square_root, whose sensitivity under min_sep is exact"
