@@ -18,7 +18,7 @@ from factorize.plain_data import Count, Frozen, Positive
 
 
 class Spread(NamedTuple):
-    """How one user's steps lie apart.
+    """How one user's steps lie apart; 0, separation, 2 separation and so on, `most` of them, is one of the patterns.
 
     Attributes:
         separation: smallest number of steps from one to the next; n where there is only one.
@@ -239,12 +239,12 @@ class BinsSampling(Frozen):
         Raises:
             InvalidParameter: a participation without epochs, or a number of bins from 2 to 4096 that is not theirs.
         """
-        if not isinstance(participation, (Single, FixedEpochs)):
+        if participation.passes is None:
             raise InvalidParameter(
                 f"participation {participation.kind!r} has no epochs that bins could be; use fixed_epochs",
                 field="/sampling/kind",
             )
-        bins = n // participation.epochs if isinstance(participation, FixedEpochs) else n
+        bins = n // participation.passes
         if not 2 <= bins <= LARGEST_BINS:
             raise InvalidParameter(
                 f"{bins} bins, the steps of an epoch, are not from 2 to {LARGEST_BINS}; one bin is no sampling, and "

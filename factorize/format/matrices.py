@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from factorize.errors import CorruptObject
+from factorize.format.participations import plain
 from factorize.structures.names import BESIDE, COLUMN_SCALE, SCALED, TENSORS, WRAPPED, tensor_name
 
 MATRICES = ("C", "C_inv", "B")
@@ -164,21 +165,9 @@ def check_participation(given: Mapping[str, Any], n: int | None) -> None:
     Raises:
         CorruptObject: it is none.
     """
-    if not isinstance(given, dict) or not _canonical(given, n):
+    known = plain(given) if isinstance(given, dict) else None
+    if known is None or not known.canonical(given, n):
         raise CorruptObject(f"{str(given)[:120]} is no participation of n={UNBOUNDED if n is None else n} steps")
-
-
-def _canonical(given: Mapping[str, Any], n: int | None) -> bool:
-    kind, rest = given.get("kind"), {key: value for key, value in given.items() if key != "kind"}
-    if not all(type(value) is int and value >= 1 for value in rest.values()):
-        return False
-    if kind == "single":
-        return not rest
-    if kind == "fixed_epochs":
-        return set(rest) == {"epochs"} and n is not None and rest["epochs"] > 1 and n % rest["epochs"] == 0
-    if kind != "min_sep" or set(rest) != {"min_sep", "max_participations"} or rest["max_participations"] < 2:
-        return False
-    return n is None or rest["min_sep"] <= n
 
 
 def check_claim(manifest: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from factorize.exact.spec import KINDS as EXACT_KINDS
 from factorize.exact.spec import program_of, toeplitz_column, workload_numbers
 from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM
 from factorize.exact.strategy import Strategy
+from factorize.format.participations import PLAIN
 from factorize.manifest import ENDLESS
 from factorize.participation import AnyParticipation, MinSep, Participation
 from factorize.structures.dense import DenseMatrix
@@ -97,11 +98,11 @@ class TestParticipations:
         assert {kind for rule in RULES for kind in rule.serves} == kinds
         names = {get_args(kind.model_fields["kind"].annotation)[0] for kind in kinds}
         assert rows_of("docs/spec.md", "Participations") == names == {document["kind"] for document in PARTICIPATIONS}
+        assert set(PLAIN) == names
         for document in PARTICIPATIONS:
-            assert (
-                allowed(document, N).most
-                == parse_spec(ASKED | {"participation": document}).participation.spread(N).most
-            )
+            most = parse_spec(ASKED | {"participation": document}).participation.spread(N).most
+            assert allowed(document, N).most == PLAIN[document["kind"]].most(document, N) == most
+            assert PLAIN[document["kind"]].canonical(document, N)
 
     def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
         class Quarterly(Participation):
@@ -125,6 +126,7 @@ class TestParticipations:
         if patterns is not None:
             assert sorted(patterns.ravel().tolist()) == list(range(N))
             assert patterns.shape[1] == spread.most == participation.passes
+            assert list(range(0, spread.separation * spread.most, spread.separation)) in patterns.tolist()
             assert spread.most == 1 or (np.diff(patterns) == spread.separation).all()
 
 
