@@ -18,7 +18,7 @@ from factorize.accounting.column_sums import column_sums, comb_sums, is_signed
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.numbers.rounding import UNIT, square_root_up
 from factorize.structures.base import Matrix
-from factorize.structures.endless import EndlessMatrix
+from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
 LARGEST_BINS = 4096
 """Bins above it: b^2 doubles and b^2 exponentials per evaluation stop being cheap."""
@@ -69,7 +69,7 @@ class BinGram:
         return "sha256:" + hashlib.sha256(np.ascontiguousarray(self.gram, dtype="<f8").tobytes()).hexdigest()
 
 
-def bin_gram(matrix: Matrix, bins: int) -> BinGram:
+def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     """Return the Gram matrix of the bins of C.
 
     Args:

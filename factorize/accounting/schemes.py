@@ -70,9 +70,9 @@ def calibrate_sampling(
     held = with_strategy(factorization)
     if dataset_size is None or batch_size is None:
         raise InvalidParameter(f"{sampling} needs dataset_size and batch_size: give both", field="dataset_size")
-    if sampling == "poisson" and held.strategy.bandwidth() > 1:
+    if sampling == "poisson" and (bands := held.strategy.finite().bandwidth()) > 1:
         raise ConditionNotMet(
-            f"this C has {held.strategy.bandwidth()} bands, and Poisson sampling of every step is for C = I alone; use "
+            f"this C has {bands} bands, and Poisson sampling of every step is for C = I alone; use "
             "cyclic_poisson for a banded C, balls_in_bins for any",
             field="sampling",
         )

@@ -26,7 +26,7 @@ from factorize.numbers.rounding import square_root_up
 from factorize.numbers.wide import of_doubles, root_above
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Bound, Matrix
-from factorize.structures.endless import EndlessMatrix
+from factorize.structures.endless import AnyStrategy, EndlessMatrix
 from factorize.structures.inverse_banded_toeplitz import ComputedToeplitz
 
 Kind = Literal["exact", "upper_bound"]
@@ -86,10 +86,10 @@ class Found(NamedTuple):
     rule: str
 
 
-def in_the_limit(matrix: Matrix, participation: Single | MinSep) -> Found | None:
+def in_the_limit(matrix: EndlessMatrix, participation: Single | MinSep) -> Found | None:
     """Of falling coefficients, without end: the leading pattern in the limit (numbers/endless_limits.py)."""
     spread = participation.endless_spread()
-    if spread is None or not isinstance(matrix, EndlessMatrix):
+    if spread is None:
         return None
     separation, most, _ = spread
     squared, once = matrix.squared_limit(separation, most)
@@ -187,14 +187,16 @@ class Rule(NamedTuple):
     Attributes:
         serves: kinds of participation that it is proved for.
         find: of a matrix and such a participation; None where the matrix does not meet the rule's hypothesis.
+        endless: whether it is for a C without a last row, and not for the others.
     """
 
     serves: tuple[type[Participation], ...]
-    find: Callable[[Matrix, Any], Found | None]
+    find: Callable[[Any, Any], Found | None]
+    endless: bool = False
 
 
 RULES = (
-    Rule((Single, MinSep), in_the_limit),
+    Rule((Single, MinSep), in_the_limit, endless=True),
     Rule((Single,), single_columns),
     Rule((FixedEpochs,), periodic_columns),
     Rule((MinSep,), separated_columns),
@@ -207,7 +209,7 @@ RULES = (
 """Asked in this order; the first answer holds."""
 
 
-def sensitivity_of(matrix: Matrix, participation: Participation) -> Sensitivity:
+def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensitivity:
     """Return the sensitivity of a strategy matrix to those who take part so.
 
     Args:
@@ -215,14 +217,17 @@ def sensitivity_of(matrix: Matrix, participation: Participation) -> Sensitivity:
         participation: of a kind that some rule serves; a class derived from such a kind is another kind.
 
     Raises:
-        UnsupportedProblem: no rule is proved for this participation.
+        UnsupportedProblem: no rule is proved for this participation, or none for it without end.
         CertificateError: the numbers leave the range of double precision.
     """
-    for rule in RULES:
-        found = rule.find(matrix, participation) if type(participation) in rule.serves else None
+    serving = [rule for rule in RULES if type(participation) in rule.serves]
+    for rule in (rule for rule in serving if rule.endless == (matrix.side is None)):
+        found = rule.find(matrix, participation)
         if found is not None:
             kind: Kind = "exact" if found.exact else "upper_bound"
             return Sensitivity(found.value, kind, found.rule, participation.document())
+    if serving:
+        matrix.finite()
     raise UnsupportedProblem(
         f"no rule of sensitivity is proved for participation {participation.kind!r}; use "
         f"{', '.join(sorted({kind.__name__ for rule in RULES for kind in rule.serves}))}, or add a rule to RULES",

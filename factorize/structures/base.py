@@ -46,6 +46,15 @@ class Matrix(ABC):
     structure: ClassVar[str]
     n: int
 
+    @property
+    def side(self) -> int | None:
+        """n; None only of a strategy without end (structures/endless.py)."""
+        return self.n
+
+    def finite(self) -> Matrix:
+        """Return the matrix itself; only a strategy without end refuses."""
+        return self
+
     @abstractmethod
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1, shape (stop - start, n), float64."""

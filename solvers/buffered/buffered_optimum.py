@@ -266,7 +266,7 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
 
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
     found = structured.solve(Problem(accurate, problem.start), progress)
-    at = truncated(found.strategy.dense(), buffers)
+    at = truncated(found.strategy.finite().dense(), buffers)
     strategy = unit_columns(BufferedMatrix(at.diagonal, at.transition, at.inputs, at.outputs))
     last = problem.workload.row_block(problem.workload.m - 1, problem.workload.m)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -42,7 +42,7 @@ class TableRows:
 
     def _row(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
         certificate = found.certificate
-        strategy = found.strategy
+        strategy = found.matrix
         cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, found.digest).cost
         noise = None if self.privacy is None else calibrate(certificate.sensitivity, self.privacy)
         return Row(
@@ -66,7 +66,7 @@ class TableRows:
 
     def _amplified(self, found: Factorization, row: Row) -> list[Row | Refused]:
         """Return the row again with the noise that Poisson sampling allows, where it is proved."""
-        if self.sampling is None or self.privacy is None or found.strategy.bandwidth() >= found.strategy.n > 1:
+        if self.sampling is None or self.privacy is None or found.matrix.bandwidth() >= found.matrix.n > 1:
             return []
         try:
             noise = calibrate_amplified(
