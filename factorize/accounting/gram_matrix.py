@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.accounting.column_sums import column_sums, comb_sums, is_signed
+from factorize.accounting.column_sums import column_sums, comb_sums
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.numbers.rounding import UNIT, square_root_up
 from factorize.structures.base import Matrix
@@ -94,7 +94,7 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     if not np.isfinite(raised).all() or not raised.diagonal().min() > 0:
         raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
     raised.setflags(write=False)
-    return BinGram(raised, matrix.n, slack, is_signed(matrix))
+    return BinGram(raised, matrix.n, slack, matrix.signed)
 
 
 def check_bins(bins: int, steps: int) -> int:

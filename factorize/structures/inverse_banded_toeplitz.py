@@ -16,7 +16,7 @@ from factorize.errors import InvalidStrategy
 from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
-from factorize.numbers.wide import Wide, running_sums, sum_above
+from factorize.numbers.wide import Wide, running_sums, sizes_above, sum_above
 from factorize.structures.base import Matrix
 
 _AT_ONCE = 1 << 14  # coefficients: the intermediate arrays stay in the cache
@@ -49,6 +49,15 @@ class ComputedToeplitz(Matrix):
         column = self.wide_column()
         parts = (column.take(slice(at, at + _AT_ONCE)) for at in range(0, self.n, _AT_ONCE))
         return sum((sum_above(part.times(part)) for part in parts), Fraction(0))
+
+    @property
+    def signed(self) -> bool:
+        """No coefficient is negative."""
+        return False
+
+    def column_above(self) -> np.ndarray:
+        """The enclosed column."""
+        return sizes_above(self.wide_column())
 
     def enclosed_entries(self) -> Wide:
         """Slide over the enclosed column."""

@@ -9,16 +9,16 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
-from factorize.numbers.wide import Wide, of_constants, running_sums, squares, sum_above
+from factorize.numbers.wide import Wide, running_sums, squares, sum_above
 from factorize.structures.banded import BandedMatrix
-from factorize.structures.base import Matrix
+from factorize.structures.base import StoredMatrix
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64
 """Diagonals up to which losses are carried along the steps as for a banded matrix."""
 
 
-class ToeplitzMatrix(Matrix):
+class ToeplitzMatrix(StoredMatrix):
     """A lower-triangular Toeplitz matrix, stored as its first column.
 
     Args:
@@ -89,10 +89,6 @@ class ToeplitzMatrix(Matrix):
     def column_norms_squared(self) -> np.ndarray:
         """Column j holds the first n - j coefficients."""
         return np.cumsum(self.coefficients() ** 2)[::-1]
-
-    def enclosed_entries(self) -> Wide:
-        """The stored coefficients."""
-        return of_constants(self.dense())
 
     def enclosed_column_norms(self) -> Wide:
         """Sums of the first squares."""
