@@ -12,22 +12,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from factorize.certificate.gram_bounds import gram_blocks, two_stage
 from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.numbers.pattern_sums import (
     attained_selection,
     best_periodic,
     best_separated,
-    leading_pattern,
 )
 from factorize.numbers.rounding import square_root_up
-from factorize.numbers.wide import of_doubles, root_above
+from factorize.numbers.wide import root_above
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Bound, Matrix
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
-from factorize.structures.inverse_banded_toeplitz import ComputedToeplitz
 
 Kind = Literal["exact", "upper_bound"]
 
@@ -125,17 +121,11 @@ def toeplitz_pattern(matrix: Matrix, participation: FixedEpochs | MinSep) -> Fou
     Otherwise the non-increasing majorant max_{s >= t} |c_s| gives an upper bound. Source: KL24, Theorem 2.
     """
     separation, most, _ = participation.spread(matrix.n)
-    if isinstance(matrix, ComputedToeplitz):
-        monotone, squared = matrix.falls, matrix.leading_pattern(separation, most)
-    else:
-        column = matrix.coefficients()
-        if column is None:
-            return None
-        majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
-        monotone = bool((column == majorant).all())
-        squared = leading_pattern(of_doubles(majorant), separation, most)
-    rule = "monotone Toeplitz: leading pattern" if monotone else "non-increasing majorant of the Toeplitz column"
-    return Found(root_above(squared), monotone, rule)
+    pattern = matrix.falling_pattern(separation, most)
+    if pattern is None:
+        return None
+    rule = "monotone Toeplitz: leading pattern" if pattern.falls else "non-increasing majorant of the Toeplitz column"
+    return Found(root_above(pattern.squared), pattern.falls, rule)
 
 
 def own_of_fixed_order(matrix: Matrix, participation: FixedEpochs) -> Found | None:

@@ -41,6 +41,18 @@ class Bound(NamedTuple):
     rule: str
 
 
+class FallingPattern(NamedTuple):
+    """The sum of columns 0, b, 2b, ... of a Toeplitz matrix, the worst pattern where its coefficients fall.
+
+    Attributes:
+        squared: its squared norm from above; where they do not fall, that of columns that majorise them.
+        falls: whether the coefficients are not negative and do not increase.
+    """
+
+    squared: Fraction
+    falls: bool
+
+
 class Matrix(ABC):
     """An invertible lower-triangular matrix with a positive diagonal.
 
@@ -189,6 +201,14 @@ class Matrix(ABC):
         """Return the product with the series of the first column if the matrix is Toeplitz, else None."""
         column = self.coefficients()
         return None if column is None else series_product(series, column)
+
+    def falling_pattern(self, separation: int, most: int) -> FallingPattern | None:
+        """Return the sum of columns 0, b, 2b, ..., at most `most` of them, if the matrix is Toeplitz; else None."""
+        return None
+
+    def column_scaling(self) -> tuple[Matrix, np.ndarray]:
+        """Return the matrix whose columns are scaled, and the scales, shape (n,): itself and ones, but for `scaled`."""
+        return self, np.ones(self.n)
 
     def bandwidth(self) -> int:
         """Return the number of diagonals that may be non-zero, the main one included."""

@@ -17,7 +17,7 @@ from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
 from factorize.numbers.wide import Wide, running_sums, sizes_above, sum_above
-from factorize.structures.base import Matrix
+from factorize.structures.base import FallingPattern, Matrix
 
 _AT_ONCE = 1 << 14  # coefficients: the intermediate arrays stay in the cache
 _FADED = 1e-200  # coefficients below are bounded by the largest one after them, whether they fall or not
@@ -38,6 +38,10 @@ class ComputedToeplitz(Matrix):
     @abstractmethod
     def leading_pattern(self, separation: int, most: int) -> Fraction:
         """Return the squared norm of the sum of columns 0, b, 2b, ..., from above; of a majorant, unless they fall."""
+
+    def falling_pattern(self, separation: int, most: int) -> FallingPattern:
+        """By the enclosed coefficients."""
+        return FallingPattern(self.leading_pattern(separation, most), self.falls)
 
     def enclosed_column_norms(self) -> Wide:
         """Sums of the first squares."""

@@ -93,6 +93,10 @@ class ColumnScaled(Matrix):
         inner, scale = self.inner.rows_above(), self.scale * (1 + 2 * UNIT)
         return lambda start, stop: inner(start, stop) * scale
 
+    def column_scaling(self) -> tuple[Matrix, np.ndarray]:
+        """The inner matrix and the scales."""
+        return self.inner, self.scale
+
     def bandwidth(self) -> int:
         """Scaling leaves zeros zero."""
         return self.inner.bandwidth()

@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
-from factorize.numbers.wide import Wide, running_sums, squares, sum_above
+from factorize.numbers.wide import Wide, of_doubles, running_sums, squares, sum_above
 from factorize.structures.banded import BandedMatrix
-from factorize.structures.base import StoredMatrix
+from factorize.structures.base import FallingPattern, StoredMatrix
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64
@@ -77,6 +78,13 @@ class ToeplitzMatrix(StoredMatrix):
         bands = np.repeat(self.column[:, None], self.n, axis=1)
         bands[np.arange(self.n) + np.arange(len(self.column))[:, None] >= self.n] = 0.0
         return BandedMatrix(bands).decoder_errors(workload)
+
+    def falling_pattern(self, separation: int, most: int) -> FallingPattern:
+        """Of the non-increasing majorant max_{s >= t} |c_s|, which the coefficients are where they fall."""
+        column = self.coefficients()
+        majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
+        squared = leading_pattern(of_doubles(majorant), separation, most)
+        return FallingPattern(squared, bool((column == majorant).all()))
 
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Slide over the inverse's column."""
