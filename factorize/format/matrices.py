@@ -13,14 +13,21 @@ from typing import Any, NamedTuple
 
 from factorize.errors import CorruptObject
 from factorize.format.participations import plain
-from factorize.structures.names import BESIDE, COLUMN_SCALE, SCALED, TENSORS, WRAPPED, tensor_name
+from factorize.structures.names import (
+    BESIDE,
+    COLUMN_SCALE,
+    ENDLESS,
+    ONLY_ENDLESS,
+    SCALED,
+    TENSORS,
+    WRAPPED,
+    tensor_name,
+)
 
 MATRICES = ("C", "C_inv", "B")
 DTYPES = ("float64", "float32")
 """Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
 UNBOUNDED = "unbounded"
-ENDLESS_STRUCTURES = ("blt", "nu_toeplitz")
-"""Structures of a C whose rows have no end; `nu_toeplitz` has no other."""
 DERIVED = ("dense", "toeplitz")
 """Structures of a stored C_inv or B."""
 EVIDENCE = ("weights", "row_weights", "factors", "class_column", "class_signs")
@@ -122,8 +129,8 @@ def structures(name: str, sides: Sides) -> tuple[str, ...]:
     if name != "C":
         return DERIVED if sides.rows == sides.n else DERIVED[:1]
     if sides.n is None:
-        return ENDLESS_STRUCTURES
-    return (*(structure for structure in TENSORS if structure != "nu_toeplitz"), SCALED)
+        return ENDLESS
+    return (*(structure for structure in TENSORS if structure not in ONLY_ENDLESS), SCALED)
 
 
 def suffixes(structure: str) -> list[tuple[str, ...]]:

@@ -15,20 +15,23 @@ from structure_cases import strategies
 
 from factorize import load, parse_spec
 from factorize.certificate.sensitivity import RULES, sensitivity_of
-from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
+from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
 from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
 from factorize.exact import check_factor_file
+from factorize.exact.description import PARTS, UNSCALED
 from factorize.exact.sensitivity import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
 from factorize.exact.spec import program_of, toeplitz_column, workload_numbers
 from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM
 from factorize.exact.strategy import Strategy
 from factorize.format.participations import PLAIN
+from factorize.format.tensors import _VALUES
 from factorize.manifest import ENDLESS
 from factorize.participation import AnyParticipation, MinSep, Participation
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
-from factorize.structures.names import SCALED, TENSORS
+from factorize.structures.names import ENDLESS as ENDLESS_STRUCTURES
+from factorize.structures.names import ONLY_ENDLESS, SCALED, TENSORS, WRAPPED
 from factorize.workloads import KINDS, UserMatrix
 
 ROOT = Path(__file__).parents[2]
@@ -134,6 +137,11 @@ class TestStructures:
     def test_every_register_has_the_same_names(self) -> None:
         every = set(BUILDERS) | set(ENDLESS_BUILDERS)
         assert set(TENSORS) | {SCALED} == every
+        assert set(_VALUES) == set(PARTS) == set(TENSORS)
+        assert {name: frozenset(parts) for name, parts in TENSORS.items()} == PARTS
+        assert set(WRAPPED) == set(TENSORS) - set(UNSCALED)
+        assert set(ENDLESS_STRUCTURES) == set(ENDLESS_BUILDERS)
+        assert set(ONLY_ENDLESS) == set(ENDLESS_BUILDERS) - set(BUILDERS)
         assert set(_RECURRENCES) | set(_ROWS) == set(BUILDERS) - {SCALED}
         assert rows_of("docs/file-format.md", "Structures") == every
         golden = {load(path).strategy.structure for path in HERE.glob("*/*.safetensors")}
@@ -144,7 +152,8 @@ class TestStructures:
     def test_every_register_serves_each(self, name: str, strategy: Any) -> None:
         tensors = strategy.tensors()
         assert build_matrix(strategy.structure, tensors, N).structure == strategy.structure
-        assert 0 <= noise_source(strategy.structure, tensors, N, "").cost.vectors <= N
+        source = noise_source(strategy.structure, tensors, N, "")
+        assert source.cost.vectors == (source.recurrence().vectors if isinstance(source, Streamable) else N)
         assert Strategy(strategy.structure, tensors, N).n == N
         norms, found = strategy.column_norms_squared(), strategy.enclosed_column_norms()
         np.testing.assert_allclose(found.high + found.low, norms, rtol=1e-12)
