@@ -11,7 +11,6 @@ import numpy as np
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.errors import Cancelled, SolveFailed
-from factorize.objective import MaxError
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.spec import Spec
 
@@ -62,7 +61,7 @@ def work(spec: Spec) -> float:
     """Return the multiplications that the evidence takes, about."""
     own, n = Problem(spec.model_copy(update={"optimize_for": None})), float(spec.workload.n)
     side, participation = max(own.n, own.workload.m), spec.participation
-    if isinstance(spec.objective, MaxError):
+    if not spec.objective.quadratic:
         from factorize.solvers.single.max_error import is_structured
 
         if not participation.single or is_structured(own.workload):
@@ -89,7 +88,7 @@ def _found(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         report(step, None)
 
     try:
-        if isinstance(spec.objective, MaxError):
+        if not spec.objective.quadratic:
             return _two_sided(own, quiet) if participation.single else {}
         if participation.single:
             return _single(own, quiet)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from factorize.errors import UnsupportedProblem
 from factorize.mechanisms import Auto, Banded, BufferedLinear, Dense
-from factorize.objective import MaxError
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers import blt, endless, semidefinite
 from factorize.solvers.amplified import bins_optimum as amplified
@@ -129,7 +128,7 @@ def _automatic(spec: Spec) -> Dense | Banded | BufferedLinear:
             "'auto' is an optimum, and none exists without end; ask for blt, or nu_toeplitz with nu > 0, or give n",
             field="/mechanism/kind",
         )
-    if isinstance(spec.objective, MaxError) and not spec.participation.single:
+    if not (spec.objective.quadratic or spec.participation.single):
         raise UnsupportedProblem(
             "'auto' has a certified optimum of objective 'max' for single participation only; ask for nu_toeplitz or "
             "square_root by name"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.factorization import Factorization
-from factorize.objective import MaxError
 from factorize.spec import Spec
 from factorize.storage.neighbours import Neighbour
 
@@ -37,7 +36,7 @@ def resampled(neighbour: Factorization | Neighbour, spec: Spec) -> np.ndarray | 
 
 
 def _epochs(spec: Spec) -> int | None:
-    return None if isinstance(spec.objective, MaxError) else spec.participation.passes
+    return spec.participation.passes if spec.objective.quadratic else None
 
 
 def _blocks(neighbour: Factorization | Neighbour) -> np.ndarray | None:

@@ -224,8 +224,7 @@ def _warnings(
     if not converged:
         reached = "no gap is known" if gap is None else f"the gap reached is {gap:.3g}"
         found.append(f"tolerance {spec.tolerance:g} was not met: {reached}; {outcome.value}")
-    if spec.objective.kind == "lambda_tau" and spec.workload.m % spec.objective.tau:
-        found.append(
-            f"tau={spec.objective.tau} does not divide {spec.workload.m}, so the last iterate has weight 1/tau"
-        )
+    remark = None if spec.workload.endless else spec.objective.remark(spec.workload.m)
+    if remark is not None:
+        found.append(remark)
     return tuple(found)

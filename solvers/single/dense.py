@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter
@@ -33,7 +32,7 @@ def supports(spec: Spec) -> str | None:
 
 def refuse_objective(spec: Spec) -> str | None:
     """Return why no fixed target expresses the objective, or None."""
-    if isinstance(spec.objective, MaxError):
+    if not spec.objective.quadratic:
         return (
             "objective 'max' is optimised by 'dense' and 'auto' for single participation only; for others use "
             "nu_toeplitz or square_root, or optimise 'mean' or 'weighted' and read max_error from the result"

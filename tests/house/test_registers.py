@@ -27,6 +27,7 @@ from factorize.exact.strategy import Strategy
 from factorize.format.participations import PLAIN
 from factorize.format.tensors import _VALUES
 from factorize.manifest import ENDLESS
+from factorize.objective import LambdaTau, MaxError, Mean, Objective, Weighted
 from factorize.participation import AnyParticipation, MinSep, Participation
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
@@ -131,6 +132,33 @@ class TestParticipations:
             assert patterns.shape[1] == spread.most == participation.passes
             assert list(range(0, spread.separation * spread.most, spread.separation)) in patterns.tolist()
             assert spread.most == 1 or (np.diff(patterns) == spread.separation).all()
+
+
+class TestObjectives:
+    @pytest.mark.parametrize(
+        "objective",
+        [
+            Mean(),
+            LambdaTau(kind="lambda_tau", tau=3),
+            MaxError(kind="max"),
+            Weighted(kind="weighted", weights=[1.0] * N),
+        ],
+        ids=lambda objective: objective.kind,
+    )
+    def test_what_a_kind_says_of_itself_is_what_it_answers(self, objective: Objective) -> None:
+        decoder = np.random.default_rng(3).normal(size=(N, N))
+        errors = (decoder**2).sum(axis=1)
+        if objective.quadratic:
+            of_the_whole = objective.scale(N) * (objective.weigh(decoder) ** 2).sum()
+            assert not objective.by_row_errors or objective.of_row_errors(errors) == pytest.approx(of_the_whole)
+        else:
+            with pytest.raises(UnsupportedProblem, match="no squared norm"):
+                objective.weigh(decoder)
+        if not objective.by_row_errors:
+            with pytest.raises(UnsupportedProblem, match="the whole decoder"):
+                objective.of_row_errors(errors)
+        assert objective.remark(N) is None
+        assert (objective.remark(N + 1) is None) == objective.by_row_errors
 
 
 class TestStructures:

@@ -26,7 +26,6 @@ import numpy as np
 from factorize.certificate.lower_bounds import block_resolvents, determinants, resolvents
 from factorize.errors import CertificateError
 from factorize.numbers.rounding import UNIT
-from factorize.objective import MaxError
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, scaling
@@ -72,7 +71,7 @@ def lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None
     """
     if not dual:
         return None
-    if isinstance(spec.objective, MaxError):
+    if not spec.objective.quadratic:
         return _max_error(spec, dual)
     participation = spec.participation
     listed = participation.patterns(spec.workload.n) if participation.periodic and "factors" in dual else None

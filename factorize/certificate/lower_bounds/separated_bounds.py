@@ -55,7 +55,7 @@ def separated_lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBo
         CertificateError: the factors have the wrong shape, are not finite or are all zero.
     """
     participation = spec.participation
-    if not participation.free or "factors" not in dual or spec.objective.kind == "max":
+    if not participation.free or "factors" not in dual or not spec.objective.quadratic:
         return None
     n, scale = spec.workload.n, spec.objective.scale(spec.workload.m)
     separation, most, _ = participation.spread(n)
