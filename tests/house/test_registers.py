@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from exact_files import parts, random_result, sealed
 from golden.make import HERE
 from structure_cases import strategies
 
-from factorize import load, parse_spec
-from factorize.certificate.sensitivity import RULES, sensitivity_of
+from factorize import certify, load, parse_spec, solvers
+from factorize.certificate.sensitivity import RULES, Rule, gram_of_patterns, sensitivity_of
 from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
 from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
-from factorize.exact import check_factor_file
+from factorize.exact import check_factor_file, description
 from factorize.exact.description import PARTS, UNSCALED
 from factorize.exact.sensitivity import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
@@ -27,8 +27,11 @@ from factorize.exact.strategy import Strategy
 from factorize.format.participations import PLAIN
 from factorize.format.tensors import _VALUES
 from factorize.manifest import ENDLESS
+from factorize.mechanisms import Dense, Semidefinite
 from factorize.objective import LambdaTau, MaxError, Mean, Objective, Weighted
-from factorize.participation import AnyParticipation, MinSep, Participation
+from factorize.participation import AnyParticipation, MinSep, Participation, Spread
+from factorize.solution import Outcome
+from factorize.solvers.register import entry_for
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
 from factorize.structures.names import ENDLESS as ENDLESS_STRUCTURES
@@ -86,7 +89,6 @@ class TestWorkloads:
                 ask(UNKNOWN)
 
     def test_a_matrix_of_the_users_own_is_said_not_to_be_checked_at_any_length(self) -> None:
-        from factorize import solvers
 
         rows = np.tri(6) + np.eye(6)
         found = solvers.solve(parse_spec({"workload": {"kind": "matrix", "rows": rows.tolist()}}))
@@ -107,6 +109,7 @@ class TestParticipations:
             most = parse_spec(ASKED | {"participation": document}).participation.spread(N).most
             assert allowed(document, N).most == PLAIN[document["kind"]].most(document, N) == most
             assert PLAIN[document["kind"]].canonical(document, N)
+            description._check_participation(document, N)
 
     def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
         class Quarterly(Participation):
@@ -120,6 +123,34 @@ class TestParticipations:
                 sensitivity_of(DenseMatrix(np.eye(4)), asked)
         with pytest.raises(InvalidParticipation, match="quarterly"):
             allowed({"kind": "quarterly"}, 4)
+
+    def test_a_new_kind_is_a_class_and_a_rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two steps half of n apart: fixed epochs by another name, of which neither solvers nor bounds know more."""
+
+        class Halves(Participation):
+            kind: Literal["halves"] = "halves"
+
+            def spread(self, n: int) -> Spread:
+                return Spread(n // 2, 2, "n / 2")
+
+            def patterns(self, n: int) -> np.ndarray:
+                return np.arange(n).reshape(2, n // 2).T
+
+        alike = parse_spec(
+            ASKED | {"participation": {"kind": "fixed_epochs", "epochs": 2}, "mechanism": {"kind": "dense"}}
+        )
+        solved = solvers.solve(alike)
+        asked = alike.model_copy(update={"participation": Halves()})
+        with pytest.raises(UnsupportedProblem, match="use fixed_epochs, min_sep, single, or add a rule"):
+            certify(asked, solved.strategy, solved.dual, outcome=Outcome.CLOSED_FORM)
+        monkeypatch.setattr("factorize.certificate.sensitivity.RULES", (*RULES, Rule((Halves,), gram_of_patterns)))
+        found = certify(asked, solved.strategy, solved.dual, outcome=Outcome.CLOSED_FORM)
+        assert found.sensitivity.value == solved.certificate.sensitivity.value
+        assert found.loss.objective == solved.certificate.loss.objective
+        assert solved.certificate.lower_bound is not None and found.lower_bound is None
+        for mechanism in (Dense(kind="dense"), Semidefinite(kind="semidefinite")):
+            with pytest.raises(UnsupportedProblem):
+                entry_for(asked.model_copy(update={"mechanism": mechanism}))
 
     @pytest.mark.parametrize("document", PARTICIPATIONS, ids=lambda document: document["kind"])
     def test_what_a_kind_says_of_its_patterns_agrees(self, document: dict[str, Any]) -> None:
