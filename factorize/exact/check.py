@@ -28,6 +28,7 @@ from factorize.exact.convergence import check_convergence
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
 from factorize.exact.losses import residual
+from factorize.exact.losses.check_endless import check_endless
 from factorize.exact.losses.check_long import check_long
 from factorize.exact.mechanism import Contradiction, Named, belongs
 from factorize.exact.noising import check_noising
@@ -55,7 +56,6 @@ from factorize.exact.sensitivity import (
 )
 from factorize.exact.spec import check_known, workload_numbers
 from factorize.exact.strategy import Strategy
-from factorize.exact.structures.endless import check_endless
 
 _OBJECTIVES = ("mean", "lambda_tau", "max", "weighted")
 
@@ -198,7 +198,8 @@ def _check_sensitivity(
 
 def _refuse_undecided(strategy: Strategy, bracket: Bracket, value: float) -> None:
     """Do not call false what is only not proved: selections among the nodes of a tree reach further than rows of X."""
-    if strategy.tree is None or bracket.rule != TWO_STAGE or not bracket.lower <= Fraction(value) ** 2 < bracket.upper:
+    decided = bracket.rule != TWO_STAGE or not bracket.lower <= Fraction(value) ** 2 < bracket.upper
+    if decided or not strategy.reading.by_nodes:
         return
     low, high = square_root_down(bracket.lower), square_root_up(bracket.upper)
     raise TooLarge(

@@ -23,7 +23,7 @@ from factorize.exact.sensitivity import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
 from factorize.exact.spec import program_of, toeplitz_column, workload_numbers
 from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM
-from factorize.exact.strategy import Strategy
+from factorize.exact.strategy import READINGS, Strategy
 from factorize.format.participations import PLAIN
 from factorize.format.tensors import _VALUES
 from factorize.manifest import ENDLESS
@@ -206,6 +206,13 @@ class TestStructures:
         golden = {load(path).strategy.structure for path in HERE.glob("*/*.safetensors")}
         assert golden == every
         assert {strategy.structure for _, strategy in STRATEGIES} == set(BUILDERS)
+
+    def test_the_exact_checker_reads_each_by_a_class_of_its_own(self) -> None:
+        assert set(READINGS) == set(BUILDERS) - {SCALED}
+        assert len(set(READINGS.values())) == len(READINGS)
+        homes = {"banded_toeplitz": "toeplitz", "state_space": "buffered"}  # which hold both of a pair
+        for name, reading in READINGS.items():
+            assert reading.__module__ == f"factorize.exact.structures.{homes.get(name, name)}"
 
     @pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[name for name, _ in STRATEGIES])
     def test_every_register_serves_each(self, name: str, strategy: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import CertificateError
-from factorize.exact.losses.variances import bands_of, buffers_of
+from factorize.exact.losses import variances
 from factorize.exact.spec import program_of
 from factorize.exact.spec.programs import Program, X
 from factorize.exact.strategy import Strategy
@@ -70,10 +70,10 @@ def residual(
 
 def _parts(strategy: Strategy) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]] | None:
     """Diagonals, and buffers in addition to them, which may be of no group."""
-    buffers, n = buffers_of(strategy), strategy.n
+    buffers, n = strategy.reading.buffers, strategy.n
     if buffers is not None:
         return buffers.diagonal[None], (buffers.transition, buffers.inputs, buffers.outputs)
-    bands = None if strategy.decays is not None else bands_of(strategy)
+    bands = strategy.reading.diagonals(variances.LARGEST_WORK)
     if bands is None or len(bands) > n:
         return None
     return bands, _NO_BUFFERS

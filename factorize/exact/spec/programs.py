@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.exact.arithmetic.intervals import Dyadic, Interval
+from factorize.exact.arithmetic.intervals import Dyadic, Interval, pair
 
 X = -1
 """The state that is the input."""
@@ -143,9 +143,3 @@ def _times(interval: Interval, factor: Fraction) -> Interval:
     if below & below - 1 == 0:
         return interval if factor == 1 else interval.times(Dyadic(above, 1 - below.bit_length()))
     return interval.times(Dyadic(above, 0)).over(below)
-
-
-def pair(value: Fraction) -> tuple[float, float]:
-    """Return a number as two doubles, within 2^-104 of itself."""
-    high = float(value)
-    return high, float(value - Fraction(high))

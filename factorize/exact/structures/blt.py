@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import PLACES, dyadic, shifted
+from factorize.exact.structures.base import ComputedReading, prefix_norms, toeplitz_entries
+from factorize.exact.structures.buffered import Buffers
 
 
 class Decays(NamedTuple):
@@ -72,3 +75,60 @@ def series(given: Decays, n: int) -> Numbers:
                 break
             term = term * number >> power
     return Numbers(np.array(total, dtype=object), -PLACES, n * len(given.decay) if n > 1 else 0)
+
+
+class BltReading(ComputedReading):
+    """C by decays and scales.
+
+    Args:
+        decays: the numbers.
+        n: side.
+    """
+
+    unit_diagonal = True
+
+    def __init__(self, decays: Decays, n: int) -> None:
+        self.n, self._decays = n, decays
+        self.monotone = decays.monotone
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `read`."""
+        return cls(read(parts), n)
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """A 1, which c_0 is."""
+        return np.ones(1)
+
+    @property
+    def signed(self) -> bool:
+        """Whether a coefficient may be negative, by the signs of the numbers."""
+        return not self._decays.nonnegative
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals that can be told apart from zero by the numbers alone."""
+        return min(self._decays.bandwidth, self.n)
+
+    @cached_property
+    def series(self) -> Numbers:
+        """The first column."""
+        return series(self._decays, self.n)
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return prefix_norms(self.series)
+
+    def entries(self) -> Numbers:
+        """Return every entry."""
+        return toeplitz_entries(self.series)
+
+    @cached_property
+    def buffers(self) -> Buffers:
+        """The same with states (a, b): b <- a, a <- theta a, b is read, a is fed."""
+        decay, scale = self._decays
+        transition, ends = np.zeros((1, len(decay), 2, 2)), np.zeros((2, 1, len(decay), 2))
+        transition[0, :, 0, 0], transition[0, :, 1, 0] = decay, 1.0
+        ends[0, 0, :, 0], ends[1, 0, :, 1] = 1.0, scale
+        return Buffers(np.ones(self.n), transition, *ends)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from factorize.errors import CorruptObject, TooLarge
 from factorize.exact.arithmetic.integers import Numbers, mantissas
 from factorize.exact.arithmetic.intervals import PLACES, shifted
+from factorize.exact.structures.base import ComputedReading, Memory
 
 LARGEST_WHOLE = 2048
 _STEPS = 4096  # whose numbers are Python integers at the same time
@@ -38,6 +39,18 @@ class Buffers(NamedTuple):
     def nonnegative(self) -> bool:
         """Whether every number is non-negative, and with them every entry of C."""
         return all((part >= 0).all() for part in self)
+
+    def balanced(self) -> Buffers:
+        """Return the same matrix with states multiplied by powers of two, so that inputs and outputs are of one size.
+
+        What a step may lose is bounded by the largest of all states, so one that is large and hardly read spoils the
+        rest.
+        """
+        sizes = [np.frexp(np.abs(part).max(axis=(0, 2)))[1] for part in (self.outputs, self.inputs)]
+        powers = ((sizes[0] - sizes[1]) // 2)[:, None]
+        inputs, outputs = np.ldexp(self.inputs, powers), np.ldexp(self.outputs, -powers)
+        same = (np.ldexp(inputs, -powers) == self.inputs).all() and (np.ldexp(outputs, powers) == self.outputs).all()
+        return self._replace(inputs=inputs, outputs=outputs) if same else self
 
 
 def read(parts: dict[str, np.ndarray], n: int) -> Buffers:
@@ -210,3 +223,47 @@ def _advance(state: np.ndarray, blocks: list[Real], groups: int, states: int) ->
 def _transposed(blocks: list[Real], groups: int, states: int) -> list[Real]:
     inner = range(states)
     return [blocks[(g * states + b) * states + a] for g in range(groups) for a in inner for b in inner]
+
+
+class BufferedReading(ComputedReading):
+    """C by a diagonal and buffers, each with a decay.
+
+    Args:
+        buffers: the numbers.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.n, self._numbers = len(buffers.diagonal), buffers
+        self.memory = Memory(buffers.outputs[0].size, 0)
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `read`."""
+        return cls(read(parts, n))
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The diagonal."""
+        return self._numbers.diagonal
+
+    @property
+    def buffers(self) -> Buffers:
+        """The numbers."""
+        return self._numbers
+
+    @property
+    def signed(self) -> bool:
+        """Whether an entry may be negative, by the signs of the numbers."""
+        return not self._numbers.nonnegative
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return column_norms(self._numbers)
+
+    def entries(self) -> Numbers:
+        """Return every entry."""
+        return entries(self._numbers)
+
+
+class StateSpaceReading(BufferedReading):
+    """C by a diagonal and states that mix."""

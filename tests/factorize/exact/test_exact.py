@@ -32,6 +32,7 @@ from factorize.exact.losses import variances
 from factorize.exact.sensitivity import square_root_down, square_root_up, squared_sensitivity
 from factorize.exact.spec import program_of, toeplitz_column, workload_numbers
 from factorize.exact.strategy import Strategy
+from factorize.exact.structures import buffered
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.banded import BandedMatrix
@@ -626,7 +627,8 @@ def test_states_of_very_different_sizes_are_enclosed_as_well() -> None:
     tiny = parts | {"input": np.full((n, 2), 2.0**-1060), "output": np.full((n, 2), 1.7 * 2.0**-1060)}
     tiny["input"][0] = 2.0**300  # bits would be lost, so nothing is moved
     inputs, outputs = (tiny[name].reshape(n, 2, 1) for name in ("input", "output"))
-    assert variances._balanced(inputs, outputs)[0] is inputs
+    given_ = buffered.Buffers(np.ones(n), np.ones((n, 2, 1, 1)), inputs, outputs)
+    assert given_.balanced() is given_
 
 
 def test_recursions_that_grow_are_refused() -> None:

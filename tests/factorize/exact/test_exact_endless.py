@@ -13,8 +13,9 @@ from factorize import parse_spec, solvers
 from factorize.errors import CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.integers import Numbers
-from factorize.exact.structures import blt, endless
-from factorize.exact.structures.endless import LARGEST_HEAD, limit
+from factorize.exact.losses import check_endless as endless
+from factorize.exact.losses.check_endless import LARGEST_HEAD, limit
+from factorize.exact.structures import blt
 
 BLT = {"theta": np.array([0.5]), "omega": np.array([0.5])}
 ONCE: dict[str, Any] = {"kind": "single"}

@@ -14,9 +14,9 @@ from factorize.exact import forms
 from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses import residual
+from factorize.exact.losses import toeplitz_forms as toeplitz
 from factorize.exact.losses.residual import Losses, losses, read_matrix, reference_rows
 from factorize.exact.strategy import Strategy
-from factorize.exact.structures import toeplitz
 
 TIGHT = Fraction(1, 2**50)
 

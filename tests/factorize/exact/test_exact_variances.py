@@ -189,10 +189,10 @@ def test_states_are_balanced_only_where_nothing_is_lost() -> None:
 def test_bands_of_a_toeplitz_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = Strategy("toeplitz", {"coefficients": np.array([1.0, 0.5, 0.25, 0.0])}, 4)
     monkeypatch.setattr(variances, "LARGEST_WORK", 4 * 3**2)
-    found = variances.bands_of(strategy)
+    found = strategy.reading.diagonals(variances.LARGEST_WORK)
     assert found is not None and found.tolist() == [[1, 1, 1, 1], [0.5, 0.5, 0.5, 0], [0.25, 0.25, 0, 0]]
     monkeypatch.setattr(variances, "LARGEST_WORK", 4 * 3**2 - 1)
-    assert variances.bands_of(strategy) is None
+    assert strategy.reading.diagonals(variances.LARGEST_WORK) is None
 
 
 def test_work_that_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
