@@ -21,14 +21,14 @@ from factorize.exact import check_factor_file, description
 from factorize.exact.description import PARTS, UNSCALED
 from factorize.exact.sensitivity import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
-from factorize.exact.spec import program_of, toeplitz_column, workload_numbers
+from factorize.exact.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
 from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM
 from factorize.exact.strategy import READINGS, Strategy
 from factorize.format.participations import PLAIN
 from factorize.format.tensors import _VALUES
 from factorize.manifest import ENDLESS
 from factorize.mechanisms import Dense, Semidefinite
-from factorize.objective import LambdaTau, MaxError, Mean, Objective, Weighted
+from factorize.objective import AnyObjective, LambdaTau, MaxError, Mean, Objective, Weighted
 from factorize.participation import AnyParticipation, MinSep, Participation, Spread
 from factorize.solution import Outcome
 from factorize.solvers.register import entry_for
@@ -190,6 +190,16 @@ class TestObjectives:
                 objective.of_row_errors(errors)
         assert objective.remark(N) is None
         assert (objective.remark(N + 1) is None) == objective.by_row_errors
+
+    def test_the_exact_checker_reads_each(self) -> None:
+        kinds = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(AnyObjective)[0])}
+        assert set(OBJECTIVES) == kinds == rows_of("docs/spec.md", "Objectives")
+
+    def test_an_unknown_kind_is_refused(self) -> None:
+        with pytest.raises(CertificateError, match="objective 'median'"):
+            weighing_of({"kind": "median"}, 4)
+        with pytest.raises(CertificateError, match="3 weights for 4 rows"):
+            weighing_of({"kind": "weighted", "weights": [1.0, 1.0, 1.0]}, 4)
 
 
 class TestStructures:

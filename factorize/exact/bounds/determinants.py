@@ -23,7 +23,7 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.spec import program_of
+from factorize.exact.spec import Weighing, program_of, weighing_of
 from factorize.exact.spec.programs import Coefficient, Program, Statement, X
 
 LARGEST = 1 << 21
@@ -64,14 +64,15 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
         return None
     n = spec["workload"]["n"]
-    rows = _rows(spec["objective"], dual, n)
+    weighing = weighing_of(spec["objective"], n)
+    rows = _rows(weighing, dual)
     if rows is None:
         return None
     if n > LARGEST:
         raise NotEnclosed(f"log-determinants are evaluated up to n={LARGEST}; got n={n}")
     weights, divisor = rows
-    if spec["objective"]["kind"] == "lambda_tau":
-        program = _restarted(program, n, spec["objective"]["tau"])
+    if weighing.tau is not None:
+        program = _restarted(program, n, weighing.tau)
     columns = _positive(dual["weights"], n)
     inputs, scale = _normalized(columns)
     outputs, other = _normalized(weights)
@@ -80,20 +81,16 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     return norm**2 * scale * other / (_above(columns) * divisor)
 
 
-def _rows(objective: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, Fraction] | None:
+def _rows(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
     """Squared row factors of W and a divisor of the square of the norm; for restarts, both times tau."""
-    kind = objective["kind"]
-    if kind == "mean":
-        return np.ones(n), Fraction(n)
-    if kind == "weighted":
-        return _positive(np.asarray(objective["weights"], dtype=np.float64), n), Fraction(1)
-    if kind == "lambda_tau":
-        tau = objective["tau"]
-        return np.where(np.arange(1, n + 1) % tau == 0, float(tau), 1.0), Fraction(tau)
-    if kind == "max" and "row_weights" in dual:
-        weights = _positive(dual["row_weights"], n)
-        return weights, _above(weights)
-    return None
+    if weighing.weights is not None:
+        times = weighing.tau or 1
+        doubles = np.array([float(weight * times) for weight in weighing.weights])
+        return _positive(doubles, weighing.rows), Fraction((weighing.divisor or 1) * times)
+    if "row_weights" not in dual:
+        return None
+    weights = _positive(dual["row_weights"], weighing.rows)
+    return weights, _above(weights)
 
 
 def _restarted(program: Program, n: int, tau: int) -> Program:

@@ -19,7 +19,7 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.spec import program_of
+from factorize.exact.spec import program_of, weighing_of
 
 _STEP = 0.3
 _SMALL = 1e-14  # terms beyond are left out
@@ -36,21 +36,18 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         CertificateError: the evidence has the wrong shape, or is negative or not finite.
         NotEnclosed: its numbers are too far apart.
     """
-    objective, program = spec["objective"], program_of(spec["workload"])
+    program = program_of(spec["workload"])
     if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
         return None
     n = spec["workload"]["n"]
     steps = program.steps(n)
     if steps is None:
         return None
-    rows, divisor = [Fraction(1)] * n, Fraction(n)
-    if objective["kind"] == "weighted":
-        rows, divisor = [Fraction(w) for w in objective["weights"]], Fraction(1)
-    elif objective["kind"] == "max" and "row_weights" in dual:
-        rows = _positive(dual["row_weights"], n)
-        divisor = _above(rows)
-    elif objective["kind"] != "mean":
+    weighing = weighing_of(spec["objective"], n)
+    if weighing.tau is not None or (weighing.weights is None and "row_weights" not in dual):
         return None
+    rows = _positive(dual["row_weights"], n) if weighing.weights is None else weighing.weights
+    divisor = _above(rows) if weighing.weights is None else Fraction(weighing.divisor or 1)
     columns = _positive(dual["weights"], n)
     if not all(rows) or not all(columns):
         return None

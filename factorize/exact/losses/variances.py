@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.spec import program_of
+from factorize.exact.spec import Weighing, program_of, weighing_of
 from factorize.exact.spec.programs import Program, X
 from factorize.exact.strategy import Strategy
 
@@ -48,21 +48,17 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
     ends = None if found is None else _variances(strategy, found)
     if found is None or ends is None:
         return None
-    tau = objective.get("tau")
-    if tau is None:
-        return _losses(ends, objective)
-    since = _variances(strategy, found.since_reference(strategy.n, tau))
-    return None if since is None else _losses(ends, {"kind": "weighted", "weights": _weights(strategy.n, tau)}, since)
+    weighing = weighing_of(objective, strategy.n)
+    if weighing.tau is None:
+        return _losses(ends, weighing)
+    since = _variances(strategy, found.since_reference(strategy.n, weighing.tau))
+    return None if since is None else _losses(ends, weighing, since)
 
 
 def _after_factors(program: Program, scale: np.ndarray) -> Program:
     """The same of x over the factors of the columns of C, kept as a state of its own."""
     divided = len(program.statements)
     return program.fed([(divided, {X: [1 / Fraction(factor) for factor in scale.tolist()]})], divided)
-
-
-def _weights(n: int, tau: int) -> list[float]:
-    return [1.0 if t % tau == 0 else 1.0 / tau for t in range(1, n + 1)]
 
 
 def _variances(strategy: Strategy, program: Program) -> np.ndarray | None:
@@ -76,17 +72,17 @@ def _variances(strategy: Strategy, program: Program) -> np.ndarray | None:
     return ends
 
 
-def _losses(ends: np.ndarray, objective: Mapping[str, Any], since: np.ndarray | None = None) -> Ends:
+def _losses(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:
     """The losses of variances, and the objective of others if those are what it weighs."""
     below, above = _outwards(ends)
     total = (math.fsum(below) * (1 - _SLACK), math.fsum(above) * (1 + _SLACK))
     largest = (float(below.max()), float(above.max()))
-    if objective["kind"] == "mean":
-        chosen = (total[0] / len(below) * (1 - _SLACK), total[1] / len(below) * (1 + _SLACK))
-    elif objective["kind"] == "max":
+    if weighing.weights is None:
         chosen = largest
+    elif weighing.divisor is not None:
+        chosen = (total[0] / weighing.divisor * (1 - _SLACK), total[1] / weighing.divisor * (1 + _SLACK))
     else:
-        weights = np.asarray(objective["weights"], dtype=np.float64)
+        weights = weighing.doubles
         low, high = (below, above) if since is None else _outwards(since)
         chosen = (math.fsum(weights * low) * (1 - _SLACK), math.fsum(weights * high) * (1 + _SLACK))
     return Ends(total, largest, (float(below[-1]), float(above[-1])), chosen)

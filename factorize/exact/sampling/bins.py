@@ -15,9 +15,7 @@ import numpy as np
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 from factorize.exact.arithmetic.integers import Numbers, integers, limbs, product
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
-from factorize.exact.structures.base import StoredReading
-from factorize.exact.structures.buffered import Buffers
-from factorize.exact.structures.redrawn import ByColumns
+from factorize.exact.structures.base import Buffers, SolvedColumns, StoredReading
 
 MOST_BINS = 4096
 """Bins for which a Gram matrix is held and exponentiated here."""
@@ -184,7 +182,7 @@ def _of_buffers(given: Buffers, factors: np.ndarray, bins: int) -> ClassSums:
     return _around(found, n * (states + 3) + groups * states + 4)
 
 
-def _of_solved(columns: ByColumns, factors: np.ndarray, bins: int) -> ClassSums:
+def _of_solved(columns: SolvedColumns, factors: np.ndarray, bins: int) -> ClassSums:
     """A long matrix with redraws, column by column in pairs of doubles."""
     n = columns.n
     found = np.zeros((2, n, bins))

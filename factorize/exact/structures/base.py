@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -16,14 +16,45 @@ from factorize.exact.arithmetic.integers import Limbs, Numbers, limbs, product, 
 from factorize.exact.arithmetic.intervals import reciprocals
 from factorize.exact.spec.programs import Program
 
-if TYPE_CHECKING:
-    from factorize.exact.structures.buffered import Buffers
-    from factorize.exact.structures.redrawn import ByColumns
-
 LARGEST_WHOLE = 2048
 
 
-class Memory(NamedTuple):
+class Buffers(NamedTuple):
+    """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
+
+    diagonal: np.ndarray
+    transition: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether every number is non-negative, and with them every entry of C."""
+        return all((part >= 0).all() for part in self)
+
+    def balanced(self) -> Buffers:
+        """Return the same matrix with states multiplied by powers of two, so that inputs and outputs are of one size.
+
+        What a step may lose is bounded by the largest of all states, so one that is large and hardly read spoils the
+        rest.
+        """
+        sizes = [np.frexp(np.abs(part).max(axis=(0, 2)))[1] for part in (self.outputs, self.inputs)]
+        powers = ((sizes[0] - sizes[1]) // 2)[:, None]
+        inputs, outputs = np.ldexp(self.inputs, powers), np.ldexp(self.outputs, -powers)
+        same = (np.ldexp(inputs, -powers) == self.inputs).all() and (np.ldexp(outputs, powers) == self.outputs).all()
+        return self._replace(inputs=inputs, outputs=outputs) if same else self
+
+
+class SolvedColumns(Protocol):
+    """Columns of a C of which the inverse is stored, solved for one by one."""
+
+    n: int
+
+    def magnitudes(self, column: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the entries of |C| in a column from below and above."""
+
+
+class KeptNumbers(NamedTuple):
     """What a matrix with buffers keeps: numbers from step to step, and how many earlier draws it makes again."""
 
     buffers: int
@@ -51,7 +82,7 @@ class Reading(ABC):
     by_nodes: ClassVar[bool] = False
     monotone: bool = False
     column: np.ndarray | None = None
-    memory: Memory | None = None
+    memory: KeptNumbers | None = None
 
     @classmethod
     @abstractmethod
@@ -102,7 +133,7 @@ class Reading(ABC):
         return None
 
     @property
-    def by_columns(self) -> ByColumns | None:
+    def by_columns(self) -> SolvedColumns | None:
         """The columns of a C that may be too long to be had whole, where only its inverse is stored."""
         return None
 
@@ -163,8 +194,8 @@ class Reading(ABC):
             return None
         from factorize.exact.losses.variance_kernels import buffered
 
-        diagonal, transition, *balanced = self.buffers.balanced()
-        return bool(buffered(reciprocals(diagonal), transition, *balanced, *compiled(program), ends))
+        diagonal, transition, inputs, outputs = self.buffers.balanced()
+        return bool(buffered(reciprocals(diagonal), transition, inputs, outputs, *compiled(program), ends))
 
 
 class StoredReading(Reading):
@@ -199,7 +230,7 @@ class ComputedReading(Reading):
         return split(self.entries())
 
 
-def compiled(program: Program) -> tuple[Any, ...]:
+def compiled(program: Program) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
     """Return a program as the compiled loops take it."""
     return len(program.statements), *program.arrays(), program.output
 

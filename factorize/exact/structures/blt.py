@@ -11,8 +11,7 @@ import numpy as np
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import PLACES, dyadic, shifted
-from factorize.exact.structures.base import ComputedReading, prefix_norms, toeplitz_entries
-from factorize.exact.structures.buffered import Buffers
+from factorize.exact.structures.base import Buffers, ComputedReading, prefix_norms, toeplitz_entries
 
 
 class Decays(NamedTuple):

@@ -17,7 +17,8 @@ import numpy as np
 from factorize.errors import CorruptObject, TooLarge
 from factorize.exact.arithmetic.integers import Numbers, mantissas
 from factorize.exact.arithmetic.intervals import PLACES, shifted
-from factorize.exact.structures.base import ComputedReading, Memory
+from factorize.exact.structures.base import Buffers as Buffers
+from factorize.exact.structures.base import ComputedReading, KeptNumbers
 
 LARGEST_WHOLE = 2048
 _STEPS = 4096  # whose numbers are Python integers at the same time
@@ -25,32 +26,6 @@ _WIDEST = 1 << (PLACES - 80)
 
 Real = tuple[int, int]
 """mantissa and exponent of a double"""
-
-
-class Buffers(NamedTuple):
-    """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
-
-    diagonal: np.ndarray
-    transition: np.ndarray
-    inputs: np.ndarray
-    outputs: np.ndarray
-
-    @property
-    def nonnegative(self) -> bool:
-        """Whether every number is non-negative, and with them every entry of C."""
-        return all((part >= 0).all() for part in self)
-
-    def balanced(self) -> Buffers:
-        """Return the same matrix with states multiplied by powers of two, so that inputs and outputs are of one size.
-
-        What a step may lose is bounded by the largest of all states, so one that is large and hardly read spoils the
-        rest.
-        """
-        sizes = [np.frexp(np.abs(part).max(axis=(0, 2)))[1] for part in (self.outputs, self.inputs)]
-        powers = ((sizes[0] - sizes[1]) // 2)[:, None]
-        inputs, outputs = np.ldexp(self.inputs, powers), np.ldexp(self.outputs, -powers)
-        same = (np.ldexp(inputs, -powers) == self.inputs).all() and (np.ldexp(outputs, powers) == self.outputs).all()
-        return self._replace(inputs=inputs, outputs=outputs) if same else self
 
 
 def read(parts: dict[str, np.ndarray], n: int) -> Buffers:
@@ -234,7 +209,7 @@ class BufferedReading(ComputedReading):
 
     def __init__(self, buffers: Buffers) -> None:
         self.n, self._numbers = len(buffers.diagonal), buffers
-        self.memory = Memory(buffers.outputs[0].size, 0)
+        self.memory = KeptNumbers(buffers.outputs[0].size, 0)
 
     @classmethod
     def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:

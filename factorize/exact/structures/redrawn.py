@@ -25,7 +25,7 @@ from factorize.exact.arithmetic.integers import Numbers, mantissas, squares
 from factorize.exact.arithmetic.intervals import PLACES, reciprocals
 from factorize.exact.spec.programs import Program
 from factorize.exact.structures import base
-from factorize.exact.structures.base import ComputedReading, Memory, compiled
+from factorize.exact.structures.base import ComputedReading, KeptNumbers, compiled
 
 LARGEST = 2048
 LARGEST_BY_COLUMNS = 16_384
@@ -226,7 +226,7 @@ class RedrawnReading(ComputedReading):
 
     def __init__(self, inverse: RedrawnInverse) -> None:
         self.n, self._inverse = len(inverse.decay), inverse
-        self.memory = Memory(inverse.output.shape[1], len(inverse.inputs) - 1)
+        self.memory = KeptNumbers(inverse.output.shape[1], len(inverse.inputs) - 1)
 
     @classmethod
     def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:

@@ -15,9 +15,10 @@ from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses import residual, variances
-from factorize.exact.spec import program_of, workload_numbers
+from factorize.exact.spec import program_of, weighing_of, workload_numbers
 from factorize.exact.spec.programs import X
 from factorize.exact.strategy import Strategy
+from factorize.exact.structures.base import Buffers
 
 N = 24
 RATES = [1.0, 0.5, 0.75, 0.0, 0.25]
@@ -165,7 +166,7 @@ def test_rates_that_are_not_one_for_each_step() -> None:
 )
 def test_every_sum_is_moved_outwards(objective: dict[str, Any], chosen: tuple[float, float], roundings: int) -> None:
     """Variances from 1 to 2 and from 2 to 4: their ends move by 2^-44 for themselves, and for each sum and quotient."""
-    ends = variances._losses(np.array([[1.0, 2.0], [2.0, 4.0]]), objective)
+    ends = variances._losses(np.array([[1.0, 2.0], [2.0, 4.0]]), weighing_of(objective, 2))
     for (low, high), (least, most), times in (
         (ends.total, (3, 6), 2),
         (ends.largest, (2, 4), 1),
@@ -178,8 +179,9 @@ def test_every_sum_is_moved_outwards(objective: dict[str, Any], chosen: tuple[fl
 
 def test_states_are_balanced_only_where_nothing_is_lost() -> None:
     def balanced(inputs: list[float], outputs: list[float]) -> list[list[float]]:
-        found = variances._balanced(np.array([[inputs]]), np.array([[outputs]]))
-        return [part.ravel().tolist() for part in found]
+        given = Buffers(np.ones(1), np.ones((1, 1, 1, 1)), np.array([[inputs]]), np.array([[outputs]]))
+        found = given.balanced()
+        return [part.ravel().tolist() for part in (found.inputs, found.outputs)]
 
     assert balanced([2.0**40, 2.0**30], [2.0**-40, 0.0]) == [[1.0, 2.0**-10], [1.0, 0.0]]
     for mixed, small in (([1.0, 3 * 2.0**-1074], [2.0**-600, 0.0]), ([2.0**-600, 0.0], [1.0, 3 * 2.0**-1074])):
