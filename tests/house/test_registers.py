@@ -19,6 +19,7 @@ from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise
 from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
 from factorize.exact import check_factor_file, description
 from factorize.exact.description import PARTS, UNSCALED
+from factorize.exact.losses.check_endless import ENDLESS_READINGS
 from factorize.exact.sensitivity import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
 from factorize.exact.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
@@ -218,10 +219,10 @@ class TestStructures:
         assert {strategy.structure for _, strategy in STRATEGIES} == set(BUILDERS)
 
     def test_the_exact_checker_reads_each_by_a_class_of_its_own(self) -> None:
-        assert set(READINGS) == set(BUILDERS) - {SCALED}
+        assert set(READINGS) == set(BUILDERS) - {SCALED} and set(ENDLESS_READINGS) == set(ENDLESS_BUILDERS)
         assert len(set(READINGS.values())) == len(READINGS)
         homes = {"banded_toeplitz": "toeplitz", "state_space": "buffered"}  # which hold both of a pair
-        for name, reading in READINGS.items():
+        for name, reading in [*READINGS.items(), *ENDLESS_READINGS.items()]:
             assert reading.__module__ == f"factorize.exact.structures.{homes.get(name, name)}"
 
     @pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[name for name, _ in STRATEGIES])

@@ -1,30 +1,23 @@
-"""Prefix sums without end: the limit of the sensitivity between two rationals, and losses that have to be infinite.
-
-The pattern 0, b, .., (K-1) b is followed to its last step t0 = (K-1) b, where the sum of its columns is y_t = c_t +
-y_{t-b}; after it, y_{t0+1+m} = sum_j e_j theta_j^m with e_j = omega_j sum_{l < K} theta_j^{lb}, whose squares sum to
-sum_jk e_j e_k / (1 - theta_j theta_k).
-"""
+"""Prefix sums without end: the limit of the sensitivity between two rationals, and losses that have to be infinite."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
+from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy
 from factorize.exact.convergence import is_formula
 from factorize.exact.mechanism import Contradiction, belongs_endless
 from factorize.exact.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report, check_claim
 from factorize.exact.sensitivity import Bracket
-from factorize.exact.structures import blt
+from factorize.exact.structures.base import EndlessReading
+from factorize.exact.structures.blt import EndlessBltReading
+from factorize.exact.structures.nu_toeplitz import EndlessNuReading
 
-LARGEST_HEAD = 1 << 20
-"""Steps until the last participation that are followed one by one."""
-_UNIT = 1 << 256
-_ROOT_UNIT = 1 << 1200  # the smallest nu is 2^-1074, and its root is taken
+ENDLESS_READINGS: dict[str, type[EndlessReading]] = {"blt": EndlessBltReading, "nu_toeplitz": EndlessNuReading}
+"""Who reads a structure that has no last row."""
 
 
 def check_endless(
@@ -91,21 +84,13 @@ def limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mappin
         See `check_endless`.
     """
     separation, most = _pattern(participation)
+    if structure not in ENDLESS_READINGS:
+        raise CorruptObject(f"this checker knows no structure {structure[:40]!r} without end")
     if not all(np.isfinite(part).all() for part in parts.values()):
         raise InvalidStrategy("C holds NaN or infinity")
-    if structure == "nu_toeplitz":
-        return _damped(parts, most)
-    if structure != "blt":
-        raise CorruptObject(f"this checker knows no structure {structure[:40]!r} without end")
-    decays = blt.read(dict(parts))
-    if not decays.nonnegative or (decays.decay >= 1).any():
-        raise InvalidStrategy("without end, decays lie in [0, 1) and scales are not negative, or there is no limit")
-    if most > 1 and not decays.monotone:
-        raise TooLarge("no exact rule reaches a strategy without end whose coefficients rise")
-    low, high = _head(decays, separation, most)
-    tail = _tail(decays, separation, most)
+    low, high = ENDLESS_READINGS[structure].read(dict(parts)).squared_sensitivity(separation, most)
     pattern = tuple(range(0, separation * most, separation))
-    return Bracket(low + tail[0], high + tail[1], "the limit without end", pattern, (1,) * most)
+    return Bracket(low, high, "the limit without end", pattern, (1,) * most)
 
 
 def _pattern(participation: Mapping[str, Any]) -> tuple[int, int]:
@@ -117,66 +102,3 @@ def _pattern(participation: Mapping[str, Any]) -> tuple[int, int]:
             f"participation {str(dict(participation))[:80]} has no finite sensitivity without end"
         )
     return int(participation["min_sep"]), int(most)
-
-
-def _head(decays: blt.Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
-    """Enclose the sum of y_t^2 up to the step of the last participation."""
-    last = separation * (most - 1)
-    if last >= LARGEST_HEAD:
-        raise TooLarge(
-            f"{most} participations {separation} apart reach beyond the {LARGEST_HEAD} steps that are followed"
-        )
-    column = blt.series(decays, last + 1)
-    sums = column.values.tolist()
-    for t in range(separation, last + 1):
-        sums[t] += sums[t - separation]
-    slack = most * column.radius
-    low, high = (sum(max(value + change, 0) ** 2 for value in sums) for change in (-slack, slack))
-    return column.fraction(1) ** 2 * low, column.fraction(1) ** 2 * high
-
-
-def _tail(decays: blt.Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
-    thetas, omegas = ([Fraction(value) for value in part.tolist()] for part in decays)
-    sums = [_geometric(theta, separation, most) for theta in thetas]
-    ends = []
-    for end in (0, 1):
-        weights = [omega * bounds[end] for omega, bounds in zip(omegas, sums, strict=True)]
-        pairs = [
-            (a * b, s * t) for a, s in zip(weights, thetas, strict=True) for b, t in zip(weights, thetas, strict=True)
-        ]
-        ends.append(sum((product / (1 - ratio) for product, ratio in pairs), Fraction(0)))
-    return ends[0], ends[1]
-
-
-def _geometric(theta: Fraction, separation: int, most: int) -> tuple[Fraction, Fraction]:
-    """Enclose sum_{l < K} theta^{lb}, with powers cut to 256 places below and above."""
-    if most == 1:
-        return Fraction(1), Fraction(1)
-    ends = []
-    for up in (0, 1):
-        step = _UNIT
-        for _ in range(separation):
-            step = step * theta.numerator // theta.denominator + up
-        power, total = _UNIT, 0
-        for _ in range(most):
-            total += power
-            power = power * step // _UNIT + up
-        ends.append(Fraction(total, _UNIT))
-    return ends[0], ends[1]
-
-
-def _damped(parts: Mapping[str, np.ndarray], most: int) -> Bracket:
-    """One column of (1 - (1 - nu) x)^(-1/2): 1 / agm(1, sqrt(nu (2 - nu))), both means cut down, or both up."""
-    if set(parts) != {"nu"} or parts["nu"].shape != (1,) or not 0 < parts["nu"][0] < 1:
-        raise InvalidStrategy("nu is not one number in (0, 1), where columns without end have a finite norm")
-    if most > 1:
-        raise TooLarge("no exact rule reaches several participations of nu_toeplitz without end")
-    nu = Fraction(float(parts["nu"][0]))
-    means = []
-    for up in (0, 1):
-        square = nu * (2 - nu) * _ROOT_UNIT**2
-        a, g = _ROOT_UNIT, math.isqrt(math.floor(square)) + up
-        while abs(a - g) > 4:
-            a, g = (a + g + up) // 2, math.isqrt(a * g) + up
-        means.append(max(a, g) if up else min(a, g))
-    return Bracket(Fraction(_ROOT_UNIT, means[1]), Fraction(_ROOT_UNIT, means[0]), "the limit without end", (0,), (1,))

@@ -6,6 +6,7 @@ One class per structure. What a structure cannot say is None, and who asks takes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from fractions import Fraction
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol, Self
 
@@ -228,6 +229,29 @@ class ComputedReading(Reading):
 
     def _whole(self) -> Limbs:
         return split(self.entries())
+
+
+class EndlessReading(ABC):
+    """A Toeplitz C without a last row, by its structure."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, parts: dict[str, np.ndarray]) -> Self:
+        """Take the tensors of the structure.
+
+        Raises:
+            CorruptObject: they do not fit each other.
+            InvalidStrategy: their columns have no finite norm, or they make no strategy matrix.
+            KeyError: one is missing.
+        """
+
+    @abstractmethod
+    def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
+        """Enclose the squared norm of the sum of the columns 0, separation, ..., (most - 1) separation.
+
+        Raises:
+            TooLarge: it cannot be enclosed, or is not known to be the largest.
+        """
 
 
 def compiled(program: Program) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
