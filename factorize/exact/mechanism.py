@@ -243,7 +243,7 @@ def _same(named: Named, found: np.ndarray, wanted: np.ndarray) -> None:
 
 def _tree(named: Named) -> str:
     mechanism, n = named.mechanism, named.strategy.n
-    restart = int(named.parts["tree.restart"][0]) if named.strategy.structure == "tree" else 0
+    restart = int(named.parts["tree.restart"][0]) if "tree.restart" in named.parts else 0
     if restart != min(mechanism.get("restart_every") or n, n):
         raise Contradiction("it is no tree of that many leaves")
     if mechanism["decoder"] != "honaker_full":

@@ -57,7 +57,7 @@ def class_bound(
         NotEnclosed: the class, or this size of it, is not evaluated here.
     """
     kind, form = spec["mechanism"]["kind"], allowed(spec["participation"], strategy.n)
-    if kind == strategy.structure == "banded" and workload is not None:
+    if kind == "banded" and strategy.reading.by_diagonals and workload is not None:
         return _banded(spec, strategy, workload, form)
     if kind in ("toeplitz", "banded_toeplitz") and strategy.column is not None and column is not None:
         return _toeplitz(spec, strategy.column, column, form, dual)

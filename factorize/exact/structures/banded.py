@@ -19,6 +19,8 @@ class BandedReading(StoredReading):
         bands: shape (bands, n).
     """
 
+    by_diagonals = True
+
     def __init__(self, bands: np.ndarray) -> None:
         self.n, self._bands = bands.shape[1], bands
 

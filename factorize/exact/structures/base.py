@@ -70,6 +70,7 @@ class Reading(ABC):
         computed: whether the entries are computed from what is stored, and so enclosed.
         unit_diagonal: whether every diagonal entry is 1, without a radius.
         by_majorant: whether a Toeplitz column that is enclosed this closely is told monotone by its majorant.
+        by_diagonals: whether C is stored by its diagonals.
         by_nodes: whether the certificate selects patterns by nodes, which tell more than rows of C^T C.
         monotone: whether C is Toeplitz with coefficients that are non-negative and do not increase.
         column: the first column of a Toeplitz matrix, where it is stored.
@@ -80,6 +81,7 @@ class Reading(ABC):
     computed: ClassVar[bool] = False
     unit_diagonal: ClassVar[bool] = False
     by_majorant: ClassVar[bool] = False
+    by_diagonals: ClassVar[bool] = False
     by_nodes: ClassVar[bool] = False
     monotone: bool = False
     column: np.ndarray | None = None
