@@ -18,7 +18,7 @@ from factorize.accounting.column_sums import column_sums, comb_sums
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.numbers.rounding import UNIT, square_root_up
 from factorize.structures.base import Matrix
-from factorize.structures.endless import AnyStrategy, EndlessMatrix
+from factorize.structures.endless import AnyStrategy
 
 LARGEST_BINS = 4096
 """Bins above it: b^2 doubles and b^2 exponentials per evaluation stop being cheap."""
@@ -81,11 +81,12 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
         TooLarge: more than 4096 bins, or a C whose entries cannot be enclosed at this n.
         CertificateError: doubles do not enclose C.
     """
-    if isinstance(matrix, EndlessMatrix):
+    if matrix.side is None:
         raise InvalidParameter(
             "a C without end has no bins of known size; solve for a finite n, or calibrate without sampling",
             field="sampling",
         )
+    matrix = matrix.finite()
     check_bins(bins, matrix.n)
     comb = comb_sums(matrix, bins)
     gram, terms = _of_blocks(matrix, bins) if comb is None else _of_comb(comb, bins)

@@ -121,7 +121,9 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         CertificateError: shapes do not fit, the residual is too large, or a number is not finite and positive.
         TooLarge: the losses would need an n x n array above the limit.
     """
-    if isinstance(strategy, EndlessMatrix) or spec.workload.endless:
+    if spec.workload.endless != (strategy.side is None):
+        raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
+    if isinstance(strategy, EndlessMatrix):
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
@@ -146,13 +148,11 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
     )
 
 
-def _certify_endless(spec: Spec, strategy: AnyStrategy, outcome: Outcome) -> Certificate:
+def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> Certificate:
     """Of prefix sums: the sensitivity is a limit, and every loss grows with the steps, whatever the strategy is.
 
     Row t of B has the entries b_0, ..., b_t with b_s -> 1 / C(1) > 0, so its squared norm grows like t / C(1)^2.
     """
-    if not isinstance(strategy, EndlessMatrix) or not spec.workload.endless:
-        raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
     sensitivity = sensitivity_of(strategy, spec.participation)
     rate = (sensitivity.value * strategy.gain) ** 2
     converged = outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
