@@ -8,13 +8,17 @@ PROCESSES ?= auto
 
 FRAMEWORKS := .venv-frameworks
 
-.PHONY: demo test test-frameworks lint bench bench-quick soak lock clean
+.PHONY: demo test check test-frameworks lint bench bench-quick soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES)
+
+# The fast part of the tests, in a minute or so.
+check: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow" --numprocesses $(PROCESSES)
 
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
