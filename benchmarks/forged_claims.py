@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.report import Report, at_least, at_most
 from factorize.accounting import calibrate_bins
-from factorize.exact import bets, star
-from factorize.exact.calibrations import check_calibration
+from factorize.exact.sampling import bets, star
+from factorize.exact.sampling.calibrations import check_calibration
 
 FORGED = 1000
 TARGETS = ((8.0, 1e-5), (2.0, 1e-6), (2.0, 1e-10))
@@ -225,7 +225,7 @@ def bases_of(quick: bool) -> list[Base]:
 
 def run(report: Report) -> None:
     """Forge, count what is refused, and time the true ones."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     rng, bases = np.random.default_rng(20), bases_of(report.quick)
     for base in bases:
         if not check_calibration(base.data, base.claim).supported:

@@ -118,6 +118,13 @@ class BandedInverseSquareRoot(Mechanism):
     normalization: Normalization = "none"
 
 
+class BandedInverseToeplitz(Mechanism):
+    """The best matrix whose inverse is Toeplitz with `bands` diagonals, under a sampling."""
+
+    kind: Literal["banded_inverse_toeplitz"]
+    bands: Count
+
+
 class Tree(Mechanism):
     """Binary-tree aggregation with one of three decoders."""
 
@@ -174,6 +181,7 @@ AnyMechanism = Annotated[
     | SquareRoot
     | BandedSquareRoot
     | BandedInverseSquareRoot
+    | BandedInverseToeplitz
     | Tree
     | Fft
     | AntiPgd

@@ -12,7 +12,6 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from factorize.certificate.enclosures import column_norms, largest_column
 from factorize.certificate.sensitivity import Sensitivity, gram_blocks, of_bound, of_endless, of_toeplitz, two_stage
 from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.numbers.pattern_sums import attained_selection, best_periodic, best_separated
@@ -78,7 +77,7 @@ class Single(Participation):
         """Largest column norm: exact for every sign and dimension."""
         if isinstance(matrix, EndlessMatrix):
             return of_endless(matrix, 1, 1, self.document())
-        return Sensitivity(root_above(largest_column(matrix)), "exact", "column norms", self.document())
+        return Sensitivity(root_above(matrix.largest_column()), "exact", "column norms", self.document())
 
 
 class FixedEpochs(Participation):
@@ -121,7 +120,7 @@ class FixedEpochs(Participation):
         """
         separation = matrix.n // self.epochs
         if matrix.bandwidth() <= separation:
-            total = best_periodic(column_norms(matrix), self.epochs)
+            total = best_periodic(matrix.enclosed_column_norms(), self.epochs)
             return Sensitivity(root_above(total), "exact", "banded: sums of column norms", self.document())
         toeplitz = of_toeplitz(matrix, separation, self.epochs, self.document())
         if toeplitz is not None:
@@ -183,7 +182,7 @@ class MinSep(Participation):
             return of_endless(matrix, self.min_sep, self.max_participations, self.document())
         most = self.count(matrix.n)
         if matrix.bandwidth() <= self.min_sep:
-            selected = best_separated(column_norms(matrix), self.min_sep, most)
+            selected = best_separated(matrix.enclosed_column_norms(), self.min_sep, most)
             return Sensitivity(root_above(selected), "exact", "banded: best selection of columns", self.document())
         toeplitz = of_toeplitz(matrix, self.min_sep, most, self.document())
         if toeplitz is not None:

@@ -17,6 +17,7 @@ from factorize.mechanisms import AnyMechanism, Auto
 from factorize.objective import AnyObjective, Mean
 from factorize.participation import AnyParticipation, Single
 from factorize.plain_data import Frozen, violations
+from factorize.sampling import AnySampling
 from factorize.workloads import AnyWorkload
 
 DEFAULT_TOLERANCE = 1e-9
@@ -32,6 +33,7 @@ class Spec(Frozen):
         mechanism: the family of strategy matrices, or `auto`.
         tolerance: relative gap asked for within the mechanism's own class.
         optimize_for: a workload to optimise C for, if it is not the one to evaluate on.
+        sampling: a law of participation, with a privacy, under which C is to be best.
     """
 
     workload: AnyWorkload
@@ -40,6 +42,7 @@ class Spec(Frozen):
     mechanism: AnyMechanism = Auto()
     tolerance: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = DEFAULT_TOLERANCE
     optimize_for: AnyWorkload | None = None
+    sampling: AnySampling | None = None
 
     def canonical(self) -> Spec:
         """Return the spec with defaults, schedules, participations and inline matrices in their canonical form.
@@ -54,10 +57,13 @@ class Spec(Frozen):
             participation = _part(found, "/participation", self.participation.without_end)
             _part(found, "/objective", self.objective.check_endless)
             _part(found, "/optimize_for", self._check_horizon)
+            _part(found, "/sampling", self._check_end)
         else:
             participation = _part(found, "/participation", lambda: self.participation.canonical(self.workload.n))
             _part(found, "/objective", lambda: self.objective.check(self.workload.m))
             _part(found, "/optimize_for", self._check_steps)
+            if participation is not None and self.sampling is not None:
+                _part(found, "/sampling", lambda: self.sampling.bins(participation, self.workload.n))
         if found:
             raise InvalidSpec(found)
         changes = {
@@ -75,6 +81,11 @@ class Spec(Frozen):
             raise InvalidParameter(
                 f"optimize_for has n={stated} and workload n={own}; both must agree", field="/optimize_for"
             )
+
+    def _check_end(self) -> None:
+        """Bins are the steps of an epoch, so there has to be a last one."""
+        if self.sampling is not None:
+            raise InvalidParameter("an unbounded n has no bins; give n, or leave sampling out", field="/sampling")
 
     def _check_horizon(self) -> None:
         """Where there is no last step, `optimize_for` says for how many the strategy is to be good."""

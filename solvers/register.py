@@ -14,6 +14,7 @@ from factorize.objective import MaxError
 from factorize.participation import MinSep, Single
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers import blt, endless, semidefinite
+from factorize.solvers.amplified import bins_optimum as amplified
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.budget import Estimate
 from factorize.solvers.buffered import buffered_optimum as buffered_linear
@@ -48,6 +49,8 @@ class Entry:
     estimate: Callable[[Spec], Estimate]
 
 
+_AMPLIFIED = Entry(amplified.solve, amplified.supports, amplified.estimate)
+
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
         Entry(structured.solve, structured.supports, structured.estimate),
@@ -71,6 +74,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "blt": (Entry(blt.solve, blt.supports, blt.estimate),),
     "anti_pgd": (Entry(closed_form.solve_anti_pgd, closed_form.supports, closed_form.estimate),),
     "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
+    "banded_inverse_toeplitz": (_AMPLIFIED,),
     "tree": (Entry(tree.solve, tree.supports, tree.estimate),),
     "fft": (Entry(fft.solve, fft.supports, fft.estimate),),
     "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
@@ -110,7 +114,9 @@ def entry_for(spec: Spec) -> Entry:
             f"use one of {', '.join(sorted(SOLVERS))}",
             field="/mechanism/kind",
         )
-    entries = (_ENDLESS,) if spec.workload.endless else SOLVERS[kind]
+    entries = SOLVERS[kind]
+    if spec.workload.endless or spec.sampling is not None:
+        entries = (_ENDLESS if spec.workload.endless else _AMPLIFIED,)
     reasons = [entry.supports(spec) for entry in entries]
     for entry, reason in zip(entries, reasons, strict=True):
         if reason is None:

@@ -1,4 +1,4 @@
-"""The checks that `verify FILE --calibration CLAIM.json` runs and prints; see factorize/exact/calibrations.py."""
+"""The checks that `verify FILE --calibration CLAIM.json` runs and prints; see factorize/exact/sampling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from factorize.api.terminal.output import OutputForm, emit
 from factorize.errors import CorruptObject, InvalidParameter
 
 if TYPE_CHECKING:
-    from factorize.exact.calibrations import CalibrationReport
+    from factorize.exact.sampling.calibrations import CalibrationReport
 
 MOST_BYTES = 1 << 20
 _DIRECTIONS = {"pq": "removal", "qp": "addition"}
@@ -35,7 +35,7 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool, 
         typer.Exit: with 4 where the claim is refused, after the report.
     """
     from factorize.encoding import read_json
-    from factorize.exact.calibrations import check_calibration
+    from factorize.exact.sampling.calibrations import check_calibration
 
     found = read_json(path.read_bytes()[: MOST_BYTES + 1], limit=MOST_BYTES)
     if not isinstance(found, dict):

@@ -26,6 +26,8 @@ def describe_spec(spec: Mapping[str, Any]) -> str:
     parts = [describe_part(spec[name]) for name in ("workload", "participation", "objective", "mechanism")]
     if spec.get("optimize_for"):
         parts.append(f"optimised for {describe_part(spec['optimize_for'])}")
+    if spec.get("sampling"):
+        parts.append(f"best under {describe_part(spec['sampling'])}")
     return ", ".join(parts)
 
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from factorize.certificate.enclosures import entries
 from factorize.errors import TooLarge
 from factorize.numbers.rounding import UNIT
 from factorize.numbers.series import toeplitz_rows
@@ -135,7 +134,7 @@ def _entries_above(matrix: Matrix) -> np.ndarray:
             f"the entries of this signed {matrix.structure} C are enclosed one by one, and n={matrix.n} is above "
             f"{_ENTRIES}; use buffers without negative numbers, a Toeplitz or a banded C, or fewer steps"
         )
-    return _above(entries(matrix))
+    return _above(matrix.enclosed_entries())
 
 
 def _of_bands(bands: np.ndarray, bins: int) -> Iterator[np.ndarray]:

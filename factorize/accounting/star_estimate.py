@@ -126,6 +126,36 @@ class StarEstimate:
             log_l[part] = log_mixture(some, matrix.diagonal() / 2)
         return log_l
 
+    def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
+        """Return D, the derivative of delta of (P, Q) by the entries of K up to a factor, shape (b, b).
+
+        By Kahane's interpolation d delta = (1/2) sum_ij D_ij dK_ij with D_ij = E_Q[L_i L_j delta_Dirac(L - e^epsilon)],
+        L_i = e^{Y_i} / b: no entry is negative. A bump in log L stands for the Dirac measure.
+
+        Args:
+            multiplier: s.
+            epsilon: where delta is meant.
+            width: standard deviation of the bump.
+        """
+        from factorize.accounting.star_kernels import draw_tuples, scaled_with_rows
+
+        m = self.star.best_order(multiplier, epsilon)[0]
+        matrix = self._unit.matrix / multiplier**2
+        tables = StarTables(matrix, m)
+        tuples, log_ratio = np.empty((self.samples, m), dtype=np.int64), np.empty(self.samples)
+        draw_tuples(self._words(m), tables.centres, tables.rows, matrix, tuples, log_ratio)
+        total, shifted = np.zeros_like(matrix), np.empty((CHUNK, self.gram.bins))
+        for start in range(0, self.samples, CHUNK):
+            part = slice(start, min(start + CHUNK, self.samples))
+            some = shifted[: part.stop - start]
+            scaled_with_rows(self._base[part], 1 / multiplier, tuples[part], matrix, some)
+            log_l = log_mixture(some, matrix.diagonal() / 2)  # leaves the likelihoods of the bins in the rows
+            some /= some.sum(axis=1, keepdims=True)
+            log_weight = log_ratio[part] + (2 - m) * log_l - (log_l - epsilon) ** 2 / (2 * width**2)
+            some *= np.exp((log_weight - (2 - m) * epsilon) / 2)[:, None]
+            total += some.T @ some
+        return (total + total.T) / 2
+
     def sigma(self, epsilon: float, delta: float) -> float:
         """Return the multiplier s at which the estimated delta of (P, Q) is `delta`, to 2e-4.
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.certificate.enclosures import entries
 from factorize.errors import CertificateError
 from factorize.numbers.pattern_sums import around_products, gram_sums, leading_pattern
 from factorize.numbers.rounding import UNIT, square_root_up
@@ -125,7 +124,7 @@ def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     first row (one contribution and its negative) and the trace (the mean over random signs), so equality shows that the
     absolute sum is the true value. What may be the largest is summed again, wide.
     """
-    enclosed = entries(matrix)
+    enclosed = matrix.enclosed_entries()
     whole, left_out = enclosed.high, float((np.abs(enclosed.low) + enclosed.error).max()) * patterns.shape[1]
     n, count = matrix.n, patterns.shape[1]
     allowance = (n + count**2 + 2) * UNIT
@@ -156,7 +155,7 @@ def two_stage(matrix: Matrix, separation: int, most: int) -> Fraction:
     """Bound on the square for any C: best selection within each row of |X|, then of the row values."""
     from factorize.numbers.wide_kernels import selected_sums
 
-    enclosed = entries(matrix)
+    enclosed = matrix.enclosed_entries()
     whole, left_out = enclosed.high, np.abs(enclosed.low) + enclosed.error
     signed = bool((whole < 0).any())
     magnitude, gram = np.abs(whole) if signed else whole, whole.T @ whole

@@ -9,9 +9,9 @@ and `overlaps` (bounds within a class), `file`. Privacy under sampling: `calibra
 `bins` (C by residue classes), `star` with `enclosures` (closed forms), `bets` with `quantiles` (the sampled test).
 """
 
-from factorize.exact.calibrations import check_calibration
 from factorize.exact.check import check_factor_file, check_strategy, undecided
 from factorize.exact.file import read_array
 from factorize.exact.report import Report
+from factorize.exact.sampling.calibrations import check_calibration
 
 __all__ = ["Report", "check_calibration", "check_factor_file", "check_strategy", "read_array", "undecided"]

@@ -227,6 +227,15 @@ def _banded_inverse_square_root(named: Named) -> str:
     return f"C^-1 has at most {named.bands} diagonals, and their square is the inverse of the workload's series"
 
 
+def _banded_inverse_toeplitz(named: Named) -> str:
+    if named.strategy.structure != "inverse_banded_toeplitz":
+        raise Contradiction("it is not stored by the diagonals of its inverse")
+    taps = int(np.asarray(named.parts["inverse_coefficients"]).size)
+    if taps > named.bands:
+        raise Contradiction(f"C^-1 has {taps} diagonals, {named.bands} are allowed")
+    return f"C^-1 is Toeplitz with {taps} of at most {named.bands} diagonals"
+
+
 def _same(named: Named, found: np.ndarray, wanted: np.ndarray) -> None:
     off = float(np.abs(found[: len(wanted)] - wanted).max())
     if off > named.near * max(1.0, float(np.abs(wanted).max())):
@@ -319,6 +328,7 @@ _RULES: dict[str, Callable[[Named], str]] = {
     "anti_pgd": _anti_pgd,
     "banded_square_root": _banded_square_root,
     "banded_inverse_square_root": _banded_inverse_square_root,
+    "banded_inverse_toeplitz": _banded_inverse_toeplitz,
     "tree": _tree,
     "fft": _fft,
     "spectral": _spectral,

@@ -126,6 +126,13 @@ def largest(numbers: Wide) -> Fraction:
     return Fraction(top) + Fraction(float(check_finite(above).max()))
 
 
+def looseness(numbers: Wide) -> float:
+    """Return how well the largest of non-negative numbers is known, relative to it; infinity where it is not."""
+    highest = float(numbers.high.max())
+    share = float(numbers.error.max()) / highest if 0 < highest < np.inf else np.inf
+    return share if share >= 0 else np.inf
+
+
 def check_finite(numbers: np.ndarray) -> np.ndarray:
     """Return the numbers.
 

@@ -7,8 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.wide import Wide, of_constants, of_doubles, squares
 from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
+
+_COLUMNS = 1 << 14  # at a time: the intermediate arrays stay in the cache
 
 
 class BandedMatrix(Matrix):
@@ -79,6 +82,21 @@ class BandedMatrix(Matrix):
     def column_norms_squared(self) -> np.ndarray:
         """Sums of squares down the bands."""
         return np.einsum("dj,dj->j", self.bands, self.bands)
+
+    def enclosed_entries(self) -> Wide:
+        """The stored bands."""
+        return of_constants(self.dense())
+
+    def enclosed_column_norms(self) -> Wide:
+        """Sums of squares down the bands."""
+        blocks = []
+        for start in range(0, self.n, _COLUMNS):
+            some = self.bands[:, start : start + _COLUMNS]
+            total = of_doubles(np.zeros(some.shape[1]))
+            for band in some:
+                total = total.plus(squares(band))
+            blocks.append(total)
+        return Wide(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
 
     def bandwidth(self) -> int:
         """Position of the last band that is not all zero, plus one."""

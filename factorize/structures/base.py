@@ -7,15 +7,18 @@ both by `right_solve`. Rows, products and column norms come from the structure i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from factorize.errors import TooLarge
+from factorize.errors import CertificateError, TooLarge
 from factorize.numbers.series import series_product, series_quotient
+from factorize.numbers.wide import Wide, largest, looseness
 from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
+_TIGHT = 2.0**-40  # errors of column norms, relative to the largest one, that may still be called exact
 
 
 class Bound(NamedTuple):
@@ -58,6 +61,44 @@ class Matrix(ABC):
     @abstractmethod
     def column_norms_squared(self) -> np.ndarray:
         """Return the squared 2-norm of each column, shape (n,), in ordinary floating point."""
+
+    @abstractmethod
+    def enclosed_column_norms(self) -> Wide:
+        """Return the squared norm of each column, shape (n,), as wide numbers (numbers/wide.py).
+
+        Raises:
+            CertificateError: double precision does not enclose them.
+        """
+
+    def largest_column(self) -> Fraction:
+        """Return the squared norm of the largest column from above; it raises as `enclosed_column_norms`."""
+        return largest(self.enclosed_column_norms())
+
+    @abstractmethod
+    def enclosed_entries(self) -> Wide:
+        """Return C, shape (n, n): its doubles where they are stored, and enclosed where they are computed.
+
+        Raises:
+            TooLarge: n is above the limit for an n x n array.
+            CertificateError: double precision does not enclose them.
+        """
+
+    def _tight(self, norms: Wide | None, reason: str) -> Wide:
+        """Return computed column norms that may be called exact.
+
+        Args:
+            norms: None where doubles enclose nothing.
+            reason: why they are not enclosed, where they are not.
+
+        Raises:
+            CertificateError: they may not, with the reason and the remedy.
+        """
+        if norms is None or not looseness(norms) <= _TIGHT:
+            raise CertificateError(
+                f"the column norms of this {self.structure} matrix with n={self.n} are not enclosed in doubles: "
+                f"{reason}; scale its states, or store the matrix as a dense one"
+            )
+        return norms
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Return block times this matrix, shape (r, n), for rows of shape (r, n)."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.wide import Wide, looseness, of_doubles
 from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
+
+_UNSEEN = 2.0**-54  # errors relative to the largest norm that no double shows
+_ENTRIES = 4096  # up to here C is enclosed entry by entry where its recurrence does not enclose column norms
 
 
 class BufferedMatrix(Matrix):
@@ -86,6 +90,32 @@ class BufferedMatrix(Matrix):
         norms = np.empty(self.n)
         column_norms(*self._arrays, norms)
         return norms
+
+    def enclosed_column_norms(self) -> Wide:
+        """By the recurrence; where that loses much (transitions that grow), from the enclosed entries one by one."""
+        from factorize.numbers.wide_kernels import column_norms
+
+        high, low, error = np.empty(self.n), np.empty(self.n), np.empty(self.n)
+        found = [Wide(high, low, error)] if column_norms(*self._arrays, high, low, error) else []
+        if self.n <= _ENTRIES and not any(looseness(norms) < _UNSEEN for norms in found):
+            found.append(self._norms_by_entries())
+        reason = f"its transitions grow too much, or its states cancel (entries are used to n={_ENTRIES})"
+        return self._tight(min(found, key=looseness, default=None), reason)
+
+    def _norms_by_entries(self) -> Wide:
+        total, found = of_doubles(np.zeros(self.n)), self.enclosed_entries()
+        for i in range(self.n):
+            row = found.take(np.array(i))
+            total = total.plus(row.times(row))
+        return total
+
+    def enclosed_entries(self) -> Wide:
+        """One recurrence per row."""
+        from factorize.numbers.wide_kernels import fill
+
+        found = Wide(*np.zeros((3, self.n, self.n)))
+        fill(*self._arrays, found.high, found.low, found.error)
+        return found
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """One forward recurrence over the covariance of both states, O(n (buffers + states)^3)."""

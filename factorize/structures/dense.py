@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.numbers.triangular import right_solve
+from factorize.numbers.wide import Wide, largest, of_constants, of_doubles, squares, sum_above
 from factorize.structures.base import Matrix
+
+_FEW = 64  # columns that are summed one by one; more go all together
 
 
 class DenseMatrix(Matrix):
@@ -42,6 +46,27 @@ class DenseMatrix(Matrix):
     def column_norms_squared(self) -> np.ndarray:
         """Sums of squares down the columns."""
         return np.einsum("ij,ij->j", self.array, self.array)
+
+    def enclosed_entries(self) -> Wide:
+        """The array itself."""
+        return of_constants(self.array)
+
+    def enclosed_column_norms(self) -> Wide:
+        """Add the squares row by row."""
+        total = of_doubles(np.zeros(self.n))
+        for i, row in enumerate(self.array):
+            sums = total.take(slice(0, i + 1)).plus(squares(row[: i + 1]))
+            for whole, part in zip(total, sums, strict=True):
+                whole[: i + 1] = part
+        return total
+
+    def largest_column(self) -> Fraction:
+        """Only columns that may be the largest are summed again."""
+        norms = self.column_norms_squared()
+        close = np.flatnonzero(norms >= norms.max() * (1 - 2 * (self.n + 8) * 2.0**-52))
+        if len(close) > _FEW:
+            return largest(self.enclosed_column_norms())
+        return max((sum_above(squares(self.array[j:, j])) for j in close), default=Fraction(0))
 
     @cached_property
     def _bands(self) -> int:

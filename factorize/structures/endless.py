@@ -17,7 +17,7 @@ from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge, Un
 from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
 from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
-from factorize.numbers.wide import of_doubles
+from factorize.numbers.wide import Wide, of_doubles
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
@@ -84,6 +84,14 @@ class EndlessMatrix(Matrix):
     def column_norms_squared(self) -> np.ndarray:
         """Refused: there is one for each step; `squared_limit` has the one that they all share."""
         return np.empty(self.n)
+
+    def enclosed_column_norms(self) -> Wide:
+        """Refused, as `column_norms_squared` is."""
+        return Wide(*np.empty((3, self.n)))
+
+    def enclosed_entries(self) -> Wide:
+        """Refused: they have no end; `until` has the leading part."""
+        return Wide(*np.empty((3, self.n, self.n)))
 
 
 class EndlessBlt(EndlessMatrix):

@@ -16,9 +16,10 @@ from factorize.errors import InvalidStrategy
 from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
-from factorize.numbers.wide import Wide
+from factorize.numbers.wide import Wide, running_sums, sum_above
 from factorize.structures.base import Matrix
 
+_AT_ONCE = 1 << 14  # coefficients: the intermediate arrays stay in the cache
 _FADED = 1e-200  # coefficients below are bounded by the largest one after them, whether they fall or not
 
 
@@ -37,6 +38,21 @@ class ComputedToeplitz(Matrix):
     @abstractmethod
     def leading_pattern(self, separation: int, most: int) -> Fraction:
         """Return the squared norm of the sum of columns 0, b, 2b, ..., from above; of a majorant, unless they fall."""
+
+    def enclosed_column_norms(self) -> Wide:
+        """Sums of the first squares."""
+        column = self.wide_column()
+        return running_sums(column.times(column)).take(slice(None, None, -1))
+
+    def largest_column(self) -> Fraction:
+        """The first one."""
+        column = self.wide_column()
+        parts = (column.take(slice(at, at + _AT_ONCE)) for at in range(0, self.n, _AT_ONCE))
+        return sum((sum_above(part.times(part)) for part in parts), Fraction(0))
+
+    def enclosed_entries(self) -> Wide:
+        """Slide over the enclosed column."""
+        return Wide(*(toeplitz_rows(part, 0, self.n) for part in self.wide_column()))
 
 
 class InverseBandedToeplitz(ComputedToeplitz):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.wide import Wide
 from factorize.structures.base import Bound, Matrix
 from factorize.workloads.state_space import StateSpace
 
@@ -100,6 +101,18 @@ class RedrawnMatrix(Matrix):
         from factorize.structures.kernels.redrawn_columns import column_norms
 
         return column_norms(self.parts).high
+
+    def enclosed_column_norms(self) -> Wide:
+        """Solve for every column."""
+        from factorize.structures.kernels.redrawn_columns import column_norms
+
+        return self._tight(column_norms(self.parts), "its inverse is too ill-conditioned")
+
+    def enclosed_entries(self) -> Wide:
+        """Solve for every column."""
+        from factorize.structures.kernels.redrawn_columns import entries
+
+        return entries(self.parts)
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """Columns of A K, one recurrence of both states each; O(n^2 (buffers + states^2)) in time, O(n) in memory."""

@@ -6,9 +6,12 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import LARGEST_SCALE
+from factorize.numbers.wide import Wide, of_constants, product, squares
 from factorize.structures.base import Matrix
 from factorize.structures.names import COLUMN_SCALE, SCALED, WRAPPED
 from factorize.workloads.state_space import StateSpace, scaling
+
+_NUMBERS = 1 << 14  # at a time: the intermediate arrays stay in the cache
 
 
 class ColumnScaled(Matrix):
@@ -58,6 +61,26 @@ class ColumnScaled(Matrix):
     def column_norms_squared(self) -> np.ndarray:
         """Those of the inner matrix times the squared scale."""
         return self.inner.column_norms_squared() * self.scale**2
+
+    def enclosed_column_norms(self) -> Wide:
+        """Those of the inner matrix times the squared scale."""
+        return self.inner.enclosed_column_norms().times(squares(self.scale))
+
+    def enclosed_entries(self) -> Wide:
+        """Multiply the columns; a few rows at a time, up to their diagonal, so that what is between stays in cache."""
+        inner, n = self.inner.enclosed_entries(), self.n
+        stored = not (inner.low.any() or inner.error.any())
+        found, factors = Wide(*np.zeros((3, n, n))), of_constants(self.scale)
+        start = 0
+        while start < n:
+            stop = min(start + max(1, _NUMBERS // (start + 1)), n, 2 * start + 1)
+            block = slice(start, stop), slice(0, stop)
+            some = inner.take(*block)
+            scaled = product(some.high, self.scale[:stop]) if stored else some.times(factors.take(slice(0, stop)))
+            for whole, part in zip(found, scaled, strict=True):
+                whole[block] = part
+            start = stop
+        return found
 
     def bandwidth(self) -> int:
         """Scaling leaves zeros zero."""

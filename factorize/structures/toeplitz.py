@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
+from factorize.numbers.wide import Wide, of_constants, running_sums, squares, sum_above
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
@@ -87,6 +89,18 @@ class ToeplitzMatrix(Matrix):
     def column_norms_squared(self) -> np.ndarray:
         """Column j holds the first n - j coefficients."""
         return np.cumsum(self.coefficients() ** 2)[::-1]
+
+    def enclosed_entries(self) -> Wide:
+        """The stored coefficients."""
+        return of_constants(self.dense())
+
+    def enclosed_column_norms(self) -> Wide:
+        """Sums of the first squares."""
+        return running_sums(squares(self.coefficients())).take(slice(None, None, -1))
+
+    def largest_column(self) -> Fraction:
+        """The first one."""
+        return sum_above(squares(self.coefficients()))
 
     def bandwidth(self) -> int:
         """Position of the last non-zero coefficient, plus one."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.wide import Wide, of_constants, running_sums, squares
 from factorize.structures.base import Bound, Matrix
 from factorize.structures.forest import Forest
 from factorize.structures.names import LARGEST_WHOLE_TREE
@@ -87,6 +88,28 @@ class TreeMatrix(Matrix):
             left, totals = self.forest.siblings(j, self.nodes[j + 1] ** 2)
             norms[left] += totals
         return norms
+
+    def enclosed_entries(self) -> Wide:
+        """The stored nodes."""
+        return of_constants(self.dense())
+
+    def enclosed_column_norms(self) -> Wide:
+        """The same, the right sibling's rows as differences of running sums."""
+        forest = self.forest
+        leaves, n = forest.leaves(), forest.n
+        steps = np.arange(n)
+        total = squares(forest.nodes[0])
+        for level, weights in enumerate(forest.nodes[1:]):
+            sums = running_sums(squares(weights))
+            left = np.flatnonzero(leaves >> level & 1 == 0)
+            parent = steps[left] - leaves[left] + (leaves[left] >> level + 1 << level + 1)
+            end = np.minimum(steps[left] - leaves[left] + forest.restart, n)  # of the tree
+            first, last = (np.minimum(parent + (size << level), end) - 1 for size in (1, 2))
+            minus = Wide(-sums.high[first], -sums.low[first], sums.error[first])
+            more = total.take(left).plus(sums.take(last).plus(minus))
+            for whole, part in zip(total, more, strict=True):
+                whole[left] = part
+        return total
 
     def bandwidth(self) -> int:
         """The longest reach of a row."""

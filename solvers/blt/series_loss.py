@@ -24,9 +24,18 @@ class SeriesLoss:
     """
 
     def __init__(self, buffers: int, n: int, error: ErrorForm, sensitivity: LeadingPattern) -> None:
-        self.parameters = Alternating(buffers, free_end=sensitivity.count == 1)
-        self.loss = ToeplitzLoss(n, error, sensitivity)
-        self._exponents = np.arange(1.0, n - 1)
+        self._set(Alternating(buffers, free_end=sensitivity.count == 1), ToeplitzLoss(n, error, sensitivity))
+
+    @classmethod
+    def of(cls, parameters: Alternating, loss: ToeplitzLoss) -> SeriesLoss:
+        """Return it for any loss of a column."""
+        made = cls.__new__(cls)
+        made._set(parameters, loss)
+        return made
+
+    def _set(self, parameters: Alternating, loss: ToeplitzLoss) -> None:
+        self.parameters, self.loss = parameters, loss
+        self._exponents = np.arange(1.0, loss.n - 1)
 
     def __call__(self, variables: Array) -> tuple[float, Array]:
         """Return the value, infinity where it is not finite, and its gradient."""

@@ -14,7 +14,6 @@ from golden.make import HERE
 from structure_cases import strategies
 
 from factorize import load, parse_spec
-from factorize.certificate.enclosures import _NORMS, column_norms
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.exact import check_factor_file
@@ -91,7 +90,6 @@ class TestStructures:
         every = set(BUILDERS) | set(ENDLESS_BUILDERS)
         assert set(TENSORS) | {SCALED} == every
         assert set(_RECURRENCES) | set(_ROWS) == set(BUILDERS) - {SCALED}
-        assert set(_NORMS) == set(BUILDERS)
         assert set(_COSTS) == set(BUILDERS) - {SCALED}
         assert rows_of("docs/file-format.md", "Structures") == every
         golden = {load(path).strategy.structure for path in HERE.glob("*/*.safetensors")}
@@ -104,7 +102,7 @@ class TestStructures:
         assert build_matrix(strategy.structure, tensors, N).structure == strategy.structure
         assert noise_source(strategy.structure, tensors, N, "").digest == ""
         assert Strategy(strategy.structure, tensors, N).n == N
-        norms, found = strategy.column_norms_squared(), column_norms(strategy)
+        norms, found = strategy.column_norms_squared(), strategy.enclosed_column_norms()
         np.testing.assert_allclose(found.high + found.low, norms, rtol=1e-12)
         assert 0 <= noise_cost(strategy).vectors <= N
 

@@ -20,6 +20,7 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
+from factorize.numbers.wide import of_constants
 from factorize.solution import Outcome, Solution
 from factorize.solvers import budget
 from factorize.solvers.problem import Problem
@@ -217,6 +218,12 @@ class Forged(Matrix):
 
     def column_norms_squared(self):
         return (self.shown**2).sum(axis=0)
+
+    def enclosed_column_norms(self):
+        return DenseMatrix(self.shown).enclosed_column_norms()
+
+    def enclosed_entries(self):
+        return of_constants(self.shown)
 
 
 class TestLiars:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from factorize.accounting.gaussian import gaussian_epsilon
-from factorize.exact import bets, star
-from factorize.exact.bins import Gram, gram
 from factorize.exact.file import read_factor_file
+from factorize.exact.sampling import bets, star
+from factorize.exact.sampling.bins import Gram, gram
 from factorize.exact.strategy import Strategy
 
 PILOT = 5

@@ -11,8 +11,8 @@ from star_claims import drawn
 from test_exact_star import KNOWN, RANDOM_ALLOCATION, ROUNDED, Known
 
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.exact import bets, star
-from factorize.exact.quantiles import normals
+from factorize.exact.sampling import bets, star
+from factorize.exact.sampling.quantiles import normals
 
 CHUNKS = 10
 

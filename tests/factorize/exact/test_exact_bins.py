@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
-from factorize.exact import bins as module
 from factorize.exact import strategy as strategies
-from factorize.exact.bins import doubles_down, doubles_up, gram
+from factorize.exact.sampling import bins as module
+from factorize.exact.sampling.bins import doubles_down, doubles_up, gram
 from factorize.exact.strategy import Strategy
 
 N = 12

@@ -19,8 +19,8 @@ from factorize.accounting.bins_claim import BinsClaim
 from factorize.accounting.claim_test import examine
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.errors import CorruptObject, TooLarge
-from factorize.exact import bets, calibrations, star
-from factorize.exact.calibrations import check_calibration, read_claim
+from factorize.exact.sampling import bets, calibrations, star
+from factorize.exact.sampling.calibrations import check_calibration, read_claim
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.toeplitz import ToeplitzMatrix

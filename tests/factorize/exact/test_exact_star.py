@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from factorize.errors import InvalidParameter
-from factorize.exact import star
-from factorize.exact.bins import Gram, gram
-from factorize.exact.enclosures import EXP_SLACK, Ends, exponentials, log_mean_exp, normal, pi
-from factorize.exact.quantiles import magnitudes
+from factorize.exact.arithmetic.enclosures import EXP_SLACK, Enclosed, exponentials, log_mean_exp, normal, pi
+from factorize.exact.sampling import star
+from factorize.exact.sampling.bins import Gram, gram
+from factorize.exact.sampling.quantiles import magnitudes
 from factorize.exact.strategy import Strategy
 
 
@@ -130,8 +130,8 @@ def test_one_bin_is_the_gaussian_mechanism() -> None:
         other, least = star.addition(found, 1.0, epsilon), star.least_delta(found, 1.0, epsilon)
         assert float(other.high) == pytest.approx(delta, rel=1e-4)
         assert float(least) == pytest.approx(delta, rel=1e-4) and least <= other.high
-        ends = Ends(Decimal(mu), Decimal(mu))
-        same = star.gaussian_delta(Ends(Decimal(epsilon), Decimal(epsilon)), ends)
+        ends = Enclosed(Decimal(mu), Decimal(mu))
+        same = star.gaussian_delta(Enclosed(Decimal(epsilon), Decimal(epsilon)), ends)
         assert same.low <= other.high and other.low <= same.high
         assert float(same.high) == pytest.approx(delta, rel=1e-4)
         assert star.star(star.covariance(found, 1.0), epsilon).logarithm >= least.ln()
@@ -164,7 +164,7 @@ def test_the_other_direction_is_enclosed_where_the_rounding_of_the_gram_matters(
 
 def test_nothing_known_of_the_means_is_no_bound() -> None:
     zero = np.zeros((2, 2))
-    assert star.addition(Gram(np.eye(2), zero, np.zeros(2)), 1.0, 1.0) == Ends(Decimal(0), Decimal(1))
+    assert star.addition(Gram(np.eye(2), zero, np.zeros(2)), 1.0, 1.0) == Enclosed(Decimal(0), Decimal(1))
     assert star.least_delta(Gram(np.eye(2), zero, np.zeros(2)), 1.0, 1.0) == 0
 
 

@@ -11,7 +11,6 @@ from exact_files import gram_in_fractions, strategy_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize.certificate.enclosures import column_norms, entries
 from factorize.errors import CertificateError
 from factorize.numbers.pattern_sums import attained_selection, best_periodic, best_separated, gram_sums, leading_pattern
 from factorize.numbers.wide import Wide, largest, of_doubles, product, root_above, running_sums, squares, sum_above
@@ -98,7 +97,7 @@ def test_column_norms_of_every_structure() -> None:
     rng = np.random.default_rng(0)
     for _ in range(10):
         for matrix in matrices(rng, 7):
-            found = column_norms(matrix)
+            found = matrix.enclosed_column_norms()
             assert found is not None
             inner = matrix.inner if isinstance(matrix, ColumnScaled) else matrix
             factors = matrix.scale if isinstance(matrix, ColumnScaled) else np.ones(7)
@@ -114,7 +113,7 @@ def test_column_norms_of_trees(n: int, restart: int) -> None:
     nodes[0] = 1 + rng.random(n)
     nodes[1:][(np.arange(n) % restart >> np.arange(len(nodes) - 1)[:, None]) & 1 == 0] = 0.0
     matrix = TreeMatrix(nodes, restart)
-    found, gram = column_norms(matrix), gram_in_fractions(matrix.dense())
+    found, gram = matrix.enclosed_column_norms(), gram_in_fractions(matrix.dense())
     assert found is not None
     for j in range(n):
         assert abs(true(found, j) - gram[j][j]) <= Fraction(float(found.error[j])) <= gram[j][j] / 2**70
@@ -142,7 +141,7 @@ def buffered_in_fractions(matrix: BufferedMatrix) -> list[list[Fraction]]:
 def test_column_norms_of_buffers(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
     matrix = BufferedMatrix(1 + rng.random(6), rng.standard_normal(shape), *rng.standard_normal((2, 6, 2)))
-    found, whole = column_norms(matrix), buffered_in_fractions(matrix)
+    found, whole = matrix.enclosed_column_norms(), buffered_in_fractions(matrix)
     assert found is not None
     for j in range(6):
         close(found, j, sum((row[j] ** 2 for row in whole), Fraction(0)))
@@ -153,7 +152,7 @@ def test_rotating_buffers_stay_enclosed() -> None:
     n, angle = 20_000, 0.3
     turn = 0.999 * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     ones = np.full((n, 2), 0.5)
-    found = column_norms(BufferedMatrix(np.ones(n), np.tile(turn, (n, 1, 1, 1)), ones, ones))
+    found = BufferedMatrix(np.ones(n), np.tile(turn, (n, 1, 1, 1)), ones, ones).enclosed_column_norms()
     assert found is not None
     assert (found.error < 2.0**-70 * found.high).all()
 
@@ -163,7 +162,7 @@ def test_buffers_that_grow_are_enclosed_by_their_entries_or_refused() -> None:
     ones = np.ones((n, 1))
     growing = BufferedMatrix(np.ones(n), np.full((n, 1), 1.2), ones, ones)
     with pytest.raises(CertificateError, match="not enclosed in doubles"):
-        column_norms(growing)
+        growing.enclosed_column_norms()
     small = BufferedMatrix(np.ones(300), np.full((300, 1), 1.5), ones[:300], ones[:300])
     exact = 1 + sum(Fraction(3, 2) ** (2 * t) for t in range(1, 300))
     assert 0 <= Fraction(Single().sensitivity(small).value) ** 2 / exact - 1 < 2.0**-50
@@ -277,7 +276,7 @@ def test_entries_that_cancel_are_enclosed_and_their_selections_bounded(scaled: b
         scale = 0.5 + rng.random(n) if scaled else np.ones(n)
         whole = [[x * Fraction(s) for x, s in zip(row, scale, strict=True)] for row in buffered_in_fractions(inner)]
         matrix = ColumnScaled(inner, scale) if scaled else inner
-        enclosed = entries(matrix)
+        enclosed = matrix.enclosed_entries()
         for i, j in zip(*np.tril_indices(n), strict=True):
             middle = Fraction(enclosed.high[i, j]) + Fraction(enclosed.low[i, j])
             assert abs(middle - whole[i][j]) <= Fraction(enclosed.error[i, j]) < Fraction(1, 10**28)
@@ -297,7 +296,7 @@ def test_entries_of_rotating_buffers_stay_enclosed_over_many_steps() -> None:
     matrix = BufferedMatrix(
         np.ones(n), np.tile(turn, (n, 1, 1)), np.tile([0.3, 0.1], (n, 1)), np.tile([0.2, -0.4], (n, 1))
     )
-    found = entries(matrix)
+    found = matrix.enclosed_entries()
     assert found.error.max() < 1e-28
     exact = [[Fraction(x) for x in row] for row in turn.tolist()]
     carried = [Fraction(0.2), Fraction(-0.4)]
@@ -334,7 +333,7 @@ def test_entries_of_buffers_allow_for_what_underflows() -> None:
     matrix = BufferedMatrix(
         np.ones(2), np.array([[1.0], [1e160]]), np.array([[1e-300], [0.0]]), np.array([[0.0], [1e-220]])
     )
-    found = entries(matrix)
+    found = matrix.enclosed_entries()
     missed = Fraction(1e-300) * Fraction(1e160) * Fraction(1e-220) - Fraction(float(found.high[1, 0]))
     assert 0 < abs(missed) <= Fraction(float(found.error[1, 0]))
     assert Single().sensitivity(matrix).value > 1.0

@@ -7,7 +7,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from factorize.certificate.enclosures import entries
 from factorize.certificate.sensitivity import best_selection
 from factorize.errors import CertificateError
 from factorize.numbers.wide_kernels import selected_sums
@@ -34,8 +33,8 @@ def inner(kind, n):
 @pytest.mark.parametrize("kind", ["toeplitz", "blt", "inverse"])
 def test_scaled_entries_are_products_of_the_enclosed_ones(kind, n):
     matrix, scale = inner(kind, n), RNG.uniform(0.5, 2, n)
-    before, found = entries(matrix), entries(ColumnScaled(matrix, scale))
-    whole = before.times(entries(ToeplitzMatrix(np.ones(1), 1)).take(0, 0)._replace(high=scale))
+    before, found = matrix.enclosed_entries(), ColumnScaled(matrix, scale).enclosed_entries()
+    whole = before.times(ToeplitzMatrix(np.ones(1), 1).enclosed_entries().take(0, 0)._replace(high=scale))
     np.testing.assert_array_equal(found.high + found.low, whole.high + whole.low)
     assert not np.triu(found.high, 1).any() and (np.diagonal(found.high) > 0).all()
     for i, j in [(0, 0), (n - 1, 0), (n - 1, n - 1), (n // 2, n // 3)]:

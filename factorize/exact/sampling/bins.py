@@ -27,7 +27,7 @@ _GRID = 54  # bits that are kept of the sums, below the largest
 _ROWS = 16_384  # of an exact product
 
 
-class Sums(NamedTuple):
+class ClassSums(NamedTuple):
     """Ends of the sums of |C| over a class, shape (n, bins); one column of them, shape (n,), where C is Toeplitz."""
 
     low: np.ndarray
@@ -76,7 +76,7 @@ def gram(strategy: Strategy, bins: int) -> Gram:
     return found
 
 
-def column_sums(strategy: Strategy, bins: int) -> Sums:
+def column_sums(strategy: Strategy, bins: int) -> ClassSums:
     """Return both ends of the sums of |C| over classes; of class 0 alone for a Toeplitz C, the rest are its shifts."""
     if strategy.toeplitz is not None:
         return _of_series(strategy.toeplitz, strategy.column, bins)
@@ -93,10 +93,10 @@ def column_sums(strategy: Strategy, bins: int) -> Sums:
     return _of_numbers(strategy.numbers(), bins)
 
 
-def _around(values: np.ndarray, roundings: int) -> Sums:
+def _around(values: np.ndarray, roundings: int) -> ClassSums:
     """Ends around sums of non-negative terms, each of which has met at most so many roundings."""
     slack = (roundings + 4) * _UNIT
-    return Sums(np.maximum(values * (1 - slack) - _LEAST, 0.0), values * (1 + slack) + _LEAST)
+    return ClassSums(np.maximum(values * (1 - slack) - _LEAST, 0.0), values * (1 + slack) + _LEAST)
 
 
 def _factors(strategy: Strategy) -> np.ndarray:
@@ -118,21 +118,21 @@ def doubles_down(values: np.ndarray, exponent: int, radius: int = 0) -> np.ndarr
     return np.maximum(doubles_up(left, exponent) * (1 - 4 * _UNIT) - _LEAST, 0.0)
 
 
-def _of_series(series: Numbers, column: np.ndarray | None, bins: int) -> Sums:
+def _of_series(series: Numbers, column: np.ndarray | None, bins: int) -> ClassSums:
     if column is not None:
-        ends = Sums(np.abs(column), np.abs(column))
+        ends = ClassSums(np.abs(column), np.abs(column))
     else:
-        ends = Sums(*(end(series.values, series.exponent, series.radius) for end in (doubles_down, doubles_up)))
+        ends = ClassSums(*(end(series.values, series.exponent, series.radius) for end in (doubles_down, doubles_up)))
     n = len(series.values)
-    for part in (totals := Sums(ends.low.copy(), ends.high.copy())):
+    for part in (totals := ClassSums(ends.low.copy(), ends.high.copy())):
         for start in range(bins, n, bins):
             stop = min(start + bins, n)
             part[start:stop] += part[start - bins : stop - bins]
     turns = -(-n // bins)
-    return Sums(_around(totals.low, turns).low, _around(totals.high, turns).high)
+    return ClassSums(_around(totals.low, turns).low, _around(totals.high, turns).high)
 
 
-def _scaled_series(strategy: Strategy, bins: int) -> Sums:
+def _scaled_series(strategy: Strategy, bins: int) -> ClassSums:
     """A Toeplitz matrix whose columns have factors: one shifted column after the other."""
     assert strategy.series is not None
     n, series = strategy.n, strategy.series
@@ -144,10 +144,10 @@ def _scaled_series(strategy: Strategy, bins: int) -> Sums:
         for j in range(n):
             total[j:, j % bins] += end[: n - j] * factors[j]
     turns = -(-n // bins) + 1
-    return Sums(_around(found[0], turns).low, _around(found[1], turns).high)
+    return ClassSums(_around(found[0], turns).low, _around(found[1], turns).high)
 
 
-def _of_bands(bands: np.ndarray, scale: np.ndarray | None, bins: int) -> Sums:
+def _of_bands(bands: np.ndarray, scale: np.ndarray | None, bins: int) -> ClassSums:
     n = bands.shape[1]
     found = np.zeros((n, bins))
     for d, band in enumerate(bands):
@@ -157,7 +157,7 @@ def _of_bands(bands: np.ndarray, scale: np.ndarray | None, bins: int) -> Sums:
     return _around(found, len(bands) + 1)
 
 
-def _of_stored(strategy: Strategy, bins: int) -> Sums:
+def _of_stored(strategy: Strategy, bins: int) -> ClassSums:
     """An array of doubles, or a tree beyond the length of arrays, some columns at a time."""
     n, factors = strategy.n, _factors(strategy)
     found = np.zeros((n, bins))
@@ -174,7 +174,7 @@ def _of_stored(strategy: Strategy, bins: int) -> Sums:
     return _around(found, -(-n // bins) + 1)
 
 
-def _of_buffers(given: Buffers, factors: np.ndarray, bins: int) -> Sums:
+def _of_buffers(given: Buffers, factors: np.ndarray, bins: int) -> ClassSums:
     """The recursion itself, with an input for each class in place of each column; every number is non-negative."""
     n, groups, states = given.inputs.shape
     found, state = np.zeros((n, bins)), np.zeros((groups, states, bins))
@@ -187,7 +187,7 @@ def _of_buffers(given: Buffers, factors: np.ndarray, bins: int) -> Sums:
     return _around(found, n * (states + 3) + groups * states + 4)
 
 
-def _of_solved(strategy: Strategy, bins: int) -> Sums:
+def _of_solved(strategy: Strategy, bins: int) -> ClassSums:
     """A long matrix with redraws, column by column in pairs of doubles."""
     n, factors = strategy.n, _factors(strategy)
     if n > LARGEST_BY_COLUMNS:
@@ -197,10 +197,10 @@ def _of_solved(strategy: Strategy, bins: int) -> Sums:
         for end, total in zip(strategy.by_columns.magnitudes(j), found, strict=True):
             total[:, j % bins] += end * factors[j]
     turns = -(-n // bins) + 1
-    return Sums(_around(found[0], turns).low, _around(found[1], turns).high)
+    return ClassSums(_around(found[0], turns).low, _around(found[1], turns).high)
 
 
-def _of_numbers(numbers: Numbers, bins: int) -> Sums:
+def _of_numbers(numbers: Numbers, bins: int) -> ClassSums:
     """Entries that are integers with a radius, added up as integers."""
     values: Any = abs(numbers.values)
     n = len(values)
@@ -209,10 +209,10 @@ def _of_numbers(numbers: Numbers, bins: int) -> Sums:
         stop = min(start + bins, n)
         total[:, : stop - start] += values[:, start:stop]
     lost = numbers.radius * -(-n // bins)
-    return Sums(doubles_down(total, numbers.exponent, lost), doubles_up(total, numbers.exponent, lost))
+    return ClassSums(doubles_down(total, numbers.exponent, lost), doubles_up(total, numbers.exponent, lost))
 
 
-def _of_shifts(sums: Sums, bins: int) -> Gram:
+def _of_shifts(sums: ClassSums, bins: int) -> Gram:
     """The Gram matrix of the shifts of one column, cut at n: running sums of its products with itself."""
     n = len(sums.high)
     high, least = np.zeros((bins, bins)), np.zeros(bins)
@@ -227,7 +227,7 @@ def _of_shifts(sums: Sums, bins: int) -> Gram:
     return Gram(found.high, found.low, least)
 
 
-def _of_columns(sums: Sums) -> Gram:
+def _of_columns(sums: ClassSums) -> Gram:
     """The product of integers, without rounding but for what is cut of the sums 54 places below the largest."""
     total: Any = 0
     exponent = int(np.frexp(sums.high.max())[1]) - _GRID

@@ -15,12 +15,12 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
-from factorize.exact import bets, star
-from factorize.exact.bins import Gram, gram
-from factorize.exact.enclosures import SLACK, Ends, context, decimal
+from factorize.exact.arithmetic.enclosures import SLACK, Enclosed, context, decimal
 from factorize.exact.file import read_factor_file
 from factorize.exact.report import Report
-from factorize.exact.star_claim import Claim, Refused, integer, read_claim, real, require
+from factorize.exact.sampling import bets, star
+from factorize.exact.sampling.bins import Gram, gram
+from factorize.exact.sampling.star_claim import Claim, ClaimRefused, integer, read_claim, real, require
 from factorize.exact.strategy import Strategy
 
 FRESH_CHUNKS = 4
@@ -66,7 +66,7 @@ def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool =
         entry = file.manifest["matrices"]["C"]
         strategy = Strategy(entry["structure"], file.matrices["C"], claim.n)
         _check(report, claim, strategy, fresh)
-    except Refused as reason:
+    except ClaimRefused as reason:
         report.refute(str(reason))
     except (TooLarge, CorruptObject):
         raise
@@ -79,7 +79,9 @@ def _check_file(claim: Claim, manifest: Mapping[str, Any]) -> None:
     mechanism = claim.document["mechanism"]
     for name in ("factors", "gram"):
         if not re.fullmatch(r"sha256:[0-9a-f]{64}", str(mechanism[name])):
-            raise Refused(f"mechanism.{name} is {str(mechanism[name])[:80]!r}, not sha256: and 64 hexadecimal digits")
+            raise ClaimRefused(
+                f"mechanism.{name} is {str(mechanism[name])[:80]!r}, not sha256: and 64 hexadecimal digits"
+            )
     own = "sha256:" + str(manifest["digest"]).removeprefix("sha256:")
     require(mechanism["factors"] == own, f"the claim is about {mechanism['factors']}, and the file is {own}")
     n = manifest["matrices"]["C"]["shape"][1]
@@ -141,7 +143,7 @@ def _gaussian(claim: Claim, found: Gram, epsilon: Decimal) -> Decimal:
     """Return delta of the Gaussian mechanism with the largest norm of a class, rounded up."""
     with localcontext(context()):
         norm = decimal(float(found.high.diagonal().max())).sqrt() / decimal(claim.scale) * (1 + SLACK)
-        return star.gaussian_delta(Ends(epsilon, epsilon), Ends(norm, norm)).high
+        return star.gaussian_delta(Enclosed(epsilon, epsilon), Enclosed(norm, norm)).high
 
 
 def _check_direction(report: CalibrationReport, claim: Claim, found: Gram, direction: str, fresh: bool) -> bool:

@@ -19,25 +19,25 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.exact.bins import Gram
-from factorize.exact.enclosures import (
+from factorize.exact.arithmetic.enclosures import (
     EXP_SLACK,
     LEAST_EXPONENT,
     SLACK,
-    Ends,
+    Enclosed,
     context,
     decimal,
     exponentials,
     log_mean_exp,
     normal,
 )
+from factorize.exact.sampling.bins import Gram
 
 MOST_ORDER = 4096
 _BLOCKS = 24  # of the diagonal, for the lower bound
 _UNIT = 2.0**-52
 
 
-class Bound(NamedTuple):
+class StarBound(NamedTuple):
     """delta <= e^logarithm, by theorem 4 with this order."""
 
     order: int
@@ -113,21 +113,21 @@ def best_order(kernel: np.ndarray, epsilon: float) -> int:
     return min(range(low, high + 1), key=rough)
 
 
-def star(kernel: np.ndarray, epsilon: float) -> Bound:
+def star(kernel: np.ndarray, epsilon: float) -> StarBound:
     """Return the star bound at its best order, rounded up."""
     order = best_order(kernel, epsilon)
-    return Bound(order, log_ceiling(kernel, order, epsilon))
+    return StarBound(order, log_ceiling(kernel, order, epsilon))
 
 
-def addition(gram: Gram, sigma: float, epsilon: float) -> Ends:
+def addition(gram: Gram, sigma: float, epsilon: float) -> Enclosed:
     """Enclose the closed form of theorem 7 for the covariance M^T M / sigma^2, M the sums rounded up."""
     square = Fraction(sigma) ** 2
     high, near = (_means(part, square) for part in (gram.high, gram.near))
     grown = Fraction(1, 2**44)  # more than numpy's sums of positive doubles lose, in pairs or not, up to 4096 twice
-    diagonal = Ends(_down(near[0] * (1 - grown)), _up(high[0] * (1 + grown)))
-    whole = Ends(_down(near[1] * (1 - grown)), _up(high[1] * (1 + grown)))
+    diagonal = Enclosed(_down(near[0] * (1 - grown)), _up(high[0] * (1 + grown)))
+    whole = Enclosed(_down(near[1] * (1 - grown)), _up(high[1] * (1 + grown)))
     if whole.low <= 0:
-        return Ends(Decimal(0), Decimal(1))
+        return Enclosed(Decimal(0), Decimal(1))
     return closed_form(diagonal, whole, decimal(epsilon))
 
 
@@ -149,29 +149,29 @@ def _down(value: Fraction) -> Decimal:
         return decimal(value) * (1 - SLACK)
 
 
-def closed_form(diagonal: Ends, whole: Ends, epsilon: Decimal) -> Ends:
+def closed_form(diagonal: Enclosed, whole: Enclosed, epsilon: Decimal) -> Enclosed:
     """Enclose Phi(d) - e^{epsilon - a / 2 + v / 2} Phi(d - sqrt v), a and v between their ends; each term by itself."""
     with localcontext(context()):
-        root = Ends(whole.low.sqrt() * (1 - SLACK), whole.high.sqrt() * (1 + SLACK))
+        root = Enclosed(whole.low.sqrt() * (1 - SLACK), whole.high.sqrt() * (1 + SLACK))
         first, last = diagonal.low / 2 - epsilon, diagonal.high / 2 - epsilon
-        d = Ends(min(first / root.low, first / root.high), max(last / root.low, last / root.high))
-        d = Ends(d.low - SLACK * (1 + abs(d.low)), d.high + SLACK * (1 + abs(d.high)))
+        d = Enclosed(min(first / root.low, first / root.high), max(last / root.low, last / root.high))
+        d = Enclosed(d.low - SLACK * (1 + abs(d.low)), d.high + SLACK * (1 + abs(d.high)))
         small = (epsilon - diagonal.high / 2 + whole.low / 2).exp() * (1 - SLACK)
         large = (epsilon - diagonal.low / 2 + whole.high / 2).exp() * (1 + SLACK)
         low = normal(d.low).low - large * normal(d.high - root.low).high
         high = normal(d.high).high - small * normal(d.low - root.high).low
-        return Ends(max(low - SLACK, Decimal(0)), high + Decimal(10) ** -55)
+        return Enclosed(max(low - SLACK, Decimal(0)), high + Decimal(10) ** -55)
 
 
-def gaussian_delta(epsilon: Ends, norm: Ends) -> Ends:
+def gaussian_delta(epsilon: Enclosed, norm: Enclosed) -> Enclosed:
     """Enclose Phi(norm / 2 - epsilon / norm) - e^epsilon Phi(-norm / 2 - epsilon / norm) (Balle and Wang 2018)."""
     with localcontext(context()):
-        near = Ends(epsilon.low / norm.high, epsilon.high / norm.low)
-        first = Ends(normal(norm.low / 2 - near.high - SLACK).low, normal(norm.high / 2 - near.low + SLACK).high)
-        second = Ends(normal(-norm.high / 2 - near.high - SLACK).low, normal(-norm.low / 2 - near.low + SLACK).high)
+        near = Enclosed(epsilon.low / norm.high, epsilon.high / norm.low)
+        first = Enclosed(normal(norm.low / 2 - near.high - SLACK).low, normal(norm.high / 2 - near.low + SLACK).high)
+        second = Enclosed(normal(-norm.high / 2 - near.high - SLACK).low, normal(-norm.low / 2 - near.low + SLACK).high)
         low = first.low - epsilon.high.exp() * (1 + SLACK) * second.high
         high = first.high - epsilon.low.exp() * (1 - SLACK) * second.low
-        return Ends(max(low, Decimal(0)), high)
+        return Enclosed(max(low, Decimal(0)), high)
 
 
 def least_delta(gram: Gram, sigma: float, epsilon: float) -> Decimal:
@@ -180,10 +180,10 @@ def least_delta(gram: Gram, sigma: float, epsilon: float) -> Decimal:
     ordered = np.sort(gram.least)[::-1]
     with localcontext(context()):
         shifted = decimal(epsilon) + Decimal(bins).ln()
-        far = Ends(shifted - SLACK, shifted + SLACK)
+        far = Enclosed(shifted - SLACK, shifted + SLACK)
         total = Decimal(0)
         for block in np.array_split(ordered, min(_BLOCKS, bins)):
             if block[-1] > 0:
                 norm = decimal(float(block[-1])).sqrt() / decimal(sigma)
-                total += len(block) * gaussian_delta(far, Ends(norm * (1 - SLACK), norm * (1 + SLACK))).low
+                total += len(block) * gaussian_delta(far, Enclosed(norm * (1 - SLACK), norm * (1 + SLACK))).low
         return total / bins * (1 - SLACK)

@@ -23,7 +23,7 @@ _RULES = {
 }
 
 
-class Refused(Exception):
+class ClaimRefused(Exception):
     """The claim is not one, or contradicts itself, its limits or the file."""
 
 
@@ -56,14 +56,14 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     """Read a claim strictly: its keys are those of the page, its floats are in the form of `float.hex`.
 
     Raises:
-        Refused: it is none.
+        ClaimRefused: it is none.
     """
     held = document.get("claim")
     inner = held if "protocol" not in document and isinstance(held, Mapping) else None
     stated = document.get("claim_digest") if inner is not None else None
     given = dict(document if inner is None else inner)
     if given.get("protocol") != PROTOCOL:
-        raise Refused(f"the protocol {str(given.get('protocol'))[:40]!r} is not {PROTOCOL!r}, the one known here")
+        raise ClaimRefused(f"the protocol {str(given.get('protocol'))[:40]!r} is not {PROTOCOL!r}, the one known here")
     _check_keys(given, _KEYS, "the claim")
     mechanism = _part(given, "mechanism")
     _check_keys(mechanism, _MECHANISM, "mechanism")
@@ -72,7 +72,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
         part = _part(given, direction)
         rule = part.get("rule")
         if not isinstance(rule, str) or rule not in rules:
-            raise Refused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
+            raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
         _check_keys(part, rules[rule], direction)
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     require(given["sampling"] == "balls_in_bins", f"the sampling {str(given['sampling'])[:40]!r} is not balls_in_bins")
@@ -96,7 +96,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     )
     digest = hashlib.sha256(found.canonical).hexdigest()
     if stated is not None and str(stated).removeprefix("sha256:") != digest:
-        raise Refused(f"the claim hashes to sha256:{digest}, not to {str(stated)[:80]!r} as stated beside it")
+        raise ClaimRefused(f"the claim hashes to sha256:{digest}, not to {str(stated)[:80]!r} as stated beside it")
     if inner is not None:
         _check_beside(found, document)
     return found
@@ -109,20 +109,22 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
     own |= {"clip_norm": float.fromhex(claim.document["clip_norm"]), "adjacency": claim.document["adjacency"]}
     for name, value in own.items():
         if name in calibration and calibration[name] != value:
-            raise Refused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
+            raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
     if "batch_size" in calibration and (calibration["batch_size"] or 1) != claim.document["divisor"]:
         stated = str(calibration["batch_size"])[:40]
-        raise Refused(f"the calibration is for a batch size of {stated}, and its claim for {claim.document['divisor']}")
+        raise ClaimRefused(
+            f"the calibration is for a batch size of {stated}, and its claim for {claim.document['divisor']}"
+        )
 
 
 def _check_keys(given: Mapping[str, Any], known: set[str], name: str) -> None:
     if set(given) != known:
-        raise Refused(f"{name} has the keys {sorted(map(str, given))[:20]}; {PROTOCOL} has {sorted(known)}")
+        raise ClaimRefused(f"{name} has the keys {sorted(map(str, given))[:20]}; {PROTOCOL} has {sorted(known)}")
 
 
 def _part(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(given[name], Mapping):
-        raise Refused(f"{name} is not a JSON object")
+        raise ClaimRefused(f"{name} is not a JSON object")
     return dict(given[name])
 
 
@@ -130,25 +132,25 @@ def require(holds: bool, otherwise: str) -> None:
     """Refuse unless something holds.
 
     Raises:
-        Refused: it does not.
+        ClaimRefused: it does not.
     """
     if not holds:
-        raise Refused(otherwise)
+        raise ClaimRefused(otherwise)
 
 
 def real(given: Mapping[str, Any], name: str, *, zero: bool = False) -> float:
     """Return a finite positive double (or zero) in the form of `float.hex`, which is the only spelling.
 
     Raises:
-        Refused: it is none.
+        ClaimRefused: it is none.
     """
     text = given[name]
     try:
         value = float.fromhex(text)
     except (TypeError, ValueError, OverflowError):
-        raise Refused(f"{name} is {str(text)[:40]!r}, no double in the form of float.hex") from None
+        raise ClaimRefused(f"{name} is {str(text)[:40]!r}, no double in the form of float.hex") from None
     if value.hex() != text or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise Refused(f"{name} is {text[:40]!r}; it is a positive finite double in the form of float.hex")
+        raise ClaimRefused(f"{name} is {text[:40]!r}; it is a positive finite double in the form of float.hex")
     return value
 
 
@@ -156,11 +158,11 @@ def integer(given: Mapping[str, Any], name: str, least: int, most: int) -> int:
     """Return an integer between two.
 
     Raises:
-        Refused: it is none.
+        ClaimRefused: it is none.
     """
     value = given[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise Refused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")
+        raise ClaimRefused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")
     return value
 
 
@@ -168,5 +170,5 @@ def _down(value: Fraction) -> float:
     try:
         found = float(value)
     except OverflowError:
-        raise Refused("sigma * divisor / clip_norm is beyond the range of doubles") from None
+        raise ClaimRefused("sigma * divisor / clip_norm is beyond the range of doubles") from None
     return math.nextafter(found, 0.0) if Fraction(found) > value else found

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.exact.enclosures import SLACK, context, decimal
-from factorize.exact.quantiles import normals
-from factorize.exact.star import log_moment, log_row_means
+from factorize.exact.arithmetic.enclosures import SLACK, context, decimal
+from factorize.exact.sampling.quantiles import normals
+from factorize.exact.sampling.star import log_moment, log_row_means
 
 CHUNK = 4096
 NEEDED = 128 * math.log(2) + 1e-6
@@ -52,7 +52,7 @@ class Weights(NamedTuple):
     words: int
 
 
-class Outcome(NamedTuple):
+class BetOutcome(NamedTuple):
     """What a bet came to.
 
     Attributes:
@@ -238,7 +238,7 @@ def words_of(key: tuple[int, int], count: int, chunks: int) -> Iterator[np.ndarr
         yield np.random.Philox(key=np.array(key, dtype=np.uint64), counter=counter).random_raw(count)
 
 
-def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunks: int) -> Outcome:
+def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunks: int) -> BetOutcome:
     """Bet against delta until the wealth is 2^128 or hopeless, or the chunks are used up.
 
     Args:
@@ -265,4 +265,4 @@ def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunk
         drawn += len(found)
         if not HOPELESS <= wealth < NEEDED:
             break
-    return Outcome(wealth >= NEEDED, wealth, drawn, total / max(drawn, 1))
+    return BetOutcome(wealth >= NEEDED, wealth, drawn, total / max(drawn, 1))

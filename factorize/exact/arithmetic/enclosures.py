@@ -30,7 +30,7 @@ _COEFFICIENTS = [1.0 / factorial(k) for k in range(14, -1, -1)]
 LEAST_EXPONENT = -700.0
 
 
-class Ends(NamedTuple):
+class Enclosed(NamedTuple):
     """A real number between two decimals."""
 
     low: Decimal
@@ -74,7 +74,7 @@ def exponentials(x: np.ndarray) -> np.ndarray:
     return np.ldexp(total, k.astype(np.int32))
 
 
-def normal(x: Decimal) -> Ends:
+def normal(x: Decimal) -> Enclosed:
     """Enclose Phi(x), the distribution function of the standard normal law.
 
     For x > 0, Phi(x) = 1/2 + phi(x) (x + x^3/3 + x^5/15 + ...), all of whose terms are positive; the tail of the other
@@ -83,7 +83,7 @@ def normal(x: Decimal) -> Ends:
     size = x.copy_abs()  # abs() rounds to the places of the caller
     if size > FAR:
         tail = _leading_tail(size)
-        return Ends(Decimal(0), tail) if x < 0 else Ends(1 - Decimal(10) ** -20, Decimal(1))
+        return Enclosed(Decimal(0), tail) if x < 0 else Enclosed(1 - Decimal(10) ** -20, Decimal(1))
     places = PLACES + int(size * size * Decimal("0.2172")) + 5
     with localcontext(context(places + 15)):
         total = term = size
@@ -96,7 +96,7 @@ def normal(x: Decimal) -> Ends:
         above = Decimal("0.5") + density * total
         lost = Decimal(10) ** (5 - places)  # the tail of the series, and 10^10 roundings
         found = above if x >= 0 else 1 - above
-        return Ends(max(found - lost, Decimal(0)), min(found + lost, Decimal(1)))
+        return Enclosed(max(found - lost, Decimal(0)), min(found + lost, Decimal(1)))
 
 
 def _leading_tail(size: Decimal) -> Decimal:

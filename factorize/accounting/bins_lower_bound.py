@@ -1,0 +1,115 @@
+"""The lower bound under balls in bins: an amplified error that no strategy matrix beats, dense or signed ones neither.
+
+With sigma at clip norm 1 and without a divisor, two facts about the dominating pair bound it from below (theorem 8,
+docs/notes/amplification-proofs.md):
+
+- one bin alone: mean_j delta_Gauss(epsilon + log b; sqrt(G_jj) / sigma) <= delta. Where that is convex in G_jj, the
+  mean of the G_jj is at most sigma^2 mu_1^2, and the dual of fixed epochs bounds error x mean G_jj from below;
+- all bins together: sigma is at least the distance of the hull of the bins' shifts from 0, over mu(epsilon, delta), and
+  error x |C u|^2 >= |T u|^2 for every u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from factorize.accounting.gaussian import noise_multiplier_for_epsilon
+from factorize.certificate.lower_bounds.bounds import lower_bound
+from factorize.errors import InvalidParameter
+from factorize.participation import FixedEpochs
+from factorize.spec import Spec
+
+_SLACK = 1e-9  # relative, of mu: far above what its computation loses
+_LARGEST = 8192  # steps, for T as an array
+
+
+@dataclass(frozen=True)
+class BinsLowerBound:
+    """What no strategy beats at a privacy.
+
+    Attributes:
+        objective: sigma^2 x error at least, in the objective's units, for contributions of norm 1 and sums.
+        rule: `single bin` or `hull of the bins`.
+    """
+
+    objective: float
+    rule: str
+
+    @property
+    def rmse(self) -> float:
+        """Its root."""
+        return math.sqrt(self.objective)
+
+
+def bins_lower_bound(
+    spec: Spec, dual: Mapping[str, np.ndarray], *, epsilon: float, delta: float
+) -> BinsLowerBound | None:
+    """Return the larger of both bounds, or None where neither is known.
+
+    Args:
+        spec: canonical, with fixed epochs; its mechanism does not matter.
+        dual: `factors` of the fixed epochs, shape (b, k, k); any that are not zero certify.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+
+    Raises:
+        InvalidParameter: the participation has no epochs.
+    """
+    if not isinstance(spec.participation, FixedEpochs):
+        raise InvalidParameter(
+            f"participation {spec.participation.kind!r} has no epochs that bins could be; use fixed_epochs",
+            field="/participation/kind",
+        )
+    bins = spec.workload.n // spec.participation.epochs
+    found = [_single_bin(spec, dual, bins, epsilon, delta), _hull(spec, bins, epsilon, delta)]
+    return max((one for one in found if one is not None), key=lambda one: one.objective, default=None)
+
+
+def _single_bin(
+    spec: Spec, dual: Mapping[str, np.ndarray], bins: int, epsilon: float, delta: float
+) -> BinsLowerBound | None:
+    """Give every class the weight 1 / b, as the mean over the bins does."""
+    if "factors" not in dual or delta * bins >= 1:
+        return None
+    level = epsilon + math.log(bins)
+    if _mu_above(level, delta * bins) ** 2 > 2 * (math.sqrt(1 + level**2) - 1):
+        return None  # delta as a function of mu^2 is convex up to there
+    largest = np.sqrt(np.einsum("jik,jik->ji", dual["factors"], dual["factors"]).max(axis=1))
+    if not largest.all():
+        return None
+    bound = lower_bound(spec, {"factors": dual["factors"] / largest[:, None, None]})
+    if bound is None:
+        return None
+    return BinsLowerBound(bound.objective / _mu_above(level, delta) ** 2, "single bin")
+
+
+def _hull(spec: Spec, bins: int, epsilon: float, delta: float) -> BinsLowerBound | None:
+    """Any direction y certifies: |sum_j v_j P_j| >= min_j <y, P_j> / |y| for all weights v of the bins."""
+    from scipy.optimize import nnls
+
+    if max(spec.workload.m, spec.workload.n) > _LARGEST or spec.objective.row_weights(spec.workload.m) is None:
+        return None
+    target = spec.objective.weigh(spec.workload.dense())
+    sums = np.stack([target[:, j::bins].sum(axis=1) for j in range(bins)], axis=1)
+    scale = float(np.abs(sums).max())
+    if not 0 < scale < math.inf:
+        return None
+    stacked = np.vstack([sums / scale, np.full((1, bins), 1e3 * math.sqrt(bins))])
+    weights = nnls(stacked, np.append(np.zeros(len(sums)), 1e3 * math.sqrt(bins)))[0]
+    direction = sums @ weights
+    length = float(np.linalg.norm(direction))
+    reached = float((direction @ sums).min()) / length if length > 0 else 0.0
+    reached -= 1e-12 * len(sums) * scale
+    if reached <= 0:
+        return None
+    squared = (reached / _mu_above(epsilon, delta)) ** 2
+    return BinsLowerBound(spec.objective.scale(spec.workload.m) * squared, "hull of the bins")
+
+
+def _mu_above(epsilon: float, delta: float) -> float:
+    """Return mu of the Gaussian mechanism with that delta at epsilon, from above."""
+    return (1 + _SLACK) / noise_multiplier_for_epsilon(epsilon, delta)

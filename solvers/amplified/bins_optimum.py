@@ -1,0 +1,187 @@
+"""The best Toeplitz strategy under balls in bins: alternate between sigma's derivative and the loss that it defines.
+
+At a strategy C the star sampler estimates sigma and its derivative D by the Gram matrix of the bins. With D fixed the
+loss error x <D, G(C)> is smooth and is minimised by L-BFGS; then D is taken again at the new C, averaged with the last
+one. What is kept is the C with the smallest estimated error at the privacy asked for. It is a local optimum, and the
+estimates prove nothing: a calibration claims sigma, and its test proves it (accounting/bins_claim.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.errors import CertificateError, InvalidParameter, SolveFailed
+from factorize.mechanisms import BandedInverseToeplitz, Blt, Toeplitz
+from factorize.objective import MaxError
+from factorize.sampling import BinsSampling
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.amplified.families import AllTaps, Decays, Family, InverseTaps
+from factorize.solvers.amplified.spread_sensitivity import Amplified, amplified
+from factorize.solvers.blt.solver import LARGEST_BUFFERS
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.evidence import evidence
+from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
+from factorize.spec import Spec
+
+Array = NDArray[np.float64]
+
+LARGEST_STEPS = 2**17
+LARGEST_TAPS = 256
+LARGEST_WORK = 2**27  # n x bins
+_ROUNDS = 12
+_STEPS = 50  # of L-BFGS in a round
+_GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate sees
+_BACKTRACKS = 6
+_FORMS = 8  # that are kept
+_PATIENCE = 3  # rounds without a gain
+
+
+def supports(spec: Spec) -> str | None:
+    """Return why a spec is outside this solver, or None."""
+    workload, mechanism, sampling = spec.optimize_for or spec.workload, spec.mechanism, spec.sampling
+    if sampling is None:
+        return (
+            f"mechanism {mechanism.kind!r} is optimised for a sampling; give one, or ask for "
+            "banded_inverse_square_root, which needs none"
+        )
+    if not isinstance(mechanism, (Toeplitz, Blt, BandedInverseToeplitz)):
+        return (
+            f"mechanism {mechanism.kind!r} is not optimised under sampling {sampling.kind!r}; use toeplitz, blt or "
+            "banded_inverse_toeplitz, or leave the sampling out and calibrate with it"
+        )
+    if getattr(mechanism, "normalization", "none") != "none":
+        return "normalised columns are not optimised under sampling; use normalization 'none'"
+    if isinstance(mechanism, Blt) and mechanism.buffers > LARGEST_BUFFERS:
+        return f"buffers={mechanism.buffers} exceeds {LARGEST_BUFFERS}; two or three are enough under sampling"
+    if isinstance(mechanism, BandedInverseToeplitz) and not 2 <= mechanism.bands <= min(LARGEST_TAPS, workload.n):
+        return f"bands={mechanism.bands} is not from 2 to {min(LARGEST_TAPS, workload.n)}; use 4 to 64"
+    if isinstance(spec.objective, MaxError):
+        return "objective 'max' is not optimised under sampling; use 'mean'"
+    bins = sampling.bins(spec.participation, workload.n)
+    if workload.n > LARGEST_STEPS or workload.n * bins > LARGEST_WORK:
+        return (
+            f"n={workload.n} with {bins} bins is above n={LARGEST_STEPS} or n x bins = {LARGEST_WORK}; use larger "
+            "batches, or optimise a shorter run with as many epochs and take its decays"
+        )
+    return toeplitz.supports(spec)
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Return the cost: a dozen rounds of 16384 samples and fifty evaluations of the loss."""
+    assert spec.sampling is not None
+    n = float((spec.optimize_for or spec.workload).n)
+    bins = spec.sampling.bins(spec.participation, int(n))
+    sampled = 12 * (8.0 * 16384 * bins * 40 + 4.0 * 16384 * bins**2)
+    return estimate_of(
+        entries=16384.0 * bins + 4 * bins**2 + 60 * n, multiplications=sampled + _ROUNDS * 60 * (4 * n * bins + 2e3 * n)
+    )
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the best strategy found of the mechanism's family; a local optimum."""
+    report = Reporter(progress)
+    assert problem.spec.sampling is not None
+    found = _Search(problem, problem.spec.sampling, report).run()
+    return Solution(
+        strategy=found.family.matrix(found.variables),
+        outcome=Outcome.LOCAL_OPTIMUM,
+        iterations=found.steps,
+        dual=evidence(problem.spec, report),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    family: Family
+    variables: Array
+    value: float
+    steps: int
+
+
+class _Search:
+    """One search."""
+
+    def __init__(self, problem: Problem, sampling: BinsSampling, report: Reporter) -> None:
+        self.sampling, self.report, self.steps = sampling, report, 0
+        self.bins = sampling.bins(problem.participation, problem.n)
+        self.family = family_of(problem, self.bins)
+
+    def run(self) -> _Found:
+        """Alternate until nothing is gained."""
+        starts = list(self.family.starts())
+        seen = [self._value(start, seed) for seed, start in enumerate(starts)]
+        forms = [form for _, form in seen if form is not None]
+        if not forms:
+            raise SolveFailed("no start has an error that could be estimated; use a larger delta, or fewer bins")
+        first = min(range(len(seen)), key=lambda i: seen[i][0])
+        best, idle = _Found(self.family, starts[first], seen[first][0], 0), 0
+        for seed in range(len(starts), len(starts) + _ROUNDS):
+            value, form, variables = self._step(best.variables, np.stack(forms[-_FORMS:]), seed)
+            if form is None:
+                break
+            forms.append(form)
+            idle = 0 if value < best.value - _GAIN else idle + 1
+            if value < best.value:
+                best = _Found(self.family, variables, value, self.steps)
+            if idle == _PATIENCE:
+                break
+        return _Found(best.family, best.variables, best.value, self.steps)
+
+    def _step(self, start: Array, forms: Array, seed: int) -> tuple[float, Array | None, Array]:
+        """Minimise the loss of the forms, and go half of the way back while the estimate loses its hold."""
+        variables, value, form = self._descend(start, forms), math.inf, None
+        for _ in range(_BACKTRACKS):
+            value, form = self._value(variables, seed)
+            if form is not None:
+                break
+            variables = (variables + start) / 2
+        return value, form, variables
+
+    def _value(self, variables: Array, seed: int) -> tuple[float, Array | None]:
+        """Return the logarithm of the error at the privacy, and sigma's form; infinity where nothing can be told."""
+        column = self.family.column(variables)
+        try:
+            here = self._at(column, seed)
+        except (SolveFailed, CertificateError, InvalidParameter):
+            return math.inf, None
+        return math.log(here.multiplier) + self.family.log_error(column) / 2, here.form
+
+    def _at(self, column: Array, seed: int) -> Amplified:
+        privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
+        return amplified(column, self.family.n, self.bins, **privacy, seed=seed)
+
+    def _descend(self, start: Array, forms: Array) -> Array:
+        from scipy.optimize import minimize
+
+        form = self.family.sensitivity(forms)
+        with np.errstate(all="ignore"):
+            found = minimize(
+                self.family.loss_at,
+                start,
+                args=(form,),
+                jac=True,
+                method="L-BFGS-B",
+                callback=lambda _: self._count(),
+                options={"maxiter": _STEPS, "maxcor": 20},
+            )
+        return found.x
+
+    def _count(self) -> None:
+        self.steps += 1
+        self.report(self.steps, None)
+
+
+def family_of(problem: Problem, bins: int) -> Family:
+    """Return the family that the mechanism names."""
+    mechanism, n = problem.spec.mechanism, problem.n
+    error, count = toeplitz.error_form(problem), -(-n // bins)
+    if isinstance(mechanism, Blt):
+        return Decays(n, error, bins, count, buffers=mechanism.buffers)
+    if isinstance(mechanism, BandedInverseToeplitz):
+        return InverseTaps(n, error, bins, count, taps=mechanism.bands)
+    return AllTaps(n, error, bins, count)

@@ -1,0 +1,215 @@
+"""Families of Toeplitz strategies as functions of free variables, each with the loss at fixed weights of the bins."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.solvers.amplified.spread_sensitivity import SpreadSensitivity
+from factorize.solvers.blt.parameters import Alternating
+from factorize.solvers.blt.series_loss import SeriesLoss, powers
+from factorize.solvers.blt.starts import progressions
+from factorize.solvers.toeplitz.gradients import ErrorForm, ToeplitzLoss, Transforms, reciprocal
+from factorize.structures.base import Matrix
+from factorize.structures.blt import BltMatrix
+from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+Array = NDArray[np.float64]
+
+_LEAST = 1e-12  # of a coefficient at the start, relative to the first: logarithms need one
+_STARTS = ((0.5, 0.003), (0.5, 0.01), (0.5, 0.03), (0.7, 0.003), (0.7, 0.02), (0.85, 0.0))
+"""Exponents of (1 - x) and dampings over a step: roots, gamma-BIFR; with two taps these are lambda-CGD."""
+
+
+class Family(ABC):
+    """Strategies of one structure.
+
+    Args:
+        n: number of steps.
+        error: E as a form in the series of A C^-1.
+        separation: b.
+        count: participations.
+    """
+
+    signed = False
+
+    def __init__(self, n: int, error: ErrorForm, separation: int, count: int) -> None:
+        self.n, self.error, self.separation, self.count = n, error, separation, count
+
+    @abstractmethod
+    def starts(self) -> Iterator[Array]:
+        """Yield variables to start from."""
+
+    @abstractmethod
+    def column(self, variables: Array) -> Array:
+        """Return the coefficients of C, shape (n,)."""
+
+    @abstractmethod
+    def matrix(self, variables: Array) -> Matrix:
+        """Return C."""
+
+    @abstractmethod
+    def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
+        """Return log(E S) and its derivative by the variables."""
+
+    def sensitivity(self, forms: Array) -> SpreadSensitivity:
+        """Return what stands for sigma^2 in this family, from forms of shape (forms, b, b)."""
+        return SpreadSensitivity(np.ascontiguousarray(forms), self.n, self.count, smooth=self.signed)
+
+    def log_error(self, column: Array) -> float:
+        """Return log E."""
+        series = self.error.series(reciprocal(column, self.n), self._fft)
+        return float(np.log(self.error.value_and_gradient(series)[0]))
+
+    @cached_property
+    def _fft(self) -> Transforms:
+        return Transforms(self.n)
+
+    def _toeplitz(self, column: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
+        return ToeplitzLoss(self.n, self.error, sensitivity)(column)
+
+
+class AllTaps(Family):
+    """Toeplitz matrices with positive coefficients: the logarithms of all but the first are free."""
+
+    def starts(self) -> Iterator[Array]:
+        """Damped square roots of the prefix sum."""
+        for exponent, damping in _STARTS:
+            column = reciprocal(_power(exponent, damping, self.n), self.n)
+            yield np.log(np.maximum(column[1:], _LEAST))
+
+    def column(self, variables: Array) -> Array:
+        """Exponentials."""
+        return np.exp(np.concatenate([[0.0], np.clip(variables, -600.0, 600.0)]))
+
+    def matrix(self, variables: Array) -> ToeplitzMatrix:
+        """Toeplitz."""
+        return ToeplitzMatrix(self.column(variables), self.n)
+
+    def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
+        """A factor c for each logarithm."""
+        column = self.column(variables)
+        value, slope = self._toeplitz(column, sensitivity)
+        return value, (slope * column)[1:]
+
+
+class InverseTaps(Family):
+    """Matrices whose inverse is Toeplitz with a few diagonals, the first coefficient 1.
+
+    The variables are the inverse hyperbolic tangents of the taps' reflection coefficients: whatever they are, the taps
+    have no root within the unit circle, so that C does not grow, and the narrow valley along it becomes a wide one.
+
+    Args:
+        taps: diagonals of C^-1.
+    """
+
+    signed = True
+
+    def __init__(self, n: int, error: ErrorForm, separation: int, count: int, *, taps: int) -> None:
+        super().__init__(n, error, separation, count)
+        self.taps = taps
+
+    def starts(self) -> Iterator[Array]:
+        """Powers of 1 - x cut off: roots, gamma-BIFR, lambda-CGD."""
+        for exponent, damping in _STARTS:
+            yield np.arctanh(reflections(_power(exponent, damping, self.taps)))
+
+    def column(self, variables: Array) -> Array:
+        """One over the taps' series."""
+        return reciprocal(polynomials(np.tanh(variables))[-1], self.n)
+
+    def matrix(self, variables: Array) -> InverseBandedToeplitz:
+        """Stored by its inverse: what its format asks for, no tap but the first above 0 and a sum not below it.
+
+        Optima are so; a search that ends a rounding away from it is put back.
+        """
+        taps = polynomials(np.tanh(variables))[-1]
+        taps[1:] = np.where(taps[1:] > -_LEAST, 0.0, taps[1:])
+        while sum(map(Fraction, taps.tolist())) < 0:
+            taps[1:] *= 1 - 2.0**-50
+        return InverseBandedToeplitz(taps, self.n)
+
+    def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
+        """A change dq of the taps moves c by -c c dq."""
+        turned = np.tanh(variables)
+        taps = polynomials(turned)
+        column = reciprocal(taps[-1], self.n)
+        if not np.isfinite(column).all():
+            return np.inf, np.zeros(len(variables))
+        value, slope = self._toeplitz(column, sensitivity)
+        by_tap = -self._fft.correlate(slope, self._fft.product(column, column))[: self.taps]
+        return value, by_reflection(taps, turned, by_tap) * (1 - turned**2)
+
+
+class Decays(Family):
+    """Buffered linear Toeplitz matrices with falling coefficients.
+
+    Args:
+        buffers: number of decays.
+    """
+
+    def __init__(self, n: int, error: ErrorForm, separation: int, count: int, *, buffers: int) -> None:
+        super().__init__(n, error, separation, count)
+        self.parameters = Alternating(buffers, free_end=False)
+
+    def starts(self) -> Iterator[Array]:
+        """Decays in geometric progression."""
+        yield from progressions(self.parameters, self.n, self.separation)
+
+    def column(self, variables: Array) -> Array:
+        """A sum of decays."""
+        point = self.parameters.at(variables)
+        return np.concatenate([[1.0], point.omega @ powers(point.theta, self.n - 1)])
+
+    def matrix(self, variables: Array) -> BltMatrix:
+        """Decays and scales."""
+        point = self.parameters.at(variables)
+        return BltMatrix(point.theta, point.omega, self.n)
+
+    def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
+        """By the chain rule through the column."""
+        return SeriesLoss.of(self.parameters, ToeplitzLoss(self.n, self.error, sensitivity))(variables)
+
+
+def _power(exponent: float, damping: float, terms: int) -> Array:
+    """Return the first terms of (1 - x)^exponent, term t times e^(-damping t)."""
+    t = np.arange(1.0, terms)
+    return np.concatenate([[1.0], np.cumprod((t - 1 - exponent) / t * np.exp(-damping))])
+
+
+def polynomials(reflected: Array) -> list[Array]:
+    """Return the taps of 0, 1, ..., p reflections, the last of p + 1 taps (Levinson's recursion).
+
+    Args:
+        reflected: reflection coefficients in (-1, 1), shape (p,).
+    """
+    found = [np.ones(1)]
+    for coefficient in reflected:
+        padded = np.append(found[-1], 0.0)
+        found.append(padded + coefficient * padded[::-1])
+    return found
+
+
+def reflections(taps: Array) -> Array:
+    """Return the reflection coefficients of taps without a root within the unit circle, shape (taps - 1,)."""
+    found, left = np.empty(len(taps) - 1), taps / taps[0]
+    for m in range(len(taps) - 1, 0, -1):
+        found[m - 1] = left[m]
+        left = ((left - left[m] * left[::-1]) / (1 - left[m] ** 2))[:m]
+    return found
+
+
+def by_reflection(taps: list[Array], reflected: Array, slope: Array) -> Array:
+    """Return the derivative by the reflection coefficients from that by the last taps."""
+    found = np.empty(len(reflected))
+    for m in range(len(reflected), 0, -1):
+        padded = np.append(taps[m - 1], 0.0)
+        found[m - 1] = slope @ padded[::-1]
+        slope = (slope + reflected[m - 1] * slope[::-1])[:m]
+    return found

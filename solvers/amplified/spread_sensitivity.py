@@ -1,0 +1,112 @@
+"""Spread sensitivity: what an amplified sigma feels of C, to first order.
+
+Under balls in bins sigma is a function of the Gram matrix G of the bins, and Kahane's derivative says how:
+
+    d log sigma = sum_ij D_ij dG_ij / (2 sum_ij D_ij G_ij),     D_ij = E_Q[L_i L_j delta_Dirac(L - T)] >= 0
+
+with L_i the likelihood ratio of bin i over b. So at fixed D the squared sensitivity of a Toeplitz strategy gives way
+to <D, G>, a quadratic form in its coefficients, and the points where that loss is stationary, with D taken there, are
+those of the amplified error. Derivation: docs/notes/amplified-optimum.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.star_estimate import StarEstimate
+from factorize.errors import SolveFailed
+
+Array = NDArray[np.float64]
+
+_WIDTH = 0.35  # of the bump in log L that stands for the Dirac measure
+_LEAST = 1e-4  # of the sensitivity: less noise is a search gone astray
+_POWER = 12.0
+_SMOOTH = 2e-4  # below it |c| is rounded off where coefficients may change sign
+
+
+@dataclass(frozen=True, eq=False)
+class SpreadSensitivity:
+    """S(c) = (mean_i <D_i, G(c)>^p)^(1/p) of a Toeplitz column, with its derivative: nearly the largest of the forms.
+
+    Each form was right where it was taken, D_i scaled so that it is sigma^2 there. Between two regimes, one bin that
+    gives itself away and many that do together, one form alone would lead from the one far into the other.
+
+    Attributes:
+        forms: D_i, shape (forms, b, b), symmetric, not negative.
+        n: number of steps.
+        count: participations of an example, as the sensitivities of fixed orders state it.
+        smooth: whether |c| is rounded off near zero, for columns whose signs may change.
+    """
+
+    forms: Array
+    n: int
+    count: int
+    smooth: bool = False
+
+    def value_and_gradient(self, column: Array) -> tuple[float, Array]:
+        """O(n b) for the sums over bins of each form, O(n) for the comb."""
+        from factorize.solvers.amplified.spread_kernels import comb, spread, through_comb
+
+        bins, u = self.forms.shape[1], np.empty(self.n)
+        magnitude, slope = self._magnitude(column)
+        comb(magnitude, bins, u)
+        values, gradients = np.empty(len(self.forms)), np.empty((len(self.forms), self.n))
+        for i, form in enumerate(self.forms):
+            values[i] = spread(form, u, gradients[i])
+        top = values.max()
+        shares = (values / top) ** _POWER
+        value = top * shares.mean() ** (1 / _POWER)
+        gradient = (value / shares.sum() * shares / values) @ gradients
+        through_comb(gradient, bins)
+        return float(value), gradient[: len(column)] * slope
+
+    def _magnitude(self, column: Array) -> tuple[Array, Array]:
+        if not self.smooth:
+            return np.abs(column), np.sign(column)
+        radius = _SMOOTH * column[0]
+        length = np.hypot(column, radius)
+        return length - radius, column / length
+
+
+@dataclass(frozen=True, eq=False)
+class Amplified:
+    """Where a column stands under sampling.
+
+    Attributes:
+        multiplier: sigma at clip norm 1 and without a divisor, a point estimate.
+        form: D, scaled so that <D, G> is sigma^2 here.
+    """
+
+    multiplier: float
+    form: Array
+
+
+def amplified(column: Array, n: int, bins: int, *, epsilon: float, delta: float, seed: int) -> Amplified:
+    """Return sigma and D of a Toeplitz column by the star sampler.
+
+    Args:
+        column: first coefficients of C, shape (bands,).
+        n: number of steps.
+        bins: b.
+        epsilon: of (epsilon, delta)-DP.
+        delta: of (epsilon, delta)-DP.
+        seed: of the common random numbers; an estimate chooses C and proves nothing.
+    """
+    from factorize.solvers.amplified.spread_kernels import of_column
+
+    gram = BinGram(of_column(column, n, bins), n, 0.0, bool((column < 0).any()))
+    estimate = StarEstimate(gram, seed=seed)
+    with np.errstate(all="ignore"):
+        multiplier = estimate.sigma(epsilon, delta)
+    if not _LEAST * gram.sensitivity < multiplier < math.inf:
+        raise SolveFailed(f"the estimate lost sigma at epsilon={epsilon:g}: {multiplier:g} is no noise")
+    form = estimate.pair_weights(multiplier, epsilon, width=_WIDTH)
+    here = float((form * gram.gram).sum())
+    if not (math.isfinite(here) and here > 0):
+        raise SolveFailed(f"no sample met epsilon={epsilon:g} at the sigma found, {multiplier:g}; use a larger delta")
+    return Amplified(multiplier, form * (multiplier**2 / here))
