@@ -13,7 +13,7 @@ from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.bins_calibration import BinsCalibration, Method, calibrate_bins, with_strategy
 from factorize.accounting.gram_matrix import LARGEST_BINS
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.participation import AnyParticipation, FixedEpochs, Single
+from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
 
@@ -60,7 +60,7 @@ class SamplingScheme(ABC):
     secret: ClassVar[str]
 
     @abstractmethod
-    def misfit(self, participation: AnyParticipation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why the scheme has nothing to say about a strategy, or None where it fits."""
 
     @abstractmethod
@@ -103,7 +103,7 @@ class FixedOrder(SamplingScheme):
     loader = "Keep to the spec's participation: any order, for example the same one in every epoch."
     secret = "nothing"
 
-    def misfit(self, participation: AnyParticipation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return None: it always fits."""
         return None
 
@@ -141,7 +141,7 @@ class CyclicPoisson(SamplingScheme):
     )
     secret = "which examples are in a batch, and the sizes of batches"
 
-    def misfit(self, participation: AnyParticipation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: sizes are missing, or C has one band or all."""
         bands = strategy.bandwidth()
         if not asked.sized:
@@ -174,7 +174,7 @@ class Poisson(CyclicPoisson):
     title = "DP-SGD with Poisson"
     loader = "In every step take each example independently, with probability batch_size / dataset_size."
 
-    def misfit(self, participation: AnyParticipation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: sizes are missing, or C has more than one band."""
         if not asked.sized:
             return "needs dataset_size and batch_size: give both"
@@ -200,7 +200,7 @@ class BallsInBins(SamplingScheme):
     )
     secret = "the bins, which examples are in a batch, and the sizes of batches, for ever"
 
-    def misfit(self, participation: AnyParticipation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: no epochs, or too few or too many bins."""
         bins = self.bins(participation, strategy.n)
         if bins is None:
@@ -234,11 +234,9 @@ class BallsInBins(SamplingScheme):
         return "random allocation (balls in bins)" if epochs == 1 else self.title
 
     @staticmethod
-    def bins(participation: AnyParticipation, n: int) -> int | None:
+    def bins(participation: Participation, n: int) -> int | None:
         """Return the steps of an epoch, None where there are no epochs."""
-        if isinstance(participation, FixedEpochs):
-            return n // participation.epochs
-        return n if isinstance(participation, Single) else None
+        return None if participation.passes is None else n // participation.passes
 
 
 SCHEMES: dict[str, SamplingScheme] = {

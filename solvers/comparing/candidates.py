@@ -103,6 +103,10 @@ def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
             "spectral",
             "needs a learning rate and a curvature, which this spec does not hold; use its own spec to add it",
         )
+    yield (
+        "banded_inverse_toeplitz",
+        "is optimised for a sampling; compare with balls_in_bins under fixed_epochs, or use banded_inverse_square_root",
+    )
     if spec.workload.n > LARGEST_CONE:
         yield (
             "semidefinite",

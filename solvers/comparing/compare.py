@@ -181,7 +181,8 @@ class _Run:
         sampled = sampled_bounds(self.rows, self.spec, self.dual)
         rows = ranked([measured(row, bound, sampled) for row in rows])
         refused = [entry for entry in found if isinstance(entry, Refused)]
-        refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec)]
+        tried = {plan.mechanism["kind"] for plan in plans}
+        refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec) if kind not in tried]
         document = self.spec.document()
         del document["mechanism"]
         return Comparison(

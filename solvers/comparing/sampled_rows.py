@@ -161,7 +161,7 @@ def described(rows: TableRows, table: Sequence[Row], solved: Sequence[Solved]) -
 
 
 def _epochs(spec: Spec) -> int:
-    return spec.participation.epochs if isinstance(spec.participation, FixedEpochs) else 1
+    return spec.participation.passes or 0
 
 
 def sampled_bounds(rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
@@ -174,4 +174,4 @@ def sampled_bounds(rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray]) 
     bound = bins_lower_bound(spec, dual, epsilon=target.epsilon or 0.0, delta=target.delta or 0.0)
     if bound is None:
         return {}
-    return {"balls_in_bins": {"objective": bound.objective, "rmse": bound.rmse, "rule": bound.rule}}
+    return {"balls_in_bins": {"objective": bound.objective, "rule": bound.rule}}
