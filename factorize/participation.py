@@ -1,7 +1,8 @@
-"""Participation: who may take part when, and by which rule that makes a sensitivity of a strategy matrix.
+"""Participation: who may take part when, as plain data that knows no matrix.
 
 Indices are steps 0..n-1. A contribution is a vector of norm at most 1 in each step that the example or user takes part
-in; the sensitivity of C is the largest norm of C u over all allowed patterns and all such u.
+in; the sensitivity of C is the largest norm of C u over all allowed patterns and all such u
+(factorize/certificate/sensitivity.py). A kind says what is true of its patterns; what it does not say, nobody assumes.
 """
 
 from __future__ import annotations
@@ -12,17 +13,8 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from factorize.certificate.sensitivity import Sensitivity, gram_blocks, of_bound, of_endless, of_toeplitz, two_stage
 from factorize.errors import InvalidParticipation, UnsupportedProblem
-from factorize.numbers.pattern_sums import attained_selection, best_periodic, best_separated
-from factorize.numbers.wide import root_above
 from factorize.plain_data import Count, Frozen
-from factorize.structures.base import Matrix
-from factorize.structures.endless import EndlessMatrix
-
-_GRAM_BESIDE = 2048  # up to here Gram blocks, right to the last unit, are preferred to a structure's own sums
-_WIDE_WORK = 1 << 27  # steps of a selection that are repeated in wide numbers, to be right to the last unit
-_TWO_STAGE_BESIDE = 4096  # up to here a structure's own upper bound is compared with the two-stage one
 
 
 class Spread(NamedTuple):
@@ -40,12 +32,31 @@ class Spread(NamedTuple):
 
 
 class Participation(Frozen):
-    """A kind of participation; each says itself how its steps lie apart, and nobody assumes it of an unknown one."""
+    """A kind of participation, which says what is true of its patterns; nobody assumes it of a kind that does not."""
 
     kind: str
 
+    def canonical(self, n: int) -> Participation:
+        """Return the one way to write it for n steps.
+
+        Raises:
+            InvalidParticipation: it does not fit n.
+        """
+        return self
+
+    def without_end(self) -> Participation:
+        """Return the one way to write it where there is no last step.
+
+        Raises:
+            InvalidParticipation: it needs a length.
+        """
+        raise InvalidParticipation(
+            f"participation {self.kind!r} does not say what it is for an unbounded n; use single or min_sep, or give n",
+            field="/participation/kind",
+        )
+
     def spread(self, n: int) -> Spread:
-        """Return how they lie within n steps.
+        """Return how one user's steps lie within n steps.
 
         Raises:
             UnsupportedProblem: the kind does not say.
@@ -54,6 +65,29 @@ class Participation(Frozen):
             f"participation {self.kind!r} does not say how far apart and how many the steps of one user are; use "
             "single, fixed_epochs or min_sep"
         )
+
+    def endless_spread(self) -> Spread | None:
+        """Return how they lie where there is no last step, or None where nothing limits them."""
+        return None
+
+    def patterns(self, n: int) -> np.ndarray | None:
+        """Return all patterns, shape (patterns, steps of one), or None where they are not listed."""
+        return None
+
+    @property
+    def passes(self) -> int | None:
+        """How often every step comes back, at the same place of each pass; None where the order is not fixed."""
+        return None
+
+    @property
+    def single(self) -> bool:
+        """Whether nobody takes part twice."""
+        return self.passes == 1
+
+    @property
+    def free(self) -> bool:
+        """Whether every choice of steps that `spread` allows is a pattern."""
+        return False
 
 
 class Single(Participation):
@@ -73,11 +107,18 @@ class Single(Participation):
         """One step, with no other to be apart from."""
         return Spread(n, 1, "n")
 
-    def sensitivity(self, matrix: Matrix) -> Sensitivity:
-        """Largest column norm: exact for every sign and dimension."""
-        if isinstance(matrix, EndlessMatrix):
-            return of_endless(matrix, 1, 1, self.document())
-        return Sensitivity(root_above(matrix.largest_column()), "exact", "column norms", self.document())
+    def endless_spread(self) -> Spread:
+        """One step."""
+        return Spread(1, 1, "n")
+
+    def patterns(self, n: int) -> np.ndarray:
+        """Every step for itself, shape (n, 1)."""
+        return np.arange(n)[:, None]
+
+    @property
+    def passes(self) -> int:
+        """One."""
+        return 1
 
 
 class FixedEpochs(Participation):
@@ -110,28 +151,13 @@ class FixedEpochs(Participation):
         return Spread(n // self.epochs, self.epochs, "n / epochs")
 
     def patterns(self, n: int) -> np.ndarray:
-        """Return the patterns, shape (b, epochs): row j is {j, j + b, ...}."""
+        """Shape (b, epochs): row j is {j, j + b, ...}."""
         return np.arange(n).reshape(self.epochs, n // self.epochs).T
 
-    def sensitivity(self, matrix: Matrix) -> Sensitivity:
-        """Leading pattern of a monotone Toeplitz matrix, sums of norms of a banded one, else absolute Gram sums.
-
-        Reference: docs/sensitivity.md.
-        """
-        separation = matrix.n // self.epochs
-        if matrix.bandwidth() <= separation:
-            total = best_periodic(matrix.enclosed_column_norms(), self.epochs)
-            return Sensitivity(root_above(total), "exact", "banded: sums of column norms", self.document())
-        toeplitz = of_toeplitz(matrix, separation, self.epochs, self.document())
-        if toeplitz is not None:
-            return toeplitz
-        own = matrix.fixed_order_bound(self.epochs) if matrix.n > _GRAM_BESIDE else None
-        if own is not None:
-            return of_bound(own, self.document())
-        upper, lower = gram_blocks(matrix, self.patterns(matrix.n))
-        exact = upper <= lower * (1 + 1e-11)
-        rule = "Gram block sums" if exact else "absolute sums of the Gram blocks"
-        return Sensitivity(root_above(upper), "exact" if exact else "upper_bound", rule, self.document())
+    @property
+    def passes(self) -> int:
+        """The epochs."""
+        return self.epochs
 
 
 class MinSep(Participation):
@@ -166,38 +192,19 @@ class MinSep(Participation):
 
     def spread(self, n: int) -> Spread:
         """As many steps as fit, `min_sep` apart."""
-        return Spread(self.min_sep, self.count(n), "min_sep")
-
-    def count(self, n: int) -> int:
-        """Return the largest number of participations that fits in n steps."""
         fit = math.ceil(n / self.min_sep)
-        return fit if self.max_participations is None else min(fit, self.max_participations)
+        most = fit if self.max_participations is None else min(fit, self.max_participations)
+        return Spread(self.min_sep, most, "min_sep")
 
-    def sensitivity(self, matrix: Matrix) -> Sensitivity:
-        """Banded, monotone Toeplitz, Toeplitz majorant or two-stage bound, whichever hypothesis holds.
+    def endless_spread(self) -> Spread | None:
+        """As many as are given."""
+        most = self.max_participations
+        return None if most is None else Spread(self.min_sep, most, "min_sep")
 
-        Reference: docs/sensitivity.md.
-        """
-        if isinstance(matrix, EndlessMatrix) and self.max_participations is not None:
-            return of_endless(matrix, self.min_sep, self.max_participations, self.document())
-        most = self.count(matrix.n)
-        if matrix.bandwidth() <= self.min_sep:
-            selected = best_separated(matrix.enclosed_column_norms(), self.min_sep, most)
-            return Sensitivity(root_above(selected), "exact", "banded: best selection of columns", self.document())
-        toeplitz = of_toeplitz(matrix, self.min_sep, most, self.document())
-        if toeplitz is not None:
-            return toeplitz
-        own = matrix.separated_bound(self.min_sep, most)
-        if own is not None and own.exact and matrix.n**2 * most <= _WIDE_WORK:
-            attained = attained_selection(matrix.dense(), self.min_sep, most)
-            if attained is not None:
-                return Sensitivity(root_above(attained), "exact", own.rule, self.document())
-        if own is not None and (own.exact or matrix.n > _TWO_STAGE_BESIDE):
-            return of_bound(own, self.document())
-        total = two_stage(matrix, self.min_sep, most)
-        if own is not None and own.squared <= total:
-            return of_bound(own, self.document())
-        return Sensitivity(root_above(total), "upper_bound", "two-stage Gram bound", self.document())
+    @property
+    def free(self) -> bool:
+        """Any steps so far apart."""
+        return True
 
 
 AnyParticipation = Annotated[Single | FixedEpochs | MinSep, Field(discriminator="kind")]

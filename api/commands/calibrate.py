@@ -10,6 +10,7 @@ from factorize.api.terminal.exit_codes import VerificationFailed
 from factorize.api.terminal.options import Output, StoreUrl, Target
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def calibrate(
 def _check_sensitivity(factorization: Factorization) -> None:
     """Noise is scaled to this number, so that a forged one would cost privacy; recomputing it is cheap."""
     stated = factorization.certificate.sensitivity
-    fresh = factorization.spec.participation.sensitivity(factorization.strategy)
+    fresh = sensitivity_of(factorization.strategy, factorization.spec.participation)
     if stated.value < fresh.value * (1 - 1e-12) or stated.participation != fresh.participation:
         raise VerificationFailed(
             CertificateError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
 from factorize.objective import Mean, Weighted
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -247,7 +248,7 @@ def error_curve(factorization: Factorization, *, queries: int = MAX_QUERIES) -> 
     return ErrorCurve(
         queries=chosen + 1,
         ours=factorization.certificate.sensitivity.value * ours,
-        independent=spec.participation.sensitivity(identity).value * workload,
+        independent=sensitivity_of(identity, spec.participation).value * workload,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.api.pictures.factorization_plot import draw, draw_heatmap, image_of, summary
-from factorize.client.noise_source import Streamable, noise_source
+from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ def state_vectors(factorization: Factorization) -> int:
     """Return how many vectors the client keeps to make the noise: n where it needs all earlier ones."""
     entry = factorization.manifest["matrices"]["C"]
     parts = {name.removeprefix("C").removeprefix("."): array for name, array in _tensors(factorization).items()}
-    source = noise_source(entry["structure"], parts, factorization.spec.workload.n, factorization.digest)
-    return source.recurrence().vectors if isinstance(source, Streamable) else source.shape[0]
+    return noise_source(entry["structure"], parts, factorization.spec.workload.n, factorization.digest).cost.vectors
 
 
 def _tensors(factorization: Factorization) -> dict[str, np.ndarray]:

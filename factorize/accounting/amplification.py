@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from factorize.accounting.gaussian import check_delta, mu_of, rho_of
-from factorize.certificate.sensitivity import Sensitivity
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem
 from factorize.numbers.scalars import finite_real
 from factorize.participation import MinSep
@@ -79,7 +79,7 @@ class AmplifiedCalibration(Calibration):
                 f"{_largest_column(c)!r}; calibrate this one",
                 field="calibration",
             )
-        return MinSep(kind="min_sep", min_sep=self.groups, max_participations=self.compositions).sensitivity(c)
+        return sensitivity_of(c, MinSep(kind="min_sep", min_sep=self.groups, max_participations=self.compositions))
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -174,7 +174,7 @@ def calibrate_amplified(
     probability = sampling_probability(bands, dataset_size, batch_size)
     compositions = -(-strategy.n // bands)
     z = _remembered(epsilon, delta, probability, compositions)
-    sensitivity = MinSep(kind="min_sep", min_sep=bands, max_participations=compositions).sensitivity(strategy)
+    sensitivity = sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=bands, max_participations=compositions))
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     within_scale("clip_norm", clip)
     largest = _largest_column(strategy)
@@ -256,7 +256,7 @@ def _largest_column(strategy: Matrix) -> float:
     """Return the largest column norm, rounded up: the sensitivity of one participation."""
     from factorize.participation import Single
 
-    single: Sensitivity = Single().sensitivity(strategy)
+    single: Sensitivity = sensitivity_of(strategy, Single())
     return single.value
 
 

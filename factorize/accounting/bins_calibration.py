@@ -13,7 +13,7 @@ from factorize.accounting.bins_search import WORK, BinsQuestion, find_claim, fin
 from factorize.accounting.gaussian import check_delta, mu_of, rho_of
 from factorize.accounting.gram_matrix import BinGram, bin_gram
 from factorize.accounting.star_bound import StarEvaluator
-from factorize.certificate.sensitivity import Sensitivity
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.scalars import finite_real
 from factorize.participation import FixedEpochs, Single
@@ -286,7 +286,7 @@ def sensitivity_of_bins(matrix: Matrix, gram: BinGram) -> Sensitivity:
     """Return the sensitivity of examples that take part in the steps of one bin, without amplification."""
     if gram.steps % gram.bins == 0:
         participation = FixedEpochs(kind="fixed_epochs", epochs=gram.epochs) if gram.epochs > 1 else Single()
-        return participation.sensitivity(matrix)
+        return sensitivity_of(matrix, participation)
     pattern = {"kind": "balls_in_bins", "bins": gram.bins, "epochs": gram.epochs}
     return Sensitivity(gram.sensitivity, "upper_bound", "absolute column sums of the bins", pattern)
 

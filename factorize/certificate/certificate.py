@@ -13,7 +13,7 @@ from factorize.certificate.decoder import RESIDUAL_LIMIT, Decoded, decode
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
-from factorize.certificate.sensitivity import Sensitivity
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import CertificateError
 from factorize.mechanisms import Banded
 from factorize.solution import Outcome
@@ -126,7 +126,7 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
-    sensitivity = spec.participation.sensitivity(strategy)
+    sensitivity = sensitivity_of(strategy, spec.participation)
     decoder = decode(spec, strategy)
     loss = _losses(sensitivity.value, decoder)
     bound = lower_bound(spec, dual) or separated_lower_bound(spec, dual)
@@ -154,7 +154,7 @@ def _certify_endless(spec: Spec, strategy: Matrix, outcome: Outcome) -> Certific
     """
     if not (spec.workload.endless and isinstance(strategy, EndlessMatrix)):
         raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
-    sensitivity = spec.participation.sensitivity(strategy)
+    sensitivity = sensitivity_of(strategy, spec.participation)
     rate = (sensitivity.value * strategy.gain) ** 2
     converged = outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
     remarks = (

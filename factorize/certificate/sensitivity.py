@@ -1,28 +1,39 @@
-"""A sensitivity that says what it is, and the rules by which one is found (docs/sensitivity.md).
+"""A sensitivity that says what it is, and the one list of rules by which it is found (docs/sensitivity.md).
 
-Everything is rounded outwards, and either exact (up to that rounding) or an upper bound, by a rule that has a name.
+Everything is rounded outwards, and either exact (up to that rounding) or an upper bound, by a rule that has a name. A
+rule serves the kinds of participation that it is proved for, and no other kind is taken for one of them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from factorize.errors import CertificateError
-from factorize.numbers.pattern_sums import around_products, gram_sums, leading_pattern
-from factorize.numbers.rounding import UNIT, square_root_up
-from factorize.numbers.wide import check_finite, of_doubles, root_above
+from factorize.certificate.gram_bounds import gram_blocks, two_stage
+from factorize.errors import CertificateError, UnsupportedProblem
+from factorize.numbers.pattern_sums import (
+    attained_selection,
+    best_periodic,
+    best_separated,
+    leading_pattern,
+)
+from factorize.numbers.rounding import square_root_up
+from factorize.numbers.wide import of_doubles, root_above
+from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Bound, Matrix
 from factorize.structures.endless import EndlessMatrix
 from factorize.structures.inverse_banded_toeplitz import ComputedToeplitz
 
 Kind = Literal["exact", "upper_bound"]
 
-_PATTERNS = 16  # at a time, in Gram blocks
+_GRAM_BESIDE = 2048  # up to here Gram blocks, right to the last unit, are preferred to a structure's own sums
+_WIDE_WORK = 1 << 27  # steps of a selection that are repeated in wide numbers, to be right to the last unit
+_TWO_STAGE_BESIDE = 4096  # up to here a structure's own upper bound is compared with the two-stage one
 SMALLEST = 1e-60
 """Sensitivities below are refused: squares of the entries they come from would underflow, and understate them."""
 
@@ -67,42 +78,53 @@ class Sensitivity:
         }
 
 
-def best_selection(values: np.ndarray, separation: int, most: int) -> float:
-    """Return the largest sum of at most `most` non-negative values whose positions are `separation` or more apart.
+class Found(NamedTuple):
+    """The answer of a rule: the value, whether it is exact, and the rule's name in certificates."""
 
-    Dynamic programme over suffixes: f_k[i] = max over i' >= i of values[i'] + f_{k-1}[i' + separation].
-
-    Args:
-        values: shape (n,), non-negative.
-        separation: smallest distance of two chosen positions.
-        most: largest number of positions.
-    """
-    n = len(values)
-    best = np.zeros(n + separation)
-    for _ in range(min(most, math.ceil(n / separation))):
-        chosen = values + best[separation : separation + n]
-        best[:n] = np.maximum.accumulate(chosen[::-1])[::-1]
-    return float(best[0])
+    value: float
+    exact: bool
+    rule: str
 
 
-def of_endless(matrix: EndlessMatrix, separation: int, most: int, participation: dict[str, Any]) -> Sensitivity:
-    """Of falling coefficients, without end: the leading pattern in the limit (structures/endless_limits.py)."""
+def in_the_limit(matrix: Matrix, participation: Single | MinSep) -> Found | None:
+    """Of falling coefficients, without end: the leading pattern in the limit (numbers/endless_limits.py)."""
+    spread = participation.endless_spread()
+    if spread is None or not isinstance(matrix, EndlessMatrix):
+        return None
+    separation, most, _ = spread
     squared, once = matrix.squared_limit(separation, most)
     rule = "limit of column norms" if most == 1 else "monotone Toeplitz: limit of the leading pattern"
-    return Sensitivity(root_above(squared), "exact" if once else "upper_bound", rule, participation)
+    return Found(root_above(squared), once, rule)
 
 
-def of_bound(bound: Bound, participation: dict[str, Any]) -> Sensitivity:
-    """By a structure's own rule."""
-    kind: Kind = "exact" if bound.exact else "upper_bound"
-    return Sensitivity(square_root_up(bound.squared), kind, bound.rule, participation)
+def single_columns(matrix: Matrix, _participation: Single) -> Found:
+    """Largest column norm: exact for every sign and dimension."""
+    return Found(root_above(matrix.largest_column()), True, "column norms")
 
 
-def of_toeplitz(matrix: Matrix, separation: int, most: int, participation: dict[str, Any]) -> Sensitivity | None:
+def periodic_columns(matrix: Matrix, participation: FixedEpochs) -> Found | None:
+    """Sums of the squared norms of columns one epoch apart, which are orthogonal if no band reaches that far."""
+    if matrix.bandwidth() > participation.spread(matrix.n).separation:
+        return None
+    total = best_periodic(matrix.enclosed_column_norms(), participation.epochs)
+    return Found(root_above(total), True, "banded: sums of column norms")
+
+
+def separated_columns(matrix: Matrix, participation: MinSep) -> Found | None:
+    """The best selection of columns so far apart that they are orthogonal."""
+    separation, most, _ = participation.spread(matrix.n)
+    if matrix.bandwidth() > separation:
+        return None
+    selected = best_separated(matrix.enclosed_column_norms(), separation, most)
+    return Found(root_above(selected), True, "banded: best selection of columns")
+
+
+def toeplitz_pattern(matrix: Matrix, participation: FixedEpochs | MinSep) -> Found | None:
     """Pattern {0, b, 2b, ...}: worst if the coefficients are non-negative and do not increase; None if not Toeplitz.
 
     Otherwise the non-increasing majorant max_{s >= t} |c_s| gives an upper bound. Source: KL24, Theorem 2.
     """
+    separation, most, _ = participation.spread(matrix.n)
     if isinstance(matrix, ComputedToeplitz):
         monotone, squared = matrix.falls, matrix.leading_pattern(separation, most)
     else:
@@ -113,59 +135,96 @@ def of_toeplitz(matrix: Matrix, separation: int, most: int, participation: dict[
         monotone = bool((column == majorant).all())
         squared = leading_pattern(of_doubles(majorant), separation, most)
     rule = "monotone Toeplitz: leading pattern" if monotone else "non-increasing majorant of the Toeplitz column"
-    return Sensitivity(root_above(squared), "exact" if monotone else "upper_bound", rule, participation)
+    return Found(root_above(squared), monotone, rule)
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
-    """Largest absolute Gram block sum over the patterns, rounded up, and a lower bound on the true squared value.
+def own_of_fixed_order(matrix: Matrix, participation: FixedEpochs) -> Found | None:
+    """The structure's own rule, for so many steps that Gram blocks are dear."""
+    own = matrix.fixed_order_bound(participation.epochs) if matrix.n > _GRAM_BESIDE else None
+    return None if own is None else _of_bound(own)
 
-    The lower bound is the largest of the all-ones sum (one contribution repeated), that with the signs of a pattern's
-    first row (one contribution and its negative) and the trace (the mean over random signs), so equality shows that the
-    absolute sum is the true value. What may be the largest is summed again, wide.
+
+def gram_of_patterns(matrix: Matrix, participation: FixedEpochs) -> Found:
+    """Absolute sums of the Gram blocks of all patterns; exact where an allowed contribution attains them."""
+    upper, lower = gram_blocks(matrix, participation.patterns(matrix.n))
+    exact = upper <= lower * (1 + 1e-11)
+    return Found(root_above(upper), exact, "Gram block sums" if exact else "absolute sums of the Gram blocks")
+
+
+def own_of_separated(matrix: Matrix, participation: MinSep) -> Found | None:
+    """The structure's own rule, summed again in wide numbers where that is cheap, or two stages if they bound lower."""
+    separation, most, _ = participation.spread(matrix.n)
+    own = matrix.separated_bound(separation, most)
+    if own is None:
+        return None
+    if own.exact and matrix.n**2 * most <= _WIDE_WORK:
+        attained = attained_selection(matrix.dense(), separation, most)
+        if attained is not None:
+            return Found(root_above(attained), True, own.rule)
+    if own.exact or matrix.n > _TWO_STAGE_BESIDE:
+        return _of_bound(own)
+    total = two_stage(matrix, separation, most)
+    return _of_bound(own) if own.squared <= total else _of_two_stages(total)
+
+
+def two_stages(matrix: Matrix, participation: MinSep) -> Found:
+    """A bound for any C: the best selection in each row of |C^T C|, then of the rows."""
+    separation, most, _ = participation.spread(matrix.n)
+    return _of_two_stages(two_stage(matrix, separation, most))
+
+
+def _of_two_stages(total: Fraction) -> Found:
+    return Found(root_above(total), False, "two-stage Gram bound")
+
+
+def _of_bound(bound: Bound) -> Found:
+    return Found(square_root_up(bound.squared), bound.exact, bound.rule)
+
+
+class Rule(NamedTuple):
+    """One way to a sensitivity.
+
+    Attributes:
+        serves: kinds of participation that it is proved for.
+        find: of a matrix and such a participation; None where the matrix does not meet the rule's hypothesis.
     """
-    enclosed = matrix.enclosed_entries()
-    whole, left_out = enclosed.high, float((np.abs(enclosed.low) + enclosed.error).max()) * patterns.shape[1]
-    n, count = matrix.n, patterns.shape[1]
-    allowance = (n + count**2 + 2) * UNIT
-    above, below, lower = [], [], 0.0
-    for start in range(0, len(patterns), _PATTERNS):
-        some = patterns[start : start + _PATTERNS]
-        # Neighbouring patterns hold neighbouring columns: fetched together, they share cache lines.
-        columns = np.ascontiguousarray(np.take(whole, some.T.ravel(), axis=1).T)
-        columns = columns.reshape(count, len(some), n).transpose(1, 0, 2)
-        grams = columns @ columns.transpose(0, 2, 1)
-        rows = np.abs(columns).sum(axis=1)  # the sum of all entries of |C|^T |C| is that of their squares
-        sums, slack = np.abs(grams).sum(axis=(1, 2)), 2 * allowance * np.einsum("ji,ji->j", rows, rows)
-        slack = slack + 2 * left_out * (rows.sum(axis=1) + n * left_out)
-        above.append(sums + slack)
-        below.append(sums - slack)
-        signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
-        attained = (grams.sum(axis=(1, 2)), np.einsum("js,jst,jt->j", signs, grams, signs), np.einsum("jss->j", grams))
-        lower = max(lower, *(float(totals.max()) for totals in attained))
-    least = np.concatenate(below).max()
-    candidates = np.flatnonzero(np.concatenate(above) >= least)
-    if not len(candidates):
-        raise CertificateError("the sensitivity overflows double precision; scale C down")
-    return max(gram_sums(enclosed.take(slice(None), patterns[j])) for j in candidates), lower
+
+    serves: tuple[type[Participation], ...]
+    find: Callable[[Matrix, Any], Found | None]
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def two_stage(matrix: Matrix, separation: int, most: int) -> Fraction:
-    """Bound on the square for any C: best selection within each row of |X|, then of the row values."""
-    from factorize.numbers.wide_kernels import selected_sums
+RULES = (
+    Rule((Single, MinSep), in_the_limit),
+    Rule((Single,), single_columns),
+    Rule((FixedEpochs,), periodic_columns),
+    Rule((MinSep,), separated_columns),
+    Rule((FixedEpochs, MinSep), toeplitz_pattern),
+    Rule((FixedEpochs,), own_of_fixed_order),
+    Rule((FixedEpochs,), gram_of_patterns),
+    Rule((MinSep,), own_of_separated),
+    Rule((MinSep,), two_stages),
+)
+"""Asked in this order; the first answer holds."""
 
-    enclosed = matrix.enclosed_entries()
-    whole, left_out = enclosed.high, np.abs(enclosed.low) + enclosed.error
-    signed = bool((whole < 0).any())
-    magnitude, gram = np.abs(whole) if signed else whole, whole.T @ whole
-    gram = np.abs(gram, out=gram)
-    gram += (matrix.n + 2) * UNIT * (magnitude.T @ magnitude if signed else gram)
-    if left_out.any():  # what the doubles of computed entries are not
-        gram += around_products(magnitude, left_out)
-    rows = np.empty(matrix.n)
-    selected_sums(check_finite(gram), separation, most, rows)
-    total = best_selection(rows, separation, most) * (1 + (2 * most + 16) * UNIT)
-    if not math.isfinite(total):
-        raise CertificateError("the sensitivity overflows double precision; scale C down")
-    return Fraction(total)
+
+def sensitivity_of(matrix: Matrix, participation: Participation) -> Sensitivity:
+    """Return the sensitivity of a strategy matrix to those who take part so.
+
+    Args:
+        matrix: C.
+        participation: of a kind that some rule serves; a class derived from such a kind is another kind.
+
+    Raises:
+        UnsupportedProblem: no rule is proved for this participation.
+        CertificateError: the numbers leave the range of double precision.
+    """
+    for rule in RULES:
+        found = rule.find(matrix, participation) if type(participation) in rule.serves else None
+        if found is not None:
+            kind: Kind = "exact" if found.exact else "upper_bound"
+            return Sensitivity(found.value, kind, found.rule, participation.document())
+    raise UnsupportedProblem(
+        f"no rule of sensitivity is proved for participation {participation.kind!r}; use "
+        f"{', '.join(sorted({kind.__name__ for rule in RULES for kind in rule.serves}))}, or add a rule to RULES",
+        field="/participation/kind",
+    )

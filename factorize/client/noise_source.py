@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -10,9 +10,13 @@ import numpy as np
 
 from factorize.client.recurrences.base import (
     BandedRecurrence,
+    BandedToeplitzRecurrence,
     InverseBandedToeplitzRecurrence,
+    NoiseCost,
     Recurrence,
     ScaledRecurrence,
+    StructureRecurrence,
+    Tensors,
     TreeRecurrence,
 )
 from factorize.client.recurrences.buffered import (
@@ -24,9 +28,7 @@ from factorize.client.recurrences.buffered import (
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.numbers.covered import covered_column, covered_inverse
 from factorize.numbers.series import series_quotient
-from factorize.structures.names import COLUMN_SCALE, SCALED, wrapped_structure
-
-Tensors = Mapping[str, np.ndarray]
+from factorize.structures.names import COLUMN_SCALE, SCALED, TENSORS, wrapped_structure
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,13 @@ class Streamable:
         digest: of the factorization.
         structure: of C, the contract's name.
         recurrence: makes the arithmetic.
+        cost: of a step.
     """
 
     digest: str
     structure: str
     recurrence: Callable[[], Recurrence]
+    cost: NoiseCost
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,13 @@ class ComputedRows:
         shape: (n, n).
         digest: of the factorization.
         make: does the work once, and returns what gives row t of C^-1.
+        cost: of a step.
     """
 
     shape: tuple[int, int]
     digest: str
     make: Callable[[], Callable[[int], np.ndarray]]
+    cost: NoiseCost
 
     def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
         """Yield the rows from `start` on."""
@@ -88,47 +94,24 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
                 field="structure",
             )
         if inner in _RECURRENCES:
-            return Streamable(digest, structure, _scaled(_RECURRENCES[inner](parts, n), columns))
-        return ComputedRows((n, n), digest, cache(_scaled_rows(_ROWS[inner](parts, n), columns)))
+            kind, own = _RECURRENCES[inner], {suffix: parts[suffix] for suffix in TENSORS[inner]}
+            make, cost = partial(kind.of_tensors, own, n), kind.cost(own, n)
+            return Streamable(digest, structure, _scaled(make, columns), _scaled_cost(cost, columns))
+        make_rows = cache(_scaled_rows(_ROWS[inner](parts, n), columns))
+        return ComputedRows((n, n), digest, make_rows, _scaled_cost(_all_rows(n), columns))
     except KeyError as missing:
         raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
 
 
-def _buffered(parts: Tensors, n: int) -> Callable[[], Recurrence]:
-    return partial(BufferedRecurrence, parts["diagonal"], parts["decay"], parts["input"], parts["output"])
-
-
-def _state_space(parts: Tensors, n: int) -> Callable[[], Recurrence]:
-    transition = parts["transition"]
-    blocks = transition[:, None] if transition.ndim == 3 else transition
-    return partial(StateSpaceRecurrence, parts["diagonal"], blocks, parts["input"], parts["output"])
-
-
-def _banded(parts: Tensors, n: int) -> Callable[[], Recurrence]:
-    """Turn bands[d, j] = C[j + d, j] into rows[i, d] = C[i, i - d]."""
-    bands = parts["bands"]
-    rows = np.zeros((n, len(bands)))
-    for d, band in enumerate(bands):
-        rows[d:, d] = band[: n - d]
-    return partial(BandedRecurrence, rows, n)
-
-
-def _redrawn(parts: Tensors, n: int) -> Callable[[], Recurrence]:
-    lag = int(parts["lag"][0])
-    return partial(RedrawnRecurrence, parts["decay"], parts["output"], parts["input"], parts["direct"], lag)
-
-
-_RECURRENCES: dict[str, Callable[[Tensors, int], Callable[[], Recurrence]]] = {
-    "banded": _banded,
-    "banded_toeplitz": lambda parts, n: partial(BandedRecurrence, parts["coefficients"][None], n),
-    "inverse_banded_toeplitz": lambda parts, n: partial(
-        InverseBandedToeplitzRecurrence, parts["inverse_coefficients"], n
-    ),
-    "blt": lambda parts, n: partial(BltRecurrence, n, parts["theta"], parts["omega"]),
-    "buffered": _buffered,
-    "state_space": _state_space,
-    "redrawn": _redrawn,
-    "tree": lambda parts, n: partial(TreeRecurrence, parts["tree.nodes"], int(parts["tree.restart"][0])),
+_RECURRENCES: dict[str, type[StructureRecurrence]] = {
+    "banded": BandedRecurrence,
+    "banded_toeplitz": BandedToeplitzRecurrence,
+    "inverse_banded_toeplitz": InverseBandedToeplitzRecurrence,
+    "blt": BltRecurrence,
+    "buffered": BufferedRecurrence,
+    "state_space": StateSpaceRecurrence,
+    "redrawn": RedrawnRecurrence,
+    "tree": TreeRecurrence,
 }
 
 
@@ -151,6 +134,15 @@ _ROWS: dict[str, Callable[[Tensors, int], Callable[[], Callable[[int], np.ndarra
     "dense": _dense,
     "toeplitz": _toeplitz,
 }
+
+
+def _all_rows(n: int) -> NoiseCost:
+    """Row t is a sum over z_0 .. z_t: t + 1 products, t sums; the only row of n = 1 is its gain."""
+    return NoiseCost(n, float(n)) if n > 1 else NoiseCost(0, 0.0)
+
+
+def _scaled_cost(cost: NoiseCost, columns: np.ndarray | None) -> NoiseCost:
+    return cost if columns is None else cost._replace(flops=cost.flops + 1.0)
 
 
 def _scaled(make: Callable[[], Recurrence], columns: np.ndarray | None) -> Callable[[], Recurrence]:

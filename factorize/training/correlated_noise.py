@@ -113,13 +113,13 @@ def filtered_sensitivity(
         steps: n.
         participation: in the contract's JSON form.
     """
-    from factorize.certificate.sensitivity import Sensitivity
+    from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
     from factorize.spec import parse_spec
     from factorize.structures.toeplitz import ToeplitzMatrix
 
     asked = parse_spec({"workload": {"kind": "identity", "n": steps}, "participation": dict(participation)})
     column = _strategy_column(inverse, steps)
-    stated = asked.participation.sensitivity(ToeplitzMatrix(column, steps))
+    stated = sensitivity_of(ToeplitzMatrix(column, steps), asked.participation)
     lost = _lost(inverse, column)
     if not lost:
         return stated

@@ -63,7 +63,7 @@ def _by_decompositions(own: Problem, report: Reporter) -> Array:
     from factorize.solvers.single.ascent import scaled
 
     assert isinstance(own.participation, MinSep)
-    patterns = disjoint_patterns(own.n, own.participation.min_sep, own.participation.count(own.n))
+    patterns = disjoint_patterns(own.n, own.participation.min_sep, own.participation.spread(own.n).most)
     order = patterns.ravel().copy()
     missing = order < 0
     order[missing] = own.n + np.arange(int(missing.sum()))
@@ -88,7 +88,7 @@ def _by_ring(own: Problem, report: Reporter) -> Array | None:
         dual = _ring_dual(padded_inverse(found, epochs * b), epochs, report)
     except (ValueError, FloatingPointError, SolveFailed):
         return None
-    return _cut_out(dual, disjoint_patterns(n, b, own.participation.count(n)), epochs * b - n)
+    return _cut_out(dual, disjoint_patterns(n, b, own.participation.spread(n).most), epochs * b - n)
 
 
 def _in_range(inverse: BidiagonalInverse) -> bool:

@@ -10,13 +10,13 @@ from typing import Any
 
 from factorize.accounting.schemes import SCHEMES, BallsInBins, SamplingOptions, SamplingScheme
 from factorize.certificate.lower_bounds.bounds import LowerBound
+from factorize.client.noise_source import noise_source
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.numbers.scalars import double_above
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.solvers.comparing.comparison import Refused, Row, Sampling
-from factorize.solvers.comparing.noise_cost import noise_cost
 
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
@@ -46,8 +46,9 @@ class TableRows:
             mechanism: what was solved, as plain data.
             seconds: that it took.
         """
-        certificate, cost = found.certificate, noise_cost(found.strategy)
-        sampling = getattr(found.spec, "sampling", None)
+        certificate, strategy = found.certificate, found.strategy
+        cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, found.digest).cost
+        sampling = found.spec.sampling
         row = Row(
             *named(mechanism),
             tolerance=found.spec.tolerance,

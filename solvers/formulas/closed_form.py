@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from factorize.certificate.certificate import certify
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.mechanisms import (
     AntiPgd,
@@ -230,7 +231,7 @@ def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
         return lambda nu: _certified_loss(own, normalised(own, ToeplitzMatrix(strategy_coefficients(n, nu), n)))
 
     def loss(nu: float) -> float:
-        sensitivity = problem.participation.sensitivity(ToeplitzMatrix(strategy_coefficients(n, nu), n))
+        sensitivity = sensitivity_of(ToeplitzMatrix(strategy_coefficients(n, nu), n), problem.participation)
         decoder = series_product(workload, noising_coefficients(n, nu))
         return sensitivity.value**2 * problem.objective.of_row_errors(np.cumsum(decoder**2))
 

@@ -144,7 +144,7 @@ def classes(problem: Problem) -> Iterator[ColumnClass]:
         if bands > separation:
             yield ColumnClass(LeadingPattern(separation, count, n), bands, monotone=True)
     elif isinstance(participation, MinSep):
-        count = participation.count(n)
+        count = participation.spread(n).most
         narrow = min(bands, participation.min_sep)
         yield ColumnClass(DisjointColumns(participation.min_sep, count, n), narrow, monotone=False)
         if bands > narrow:

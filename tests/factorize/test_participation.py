@@ -14,9 +14,10 @@ from hypothesis.extra.numpy import arrays
 
 from factorize import parse_spec
 from factorize.certificate.added_noise import encoder_sensitivity
+from factorize.certificate.gram_bounds import best_selection
 from factorize.certificate.lower_bounds.class_bounds import squared_sensitivity
 from factorize.certificate.lower_bounds.toeplitz_bounds import toeplitz_lower_bound
-from factorize.certificate.sensitivity import best_selection
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError, InvalidParticipation, InvalidStrategy, UnsupportedProblem
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.solvers.blt import solver as blt
@@ -49,7 +50,7 @@ def matrices(draw: st.DrawFn, nonnegative: bool = False) -> DenseMatrix:
 
 @given(matrices())
 def test_single_is_the_largest_column_norm(matrix: DenseMatrix) -> None:
-    stated = Single().sensitivity(matrix)
+    stated = sensitivity_of(matrix, Single())
     true = sign_sensitivity(matrix.array, single_patterns(matrix.n))
     assert stated.kind == "exact"
     assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
@@ -59,7 +60,7 @@ def test_single_is_the_largest_column_norm(matrix: DenseMatrix) -> None:
 def test_fixed_epochs_bracket_the_truth(matrix: DenseMatrix, epochs: int) -> None:
     if matrix.n % epochs:
         return
-    stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(matrix)
+    stated = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=epochs))
     patterns = fixed_epoch_patterns(matrix.n, epochs)
     assert stated.value >= sign_sensitivity(matrix.array, patterns) * (1 - 1e-15)
     assert stated.value <= absolute_sensitivity(matrix.array, patterns) * CLOSE
@@ -70,7 +71,7 @@ def test_fixed_epochs_bracket_the_truth(matrix: DenseMatrix, epochs: int) -> Non
 @given(matrices(nonnegative=True), st.integers(1, 4))
 def test_fixed_epochs_are_exact_for_nonnegative_matrices(matrix: DenseMatrix, epochs: int) -> None:
     if matrix.n % epochs == 0:
-        stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(matrix)
+        stated = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=epochs))
         assert stated.kind == "exact"
         assert stated.value <= sign_sensitivity(matrix.array, fixed_epoch_patterns(matrix.n, epochs)) * CLOSE
 
@@ -78,7 +79,7 @@ def test_fixed_epochs_are_exact_for_nonnegative_matrices(matrix: DenseMatrix, ep
 @given(matrices(), st.integers(1, 8), st.integers(1, 4))
 def test_min_sep_bounds_every_pattern(matrix: DenseMatrix, separation: int, most: int) -> None:
     participation = MinSep(kind="min_sep", min_sep=separation, max_participations=most)
-    stated = participation.sensitivity(matrix)
+    stated = sensitivity_of(matrix, participation)
     assert stated.value >= absolute_sensitivity(matrix.array, min_sep_patterns(matrix.n, separation, most)) * (
         1 - 1e-14
     )
@@ -87,7 +88,7 @@ def test_min_sep_bounds_every_pattern(matrix: DenseMatrix, separation: int, most
 @given(matrices(), st.integers(1, 8), st.integers(1, 4))
 def test_banded_matrices_are_exact_under_min_sep(matrix: DenseMatrix, separation: int, most: int) -> None:
     banded = DenseMatrix(np.triu(matrix.array, 1 - separation))
-    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(banded)
+    stated = sensitivity_of(banded, MinSep(kind="min_sep", min_sep=separation, max_participations=most))
     true = sign_sensitivity(banded.array, min_sep_patterns(banded.n, separation, most))
     assert stated.kind == "exact"
     assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
@@ -95,8 +96,8 @@ def test_banded_matrices_are_exact_under_min_sep(matrix: DenseMatrix, separation
 
 def test_one_band_too_many_is_not_called_exact() -> None:
     matrix = DenseMatrix(np.eye(4) + np.diag([1.0, -1.0, 1.0], -1))
-    assert MinSep(kind="min_sep", min_sep=2).sensitivity(matrix).kind == "exact"
-    assert MinSep(kind="min_sep", min_sep=1).sensitivity(matrix).kind == "upper_bound"
+    assert sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=2)).kind == "exact"
+    assert sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=1)).kind == "upper_bound"
 
 
 monotone = arrays(np.float64, st.integers(1, 9), elements=st.floats(0, 1)).map(lambda a: np.sort(a)[::-1] + 1e-3)
@@ -105,7 +106,7 @@ monotone = arrays(np.float64, st.integers(1, 9), elements=st.floats(0, 1)).map(l
 @given(monotone, st.integers(1, 6), st.integers(1, 4))
 def test_monotone_toeplitz_is_exact(column: np.ndarray, separation: int, most: int) -> None:
     matrix = ToeplitzMatrix(column, len(column))
-    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(matrix)
+    stated = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=separation, max_participations=most))
     true = sign_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most))
     assert stated.kind == "exact"
     assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
@@ -115,7 +116,7 @@ def test_monotone_toeplitz_is_exact(column: np.ndarray, separation: int, most: i
 def test_any_toeplitz_is_bounded(column: np.ndarray, separation: int, most: int) -> None:
     column[0] = abs(column[0]) + 0.1
     matrix = ToeplitzMatrix(column, len(column))
-    stated = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(matrix)
+    stated = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=separation, max_participations=most))
     true = absolute_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most))
     assert stated.value >= true * (1 - 1e-14) or stated.rule == "banded: best selection of columns"
     assert stated.value >= sign_sensitivity(matrix.dense(), min_sep_patterns(matrix.n, separation, most)) * (1 - 1e-15)
@@ -127,8 +128,8 @@ def test_column_scaling_is_seen(matrix: DenseMatrix, data: st.DataObject) -> Non
     scaled = ColumnScaled(matrix, scale)
     written_out = DenseMatrix(scaled.dense())
     for participation in (Single(), FixedEpochs(kind="fixed_epochs", epochs=matrix.n)):
-        assert participation.sensitivity(scaled).value == pytest.approx(
-            participation.sensitivity(written_out).value, rel=1e-12
+        assert sensitivity_of(scaled, participation).value == pytest.approx(
+            sensitivity_of(written_out, participation).value, rel=1e-12
         )
 
 
@@ -146,29 +147,29 @@ def test_published_square_root(vectors: dict[str, Any]) -> None:
     expected = vectors["C.sqrt.n8"]
     forms: list[Matrix] = [ToeplitzMatrix(sqrt_column(8), 8), DenseMatrix(ToeplitzMatrix(sqrt_column(8), 8).dense())]
     for matrix in forms:
-        assert Single().sensitivity(matrix).value == pytest.approx(expected["single"], rel=1e-12)
-        two = FixedEpochs(kind="fixed_epochs", epochs=2).sensitivity(matrix)
+        assert sensitivity_of(matrix, Single()).value == pytest.approx(expected["single"], rel=1e-12)
+        two = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=2))
         assert (two.value, two.kind) == (pytest.approx(expected["fixed_k2_b4"], rel=1e-12), "exact")
-        three = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(matrix)
+        three = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=2, max_participations=3))
         assert three.value == pytest.approx(expected["minsep_b2_k3"], rel=1e-12)
 
 
 def test_published_traps(vectors: dict[str, Any]) -> None:
     trap = vectors["C.negative_gram_trap"]
     negative = ToeplitzMatrix(np.array(trap["coef"], dtype=float), trap["n"])
-    stated = FixedEpochs(kind="fixed_epochs", epochs=4).sensitivity(DenseMatrix(negative.dense()))
+    stated = sensitivity_of(DenseMatrix(negative.dense()), FixedEpochs(kind="fixed_epochs", epochs=4))
     assert stated.value == pytest.approx(trap["exact_vector"], rel=1e-12)
     counter = vectors["C.toeplitz_nonmonotone_counterexample"]
     column = ToeplitzMatrix(np.array(counter["coef"]), counter["n"])
-    stated = MinSep(kind="min_sep", min_sep=1, max_participations=2).sensitivity(column)
+    stated = sensitivity_of(column, MinSep(kind="min_sep", min_sep=1, max_participations=2))
     assert stated.kind == "upper_bound"
     assert stated.value >= counter["exact"]
     banded = vectors["C.banded"]
-    stated = MinSep(kind="min_sep", min_sep=2, max_participations=2).sensitivity(DenseMatrix(np.array(banded["C"])))
+    stated = sensitivity_of(DenseMatrix(np.array(banded["C"])), MinSep(kind="min_sep", min_sep=2, max_participations=2))
     assert (stated.value, stated.kind) == (pytest.approx(banded["brute"], rel=1e-12), "exact")
     monotone_case = vectors["C.toeplitz_monotone"]
-    stated = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(
-        ToeplitzMatrix(np.array(monotone_case["coef"]), 6)
+    stated = sensitivity_of(
+        ToeplitzMatrix(np.array(monotone_case["coef"]), 6), MinSep(kind="min_sep", min_sep=2, max_participations=3)
     )
     assert (stated.value, stated.kind) == (pytest.approx(monotone_case["brute"], rel=1e-12), "exact")
 
@@ -178,7 +179,7 @@ def test_frustrated_grams_are_only_bounded(vectors: dict[str, Any], key: str) ->
     case = vectors[key]
     reversal = np.eye(3)[::-1]
     factor = reversal @ np.linalg.cholesky(reversal @ np.array(case["X"]) @ reversal).T @ reversal
-    stated = FixedEpochs(kind="fixed_epochs", epochs=3).sensitivity(DenseMatrix(np.tril(factor)))
+    stated = sensitivity_of(DenseMatrix(np.tril(factor)), FixedEpochs(kind="fixed_epochs", epochs=3))
     assert stated.kind == "upper_bound"
     assert stated.value == pytest.approx(case["abs_bound"], rel=1e-12)
     assert stated.value > case["elliptope_exact"]
@@ -187,7 +188,7 @@ def test_frustrated_grams_are_only_bounded(vectors: dict[str, Any], key: str) ->
 def test_signs_that_balance_are_exact() -> None:
     """Columns 0 and 2 are (1, 0, -1/2, 0) and (0, 0, 1, 0): a contribution and its negative reach the absolute sum."""
     matrix = DenseMatrix(np.array([[1, 0, 0, 0], [0, 1, 0, 0], [-0.5, 0, 1, 0], [0, 0, 0, 1.0]]))
-    found = FixedEpochs(kind="fixed_epochs", epochs=2).sensitivity(matrix)
+    found = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=2))
     assert (found.kind, found.rule) == ("exact", "Gram block sums")
     assert found.value**2 == pytest.approx(1.25 + 1 + 2 * 0.5)
 
@@ -198,7 +199,7 @@ def test_values_are_rounded_outwards() -> None:
 
     matrix = DenseMatrix(np.array([[0.1, 0.0], [0.2, 0.1]]))
     true_square = Fraction(0.1) ** 2 + Fraction(0.2) ** 2
-    value = Single().sensitivity(matrix).value
+    value = sensitivity_of(matrix, Single()).value
     assert Fraction(value) ** 2 >= true_square
     assert Fraction(np.nextafter(np.nextafter(value, 0), 0)) ** 2 < true_square
 
@@ -211,7 +212,7 @@ def test_patterns_that_do_not_fit() -> None:
 
 
 def test_a_sensitivity_states_its_participation() -> None:
-    stated = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(DenseMatrix(np.eye(6)))
+    stated = sensitivity_of(DenseMatrix(np.eye(6)), MinSep(kind="min_sep", min_sep=2, max_participations=3))
     assert stated.document() == {
         "value": stated.value,
         "hex": stated.value.hex(),
@@ -227,7 +228,7 @@ def test_banded_matrices_are_exact_under_fixed_epochs(matrix: DenseMatrix, epoch
     if matrix.n % epochs:
         return
     banded = DenseMatrix(np.triu(matrix.array, 1 - matrix.n // epochs))
-    stated = FixedEpochs(kind="fixed_epochs", epochs=epochs).sensitivity(banded)
+    stated = sensitivity_of(banded, FixedEpochs(kind="fixed_epochs", epochs=epochs))
     true = sign_sensitivity(banded.array, fixed_epoch_patterns(banded.n, epochs))
     assert (stated.kind, stated.rule) == ("exact", "banded: sums of column norms")
     assert true * (1 - 1e-15) <= stated.value <= true * CLOSE
@@ -245,7 +246,7 @@ def test_a_strategy_too_small_for_double_precision_is_refused(diagonal: float) -
     for strategy in strategies:
         for participation in (Single(), FixedEpochs(kind="fixed_epochs", epochs=2), MinSep(kind="min_sep", min_sep=1)):
             with pytest.raises(CertificateError, match="scale"):
-                participation.sensitivity(strategy)
+                sensitivity_of(strategy, participation)
     with pytest.raises(InvalidStrategy, match="column_scale spans"):
         ColumnScaled(DenseMatrix(np.eye(2)), np.array([1.0, diagonal]))
 
@@ -253,7 +254,7 @@ def test_a_strategy_too_small_for_double_precision_is_refused(diagonal: float) -
 def test_a_zero_before_a_larger_coefficient_is_no_fall() -> None:
     """C^-1 = 1 - x^2 / 2 has C = 1, 0, 1/2, 0, 1/4: what bounds it is a majorant, and is called an upper bound."""
     strategy = InverseBandedToeplitz(np.array([1.0, 0.0, -0.5]), 5)
-    stated = MinSep(kind="min_sep", min_sep=1, max_participations=2).sensitivity(strategy)
+    stated = sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=1, max_participations=2))
     assert stated.kind == "upper_bound"
     assert stated.value**2 >= absolute_sensitivity(strategy.dense(), min_sep_patterns(5, 1, 2)) ** 2
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.accounting.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.participation import Single
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
@@ -218,7 +219,7 @@ def test_a_sensitivity_without_participation_is_refused(participation: Any) -> N
 
 
 def test_the_sensitivity_of_a_real_matrix_is_accepted() -> None:
-    sensitivity = Single().sensitivity(DenseMatrix(np.array([[3.0, 0.0], [4.0, 1.0]])))
+    sensitivity = sensitivity_of(DenseMatrix(np.array([[3.0, 0.0], [4.0, 1.0]])), Single())
     document = calibrate(sensitivity, PrivacyTarget(mu=1.0)).document()
     assert 5.0 <= document["sigma"] <= 5.0 * (1 + 1e-11)
     assert document["participation"]["kind"] == "single"

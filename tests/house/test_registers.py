@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,16 +14,19 @@ from golden.make import HERE
 from structure_cases import strategies
 
 from factorize import load, parse_spec
+from factorize.certificate.sensitivity import RULES, sensitivity_of
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
-from factorize.errors import CertificateError, UnsupportedProblem
+from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
 from factorize.exact import check_factor_file
 from factorize.exact.bounds import resolvents
 from factorize.exact.losses import variances
+from factorize.exact.sensitivity import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
 from factorize.exact.spec import toeplitz_column, workload_numbers
 from factorize.exact.strategy import Strategy
 from factorize.manifest import ENDLESS
-from factorize.solvers.comparing.noise_cost import _COSTS, noise_cost
+from factorize.participation import AnyParticipation, MinSep, Participation
+from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
 from factorize.structures.names import SCALED, TENSORS
 from factorize.workloads import KINDS, UserMatrix
@@ -31,6 +34,12 @@ from factorize.workloads import KINDS, UserMatrix
 ROOT = Path(__file__).parents[2]
 UNKNOWN = {"kind": "quarterly", "n": 4}
 N = 12
+ASKED = {"workload": {"kind": "prefix", "n": N}}
+PARTICIPATIONS: list[dict[str, Any]] = [
+    {"kind": "single"},
+    {"kind": "fixed_epochs", "epochs": 3},
+    {"kind": "min_sep", "min_sep": 3, "max_participations": 2},
+]
 STRATEGIES = list(strategies(N).items())
 
 
@@ -85,12 +94,48 @@ class TestWorkloads:
             assert any("losses" in text for text in report.not_checked)
 
 
+class TestParticipations:
+    def test_every_register_has_the_same_kinds(self) -> None:
+        kinds = set(get_args(get_args(AnyParticipation)[0]))
+        assert {kind for rule in RULES for kind in rule.serves} == kinds
+        names = {get_args(kind.model_fields["kind"].annotation)[0] for kind in kinds}
+        assert rows_of("docs/spec.md", "Participations") == names == {document["kind"] for document in PARTICIPATIONS}
+        for document in PARTICIPATIONS:
+            assert (
+                allowed(document, N).most
+                == parse_spec(ASKED | {"participation": document}).participation.spread(N).most
+            )
+
+    def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
+        class Quarterly(Participation):
+            """Says nothing about its patterns."""
+
+        class Relaxed(MinSep):
+            """A kind derived from another is another kind: what is proved for the one may not hold for it."""
+
+        for asked in (Quarterly(kind="quarterly"), Relaxed(kind="min_sep", min_sep=2)):
+            with pytest.raises(UnsupportedProblem, match=f"no rule of sensitivity is proved for .*{asked.kind}"):
+                sensitivity_of(DenseMatrix(np.eye(4)), asked)
+        with pytest.raises(InvalidParticipation, match="quarterly"):
+            allowed({"kind": "quarterly"}, 4)
+
+    @pytest.mark.parametrize("document", PARTICIPATIONS, ids=lambda document: document["kind"])
+    def test_what_a_kind_says_of_its_patterns_agrees(self, document: dict[str, Any]) -> None:
+        participation = parse_spec(ASKED | {"participation": document}).participation
+        patterns, spread = participation.patterns(N), participation.spread(N)
+        assert participation.single == (spread.most == 1) == (participation.passes == 1)
+        assert participation.free == (patterns is None)
+        if patterns is not None:
+            assert sorted(patterns.ravel().tolist()) == list(range(N))
+            assert patterns.shape[1] == spread.most == participation.passes
+            assert spread.most == 1 or (np.diff(patterns) == spread.separation).all()
+
+
 class TestStructures:
     def test_every_register_has_the_same_names(self) -> None:
         every = set(BUILDERS) | set(ENDLESS_BUILDERS)
         assert set(TENSORS) | {SCALED} == every
         assert set(_RECURRENCES) | set(_ROWS) == set(BUILDERS) - {SCALED}
-        assert set(_COSTS) == set(BUILDERS) - {SCALED}
         assert rows_of("docs/file-format.md", "Structures") == every
         golden = {load(path).strategy.structure for path in HERE.glob("*/*.safetensors")}
         assert golden == every
@@ -100,11 +145,10 @@ class TestStructures:
     def test_every_register_serves_each(self, name: str, strategy: Any) -> None:
         tensors = strategy.tensors()
         assert build_matrix(strategy.structure, tensors, N).structure == strategy.structure
-        assert noise_source(strategy.structure, tensors, N, "").digest == ""
+        assert 0 <= noise_source(strategy.structure, tensors, N, "").cost.vectors <= N
         assert Strategy(strategy.structure, tensors, N).n == N
         norms, found = strategy.column_norms_squared(), strategy.enclosed_column_norms()
         np.testing.assert_allclose(found.high + found.low, norms, rtol=1e-12)
-        assert 0 <= noise_cost(strategy).vectors <= N
 
     @pytest.mark.parametrize("structure", sorted(ENDLESS_BUILDERS))
     def test_every_one_without_end_is_served_or_refused_with_a_way_out(self, structure: str) -> None:

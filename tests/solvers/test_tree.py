@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from factorize import load, parse_spec, solvers
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CorruptObject, InvalidStrategy, UnsupportedProblem
 from factorize.exact import check_factor_file
 from factorize.participation import FixedEpochs, MinSep, Single
@@ -123,17 +124,17 @@ def test_every_participation_against_enumeration(decoder, restart):
     matrix = matrix_of(n, decoder, restart)
     whole = matrix.dense()
     gram = whole.T @ whole
-    single = Single().sensitivity(matrix)
+    single = sensitivity_of(matrix, Single())
     assert single.value**2 == pytest.approx(gram.diagonal().max(), rel=1e-11) and single.kind == "exact"
     for epochs in (2, 3, 4, 6, 12):
         fixed = FixedEpochs(kind="fixed_epochs", epochs=epochs)
         true = max(gram[np.ix_(chosen, chosen)].sum() for chosen in fixed.patterns(n))
-        found = fixed.sensitivity(matrix)
+        found = sensitivity_of(matrix, fixed)
         assert found.kind == "exact" and found.value**2 == pytest.approx(true, rel=1e-11)
         assert found.value**2 >= true * (1 - 1e-14)
     for separation, most in itertools.product((1, 2, 3, 5), (2, 3, 4)):
         true = brute_force(whole, separation, most)
-        found = MinSep(kind="min_sep", min_sep=separation, max_participations=most).sensitivity(matrix)
+        found = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=separation, max_participations=most))
         assert found.value**2 >= true * (1 - 1e-14)
         if decoder != "honaker_online":
             assert found.kind == "exact", (separation, most)
@@ -162,14 +163,14 @@ def test_negative_nodes_leave_the_rules_of_the_tree():
     nodes[1:] *= -1
     matrix = TreeMatrix(nodes, 8)
     assert matrix.separated_bound(2, 3) is None and matrix.fixed_order_bound(2) is None
-    found = FixedEpochs(kind="fixed_epochs", epochs=4).sensitivity(matrix)
+    found = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=4))
     assert found.kind == "upper_bound"
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_large_trees_keep_their_exact_rules(decoder):
     matrix = matrix_of(3000, decoder, 700)
-    fixed = FixedEpochs(kind="fixed_epochs", epochs=10).sensitivity(matrix)
+    fixed = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=10))
     steps = np.zeros((300, 3000))
     for pattern, row in zip(FixedEpochs(kind="fixed_epochs", epochs=10).patterns(3000), steps, strict=True):
         row[pattern] = 1.0

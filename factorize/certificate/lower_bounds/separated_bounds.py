@@ -59,7 +59,7 @@ def separated_lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBo
     if not isinstance(participation, MinSep) or "factors" not in dual or spec.objective.kind == "max":
         return None
     n, scale = spec.workload.n, spec.objective.scale(spec.workload.m)
-    patterns = disjoint_patterns(n, participation.min_sep, participation.count(n))
+    patterns = disjoint_patterns(n, participation.min_sep, participation.spread(n).most)
     factors, cost = _checked(dual["factors"], patterns)
     norm = _ring_norm(spec, participation.min_sep, patterns, factors) if n > _DIRECT_SVD else None
     if norm is not None:

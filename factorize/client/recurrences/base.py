@@ -12,10 +12,28 @@ entry then do not depend on the width of the array that it is computed in, so th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from factorize.client.recurrences.state_rounding import DOUBLE, Spread
+
+Tensors = Mapping[str, np.ndarray]
+
+
+class NoiseCost(NamedTuple):
+    """Of x_t = (C^-1 z)_t, beside drawing z_t.
+
+    Attributes:
+        vectors: numbers kept from step to step for each parameter; a structure without a recursion keeps all of z.
+        flops: additions and multiplications for each parameter and step, on average over the steps.
+        redraws: normals drawn once more for each parameter and step, on average over the steps.
+    """
+
+    vectors: int
+    flops: float
+    redraws: float = 0.0
 
 
 class Recurrence(ABC):
@@ -69,8 +87,22 @@ class Recurrence(ABC):
         """
 
 
-class BandedRecurrence(Recurrence):
-    """A strategy with few diagonals (structures `banded` and `banded_toeplitz`): the last bands - 1 rows are kept.
+class StructureRecurrence(Recurrence):
+    """A recurrence that the tensors of one structure describe."""
+
+    @classmethod
+    @abstractmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """Return it for a structure's tensors by suffix (factorize/structures/names.py) and n steps."""
+
+    @staticmethod
+    @abstractmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """Return what a step takes, told by the tensors, without making the recurrence."""
+
+
+class BandedRecurrence(StructureRecurrence):
+    """A strategy with few diagonals (structure `banded`): the last bands - 1 rows are kept.
 
     Args:
         rows: shape (n, bands), or (1, bands) where every row is the same: entries of row t leftwards from the diagonal.
@@ -84,6 +116,20 @@ class BandedRecurrence(Recurrence):
         self._rows = rows / rows[:, :1]
         slots = np.arange(self.vectors)
         self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # steps since a slot was written
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """Turn bands[d, j] = C[j + d, j] into rows[i, d] = C[i, i - d]."""
+        bands = parts["bands"]
+        rows = np.zeros((n, len(bands)))
+        for d, band in enumerate(bands):
+            rows[d:, d] = band[: n - d]
+        return cls(rows, n)
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """A product and a difference for each kept row, and the gain."""
+        return _few_diagonals(len(parts["bands"]))
 
     def gain(self, step: int) -> float:
         """1 / diagonal."""
@@ -105,7 +151,21 @@ class BandedRecurrence(Recurrence):
         return Spread(entries=(unit if self.vectors else 0) + (self.vectors + 6) * arithmetic)
 
 
-class InverseBandedToeplitzRecurrence(Recurrence):
+class BandedToeplitzRecurrence(BandedRecurrence):
+    """A strategy with few diagonals that is the same at every step (structure `banded_toeplitz`)."""
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """One row for all steps."""
+        return cls(parts["coefficients"][None], n)
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """As for any few diagonals."""
+        return _few_diagonals(len(parts["coefficients"]))
+
+
+class InverseBandedToeplitzRecurrence(StructureRecurrence):
     """A strategy whose inverse has few diagonals (structure `inverse_banded_toeplitz`).
 
     The last bands - 1 draws are kept: x_t = z_t + sum_d noising_d z_{t-d}
@@ -123,6 +183,16 @@ class InverseBandedToeplitzRecurrence(Recurrence):
         self._noising = noising
         slots = np.arange(self.vectors)
         self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # steps since a slot was written
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """The stored column."""
+        return cls(parts["inverse_coefficients"], n)
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """A product and a sum for each kept draw."""
+        return _few_diagonals(len(parts["inverse_coefficients"]))
 
     def gain(self, step: int) -> float:
         """The diagonal of C is 1."""
@@ -146,7 +216,7 @@ class InverseBandedToeplitzRecurrence(Recurrence):
         return Spread(rows=unit + 4 * arithmetic, inverse=lost)
 
 
-class TreeRecurrence(Recurrence):
+class TreeRecurrence(StructureRecurrence):
     """Rows that are constant on the blocks of binary trees (structure `tree`): the sum of x over each block is kept.
 
     Step t is leaf p = t mod restart. Behind it lies one whole block of 2^j leaves for each bit j of p that is 1:
@@ -163,6 +233,17 @@ class TreeRecurrence(Recurrence):
         self._gain = 1.0 / nodes[0]
         self._nodes = nodes[1:] / nodes[0]
         self._restart = restart
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """The stored nodes."""
+        return cls(parts["tree.nodes"], int(parts["tree.restart"][0]))
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """A product and a sum for each block behind the step, the gain, and the carries: about one sum a step."""
+        nodes = parts["tree.nodes"]
+        return NoiseCost(len(nodes) - 1, 2.0 * np.count_nonzero(nodes[1:]) / nodes.shape[1] + 2)
 
     def gain(self, step: int) -> float:
         """1 / diagonal."""
@@ -218,3 +299,7 @@ class ScaledRecurrence(Recurrence):
         return self._inner.spread(unit, arithmetic).scaled(
             float(self._columns.min()), float(self._columns.max()), arithmetic
         )
+
+
+def _few_diagonals(bands: int) -> NoiseCost:
+    return NoiseCost(bands - 1, 2.0 * (bands - 1) + (bands > 1))

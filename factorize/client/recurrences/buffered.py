@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 
-from factorize.client.recurrences.base import Recurrence
+from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors
 from factorize.client.recurrences.state_rounding import (
     DOUBLE,
     Spread,
@@ -16,7 +18,7 @@ from factorize.client.recurrences.state_rounding import (
 _FINE = 1e-5  # a bound that needs no better one
 
 
-class BufferedRecurrence(Recurrence):
+class BufferedRecurrence(StructureRecurrence):
     """One decay per buffer, all numbers changing with the step (structure `buffered`).
 
     w = decay_t s;   x_t = (z_t - output_t . w) / diagonal_t;   s = w + input_t x_t        (docs/streaming.md)
@@ -37,6 +39,17 @@ class BufferedRecurrence(Recurrence):
         self.steps, self.vectors = inputs.shape
         self.scratch = 2 * self.vectors
 
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """The stored numbers."""
+        return cls(parts["diagonal"], parts["decay"], parts["input"], parts["output"])
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """Of x = (z - output . s) / diagonal, s = decay s + input x: 2 p + 1 and 3 p."""
+        buffers = parts["decay"].shape[1]
+        return NoiseCost(buffers, 5.0 * buffers + 1)
+
     def gain(self, step: int) -> float:
         """1 / diagonal."""
         return float(self._gain[step])
@@ -53,7 +66,7 @@ class BufferedRecurrence(Recurrence):
         return _varying_spread(self._decay[..., None], self._raw_outputs[..., None], self._inputs, unit, arithmetic)
 
 
-class StateSpaceRecurrence(Recurrence):
+class StateSpaceRecurrence(StructureRecurrence):
     """As `Buffered` with small matrices in place of decays (structure `state_space`).
 
     Args:
@@ -71,6 +84,19 @@ class StateSpaceRecurrence(Recurrence):
         self._raw_outputs = outputs
         self.steps, self.vectors = inputs.shape
         self.scratch = 2 * self.vectors
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """A transition without groups is one group."""
+        transition = parts["transition"]
+        blocks = transition[:, None] if transition.ndim == 3 else transition
+        return cls(parts["diagonal"], blocks, parts["input"], parts["output"])
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """As with buffers, each state being a combination of those in its block."""
+        states = parts["input"].shape[1]
+        return NoiseCost(states, 2.0 * states + 1 + 2.0 * states + (2.0 * parts["transition"].shape[-1] - 1) * states)
 
     def gain(self, step: int) -> float:
         """1 / diagonal."""
@@ -96,7 +122,7 @@ class StateSpaceRecurrence(Recurrence):
         return _varying_spread(moves, self._raw_outputs.reshape(shape), self._inputs.reshape(shape), unit, arithmetic)
 
 
-class BltRecurrence(Recurrence):
+class BltRecurrence(StructureRecurrence):
     """A Toeplitz strategy with a few poles (structure `blt`): 1, then sum_r omega_r theta_r^(t-1).
 
     x_t = z_t - omega . s;   s = theta s + x_t
@@ -115,6 +141,17 @@ class BltRecurrence(Recurrence):
         self.vectors = len(theta)
         self.scratch = 2 * self.vectors
         self._theta, self._omega = theta[:, None], omega[:, None]
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """The stored parameters."""
+        return cls(n, parts["theta"], parts["omega"])
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """Of x = z - omega . s, s = theta s + x: 2 p and 2 p."""
+        buffers = len(parts["theta"])
+        return NoiseCost(buffers, 4.0 * buffers)
 
     def gain(self, step: int) -> float:
         """The diagonal of C is 1."""
@@ -138,7 +175,7 @@ class BltRecurrence(Recurrence):
         return Spread(columns=column, entries=(self.vectors + 8) * arithmetic)
 
 
-class RedrawnRecurrence(Recurrence):
+class RedrawnRecurrence(StructureRecurrence):
     """A few states and draws of earlier epochs that are made again (structure `redrawn`).
 
     x_t = sum_m direct_mt z_{t - m lag} + output_t . s;   s = decay_t s + sum_m input_mt z_{t - m lag}
@@ -172,6 +209,18 @@ class RedrawnRecurrence(Recurrence):
         self._inputs, self._direct = inputs[1:][..., None], direct[1:]
         self._written = inputs
         self._used = (direct[1:] != 0) | (inputs[1:] != 0).any(axis=2)
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """The stored numbers."""
+        lag = int(parts["lag"][0])
+        return cls(parts["decay"], parts["output"], parts["input"], parts["direct"], lag)
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """Of x = output . s + sum direct_m z_m, s = decay s + sum input_m z_m: 2 p, p, and 2 (p + 1) for each draw."""
+        buffers, draws = parts["decay"].shape[1], np.count_nonzero(parts["direct"]) / n
+        return NoiseCost(buffers, 3.0 * buffers + 2.0 * (buffers + 1) * draws - 1, draws - 1)
 
     def gain(self, step: int) -> float:
         """The diagonal of C^-1 is stored."""

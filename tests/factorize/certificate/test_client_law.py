@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_noise_structures import NAMES, STREAMS, source_of, strategies
 
 from factorize import parse_spec
-from factorize.certificate.sensitivity import Sensitivity
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client import NoiseGenerator
 from factorize.client.allowances import CHEAP, LARGEST, allowance, participations_of, raised
 from factorize.client.noise_source import Streamable, noise_source
@@ -45,7 +45,7 @@ PARTICIPATIONS: list[dict[str, Any]] = [
 
 def calibrated(strategy: Matrix, participation: dict[str, Any]) -> Calibration:
     spec = parse_spec({"workload": {"kind": "prefix", "n": strategy.n}, "participation": participation})
-    return calibrate(spec.participation.sensitivity(strategy), PrivacyTarget(mu=1.0))
+    return calibrate(sensitivity_of(strategy, spec.participation), PrivacyTarget(mu=1.0))
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

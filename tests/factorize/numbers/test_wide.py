@@ -11,6 +11,7 @@ from exact_files import gram_in_fractions, strategy_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError
 from factorize.numbers.pattern_sums import attained_selection, best_periodic, best_separated, gram_sums, leading_pattern
 from factorize.numbers.wide import Wide, largest, of_doubles, product, root_above, running_sums, squares, sum_above
@@ -62,11 +63,11 @@ def test_what_was_not_rounded_has_no_error() -> None:
     whole = squares(np.arange(9.0))
     assert not running_sums(whole).error.any()
     assert sum_above(whole) == 204 and largest(whole) == 64
-    assert Single().sensitivity(DenseMatrix(np.eye(5))).value == 1.0
-    assert Single().sensitivity(BufferedMatrix(np.ones(4), *(np.zeros((4, 2)),) * 3)).value == 1.0
+    assert sensitivity_of(DenseMatrix(np.eye(5)), Single()).value == 1.0
+    assert sensitivity_of(BufferedMatrix(np.ones(4), *(np.zeros((4, 2)),) * 3), Single()).value == 1.0
     for participation in (FixedEpochs(kind="fixed_epochs", epochs=4), MinSep(kind="min_sep", min_sep=2)):
-        assert participation.sensitivity(DenseMatrix(np.eye(8))).value == 2.0
-        assert participation.sensitivity(ToeplitzMatrix(np.ones(1), 8)).value == 2.0
+        assert sensitivity_of(DenseMatrix(np.eye(8)), participation).value == 2.0
+        assert sensitivity_of(ToeplitzMatrix(np.ones(1), 8), participation).value == 2.0
 
 
 @given(st.fractions(min_value=0, max_value=10**9), st.integers(-500, 400))
@@ -82,9 +83,9 @@ def test_numbers_that_overflow_are_refused() -> None:
         with pytest.raises(CertificateError, match="overflows"):
             ask(squares(np.array([1e200, 1.0])))
     with pytest.raises(CertificateError, match="overflows"):
-        FixedEpochs(kind="fixed_epochs", epochs=2).sensitivity(DenseMatrix(1e200 * np.tri(4)))
+        sensitivity_of(DenseMatrix(1e200 * np.tri(4)), FixedEpochs(kind="fixed_epochs", epochs=2))
     with pytest.raises(CertificateError, match="overflows"):
-        MinSep(kind="min_sep", min_sep=1).sensitivity(DenseMatrix(1e200 * np.tri(4)))
+        sensitivity_of(DenseMatrix(1e200 * np.tri(4)), MinSep(kind="min_sep", min_sep=1))
 
 
 def matrices(rng: np.random.Generator, n: int) -> list[Matrix]:
@@ -165,7 +166,7 @@ def test_buffers_that_grow_are_enclosed_by_their_entries_or_refused() -> None:
         growing.enclosed_column_norms()
     small = BufferedMatrix(np.ones(300), np.full((300, 1), 1.5), ones[:300], ones[:300])
     exact = 1 + sum(Fraction(3, 2) ** (2 * t) for t in range(1, 300))
-    assert 0 <= Fraction(Single().sensitivity(small).value) ** 2 / exact - 1 < 2.0**-50
+    assert 0 <= Fraction(sensitivity_of(small, Single()).value) ** 2 / exact - 1 < 2.0**-50
 
 
 @pytest.mark.parametrize("growth", [2.0**70, 3.0e30, 1e60])
@@ -176,7 +177,7 @@ def test_buffers_that_cancel_and_grow_are_never_understated(growth: float) -> No
     entry = Fraction(growth) * Fraction(2.0**-40)
     exact = 1 + entry**2 + (entry * Fraction(growth)) ** 2
     try:
-        stated = Single().sensitivity(matrix)
+        stated = sensitivity_of(matrix, Single())
     except CertificateError:
         return
     assert stated.kind == "exact"
@@ -244,7 +245,7 @@ def test_many_columns_of_one_length_are_summed_together() -> None:
     array = np.tril(np.random.default_rng(6).random((n, n))) + np.eye(n)
     array /= np.linalg.norm(array, axis=0)
     true_square = max(sum(Fraction(x) ** 2 for x in column) for column in array.T)
-    assert Single().sensitivity(DenseMatrix(array)).value == root_above(true_square)
+    assert sensitivity_of(DenseMatrix(array), Single()).value == root_above(true_square)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -257,7 +258,7 @@ def test_epochs_of_matrices_whose_entries_are_computed(scaled: bool) -> None:
         whole = [[x * Fraction(s) for x, s in zip(row, scale, strict=True)] for row in buffered_in_fractions(inner)]
         best = max(sum(((row[j] + row[j + 2] + row[j + 4]) ** 2 for row in whole), Fraction(0)) for j in range(2))
         matrix = ColumnScaled(inner, scale) if scaled else inner
-        found = FixedEpochs(kind="fixed_epochs", epochs=3).sensitivity(matrix)
+        found = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=3))
         assert found.kind == "exact" and root_above(best) <= found.value <= np.nextafter(root_above(best), np.inf)
 
 
@@ -282,9 +283,9 @@ def test_entries_that_cancel_are_enclosed_and_their_selections_bounded(scaled: b
             assert abs(middle - whole[i][j]) <= Fraction(enclosed.error[i, j]) < Fraction(1, 10**28)
         squared = (sum((sum(row[j] for j in p) ** 2 for row in whole), Fraction(0)) for p in min_sep_patterns(n, 2, 3))
         best = max(squared)
-        found = MinSep(kind="min_sep", min_sep=2, max_participations=3).sensitivity(matrix)
+        found = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=2, max_participations=3))
         assert root_above(best) <= found.value <= 1.3 * root_above(best)
-        epochs = FixedEpochs(kind="fixed_epochs", epochs=n).sensitivity(matrix)
+        epochs = sensitivity_of(matrix, FixedEpochs(kind="fixed_epochs", epochs=n))
         together = sum((sum(row, Fraction(0)) ** 2 for row in whole), Fraction(0))
         assert root_above(together) <= epochs.value <= root_above(together) * (1 + 1e-15)
 
@@ -322,7 +323,7 @@ def test_what_leaves_the_normal_range_and_returns_is_not_lost(
     matrix = BufferedMatrix(np.array(diagonal), *columns)
     entry = Fraction(outputs[1]) * Fraction(transition[1]) * Fraction(inputs[0])
     try:
-        stated = Single().sensitivity(matrix)
+        stated = sensitivity_of(matrix, Single())
     except CertificateError:
         return
     assert Fraction(stated.value) ** 2 >= Fraction(diagonal[0]) ** 2 + entry**2
@@ -336,4 +337,4 @@ def test_entries_of_buffers_allow_for_what_underflows() -> None:
     found = matrix.enclosed_entries()
     missed = Fraction(1e-300) * Fraction(1e160) * Fraction(1e-220) - Fraction(float(found.high[1, 0]))
     assert 0 < abs(missed) <= Fraction(float(found.error[1, 0]))
-    assert Single().sensitivity(matrix).value > 1.0
+    assert sensitivity_of(matrix, Single()).value > 1.0

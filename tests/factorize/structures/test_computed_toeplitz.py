@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from factorize import solvers
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import check_factor_file
@@ -58,7 +59,7 @@ def test_coefficients_that_fade_to_nothing_are_enclosed():
 @pytest.mark.parametrize("bands", [1, 2, 4])
 def test_the_sensitivity_is_exact_and_that_of_the_exact_checker(participation, bands):
     strategy = matrix(bands)
-    found = participation.sensitivity(strategy)
+    found = sensitivity_of(strategy, participation)
     bracket = squared_sensitivity(Strategy(strategy.structure, strategy.tensors(), 64), participation.document())
     assert found.kind == "exact"
     assert bracket.exact
@@ -69,7 +70,7 @@ def test_the_sensitivity_is_exact_and_that_of_the_exact_checker(participation, b
 def test_coefficients_that_rise_give_an_upper_bound():
     strategy = InverseBandedToeplitz(RISING, 40)
     assert not strategy.falls
-    found = PARTICIPATIONS[2].sensitivity(strategy)
+    found = sensitivity_of(strategy, PARTICIPATIONS[2])
     assert found.kind == "upper_bound"
     true = strategy.dense()[:, ::7][:, :5].sum(axis=1)
     assert found.value >= np.linalg.norm(true)

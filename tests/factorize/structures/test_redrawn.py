@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from factorize import load
 from factorize.certificate.certificate import certify
 from factorize.certificate.rounded import cast
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
@@ -155,10 +156,10 @@ class TestEnclosure:
         inputs[0], direct[0] = 1, 1
         matrix = RedrawnMatrix(ones, ones * 2.0**60, inputs, direct, 4)
         with pytest.raises(CertificateError, match="above 1e100"):
-            EPOCHS.sensitivity(matrix)
+            sensitivity_of(matrix, EPOCHS)
         matrix = RedrawnMatrix(ones, ones * 2.0**35, inputs, direct, 4)
         with pytest.raises(CertificateError, match="ill-conditioned"):
-            EPOCHS.sensitivity(matrix)
+            sensitivity_of(matrix, EPOCHS)
 
 
 @pytest.mark.parametrize("participation", [Single(), MinSep(kind="min_sep", min_sep=9)])
@@ -168,7 +169,7 @@ def test_a_norm_known_to_a_few_digits_is_not_called_exact(participation):
     inputs, direct = np.ones((2, n, 1)), np.ones((2, n))
     inputs[1, :2], direct[1, :2] = 0, 0
     with pytest.raises(CertificateError, match="ill-conditioned"):
-        participation.sensitivity(RedrawnMatrix(ones * 1000, -ones * 1000, inputs, direct, 2))
+        sensitivity_of(RedrawnMatrix(ones * 1000, -ones * 1000, inputs, direct, 2), participation)
 
 
 def squared(columns: np.ndarray) -> Fraction:
@@ -180,7 +181,7 @@ class TestSensitivity:
     def test_single(self, seed):
         matrix = cases.likely(24, seed=seed)
         true = (cases.strategy(cases.inverse(matrix)) ** 2).sum(axis=0).max()
-        found = Single().sensitivity(matrix)
+        found = sensitivity_of(matrix, Single())
         assert found.kind == "exact"
         assert Fraction(np.nextafter(found.value, 0)) ** 2 < true <= Fraction(found.value) ** 2
 
@@ -189,7 +190,7 @@ class TestSensitivity:
         matrix = cases.likely(24, seed=seed, redraws=3)
         c = cases.strategy(cases.inverse(matrix))
         true = max(squared(c[:, j::6]) for j in range(6))
-        found = EPOCHS.sensitivity(matrix)
+        found = sensitivity_of(matrix, EPOCHS)
         assert Fraction(np.nextafter(found.value, 0)) ** 2 < true <= Fraction(found.value) ** 2
         own = matrix.fixed_order_bound(4)
         assert true <= Fraction(own.squared) <= true * (1 + Fraction(1, 2**51))
@@ -199,9 +200,9 @@ class TestSensitivity:
     def test_beyond_gram_blocks_of_the_whole(self, monkeypatch):
         """The rule for long matrices, at a length where both are at hand."""
         matrix = cases.likely(240)
-        whole = EPOCHS.sensitivity(matrix)
-        monkeypatch.setattr("factorize.participation._GRAM_BESIDE", 100)
-        own = EPOCHS.sensitivity(matrix)
+        whole = sensitivity_of(matrix, EPOCHS)
+        monkeypatch.setattr("factorize.certificate.sensitivity._GRAM_BESIDE", 100)
+        own = sensitivity_of(matrix, EPOCHS)
         assert own.rule.startswith(("Gram", "absolute")) and whole.value <= own.value <= np.nextafter(
             whole.value, 3 * whole.value
         )
@@ -226,7 +227,7 @@ class TestSensitivity:
         dense = matrix.dense()
         gram = np.abs(dense.T @ dense)
         worst = max(gram[np.ix_([i, j], [i, j])].sum() for i in range(24) for j in range(i + 8, 24))
-        found = MinSep(kind="min_sep", min_sep=8, max_participations=2).sensitivity(matrix)
+        found = sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=8, max_participations=2))
         assert found.kind == "upper_bound" and worst <= found.value**2 <= 1.5 * worst
 
     def test_a_length_above_the_limit_is_refused(self):
@@ -235,7 +236,7 @@ class TestSensitivity:
         direct[0] = 1
         matrix = RedrawnMatrix(np.zeros((n, 1)), np.zeros((n, 1)), np.zeros((2, n, 1)), direct, n // 2)
         with pytest.raises(TooLarge, match=f"n={n} is above {redrawn_columns.LARGEST}"):
-            Single().sensitivity(matrix)
+            sensitivity_of(matrix, Single())
 
 
 WORKLOADS = [

@@ -7,7 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from factorize.certificate.sensitivity import best_selection
+from factorize.certificate.gram_bounds import best_selection
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError
 from factorize.numbers.wide_kernels import selected_sums
 from factorize.participation import MinSep
@@ -57,4 +58,4 @@ def test_entries_that_overflow_in_the_gram_matrix_are_refused():
     whole = np.tril(np.ones((6, 6)))
     whole[5, 0], whole[5, 3] = 1e200, -1e200
     with pytest.raises(CertificateError, match="overflows"):
-        MinSep(kind="min_sep", min_sep=3, max_participations=2).sensitivity(DenseMatrix(whole))
+        sensitivity_of(DenseMatrix(whole), MinSep(kind="min_sep", min_sep=3, max_participations=2))

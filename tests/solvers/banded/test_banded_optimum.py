@@ -383,7 +383,7 @@ def test_both_routes_to_the_separated_norm_agree(b: int, n: int, most: int, seed
     participation = {"kind": "min_sep", "min_sep": b, "max_participations": most}
     spec = spec_of({"kind": "schedule", "n": n, "learning_rates": rates}, 1, participation)
     assert isinstance(spec.participation, MinSep)
-    patterns = disjoint_patterns(n, b, spec.participation.count(n))
+    patterns = disjoint_patterns(n, b, spec.participation.spread(n).most)
     factors = rng.normal(size=(*patterns.shape, patterns.shape[1]))
     with pytest.MonkeyPatch.context() as patch:
         found = []

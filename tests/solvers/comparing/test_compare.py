@@ -14,7 +14,6 @@ from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers.comparing.candidates import mechanisms
 from factorize.solvers.comparing.compare import Sampling, compare
 from factorize.solvers.comparing.comparison import recommend
-from factorize.solvers.comparing.noise_cost import noise_cost
 
 N = 24
 
@@ -234,19 +233,19 @@ def test_vectors_are_those_that_the_client_keeps():
         found = solvers.solve(spec)
         parts = found.strategy.tensors()
         source = noise_source(found.strategy.structure, parts, N, found.digest)
-        cost = noise_cost(found.strategy)
         if isinstance(source, Streamable):
-            assert cost.vectors == source.recurrence().vectors, mechanism
+            assert source.cost.vectors == source.recurrence().vectors, mechanism
             checked.add(found.strategy.structure)
         else:
-            assert cost.vectors == N
+            assert source.cost.vectors == N
     assert {"tree", "banded", "banded_toeplitz", "buffered", "blt", "scaled", "inverse_banded_toeplitz"} <= checked
 
 
 def test_operations_of_a_banded_inverse_and_of_scaling():
     spec = spec_of(mechanism={"kind": "banded_inverse_square_root", "bands": 5})
     scaled = spec_of(mechanism={"kind": "banded_inverse_square_root", "bands": 5, "normalization": "columns"})
-    plain, more = (noise_cost(solvers.solve(s).strategy) for s in (spec, scaled))
+    strategies = [solvers.solve(s).strategy for s in (spec, scaled)]
+    plain, more = (noise_source(c.structure, c.tensors(), c.n, "").cost for c in strategies)
     assert plain.vectors == more.vectors == 4
     assert more.flops == plain.flops + 1
 

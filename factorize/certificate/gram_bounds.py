@@ -1,0 +1,89 @@
+"""Gram bounds on a squared sensitivity: of listed patterns, and of steps that lie apart, for a C of any form."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from factorize.errors import CertificateError
+from factorize.numbers.pattern_sums import around_products, gram_sums
+from factorize.numbers.rounding import UNIT
+from factorize.numbers.wide import check_finite
+from factorize.structures.base import Matrix
+
+_PATTERNS = 16  # at a time
+
+
+def best_selection(values: np.ndarray, separation: int, most: int) -> float:
+    """Return the largest sum of at most `most` non-negative values whose positions are `separation` or more apart.
+
+    Dynamic programme over suffixes: f_k[i] = max over i' >= i of values[i'] + f_{k-1}[i' + separation].
+
+    Args:
+        values: shape (n,), non-negative.
+        separation: smallest distance of two chosen positions.
+        most: largest number of positions.
+    """
+    n = len(values)
+    best = np.zeros(n + separation)
+    for _ in range(min(most, math.ceil(n / separation))):
+        chosen = values + best[separation : separation + n]
+        best[:n] = np.maximum.accumulate(chosen[::-1])[::-1]
+    return float(best[0])
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
+    """Largest absolute Gram block sum over the patterns, rounded up, and a lower bound on the true squared value.
+
+    The lower bound is the largest of the all-ones sum (one contribution repeated), that with the signs of a pattern's
+    first row (one contribution and its negative) and the trace (the mean over random signs), so equality shows that the
+    absolute sum is the true value. What may be the largest is summed again, wide.
+    """
+    enclosed = matrix.enclosed_entries()
+    whole, left_out = enclosed.high, float((np.abs(enclosed.low) + enclosed.error).max()) * patterns.shape[1]
+    n, count = matrix.n, patterns.shape[1]
+    allowance = (n + count**2 + 2) * UNIT
+    above, below, lower = [], [], 0.0
+    for start in range(0, len(patterns), _PATTERNS):
+        some = patterns[start : start + _PATTERNS]
+        # Neighbouring patterns hold neighbouring columns: fetched together, they share cache lines.
+        columns = np.ascontiguousarray(np.take(whole, some.T.ravel(), axis=1).T)
+        columns = columns.reshape(count, len(some), n).transpose(1, 0, 2)
+        grams = columns @ columns.transpose(0, 2, 1)
+        rows = np.abs(columns).sum(axis=1)  # the sum of all entries of |C|^T |C| is that of their squares
+        sums, slack = np.abs(grams).sum(axis=(1, 2)), 2 * allowance * np.einsum("ji,ji->j", rows, rows)
+        slack = slack + 2 * left_out * (rows.sum(axis=1) + n * left_out)
+        above.append(sums + slack)
+        below.append(sums - slack)
+        signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
+        attained = (grams.sum(axis=(1, 2)), np.einsum("js,jst,jt->j", signs, grams, signs), np.einsum("jss->j", grams))
+        lower = max(lower, *(float(totals.max()) for totals in attained))
+    least = np.concatenate(below).max()
+    candidates = np.flatnonzero(np.concatenate(above) >= least)
+    if not len(candidates):
+        raise CertificateError("the sensitivity overflows double precision; scale C down")
+    return max(gram_sums(enclosed.take(slice(None), patterns[j])) for j in candidates), lower
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def two_stage(matrix: Matrix, separation: int, most: int) -> Fraction:
+    """Bound on the square for any C: best selection within each row of |X|, then of the row values."""
+    from factorize.numbers.wide_kernels import selected_sums
+
+    enclosed = matrix.enclosed_entries()
+    whole, left_out = enclosed.high, np.abs(enclosed.low) + enclosed.error
+    signed = bool((whole < 0).any())
+    magnitude, gram = np.abs(whole) if signed else whole, whole.T @ whole
+    gram = np.abs(gram, out=gram)
+    gram += (matrix.n + 2) * UNIT * (magnitude.T @ magnitude if signed else gram)
+    if left_out.any():  # what the doubles of computed entries are not
+        gram += around_products(magnitude, left_out)
+    rows = np.empty(matrix.n)
+    selected_sums(check_finite(gram), separation, most, rows)
+    total = best_selection(rows, separation, most) * (1 + (2 * most + 16) * UNIT)
+    if not math.isfinite(total):
+        raise CertificateError("the sensitivity overflows double precision; scale C down")
+    return Fraction(total)
