@@ -25,14 +25,14 @@ def draw(table: dict[str, Any]) -> Figure:
     bars = range(min(len(rows), _MOST_BARS))
     figure = Figure(figsize=(15, 1.6 + 0.3 * max(12, len(bars))), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1))
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.6 if table["samplings"] else 0.8))
     values, label = _values(table)
     taken = table["recommendation"]["row"] if table["recommendation"] else None
     colours = [_TAKEN if number == taken else _COLOURS[_sampling(row)] for number, row in enumerate(rows)]
     left.barh(bars, [values[i] for i in bars], color=[colours[i] for i in bars], height=0.7)
     left.set_yticks(bars, [_bar_name(table, rows[i]) for i in bars], fontsize=8)
     left.invert_yaxis()
-    _finish(left, label, on="x")
+    _finish(left, label, on="x", logarithmic=not table["samplings"])
     if len(rows) > len(bars):
         left.set_title(f"the {len(bars)} smallest of {len(rows)}", fontsize=9)
     _against_memory(right, table, values, colours)
@@ -50,24 +50,28 @@ def _against_memory(axes: Axes, table: dict[str, Any], values: list[float], colo
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(-0.2, 2 * max([1, *vectors]))
     axes.set_xlabel("vectors of noise state, each as long as the model")
+    largest = 0.0
     for sampling in dict.fromkeys(_sampling(row) for row in rows):
         points = [
             (row["noise_vectors"], value, _point_name(row))
             for row, value in zip(rows, values, strict=True)
             if _sampling(row) == sampling
         ]
-        _staircase(axes, points, _COLOURS[sampling], sampling if table["samplings"] else None)
+        label = sampling if table["samplings"] else None
+        largest = max(largest, _staircase(axes, points, _COLOURS[sampling], label))
     for sampling, bound in _bounds(table).items():
         text = f"lower bound, {sampling}: {bound:.4g}"
         axes.axhline(bound, color=_COLOURS[sampling], lw=1.2, ls="--", label=text)
+    if table["samplings"]:
+        axes.set_ylim(top=1.2 * largest)  # what is worse with more memory needs no room
     if table["budget"] is not None:
         axes.axvline(table["budget"], color="black", lw=1, ls=":", label=f"budget, {table['budget']}")
     if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize=8, loc="upper right")
 
 
-def _staircase(axes: Axes, points: list[tuple[int, float, str]], colour: str, label: str | None) -> None:
-    """Name the points that nothing with as little memory beats, and join them."""
+def _staircase(axes: Axes, points: list[tuple[int, float, str]], colour: str, label: str | None) -> float:
+    """Name the points that nothing with as little memory beats, and join them; return the largest loss of one."""
     best = sorted(
         (x, y, text)
         for x, y, text in points
@@ -77,6 +81,7 @@ def _staircase(axes: Axes, points: list[tuple[int, float, str]], colour: str, la
         axes.annotate(text, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8)
     if label is not None:
         axes.step([x for x, _, _ in best], [y for _, y, _ in best], where="post", color=colour, lw=1, label=label)
+    return max(y for _, y, _ in best)
 
 
 def _bounds(table: dict[str, Any]) -> dict[str, float]:
@@ -120,10 +125,15 @@ def _title(table: dict[str, Any]) -> str:
     head = f"{workload['kind']}, n = {size}, {spec['participation']['kind']}, objective {table['objective']}"
     if not table["recommendation"]:
         return head
-    return "\n".join([head, *table["recommendation"]["reason"].split("; ")[:3]])
+    row = table["rows"][table["recommendation"]["row"]]
+    if not table["samplings"]:
+        return f"{head}\n{table['recommendation']['reason']}"
+    numbers = f"rmse {row['rmse_at_privacy']:.4g} ({row['method']}), {row['rmse_without_secrecy']:.4g} without secrecy"
+    return f"{head}\n{_bar_name(table, row)}: {numbers}, {row['noise_vectors']} vectors"
 
 
-def _finish(axes: Axes, label: str, *, on: str) -> None:
+def _finish(axes: Axes, label: str, *, on: str, logarithmic: bool = True) -> None:
     (axes.set_xlabel if on == "x" else axes.set_ylabel)(label)
-    (axes.set_xscale if on == "x" else axes.set_yscale)("log")
+    if logarithmic:
+        (axes.set_xscale if on == "x" else axes.set_yscale)("log")
     axes.grid(True, which="major", axis="x" if on == "x" else "both", alpha=0.3)
