@@ -310,7 +310,7 @@ def calibrate_sampling(
     return scheme.calibrate(factorization, target, asked)
 
 
-def _level(target: PrivacyTarget, name: str) -> dict[str, float]:
+def _level(target: PrivacyTarget, name: str) -> dict[str, Any]:
     """Return epsilon and delta.
 
     Raises:
