@@ -223,7 +223,7 @@ def _weight(factorization: Factorization) -> int:
 
 
 def _check_memory(base: Factorization, names: Sequence[MatrixName], limit_mb: int | None) -> None:
-    if limit_mb is None or base.strategy.coefficients() is not None:
+    if limit_mb is None or (not base.endless and base.matrix.coefficients() is not None):
         return
     size = sum(8 * rows * columns for rows, columns in (base.shape(name) for name in names))
     if _EXPANDING * size > limit_mb << 20:

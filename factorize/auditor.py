@@ -13,8 +13,8 @@ import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.format.participations import plain, violation
 from factorize.privacy import Calibration
-from factorize.training.orders import violation
 
 _VERSION = 1
 
@@ -50,7 +50,7 @@ class ParticipationAuditor:
         users: Sequence[Any] | np.ndarray | None = None,
         groups: int | None = None,
     ) -> None:
-        if steps < 1 or participation.get("kind") not in ("single", "fixed_epochs", "min_sep"):
+        if steps < 1 or plain(participation) is None:
             message = f"participation {dict(participation)} over {steps} steps is not one of docs/spec.md"
             raise InvalidParameter(message, field="participation")
         self.participation, self.steps, self.groups = dict(participation), int(steps), groups

@@ -24,8 +24,8 @@ from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
-from factorize.structures.endless import LARGEST_ROW, EndlessMatrix
-from factorize.structures.layouts import describe, side
+from factorize.structures.endless import LARGEST_ROW, AnyStrategy
+from factorize.structures.layouts import describe
 
 MatrixName = Literal["C", "C_inv", "B"]
 MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
@@ -46,7 +46,9 @@ class Factorization:
     Use `from_solution` or `factorize.load`; both check what they are given.
     """
 
-    def __init__(self, spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], manifest: dict[str, Any]) -> None:
+    def __init__(
+        self, spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], manifest: dict[str, Any]
+    ) -> None:
         self.spec = spec
         self.strategy = strategy
         self.dual = dict(dual)
@@ -93,12 +95,21 @@ class Factorization:
     @cached_property
     def _decoder_coefficients(self) -> np.ndarray | None:
         workload = self.spec.workload.coefficients
-        return None if workload is None else self.strategy.divide(workload)
+        return None if workload is None else self.matrix.divide(workload)
 
     @property
     def endless(self) -> bool:
         """Whether its matrices have no last row."""
-        return isinstance(self.strategy, EndlessMatrix)
+        return self.strategy.side is None
+
+    @property
+    def matrix(self) -> Matrix:
+        """C where it has a last row.
+
+        Raises:
+            UnsupportedProblem: it has none.
+        """
+        return self.strategy.finite()
 
     def shape(self, name: MatrixName) -> tuple[int, int]:
         """Return the shape of C, C_inv or B.
@@ -106,7 +117,7 @@ class Factorization:
         Raises:
             UnsupportedProblem: the matrix has rows without end; ask `rows` for a range.
         """
-        return (self.spec.workload.m if name == "B" else self.strategy.n, self.strategy.n)
+        return (self.spec.workload.m if name == "B" else self.matrix.n, self.matrix.n)
 
     def rows(self, name: MatrixName, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 of a matrix, shape (stop - start, n), float64; never the whole matrix.
@@ -221,10 +232,10 @@ def expand(base: Factorization, names: list[MatrixName]) -> Expanded:
 def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
     from factorize.certificate.added_noise import LARGEST, encoder_sensitivity, toeplitz_encoder_sensitivity
 
-    given = (base.strategy, base.spec.workload, base.spec.participation, base.certificate.sensitivity.value)
+    given = (base.matrix, base.spec.workload, base.spec.participation, base.certificate.sensitivity.value)
     wide = {suffix: array.astype(np.float64, copy=False) for suffix, array in parts.items()}
     if max(base.shape("B")) <= LARGEST:
-        stored = wide[""] if structure == "dense" else toeplitz_rows(wide["coefficients"], 0, base.strategy.n)
+        stored = wide[""] if structure == "dense" else toeplitz_rows(wide["coefficients"], 0, base.matrix.n)
         return encoder_sensitivity(stored, *given)
     return None if structure == "dense" else toeplitz_encoder_sensitivity(wide["coefficients"], *given)
 
@@ -235,13 +246,13 @@ def _covered(base: Factorization, structure: str, parts: dict[str, np.ndarray]) 
     One in float32 is the inverse of another matrix, and stays as it is; so does one whose rounding is more than a
     reader takes for C^-1.
     """
-    column = base.strategy.divide(np.eye(1, base.strategy.n)[0]) if structure == "toeplitz" else None
-    if base.dtype != "float64" or (column is None and base.strategy.n > LARGEST_COVERED):
+    column = base.matrix.divide(np.eye(1, base.matrix.n)[0]) if structure == "toeplitz" else None
+    if base.dtype != "float64" or (column is None and base.matrix.n > LARGEST_COVERED):
         return parts
     if column is not None:
-        lost = column_defect(base.strategy.rows(base.strategy.n - 1, base.strategy.n)[0, ::-1], column)
+        lost = column_defect(base.matrix.rows(base.matrix.n - 1, base.matrix.n)[0, ::-1], column)
     else:
-        lost = defect(base.strategy.dense(), parts[""])
+        lost = defect(base.matrix.dense(), parts[""])
     if not lost <= _EXTRA:
         return parts
     return {suffix: array * covering(lost) for suffix, array in parts.items()}
@@ -253,7 +264,7 @@ def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, n
     Raises:
         TooLarge: the matrix has no structure and n is above the limit of dense arrays.
     """
-    inverse = base.strategy.divide(np.eye(1, base.strategy.n)[0]) if name == "C_inv" else None
+    inverse = base.matrix.divide(np.eye(1, base.matrix.n)[0]) if name == "C_inv" else None
     if inverse is not None:
         return "toeplitz", {"coefficients": inverse}
     if name == "B" and base._decoder_coefficients is not None:
@@ -265,9 +276,13 @@ def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, n
 
 
 def _manifest(
-    spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], certificate: Certificate, solver: Mapping[str, Any]
+    spec: Spec,
+    strategy: AnyStrategy,
+    dual: Mapping[str, np.ndarray],
+    certificate: Certificate,
+    solver: Mapping[str, Any],
 ) -> dict[str, Any]:
-    n = side(strategy)
+    n = strategy.side
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "spec": spec.document(),

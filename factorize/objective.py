@@ -30,6 +30,20 @@ class Objective(Frozen):
             field="/objective/kind",
         )
 
+    @property
+    def quadratic(self) -> bool:
+        """Whether it is scale * sens(C)^2 * ||W B||_F^2 with a fixed W."""
+        return True
+
+    @property
+    def by_row_errors(self) -> bool:
+        """Whether the squared row norms of B decide it."""
+        return True
+
+    def remark(self, m: int) -> str | None:
+        """Return what a certificate says of the objective of m outputs, if there is anything to say."""
+        return None
+
     def scale(self, m: int) -> float:
         """Return the constant between ||W B||_F^2 and the objective."""
         return 1.0
@@ -81,6 +95,17 @@ class LambdaTau(Objective):
     kind: Literal["lambda_tau"]
     tau: Count
 
+    @property
+    def by_row_errors(self) -> bool:
+        """Differences of rows matter."""
+        return False
+
+    def remark(self, m: int) -> str | None:
+        """Where tau does not divide m."""
+        if m % self.tau == 0:
+            return None
+        return f"tau={self.tau} does not divide {m}, so the last iterate has weight 1/tau"
+
     def weigh(self, rows: np.ndarray) -> np.ndarray:
         """Subtract each row's reference row and scale."""
         t = np.arange(1, len(rows) + 1)
@@ -121,6 +146,11 @@ class MaxError(Objective):
     """Largest variance of an output: sens(C)^2 max_i ||B[i, :]||^2."""
 
     kind: Literal["max"]
+
+    @property
+    def quadratic(self) -> bool:
+        """No fixed W has the largest row norm."""
+        return False
 
     def check_endless(self) -> None:
         """The supremum, maybe infinite."""

@@ -13,12 +13,12 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from factorize.errors import InvalidParticipation, UnsupportedProblem
-from factorize.plain_data import Count, Frozen
+from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedProblem
+from factorize.plain_data import Count, Frozen, Positive
 
 
 class Spread(NamedTuple):
-    """How one user's steps lie apart.
+    """How one user's steps lie apart; 0, separation, 2 separation and so on, `most` of them, is one of the patterns.
 
     Attributes:
         separation: smallest number of steps from one to the next; n where there is only one.
@@ -83,6 +83,11 @@ class Participation(Frozen):
     def single(self) -> bool:
         """Whether nobody takes part twice."""
         return self.passes == 1
+
+    @property
+    def periodic(self) -> bool:
+        """Whether every step comes back at the same place of several passes."""
+        return (self.passes or 1) > 1
 
     @property
     def free(self) -> bool:
@@ -208,3 +213,46 @@ class MinSep(Participation):
 
 
 AnyParticipation = Annotated[Single | FixedEpochs | MinSep, Field(discriminator="kind")]
+
+LARGEST_BINS = 4096
+"""Bins above it have no accountant: b^2 exponentials per evaluation stop being cheap."""
+
+
+class BinsSampling(Frozen):
+    """Balls in bins: each example draws one of b = n / epochs bins, once, and takes part in that step of every epoch.
+
+    A spec that names a sampling asks for the C whose error is smallest *with* its amplification. The sensitivity and
+    the losses of that C are stated without; a calibration adds the sampling (docs/amplification.md).
+
+    Attributes:
+        epsilon: of the (epsilon, delta)-DP at which C is to be best.
+        delta: of the same.
+    """
+
+    kind: Literal["balls_in_bins"]
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+    def bins(self, participation: AnyParticipation, n: int) -> int:
+        """Return b.
+
+        Raises:
+            InvalidParameter: a participation without epochs, or a number of bins from 2 to 4096 that is not theirs.
+        """
+        if participation.passes is None:
+            raise InvalidParameter(
+                f"participation {participation.kind!r} has no epochs that bins could be; use fixed_epochs",
+                field="/sampling/kind",
+            )
+        bins = n // participation.passes
+        if not 2 <= bins <= LARGEST_BINS:
+            raise InvalidParameter(
+                f"{bins} bins, the steps of an epoch, are not from 2 to {LARGEST_BINS}; one bin is no sampling, and "
+                "more than that take larger batches",
+                field="/sampling/kind",
+            )
+        return bins
+
+
+AnySampling = BinsSampling
+"""All samplings; one so far."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.structures.base import Matrix
+from factorize.structures.endless import AnyStrategy
 
 
 class Outcome(Enum):
@@ -35,7 +35,7 @@ class Solution:
         provenance: further plain data for the manifest's `solver`, such as an asymptotic objective; never certified.
     """
 
-    strategy: Matrix
+    strategy: AnyStrategy
     outcome: Outcome
     iterations: int
     dual: Mapping[str, np.ndarray] = field(default_factory=dict)

@@ -15,9 +15,8 @@ from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
 from factorize.mechanisms import AnyMechanism, Auto
 from factorize.objective import AnyObjective, Mean
-from factorize.participation import AnyParticipation, Single
+from factorize.participation import AnyParticipation, AnySampling, Single
 from factorize.plain_data import Frozen, violations
-from factorize.sampling import AnySampling
 from factorize.workloads import AnyWorkload
 
 DEFAULT_TOLERANCE = 1e-9

@@ -14,7 +14,6 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.mechanisms import Blt, NuToeplitz
 from factorize.numbers.scalars import MAX_STEPS
-from factorize.participation import MinSep
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers import blt
 from factorize.solvers.budget import Estimate
@@ -31,7 +30,7 @@ _SECONDS, _BYTES = 0.1, 1 << 26
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec without end has no strategy here, or None."""
-    mechanism, participation = spec.mechanism, spec.participation
+    mechanism, spread = spec.mechanism, spec.participation.endless_spread()
     if not isinstance(mechanism, (Blt, NuToeplitz)):
         return (
             f"n is 'unbounded', and {mechanism.kind} has a number of steps; use blt, or nu_toeplitz with nu > 0, which "
@@ -39,10 +38,8 @@ def supports(spec: Spec) -> str | None:
         )
     if mechanism.normalization == "columns":
         return 'columns without end have all the same norm, so there is nothing to normalise; use normalization "none"'
-    if isinstance(participation, MinSep) and (participation.max_participations or 1) > LARGEST_PATTERN:
-        return (
-            f"max_participations={participation.max_participations} exceeds {LARGEST_PATTERN} without end; give fewer"
-        )
+    if spread is not None and spread.most > LARGEST_PATTERN:
+        return f"max_participations={spread.most} exceeds {LARGEST_PATTERN} without end; give fewer"
     if isinstance(mechanism, Blt):
         return blt.supports(_finite(spec))
     if not isinstance(mechanism.nu, float) or mechanism.nu == 0:
@@ -81,10 +78,8 @@ def _finite(spec: Spec) -> Spec:
     """Return the problem whose answer is used without end: of the workload to optimise for, at its number of steps."""
     workload = spec.optimize_for
     if workload is None:
-        participation = spec.participation
-        reach = 1
-        if isinstance(participation, MinSep):
-            reach = participation.min_sep * (participation.max_participations or 1)
+        spread = spec.participation.endless_spread()
+        reach = 1 if spread is None else spread.separation * spread.most
         workload = Prefix(kind="prefix", n=min(max(HORIZON, 2 * reach), MAX_STEPS))
     mechanism = spec.mechanism.model_copy(update={"normalization": "none"})
     return spec.model_copy(update={"workload": workload, "optimize_for": None, "mechanism": mechanism})

@@ -11,8 +11,6 @@ import numpy as np
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.errors import Cancelled, SolveFailed
-from factorize.objective import MaxError
-from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.spec import Spec
 
@@ -63,19 +61,20 @@ def work(spec: Spec) -> float:
     """Return the multiplications that the evidence takes, about."""
     own, n = Problem(spec.model_copy(update={"optimize_for": None})), float(spec.workload.n)
     side, participation = max(own.n, own.workload.m), spec.participation
-    if isinstance(spec.objective, MaxError):
+    if not spec.objective.quadratic:
         from factorize.solvers.single.max_error import is_structured
 
-        if not isinstance(participation, Single) or is_structured(own.workload):
+        if not participation.single or is_structured(own.workload):
             return 3e5 * n
         return 3000.0 * n**3 if side <= LARGEST_TWO_SIDED else 0.0
-    if isinstance(participation, MinSep):
+    if participation.free:
         from factorize.solvers.banded.separated_evidence import work as separated
 
         return separated(spec)
-    if isinstance(participation, FixedEpochs):
-        by_rings = own.n * participation.epochs**2 <= LARGEST_RING and _rings(own, participation.epochs)
-        return 3000.0 * n * participation.epochs**2 if by_rings else 3000.0 * n**3 if side <= LARGEST_EPOCHS else 0.0
+    if participation.periodic:
+        epochs = participation.spread(own.n).most
+        by_rings = own.n * epochs**2 <= LARGEST_RING and _rings(own, epochs)
+        return 3000.0 * n * epochs**2 if by_rings else 3000.0 * n**3 if side <= LARGEST_EPOCHS else 0.0
     from factorize.solvers.single.structured import SMALLEST, structure_of
 
     structured = SMALLEST <= own.n <= LARGEST_STRUCTURED and structure_of(own.workload, own.spec) is not None
@@ -83,25 +82,25 @@ def work(spec: Spec) -> float:
 
 
 def _found(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
-    own = Problem(spec.model_copy(update={"optimize_for": None}))
+    own, participation = Problem(spec.model_copy(update={"optimize_for": None})), spec.participation
 
     def quiet(step: int, _gap: float | None) -> None:
         report(step, None)
 
     try:
-        if isinstance(spec.objective, MaxError):
-            return _two_sided(own, quiet) if isinstance(spec.participation, Single) else {}
-        if isinstance(spec.participation, Single):
+        if not spec.objective.quadratic:
+            return _two_sided(own, quiet) if participation.single else {}
+        if participation.single:
             return _single(own, quiet)
-        if isinstance(spec.participation, FixedEpochs) and _rings(own, spec.participation.epochs):
+        if participation.periodic and _rings(own, participation.spread(own.n).most):
             from factorize.solvers.epochs.epochs_optimum import dual_factors as ring_factors
 
             return {"factors": ring_factors(own, _ACCURACY, quiet)}
-        if isinstance(spec.participation, FixedEpochs) and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
+        if participation.periodic and max(own.n, own.workload.m) <= LARGEST_EPOCHS:
             from factorize.solvers.epochs.decompositions import dual_factors
 
             return _by_filters(own, quiet) or {"factors": dual_factors(own, _ACCURACY, quiet)}
-        if isinstance(spec.participation, MinSep):
+        if participation.free:
             from factorize.solvers.banded.separated_evidence import banded_evidence
 
             return banded_evidence(spec, report)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from factorize.errors import UnsupportedProblem
 from factorize.mechanisms import Auto, Banded, BufferedLinear, Dense
-from factorize.objective import MaxError
-from factorize.participation import MinSep, Single
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers import blt, endless, semidefinite
 from factorize.solvers.amplified import bins_optimum as amplified
@@ -130,14 +128,14 @@ def _automatic(spec: Spec) -> Dense | Banded | BufferedLinear:
             "'auto' is an optimum, and none exists without end; ask for blt, or nu_toeplitz with nu > 0, or give n",
             field="/mechanism/kind",
         )
-    if isinstance(spec.objective, MaxError) and not isinstance(spec.participation, Single):
+    if not (spec.objective.quadratic or spec.participation.single):
         raise UnsupportedProblem(
             "'auto' has a certified optimum of objective 'max' for single participation only; ask for nu_toeplitz or "
             "square_root by name"
         )
-    if isinstance(spec.participation, MinSep):
-        return Banded(kind="banded", bands=spec.participation.min_sep)
-    if spec.workload.n > LARGEST_AUTOMATIC and isinstance(spec.participation, Single):
+    if spec.participation.free:
+        return Banded(kind="banded", bands=spec.participation.spread(spec.workload.n).separation)
+    if spec.workload.n > LARGEST_AUTOMATIC and spec.participation.single:
         return _streaming(spec)
     return Dense(kind="dense")
 

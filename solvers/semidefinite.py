@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.participation import FixedEpochs, MinSep
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.epochs.feasible import candidates, strategy_of
@@ -37,7 +36,7 @@ def supports(spec: Spec) -> str | None:
             f"'semidefinite' is a reference for n <= {LARGEST}, got n={spec.workload.n}; use 'dense', which gives the "
             "same optimum"
         )
-    if isinstance(spec.participation, MinSep):
+    if spec.participation.passes is None:
         return "'semidefinite' is for single participation and fixed_epochs; use nu_toeplitz or square_root for min_sep"
     return refuse_objective(spec)
 
@@ -57,7 +56,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     report(1, None)
     target = scaled(problem.target)
-    epochs = problem.participation.epochs if isinstance(problem.participation, FixedEpochs) else 1
+    epochs = problem.participation.spread(problem.n).most
     order = np.arange(problem.n).reshape(epochs, -1).T.ravel()
     gram, steps = _conic(_few_rows(target[:, order]), epochs, problem.tolerance)
     strategy = _repair(gram, target, order, epochs)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.factorization import Factorization
-from factorize.objective import MaxError
-from factorize.participation import FixedEpochs, Single
 from factorize.spec import Spec
 from factorize.storage.neighbours import Neighbour
 
@@ -38,11 +36,7 @@ def resampled(neighbour: Factorization | Neighbour, spec: Spec) -> np.ndarray | 
 
 
 def _epochs(spec: Spec) -> int | None:
-    if isinstance(spec.objective, MaxError):
-        return None
-    if isinstance(spec.participation, Single):
-        return 1
-    return spec.participation.epochs if isinstance(spec.participation, FixedEpochs) else None
+    return spec.participation.passes if spec.objective.quadratic else None
 
 
 def _blocks(neighbour: Factorization | Neighbour) -> np.ndarray | None:

@@ -26,6 +26,7 @@ from factorize.numbers.scalars import finite_real
 from factorize.participation import MinSep
 from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
 from factorize.structures.base import Matrix
+from factorize.structures.endless import AnyStrategy
 
 _GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy
 SMALLEST_DELTA = 1e-14
@@ -38,7 +39,7 @@ class HasStrategy(Protocol):
     """A factorization with its C in memory (`factorize.Factorization`)."""
 
     @property
-    def strategy(self) -> Matrix:
+    def strategy(self) -> AnyStrategy:
         """C."""
 
 
@@ -60,14 +61,14 @@ class AmplifiedCalibration(Calibration):
     compositions: int
     largest_column: float
 
-    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Matrix]) -> CertifiedSensitivity:
+    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], AnyStrategy]) -> CertifiedSensitivity:
         """Return the sensitivity of examples that are sampled once per turn of the groups, if C has as many bands.
 
         Raises:
             InvalidParameter: C has more bands than there are groups, so that examples meet their own noise, or a larger
                 column than the one that sigma is for.
         """
-        c = strategy()
+        c = strategy().finite()
         if c.bandwidth() > self.groups:
             raise InvalidParameter(
                 f"the calibration counts on {self.groups} groups, this C has {c.bandwidth()} bands; calibrate this one",
@@ -169,7 +170,7 @@ def calibrate_amplified(
             f"adjacency={str(adjacency)!r} is not covered with sampling; use zero_out, or no amplification",
             field="adjacency",
         )
-    strategy = factorization.strategy
+    strategy = factorization.strategy.finite()
     bands = check_bands(strategy)
     probability = sampling_probability(bands, dataset_size, batch_size)
     compositions = -(-strategy.n // bands)

@@ -18,7 +18,7 @@ from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.scalars import finite_real
 from factorize.participation import FixedEpochs, Single
 from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
-from factorize.structures.base import Matrix
+from factorize.structures.endless import AnyStrategy
 
 Method = Literal["verified", "deterministic"]
 
@@ -27,7 +27,7 @@ class HasClaims(Protocol):
     """A factorization with its C in memory (`factorize.Factorization`)."""
 
     @property
-    def strategy(self) -> Matrix:
+    def strategy(self) -> AnyStrategy:
         """C."""
 
     @property
@@ -270,11 +270,9 @@ def bins_of(factorization: HasClaims) -> int:
     Raises:
         InvalidParameter: the spec's participation has no epochs.
     """
-    participation, n = factorization.spec.participation, factorization.strategy.n
-    if isinstance(participation, FixedEpochs):
-        return n // participation.epochs
-    if isinstance(participation, Single):
-        return n
+    participation, n = factorization.spec.participation, factorization.strategy.finite().n
+    if participation.passes is not None:
+        return n // participation.passes
     raise InvalidParameter(
         f"the spec's participation {participation.kind!r} has no epochs that bins could be; give bins, the steps of an "
         "epoch",
@@ -282,7 +280,7 @@ def bins_of(factorization: HasClaims) -> int:
     )
 
 
-def sensitivity_of_bins(matrix: Matrix, gram: BinGram) -> Sensitivity:
+def sensitivity_of_bins(matrix: AnyStrategy, gram: BinGram) -> Sensitivity:
     """Return the sensitivity of examples that take part in the steps of one bin, without amplification."""
     if gram.steps % gram.bins == 0:
         participation = FixedEpochs(kind="fixed_epochs", epochs=gram.epochs) if gram.epochs > 1 else Single()
@@ -294,7 +292,7 @@ def sensitivity_of_bins(matrix: Matrix, gram: BinGram) -> Sensitivity:
 def _sensitivity(held: HasClaims, gram: BinGram) -> tuple[CertifiedSensitivity, bool]:
     """Return the sensitivity, and whether it is one of C rather than of |C|."""
     participation = held.spec.participation
-    same = isinstance(participation, (FixedEpochs, Single)) and bins_of(held) == gram.bins
+    same = participation.passes is not None and bins_of(held) == gram.bins
     if same and gram.steps % gram.bins == 0:
         return held.certificate.sensitivity, True
     return sensitivity_of_bins(held.strategy, gram), gram.steps % gram.bins == 0

@@ -20,7 +20,6 @@ import numpy as np
 from factorize.accounting.gaussian import noise_multiplier_for_epsilon
 from factorize.certificate.lower_bounds.bounds import lower_bound
 from factorize.errors import InvalidParameter
-from factorize.participation import FixedEpochs
 from factorize.spec import Spec
 
 _SLACK = 1e-9  # relative, of mu: far above what its computation loses
@@ -59,12 +58,12 @@ def bins_lower_bound(
     Raises:
         InvalidParameter: the participation has no epochs.
     """
-    if not isinstance(spec.participation, FixedEpochs):
+    if not spec.participation.periodic:
         raise InvalidParameter(
             f"participation {spec.participation.kind!r} has no epochs that bins could be; use fixed_epochs",
             field="/participation/kind",
         )
-    bins = spec.workload.n // spec.participation.epochs
+    bins = spec.participation.spread(spec.workload.n).separation
     found = [_single_bin(spec, dual, bins, epsilon, delta), _hull(spec, bins, epsilon, delta)]
     return max((one for one in found if one is not None), key=lambda one: one.objective, default=None)
 

@@ -14,11 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.accounting.column_sums import column_sums, comb_sums, is_signed
+from factorize.accounting.column_sums import column_sums, comb_sums
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.numbers.rounding import UNIT, square_root_up
 from factorize.structures.base import Matrix
-from factorize.structures.endless import EndlessMatrix
+from factorize.structures.endless import AnyStrategy
 
 LARGEST_BINS = 4096
 """Bins above it: b^2 doubles and b^2 exponentials per evaluation stop being cheap."""
@@ -69,7 +69,7 @@ class BinGram:
         return "sha256:" + hashlib.sha256(np.ascontiguousarray(self.gram, dtype="<f8").tobytes()).hexdigest()
 
 
-def bin_gram(matrix: Matrix, bins: int) -> BinGram:
+def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     """Return the Gram matrix of the bins of C.
 
     Args:
@@ -81,11 +81,12 @@ def bin_gram(matrix: Matrix, bins: int) -> BinGram:
         TooLarge: more than 4096 bins, or a C whose entries cannot be enclosed at this n.
         CertificateError: doubles do not enclose C.
     """
-    if isinstance(matrix, EndlessMatrix):
+    if matrix.side is None:
         raise InvalidParameter(
             "a C without end has no bins of known size; solve for a finite n, or calibrate without sampling",
             field="sampling",
         )
+    matrix = matrix.finite()
     check_bins(bins, matrix.n)
     comb = comb_sums(matrix, bins)
     gram, terms = _of_blocks(matrix, bins) if comb is None else _of_comb(comb, bins)
@@ -94,7 +95,7 @@ def bin_gram(matrix: Matrix, bins: int) -> BinGram:
     if not np.isfinite(raised).all() or not raised.diagonal().min() > 0:
         raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
     raised.setflags(write=False)
-    return BinGram(raised, matrix.n, slack, is_signed(matrix))
+    return BinGram(raised, matrix.n, slack, matrix.signed)
 
 
 def check_bins(bins: int, steps: int) -> int:

@@ -95,7 +95,7 @@ class SamplingScheme(ABC):
         return {"sampling": self.name, "title": self.title, "loader": self.loader, "secret": self.secret}
 
 
-class FixedOrder(SamplingScheme):
+class FixedScheme(SamplingScheme):
     """No sampling: epsilon holds for every order that keeps to the spec's participation."""
 
     name = "fixed"
@@ -130,7 +130,7 @@ class FixedOrder(SamplingScheme):
         return ""
 
 
-class CyclicPoisson(SamplingScheme):
+class CyclicScheme(SamplingScheme):
     """Groups in turn, each sampled independently: for a C of few bands."""
 
     name = "cyclic_poisson"
@@ -155,7 +155,7 @@ class CyclicPoisson(SamplingScheme):
         level, held = _level(target, self.name), with_strategy(factorization)
         if asked.dataset_size is None or asked.batch_size is None:
             raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field="dataset_size")
-        self._check(held.strategy)
+        self._check(held.strategy.finite())
         sizes = {"dataset_size": asked.dataset_size, "batch_size": asked.batch_size}
         return calibrate_amplified(held, **level, **sizes, clip_norm=asked.clip_norm, adjacency=asked.adjacency)
 
@@ -167,7 +167,7 @@ class CyclicPoisson(SamplingScheme):
         """Leave to the accountant which bands it takes."""
 
 
-class Poisson(CyclicPoisson):
+class PoissonScheme(CyclicScheme):
     """Every step samples from all examples, independently: DP-SGD, with C = I."""
 
     name = "poisson"
@@ -189,7 +189,7 @@ class Poisson(CyclicPoisson):
             )
 
 
-class BallsInBins(SamplingScheme):
+class BinsScheme(SamplingScheme):
     """Each example draws the step of its epoch once, for good: for every C."""
 
     name = "balls_in_bins"
@@ -240,7 +240,7 @@ class BallsInBins(SamplingScheme):
 
 
 SCHEMES: dict[str, SamplingScheme] = {
-    scheme.name: scheme for scheme in (FixedOrder(), CyclicPoisson(), BallsInBins(), Poisson())
+    scheme.name: scheme for scheme in (FixedScheme(), CyclicScheme(), BinsScheme(), PoissonScheme())
 }
 """The one list, by name."""
 

@@ -34,7 +34,7 @@ class Held:
                 field="factors",
             )
         self.digest = str(factors.digest)
-        self.steps = int(factors.steps if self._loaded else factors.strategy.n)
+        self.steps = int(factors.steps if self._loaded else factors.strategy.finite().n)
         self.sensitivity: CertifiedSensitivity = (
             factors.sensitivity if self._loaded else factors.certificate.sensitivity
         )

@@ -18,8 +18,7 @@ from factorize.errors import CertificateError
 from factorize.mechanisms import Banded
 from factorize.solution import Outcome
 from factorize.spec import Spec
-from factorize.structures.base import Matrix
-from factorize.structures.endless import EndlessMatrix
+from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
 _ENDLESS_CHECK = 4096  # steps of a strategy without end
 
@@ -109,7 +108,7 @@ def _bound_from(document: Mapping[str, Any] | None) -> LowerBound | None:
     return None if document is None else LowerBound(document["objective"], document["rule"])
 
 
-def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, outcome: Outcome) -> Certificate:
+def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *, outcome: Outcome) -> Certificate:
     """Recompute sensitivity, residual, losses and lower bound of a strategy matrix.
 
     Args:
@@ -122,7 +121,9 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
         CertificateError: shapes do not fit, the residual is too large, or a number is not finite and positive.
         TooLarge: the losses would need an n x n array above the limit.
     """
-    if spec.workload.endless or isinstance(strategy, EndlessMatrix):
+    if spec.workload.endless != (strategy.side is None):
+        raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
+    if isinstance(strategy, EndlessMatrix):
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
@@ -147,13 +148,11 @@ def certify(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray], *, out
     )
 
 
-def _certify_endless(spec: Spec, strategy: Matrix, outcome: Outcome) -> Certificate:
+def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> Certificate:
     """Of prefix sums: the sensitivity is a limit, and every loss grows with the steps, whatever the strategy is.
 
     Row t of B has the entries b_0, ..., b_t with b_s -> 1 / C(1) > 0, so its squared norm grows like t / C(1)^2.
     """
-    if not (spec.workload.endless and isinstance(strategy, EndlessMatrix)):
-        raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
     sensitivity = sensitivity_of(strategy, spec.participation)
     rate = (sensitivity.value * strategy.gain) ** 2
     converged = outcome in (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
@@ -225,8 +224,7 @@ def _warnings(
     if not converged:
         reached = "no gap is known" if gap is None else f"the gap reached is {gap:.3g}"
         found.append(f"tolerance {spec.tolerance:g} was not met: {reached}; {outcome.value}")
-    if spec.objective.kind == "lambda_tau" and spec.workload.m % spec.objective.tau:
-        found.append(
-            f"tau={spec.objective.tau} does not divide {spec.workload.m}, so the last iterate has weight 1/tau"
-        )
+    remark = None if spec.workload.endless else spec.objective.remark(spec.workload.m)
+    if remark is not None:
+        found.append(remark)
     return tuple(found)

@@ -36,7 +36,7 @@ def decode(spec: Spec, strategy: Matrix) -> Decoded:
         TooLarge: an n x n array would be needed, above the limit.
     """
     workload = spec.workload.coefficients
-    if workload is not None and spec.objective.kind != "lambda_tau":
+    if workload is not None and spec.objective.by_row_errors:
         with np.errstate(over="ignore", invalid="ignore"):
             quotient = strategy.divide(workload)
         if quotient is not None:
@@ -123,7 +123,7 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
             residual = float(np.maximum(residual, np.abs(product - rows[:, :used]).max()))
     _check_residual(residual, spec)
     errors = np.einsum("ij,ij->i", decoder, decoder)
-    if spec.objective.kind == "max":
+    if not spec.objective.quadratic:
         return Decoded(errors, spec.objective.of_row_errors(errors), residual)
     weighted = spec.objective.weigh(decoder)
     return Decoded(errors, spec.objective.scale(workload.m) * float(np.vdot(weighted, weighted)), residual)

@@ -45,7 +45,7 @@ def cast(base: Factorization, dtype: str) -> Factorization:
             field="dtype",
         )
     rounded = {name: round_down(array, dtype) for name, array in base.strategy.tensors().items()}
-    structure, n = base.strategy.structure, base.strategy.n
+    structure, n = base.strategy.structure, base.matrix.n
     strategy = build_matrix(structure, widened(rounded), n)
     outcome = Outcome[str(base.manifest["solver"].get("outcome", "iteration_limit")).upper()]
     manifest = {

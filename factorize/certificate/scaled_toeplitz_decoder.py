@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.structures.base import Matrix
-from factorize.structures.scaled import ColumnScaled
 from factorize.workloads.state_space import StateSpace
 
 
@@ -38,7 +37,7 @@ def decoder_rows(matrix: Matrix, workload: StateSpace) -> DecoderRows | None:
     """
     from factorize.structures.kernels.scaled_toeplitz import product_rows
 
-    inner, scale = (matrix.inner, matrix.scale) if isinstance(matrix, ColumnScaled) else (matrix, np.ones(matrix.n))
+    inner, scale = matrix.column_scaling()
     one = np.eye(1, matrix.n)[0]
     inverse = inner.divide(one)
     product = None if inverse is None else inner.times(inverse)

@@ -10,9 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from typing import Any, Literal, NamedTuple, get_args
 
 from factorize.certificate.gram_bounds import gram_blocks, two_stage
 from factorize.errors import CertificateError, UnsupportedProblem
@@ -20,14 +18,12 @@ from factorize.numbers.pattern_sums import (
     attained_selection,
     best_periodic,
     best_separated,
-    leading_pattern,
 )
 from factorize.numbers.rounding import square_root_up
-from factorize.numbers.wide import of_doubles, root_above
+from factorize.numbers.wide import root_above
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Bound, Matrix
-from factorize.structures.endless import EndlessMatrix
-from factorize.structures.inverse_banded_toeplitz import ComputedToeplitz
+from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
 Kind = Literal["exact", "upper_bound"]
 
@@ -86,10 +82,10 @@ class Found(NamedTuple):
     rule: str
 
 
-def in_the_limit(matrix: Matrix, participation: Single | MinSep) -> Found | None:
+def in_the_limit(matrix: EndlessMatrix, participation: Single | MinSep) -> Found | None:
     """Of falling coefficients, without end: the leading pattern in the limit (numbers/endless_limits.py)."""
     spread = participation.endless_spread()
-    if spread is None or not isinstance(matrix, EndlessMatrix):
+    if spread is None:
         return None
     separation, most, _ = spread
     squared, once = matrix.squared_limit(separation, most)
@@ -125,17 +121,11 @@ def toeplitz_pattern(matrix: Matrix, participation: FixedEpochs | MinSep) -> Fou
     Otherwise the non-increasing majorant max_{s >= t} |c_s| gives an upper bound. Source: KL24, Theorem 2.
     """
     separation, most, _ = participation.spread(matrix.n)
-    if isinstance(matrix, ComputedToeplitz):
-        monotone, squared = matrix.falls, matrix.leading_pattern(separation, most)
-    else:
-        column = matrix.coefficients()
-        if column is None:
-            return None
-        majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
-        monotone = bool((column == majorant).all())
-        squared = leading_pattern(of_doubles(majorant), separation, most)
-    rule = "monotone Toeplitz: leading pattern" if monotone else "non-increasing majorant of the Toeplitz column"
-    return Found(root_above(squared), monotone, rule)
+    pattern = matrix.falling_pattern(separation, most)
+    if pattern is None:
+        return None
+    rule = "monotone Toeplitz: leading pattern" if pattern.falls else "non-increasing majorant of the Toeplitz column"
+    return Found(root_above(pattern.squared), pattern.falls, rule)
 
 
 def own_of_fixed_order(matrix: Matrix, participation: FixedEpochs) -> Found | None:
@@ -187,14 +177,16 @@ class Rule(NamedTuple):
     Attributes:
         serves: kinds of participation that it is proved for.
         find: of a matrix and such a participation; None where the matrix does not meet the rule's hypothesis.
+        endless: whether it is for a C without a last row, and not for the others.
     """
 
     serves: tuple[type[Participation], ...]
-    find: Callable[[Matrix, Any], Found | None]
+    find: Callable[[Any, Any], Found | None]
+    endless: bool = False
 
 
 RULES = (
-    Rule((Single, MinSep), in_the_limit),
+    Rule((Single, MinSep), in_the_limit, endless=True),
     Rule((Single,), single_columns),
     Rule((FixedEpochs,), periodic_columns),
     Rule((MinSep,), separated_columns),
@@ -207,7 +199,7 @@ RULES = (
 """Asked in this order; the first answer holds."""
 
 
-def sensitivity_of(matrix: Matrix, participation: Participation) -> Sensitivity:
+def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensitivity:
     """Return the sensitivity of a strategy matrix to those who take part so.
 
     Args:
@@ -215,16 +207,20 @@ def sensitivity_of(matrix: Matrix, participation: Participation) -> Sensitivity:
         participation: of a kind that some rule serves; a class derived from such a kind is another kind.
 
     Raises:
-        UnsupportedProblem: no rule is proved for this participation.
+        UnsupportedProblem: no rule is proved for this participation, or none for it without end.
         CertificateError: the numbers leave the range of double precision.
     """
-    for rule in RULES:
-        found = rule.find(matrix, participation) if type(participation) in rule.serves else None
+    serving = [rule for rule in RULES if type(participation) in rule.serves]
+    for rule in (rule for rule in serving if rule.endless == (matrix.side is None)):
+        found = rule.find(matrix, participation)
         if found is not None:
             kind: Kind = "exact" if found.exact else "upper_bound"
             return Sensitivity(found.value, kind, found.rule, participation.document())
+    if serving:
+        matrix.finite()
+    served = {get_args(kind.model_fields["kind"].annotation)[0] for rule in RULES for kind in rule.serves}
     raise UnsupportedProblem(
         f"no rule of sensitivity is proved for participation {participation.kind!r}; use "
-        f"{', '.join(sorted({kind.__name__ for rule in RULES for kind in rule.serves}))}, or add a rule to RULES",
+        f"{', '.join(sorted(served))}, or add a rule to RULES",
         field="/participation/kind",
     )

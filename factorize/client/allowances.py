@@ -15,6 +15,7 @@ from typing import Any
 from factorize.client.recurrences.base import Recurrence
 from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE, Spread
 from factorize.errors import InvalidParameter
+from factorize.format.participations import plain
 from factorize.privacy import Calibration
 
 UNITS = {"float32": SINGLE, "float64": DOUBLE}
@@ -48,15 +49,8 @@ def allowance(spread: Spread, sensitivity: float, participations: int, steps: in
 
 def participations_of(participation: Mapping[str, Any], steps: int) -> int:
     """Return how often one user may take part, at most; every step, where that is not known here."""
-    kind, most = participation.get("kind"), participation.get("max_participations")
-    if kind == "single":
-        return 1
-    if kind == "fixed_epochs":
-        return int(participation["epochs"])
-    if kind == "min_sep":
-        fit = -(-steps // int(participation["min_sep"]))
-        return fit if most is None else min(fit, int(most))
-    return steps
+    known = plain(participation)
+    return steps if known is None else known.most(participation, steps)
 
 
 def check_allowance(found: float, precision: str) -> float:

@@ -28,7 +28,7 @@ from factorize.client.recurrences.buffered import (
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.numbers.covered import covered_column, covered_inverse
 from factorize.numbers.series import series_quotient
-from factorize.structures.names import COLUMN_SCALE, SCALED, TENSORS, wrapped_structure
+from factorize.structures.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED, TENSORS, wrapped_structure
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
     try:
         inner = wrapped_structure(parts, n) if structure == SCALED else structure
         columns = parts[COLUMN_SCALE] if structure == SCALED else None
-        if inner == "nu_toeplitz":
+        if inner in ONLY_ENDLESS and inner not in _RECURRENCES:
             raise UnsupportedProblem(
-                "the noise of nu_toeplitz without end takes all the noise before it, which no memory holds for ever; "
+                f"the noise of {inner} without end takes all the noise before it, which no memory holds for ever; "
                 "use blt, which keeps one vector per buffer, or give n",
                 field="structure",
             )

@@ -28,6 +28,7 @@ from factorize.exact.convergence import check_convergence
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.forms import added_noise
 from factorize.exact.losses import residual
+from factorize.exact.losses.check_endless import check_endless
 from factorize.exact.losses.check_long import check_long
 from factorize.exact.mechanism import Contradiction, Named, belongs
 from factorize.exact.noising import check_noising
@@ -53,11 +54,8 @@ from factorize.exact.sensitivity import (
     square_root_up,
     squared_sensitivity,
 )
-from factorize.exact.spec import check_known, workload_numbers
+from factorize.exact.spec import check_known, check_known_objective, workload_numbers
 from factorize.exact.strategy import Strategy
-from factorize.exact.structures.endless import check_endless
-
-_OBJECTIVES = ("mean", "lambda_tau", "max", "weighted")
 
 
 def check_factor_file(
@@ -121,8 +119,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
     for name, matrix in file.manifest["matrices"].items():
         if matrix["shape"] != [m if name == "B" else n, n]:
             raise CertificateError(f"{name} is stated to have shape {matrix['shape']}, and the spec asks for n={n}")
-    if spec["objective"]["kind"] not in _OBJECTIVES:
-        raise CertificateError(f"this checker knows no objective {str(spec['objective']['kind'])[:40]!r}")
+    check_known_objective(spec["objective"])
     strategy = Strategy(entry["structure"], file.matrices["C"], n)
     report.prove(
         f"C is finite and lower-triangular bit by bit, with a positive diagonal: full rank; stored as {entry['dtype']}",
@@ -198,7 +195,8 @@ def _check_sensitivity(
 
 def _refuse_undecided(strategy: Strategy, bracket: Bracket, value: float) -> None:
     """Do not call false what is only not proved: selections among the nodes of a tree reach further than rows of X."""
-    if strategy.tree is None or bracket.rule != TWO_STAGE or not bracket.lower <= Fraction(value) ** 2 < bracket.upper:
+    decided = bracket.rule != TWO_STAGE or not bracket.lower <= Fraction(value) ** 2 < bracket.upper
+    if decided or not strategy.reading.by_nodes:
         return
     low, high = square_root_down(bracket.lower), square_root_up(bracket.upper)
     raise TooLarge(

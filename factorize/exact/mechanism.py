@@ -158,13 +158,12 @@ def _blt(named: Named) -> str:
 
 def _buffered(named: Named) -> str:
     redraws = int(named.mechanism.get("redraws") or 0)
-    if named.strategy.inverse is not None:
-        if len(named.strategy.inverse.inputs) - 1 > redraws:
-            raise Contradiction(f"it makes more earlier draws again than the mechanism's {redraws}")
-        return _states(named, named.strategy.inverse.output.shape[1])
-    if named.strategy.buffers is None:
+    memory = named.strategy.reading.memory
+    if memory is None:
         raise Contradiction(f"it is stored as {named.strategy.structure}, not by buffers")
-    return _states(named, named.strategy.buffers.outputs[0].size)
+    if memory.redraws > redraws:
+        raise Contradiction(f"it makes more earlier draws again than the mechanism's {redraws}")
+    return _states(named, memory.buffers)
 
 
 def _states(named: Named, found: int) -> str:
@@ -243,20 +242,21 @@ def _same(named: Named, found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 def _tree(named: Named) -> str:
-    tree, mechanism = named.strategy.tree, named.mechanism
-    if tree is None or tree.restart != min(mechanism.get("restart_every") or named.strategy.n, named.strategy.n):
+    mechanism, n = named.mechanism, named.strategy.n
+    restart = int(named.parts["tree.restart"][0]) if "tree.restart" in named.parts else 0
+    if restart != min(mechanism.get("restart_every") or n, n):
         raise Contradiction("it is no tree of that many leaves")
     if mechanism["decoder"] != "honaker_full":
-        wanted = _completed(tree.restart, named.strategy.n, honaker=mechanism["decoder"] == "honaker_online")
-        off = float(np.abs(tree.nodes - wanted).max())
+        wanted = _completed(restart, n, honaker=mechanism["decoder"] == "honaker_online")
+        off = float(np.abs(named.parts["tree.nodes"] - wanted).max())
     elif named.strategy.array is None:
         raise NotEnclosed(f"the Gram matrix of all nodes is formed up to n={LARGEST_WHOLE}")
     else:
         gram = named.strategy.array.T @ named.strategy.array
-        off = float(np.abs(gram - _all_nodes(tree.restart, named.strategy.n)).max())
+        off = float(np.abs(gram - _all_nodes(restart, n)).max())
     if off > named.near * 64:
         raise Contradiction(f"it differs from the decoder {mechanism['decoder']} by {off:.3g}")
-    return f"it is that of the decoder {mechanism['decoder']}, with trees of {tree.restart} leaves"
+    return f"it is that of the decoder {mechanism['decoder']}, with trees of {restart} leaves"
 
 
 def _completed(restart: int, n: int, *, honaker: bool) -> np.ndarray:

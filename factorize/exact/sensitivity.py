@@ -17,8 +17,6 @@ import numpy as np
 from factorize.errors import InvalidParticipation, TooLarge
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
-from factorize.exact.structures.inverse_banded_toeplitz import Renewal
-from factorize.exact.structures.redrawn import LARGEST_BY_COLUMNS
 
 TWO_STAGE = "two-stage Gram bound"
 MOST_STEPS = 200_000_000
@@ -96,7 +94,7 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
         leading = _leading(column, form)
         if strategy.monotone:
             return leading
-        if isinstance(strategy.decays, Renewal):  # enclosed to 2^-240: where it falls, the majorant is the column
+        if strategy.reading.by_majorant:
             return _majorant(column, form, leading)
     if not _fits(strategy, form):
         if column is None:
@@ -113,10 +111,7 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
 
 def _fits(strategy: Strategy, form: Allowed) -> bool:
     """Whether Gram entries are affordable: all of them, or those of the patterns of a stored matrix."""
-    n = strategy.n
-    if strategy.inverse is not None:
-        return n <= (LARGEST_BY_COLUMNS if form.periodic else LARGEST_WHOLE)
-    return n <= LARGEST_WHOLE or (form.periodic and not strategy.computed and n * n * form.most <= 1 << 30)
+    return strategy.n <= LARGEST_WHOLE or (form.periodic and strategy.reading.affords_patterns(form.most))
 
 
 def _bracket(numbers: Numbers, units: int, rule: str, pattern: tuple[int, ...], *, terms: int = 1) -> Bracket:
@@ -129,7 +124,7 @@ def _largest_column(strategy: Strategy) -> Bracket:
     norms = strategy.column_norms
     worst = int(np.argmax(norms.values))
     found = _bracket(norms, norms.values[worst], "column norms", (worst,))
-    if strategy.decays is None or strategy.scale is None:
+    if strategy.scale is None or not strategy.reading.unit_diagonal:
         return found
     # The last column is its factor alone, without the radius of the others: a sensitivity of exactly 1, if it is that.
     last = Fraction(float(strategy.scale[-1])) ** 2

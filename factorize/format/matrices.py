@@ -12,14 +12,22 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from factorize.errors import CorruptObject
-from factorize.structures.names import BESIDE, COLUMN_SCALE, SCALED, TENSORS, WRAPPED, tensor_name
+from factorize.format.participations import plain
+from factorize.structures.names import (
+    BESIDE,
+    COLUMN_SCALE,
+    ENDLESS,
+    ONLY_ENDLESS,
+    SCALED,
+    TENSORS,
+    WRAPPED,
+    tensor_name,
+)
 
 MATRICES = ("C", "C_inv", "B")
 DTYPES = ("float64", "float32")
 """Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
 UNBOUNDED = "unbounded"
-ENDLESS_STRUCTURES = ("blt", "nu_toeplitz")
-"""Structures of a C whose rows have no end; `nu_toeplitz` has no other."""
 DERIVED = ("dense", "toeplitz")
 """Structures of a stored C_inv or B."""
 EVIDENCE = ("weights", "row_weights", "factors", "class_column", "class_signs")
@@ -121,8 +129,8 @@ def structures(name: str, sides: Sides) -> tuple[str, ...]:
     if name != "C":
         return DERIVED if sides.rows == sides.n else DERIVED[:1]
     if sides.n is None:
-        return ENDLESS_STRUCTURES
-    return (*(structure for structure in TENSORS if structure != "nu_toeplitz"), SCALED)
+        return ENDLESS
+    return (*(structure for structure in TENSORS if structure not in ONLY_ENDLESS), SCALED)
 
 
 def suffixes(structure: str) -> list[tuple[str, ...]]:
@@ -164,21 +172,9 @@ def check_participation(given: Mapping[str, Any], n: int | None) -> None:
     Raises:
         CorruptObject: it is none.
     """
-    if not isinstance(given, dict) or not _canonical(given, n):
+    known = plain(given) if isinstance(given, dict) else None
+    if known is None or not known.canonical(given, n):
         raise CorruptObject(f"{str(given)[:120]} is no participation of n={UNBOUNDED if n is None else n} steps")
-
-
-def _canonical(given: Mapping[str, Any], n: int | None) -> bool:
-    kind, rest = given.get("kind"), {key: value for key, value in given.items() if key != "kind"}
-    if not all(type(value) is int and value >= 1 for value in rest.values()):
-        return False
-    if kind == "single":
-        return not rest
-    if kind == "fixed_epochs":
-        return set(rest) == {"epochs"} and n is not None and rest["epochs"] > 1 and n % rest["epochs"] == 0
-    if kind != "min_sep" or set(rest) != {"min_sep", "max_participations"} or rest["max_participations"] < 2:
-        return False
-    return n is None or rest["min_sep"] <= n
 
 
 def check_claim(manifest: Mapping[str, Any]) -> None:

@@ -8,33 +8,19 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.structures.names import COLUMN_SCALE, LARGEST_WHOLE_TREE, SCALED, TENSORS, wrapped_structure
+from factorize.structures.names import (
+    BLOCKS,
+    COLUMN_SCALE,
+    LARGEST_WHOLE_TREE,
+    SCALED,
+    SHAPES,
+    TENSORS,
+    Shape,
+    wrapped_structure,
+)
 
 Parts = Mapping[str, np.ndarray]
-Shape = tuple[str | int, ...]
 
-SHAPES: dict[str, dict[str, Shape]] = {
-    "dense": {"": ("n", "n")},
-    "toeplitz": {"coefficients": ("n",)},
-    "banded_toeplitz": {"coefficients": ("bands",)},
-    "banded": {"bands": ("bands", "n")},
-    "buffered": {"diagonal": ("n",), "decay": ("n", "m"), "input": ("n", "m"), "output": ("n", "m")},
-    "state_space": {"diagonal": ("n",), "transition": ("n", "m", "m"), "input": ("n", "m"), "output": ("n", "m")},
-    "tree": {"tree.nodes": ("levels", "n"), "tree.restart": (1,), "": ("n", "n")},
-    "blt": {"theta": ("m",), "omega": ("m",)},
-    "inverse_banded_toeplitz": {"inverse_coefficients": ("bands",)},
-    "redrawn": {
-        "decay": ("n", "m"),
-        "output": ("n", "m"),
-        "input": ("draws", "n", "m"),
-        "direct": ("draws", "n"),
-        "lag": (1,),
-    },
-    "nu_toeplitz": {"nu": (1,)},
-}
-"""Shape of each tensor: n is the number of steps, every other letter is at least 1 and the same wherever it stands."""
-BLOCKS: Shape = ("n", "groups", "states", "states")
-"""The other shape of `transition`, block diagonal, with m = groups x states."""
 SMALLEST_GAP = 2.0**-43
 """Between two decays of a `blt`: closer ones are one buffer in double precision."""
 SMALLEST_SCALE = 1e-100

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import CertificateError
+from factorize.numbers.rounding import UNIT
 
 _SPLIT = 134_217_729.0  # 2^27 + 1: Veltkamp's constant, splits a double into two halves of 26 bits
 _LOST = 2.0**-51  # of the magnitude of a low part: its two roundings in a sum, and those of the bound itself
@@ -124,6 +125,17 @@ def largest(numbers: Wide) -> Fraction:
     rest = (numbers.high - top) + numbers.low
     above = rest + (_LOST * np.abs(rest) + numbers.error * (1 + 2.0**-50))
     return Fraction(top) + Fraction(float(check_finite(above).max()))
+
+
+def sizes_above(numbers: Wide) -> np.ndarray:
+    """Return |numbers| as doubles, from above; where a double is the number, that one.
+
+    Raises:
+        CertificateError: one is not finite.
+    """
+    sizes = np.abs(numbers.high) + np.abs(numbers.low) + numbers.error
+    exact = (numbers.low == 0) & (numbers.error == 0)
+    return check_finite(np.where(exact, np.abs(numbers.high), sizes * (1 + 4 * UNIT)))
 
 
 def looseness(numbers: Wide) -> float:

@@ -19,7 +19,6 @@ import numpy as np
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject, FactorizeError
 from factorize.manifest import StoredFile
-from factorize.participation import FixedEpochs
 from factorize.spec import Spec, parse_spec
 from factorize.storage.blobs import blob_key
 from factorize.storage.objects import Reader
@@ -76,9 +75,10 @@ def worthwhile(spec: Spec) -> bool:
     Args:
         spec: to be solved, its mechanism named.
     """
-    if not isinstance(spec.participation, FixedEpochs) or spec.mechanism.kind != "dense" or spec.workload.endless:
+    if not spec.participation.periodic or spec.mechanism.kind != "dense" or spec.workload.endless:
         return False
-    n, blocks = spec.workload.n, spec.workload.n * spec.participation.epochs**2
+    n = spec.workload.n
+    blocks = n * spec.participation.spread(n).most ** 2
     return n >= SMALLEST and (blocks >= _QUICK or spec.workload.bidiagonal_inverse() is None)
 
 

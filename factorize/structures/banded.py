@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.wide import Wide, of_constants, of_doubles, squares
-from factorize.structures.base import Matrix
+from factorize.numbers.rounding import UNIT
+from factorize.numbers.wide import Wide, of_doubles, squares
+from factorize.structures.base import StoredMatrix, rows_at_once
 from factorize.workloads.state_space import StateSpace
 
 _COLUMNS = 1 << 14  # at a time: the intermediate arrays stay in the cache
 
 
-class BandedMatrix(Matrix):
+class BandedMatrix(StoredMatrix):
     """A lower-triangular matrix with X[j + d, j] = bands[d, j] and zeros everywhere else.
 
     Args:
@@ -83,10 +85,6 @@ class BandedMatrix(Matrix):
         """Sums of squares down the bands."""
         return np.einsum("dj,dj->j", self.bands, self.bands)
 
-    def enclosed_entries(self) -> Wide:
-        """The stored bands."""
-        return of_constants(self.dense())
-
     def enclosed_column_norms(self) -> Wide:
         """Sums of squares down the bands."""
         blocks = []
@@ -97,6 +95,17 @@ class BandedMatrix(Matrix):
                 total = total.plus(squares(band))
             blocks.append(total)
         return Wide(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
+
+    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
+        """Add band by band."""
+        n, at_once = self.n, rows_at_once(bins, self.n)
+        for start in range(0, n, at_once):
+            t = np.arange(start, min(start + at_once, n))
+            sums = np.zeros((len(t), bins))
+            for d, band in enumerate(self.bands):
+                inside = t[t >= d]
+                sums[inside - start, (inside - d) % bins] += np.abs(band[inside - d])
+            yield sums * (1 + len(self.bands) * UNIT)
 
     def bandwidth(self) -> int:
         """Position of the last band that is not all zero, plus one."""

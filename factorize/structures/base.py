@@ -7,18 +7,24 @@ both by `right_solve`. Rows, products and column norms come from the structure i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from factorize.errors import CertificateError, TooLarge
-from factorize.numbers.series import series_product, series_quotient
-from factorize.numbers.wide import Wide, largest, looseness
+from factorize.numbers.series import series_product, series_quotient, toeplitz_rows
+from factorize.numbers.wide import Wide, largest, looseness, of_constants, sizes_above
 from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
+_ENTRIES = 4096  # up to here computed entries are enclosed one by one
+_NUMBERS = 1 << 22  # of one block of rows
 _TIGHT = 2.0**-40  # errors of column norms, relative to the largest one, that may still be called exact
+
+RowReader = Callable[[int, int], np.ndarray]
+"""Gives rows start..stop-1, shape (stop - start, n), of two row numbers."""
 
 
 class Bound(NamedTuple):
@@ -35,6 +41,18 @@ class Bound(NamedTuple):
     rule: str
 
 
+class FallingPattern(NamedTuple):
+    """The sum of columns 0, b, 2b, ... of a Toeplitz matrix, the worst pattern where its coefficients fall.
+
+    Attributes:
+        squared: its squared norm from above; where they do not fall, that of columns that majorise them.
+        falls: whether the coefficients are not negative and do not increase.
+    """
+
+    squared: Fraction
+    falls: bool
+
+
 class Matrix(ABC):
     """An invertible lower-triangular matrix with a positive diagonal.
 
@@ -45,6 +63,15 @@ class Matrix(ABC):
 
     structure: ClassVar[str]
     n: int
+
+    @property
+    def side(self) -> int | None:
+        """n; None only of a strategy without end (structures/endless.py)."""
+        return self.n
+
+    def finite(self) -> Matrix:
+        """Return the matrix itself; only a strategy without end refuses."""
+        return self
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> np.ndarray:
@@ -82,6 +109,51 @@ class Matrix(ABC):
             TooLarge: n is above the limit for an n x n array.
             CertificateError: double precision does not enclose them.
         """
+
+    @property
+    def signed(self) -> bool:
+        """Whether C may have a negative entry; a structure that cannot tell may."""
+        return True
+
+    def column_above(self) -> np.ndarray | None:
+        """Return the first column of |C| from above, shape (n,), if C is Toeplitz; else None."""
+        column = self.coefficients()
+        return None if column is None else np.abs(column)
+
+    def rows_above(self) -> RowReader:
+        """Return what gives rows of |C|, from above.
+
+        Raises:
+            TooLarge: n is above the limit of entries that are enclosed one by one.
+            CertificateError: doubles do not enclose them.
+        """
+        column = self.column_above()
+        if column is not None:
+            return lambda start, stop: toeplitz_rows(column, start, stop)
+        if self.n > _ENTRIES:
+            raise TooLarge(
+                f"the entries of this signed {self.structure} C are enclosed one by one, and n={self.n} is above "
+                f"{_ENTRIES}; use buffers without negative numbers, a Toeplitz or a banded C, or fewer steps"
+            )
+        whole = sizes_above(self.enclosed_entries())
+        return lambda start, stop: whole[start:stop]
+
+    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
+        """Yield blocks of rows of the n x b matrix of sums of |C|'s columns j, j + b, ..., for each bin j.
+
+        Entries are from above but for the n / b roundings of a plain sum, which the caller adds
+        (accounting/column_sums.py). It raises as `rows_above`.
+        """
+        n, epochs = self.n, -(-self.n // bins)
+        rows, at_once = self.rows_above(), rows_at_once(n, n)
+        for start in range(0, n, at_once):
+            stop = min(start + at_once, n)
+            padded = np.zeros((stop - start, epochs * bins))
+            padded[:, :n] = rows(start, stop)
+            yield padded.reshape(stop - start, epochs, bins).sum(axis=1)
+
+    def _holds_negative(self) -> bool:
+        return any(bool((part < 0).any()) for part in self.tensors().values())
 
     def _tight(self, norms: Wide | None, reason: str) -> Wide:
         """Return computed column norms that may be called exact.
@@ -130,6 +202,14 @@ class Matrix(ABC):
         column = self.coefficients()
         return None if column is None else series_product(series, column)
 
+    def falling_pattern(self, separation: int, most: int) -> FallingPattern | None:
+        """Return the sum of columns 0, b, 2b, ..., at most `most` of them, if the matrix is Toeplitz; else None."""
+        return None
+
+    def column_scaling(self) -> tuple[Matrix, np.ndarray]:
+        """Return the matrix whose columns are scaled, and the scales, shape (n,): itself and ones, but for `scaled`."""
+        return self, np.ones(self.n)
+
     def bandwidth(self) -> int:
         """Return the number of diagonals that may be non-zero, the main one included."""
         return self.n
@@ -148,6 +228,28 @@ class Matrix(ABC):
         units = np.zeros((stop - start, self.n))
         units[np.arange(stop - start), np.arange(start, stop)] = 1.0
         return self.right_solve(units)
+
+
+class StoredMatrix(Matrix):
+    """A matrix whose entries are stored doubles, or exact zeros: nothing is computed."""
+
+    def enclosed_entries(self) -> Wide:
+        """The stored doubles."""
+        return of_constants(self.dense())
+
+    @property
+    def signed(self) -> bool:
+        """Whether a stored number is negative."""
+        return self._holds_negative()
+
+    def rows_above(self) -> RowReader:
+        """The sizes of the stored doubles."""
+        return lambda start, stop: np.abs(self.rows(start, stop))
+
+
+def rows_at_once(width: int, n: int) -> int:
+    """Return how many rows of that many numbers make a block."""
+    return max(1, min(n, _NUMBERS // width))
 
 
 def check_dense(n: int, *, limit: int = MAX_DENSE) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.rounding import UNIT
 from factorize.numbers.wide import Wide, looseness, of_doubles
-from factorize.structures.base import Matrix
+from factorize.structures.base import Matrix, rows_at_once
 from factorize.workloads.state_space import StateSpace
 
 _UNSEEN = 2.0**-54  # errors relative to the largest norm that no double shows
@@ -116,6 +119,31 @@ class BufferedMatrix(Matrix):
         found = Wide(*np.zeros((3, self.n, self.n)))
         fill(*self._arrays, found.high, found.low, found.error)
         return found
+
+    @property
+    def signed(self) -> bool:
+        """Whether a stored number is negative."""
+        return self._holds_negative()
+
+    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
+        """By the recurrence where nothing is subtracted: each entry is a sum of products of few factors per step.
+
+        A product that has passed k steps has lost at most (states + 4) k roundings, so steps x that is what all may
+        lose.
+        """
+        return super().bin_sums(bins) if self.signed else self._carried_sums(bins)
+
+    def _carried_sums(self, bins: int) -> Iterator[np.ndarray]:
+        from factorize.structures.kernels.buffered import carried_sums
+
+        n, groups, size = self._arrays[2].shape
+        states = np.zeros((bins, groups, size))
+        at_once = rows_at_once(bins, n)
+        slack = 1 + (n + 2) * (size + groups * size + 4) * UNIT
+        for start in range(0, n, at_once):
+            out = np.empty((min(at_once, n - start), bins))
+            carried_sums(*self._arrays, start, states, out)
+            yield out * slack
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """One forward recurrence over the covariance of both states, O(n (buffers + states)^3)."""

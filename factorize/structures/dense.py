@@ -9,13 +9,13 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.numbers.triangular import right_solve
-from factorize.numbers.wide import Wide, largest, of_constants, of_doubles, squares, sum_above
-from factorize.structures.base import Matrix
+from factorize.numbers.wide import Wide, largest, of_doubles, squares, sum_above
+from factorize.structures.base import RowReader, StoredMatrix, check_dense
 
 _FEW = 64  # columns that are summed one by one; more go all together
 
 
-class DenseMatrix(Matrix):
+class DenseMatrix(StoredMatrix):
     """Any lower-triangular matrix, stored whole.
 
     Args:
@@ -47,9 +47,10 @@ class DenseMatrix(Matrix):
         """Sums of squares down the columns."""
         return np.einsum("ij,ij->j", self.array, self.array)
 
-    def enclosed_entries(self) -> Wide:
-        """The array itself."""
-        return of_constants(self.array)
+    def rows_above(self) -> RowReader:
+        """Those of an array that is not too large to go through."""
+        check_dense(self.n)
+        return super().rows_above()
 
     def enclosed_column_norms(self) -> Wide:
         """Add the squares row by row."""

@@ -7,9 +7,9 @@ that one's inverse; every row can be had, and no column ends. What grows with n,
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from fractions import Fraction
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from factorize.errors import InvalidParticipation, InvalidStrategy, TooLarge, Un
 from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
 from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
-from factorize.numbers.wide import Wide, of_doubles
+from factorize.numbers.wide import of_doubles
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
@@ -31,21 +31,34 @@ _LARGEST_SERIES = 1 << 23
 _NEGLIGIBLE = 40.0  # nu times a number of steps after which a coefficient is below e^-40 of the first
 
 
-class EndlessMatrix(Matrix):
+class EndlessMatrix(ABC):
     """A lower-triangular Toeplitz matrix without a last row.
 
-    Everything that asks for the side `n` is refused; `until` has the leading part.
+    No `Matrix`, and beside it: what takes their number of rows is not asked of it, and `until` has the leading part.
+
+    Attributes:
+        structure: the contract's name of the layout (docs/file-format.md).
+        side: None, where a matrix has n.
     """
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Refuse `n`, which is the one attribute that a strategy has and this one lacks."""
-        if name == "n":
-            raise UnsupportedProblem(
-                "this strategy has rows without end, and what was asked for needs their number; give n in the "
-                "workload, or read rows up to the one you need",
-                field="/workload/n",
-            )
-        raise AttributeError(name)
+    structure: ClassVar[str]
+    side: ClassVar[None] = None
+
+    def finite(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            UnsupportedProblem: rows without end have no number.
+        """
+        raise UnsupportedProblem(
+            "this strategy has rows without end, and what was asked for needs their number; give n in the workload, "
+            "or read rows up to the one you need",
+            field="/workload/n",
+        )
+
+    @abstractmethod
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return the arrays that define it, by the contract's suffix."""
 
     @abstractmethod
     def until(self, stop: int) -> Matrix:
@@ -77,21 +90,9 @@ class EndlessMatrix(Matrix):
         """Of the leading part that is as wide as the block."""
         return self.until(_checked(block.shape[1])).right_solve(block)
 
-    def left_multiply(self, block: np.ndarray) -> np.ndarray:
-        """Of the leading part that is as wide as the block."""
-        return self.until(_checked(block.shape[1])).left_multiply(block)
 
-    def column_norms_squared(self) -> np.ndarray:
-        """Refused: there is one for each step; `squared_limit` has the one that they all share."""
-        return np.empty(self.n)
-
-    def enclosed_column_norms(self) -> Wide:
-        """Refused, as `column_norms_squared` is."""
-        return Wide(*np.empty((3, self.n)))
-
-    def enclosed_entries(self) -> Wide:
-        """Refused: they have no end; `until` has the leading part."""
-        return Wide(*np.empty((3, self.n, self.n)))
+AnyStrategy = Matrix | EndlessMatrix
+"""C, with or without a last row: `finite()` is the matrix, or says that there is none."""
 
 
 class EndlessBlt(EndlessMatrix):

@@ -16,8 +16,8 @@ from factorize.errors import InvalidStrategy
 from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import toeplitz_rows
-from factorize.numbers.wide import Wide, running_sums, sum_above
-from factorize.structures.base import Matrix
+from factorize.numbers.wide import Wide, running_sums, sizes_above, sum_above
+from factorize.structures.base import FallingPattern, Matrix
 
 _AT_ONCE = 1 << 14  # coefficients: the intermediate arrays stay in the cache
 _FADED = 1e-200  # coefficients below are bounded by the largest one after them, whether they fall or not
@@ -39,6 +39,10 @@ class ComputedToeplitz(Matrix):
     def leading_pattern(self, separation: int, most: int) -> Fraction:
         """Return the squared norm of the sum of columns 0, b, 2b, ..., from above; of a majorant, unless they fall."""
 
+    def falling_pattern(self, separation: int, most: int) -> FallingPattern:
+        """By the enclosed coefficients."""
+        return FallingPattern(self.leading_pattern(separation, most), self.falls)
+
     def enclosed_column_norms(self) -> Wide:
         """Sums of the first squares."""
         column = self.wide_column()
@@ -49,6 +53,15 @@ class ComputedToeplitz(Matrix):
         column = self.wide_column()
         parts = (column.take(slice(at, at + _AT_ONCE)) for at in range(0, self.n, _AT_ONCE))
         return sum((sum_above(part.times(part)) for part in parts), Fraction(0))
+
+    @property
+    def signed(self) -> bool:
+        """No coefficient is negative."""
+        return False
+
+    def column_above(self) -> np.ndarray:
+        """The enclosed column."""
+        return sizes_above(self.wide_column())
 
     def enclosed_entries(self) -> Wide:
         """Slide over the enclosed column."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
+from factorize.structures.endless import AnyStrategy, EndlessBlt, EndlessMatrix, EndlessNuToeplitz
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.names import COLUMN_SCALE, SCALED, tensor_name, wrapped_structure
 from factorize.structures.redrawn import read_redrawn
@@ -37,7 +37,7 @@ BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
 }
 """Structures of n x n matrices, by the contract's name."""
 
-ENDLESS_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray]], Matrix]] = {
+ENDLESS_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray]], EndlessMatrix]] = {
     "blt": lambda parts: EndlessBlt(parts["theta"], parts["omega"]),
     "nu_toeplitz": lambda parts: EndlessNuToeplitz(parts["nu"]),
 }
@@ -52,7 +52,11 @@ def _buffered(parts: Mapping[str, np.ndarray], middle: str) -> Matrix:
     return BufferedMatrix(parts["diagonal"], parts[middle], parts["input"], parts["output"])
 
 
-def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None) -> Matrix:
+@overload
+def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int) -> Matrix: ...
+@overload
+def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None) -> AnyStrategy: ...
+def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None) -> AnyStrategy:
     """Return the matrix that tensors of a structure describe.
 
     Args:
@@ -71,11 +75,6 @@ def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None)
         return ENDLESS_BUILDERS[structure](parts) if n is None else BUILDERS[structure](parts, n)
     except KeyError as missing:
         raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
-
-
-def side(strategy: Matrix) -> int | None:
-    """Return n, or None for a strategy without end."""
-    return None if isinstance(strategy, EndlessMatrix) else strategy.n
 
 
 def tensor_names(matrix_name: str, suffixes: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Names of structures: the contract's words, the tensors that each is stored as, and what `scaled` may wrap.
 
-Plain data that needs neither numpy nor a matrix, and the one table: matrices that are built, written and read, the
-light client and the exact checker all go by it, so that none of them writes what another refuses.
+Plain data that needs neither numpy nor a matrix. Matrices that are built, written and read and the light client go by
+it, so that none of them writes what another refuses. The exact checker has a table of its own, which a test compares.
 """
 
 from __future__ import annotations
@@ -14,24 +14,45 @@ from factorize.errors import CorruptObject
 COLUMN_SCALE = "column_scale"
 SCALED = "scaled"
 
-TENSORS: dict[str, tuple[str, ...]] = {
-    "dense": ("",),
-    "toeplitz": ("coefficients",),
-    "banded_toeplitz": ("coefficients",),
-    "banded": ("bands",),
-    "buffered": ("diagonal", "decay", "input", "output"),
-    "state_space": ("diagonal", "transition", "input", "output"),
-    "tree": ("tree.nodes", "tree.restart"),
-    "blt": ("theta", "omega"),
-    "inverse_banded_toeplitz": ("inverse_coefficients",),
-    "redrawn": ("decay", "output", "input", "direct", "lag"),
-    "nu_toeplitz": ("nu",),
+Shape = tuple[str | int, ...]
+
+SHAPES: dict[str, dict[str, Shape]] = {
+    "dense": {"": ("n", "n")},
+    "toeplitz": {"coefficients": ("n",)},
+    "banded_toeplitz": {"coefficients": ("bands",)},
+    "banded": {"bands": ("bands", "n")},
+    "buffered": {"diagonal": ("n",), "decay": ("n", "m"), "input": ("n", "m"), "output": ("n", "m")},
+    "state_space": {"diagonal": ("n",), "transition": ("n", "m", "m"), "input": ("n", "m"), "output": ("n", "m")},
+    "tree": {"tree.nodes": ("levels", "n"), "tree.restart": (1,), "": ("n", "n")},
+    "blt": {"theta": ("m",), "omega": ("m",)},
+    "inverse_banded_toeplitz": {"inverse_coefficients": ("bands",)},
+    "redrawn": {
+        "decay": ("n", "m"),
+        "output": ("n", "m"),
+        "input": ("draws", "n", "m"),
+        "direct": ("draws", "n"),
+        "lag": (1,),
+    },
+    "nu_toeplitz": {"nu": (1,)},
 }
-"""Suffixes of the tensors of each structure, '' for the matrix itself; `scaled` has those of what it wraps and
-`column_scale`."""
+"""Shape of each tensor by suffix, '' for the matrix itself: n is the number of steps, every other letter is at least 1
+and the same wherever it stands."""
+BLOCKS: Shape = ("n", "groups", "states", "states")
+"""The other shape of `transition`, block diagonal, with m = groups x states."""
 
 BESIDE: dict[str, tuple[str, ...]] = {"tree": ("",)}
 """Suffixes of tensors that a structure may have beside its own."""
+
+TENSORS = {
+    structure: tuple(suffix for suffix in shapes if suffix not in BESIDE.get(structure, ()))
+    for structure, shapes in SHAPES.items()
+}
+"""Suffixes of the tensors of each structure; `scaled` has those of what it wraps and `column_scale`."""
+
+ENDLESS = ("blt", "nu_toeplitz")
+"""Structures of a C whose rows have no end."""
+ONLY_ENDLESS = ("nu_toeplitz",)
+"""Those of them that have no other."""
 
 WRAPPED = (
     "dense",

@@ -12,6 +12,8 @@ the same equations, with all earlier rows at hand.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from factorize.errors import InvalidStrategy
@@ -113,6 +115,12 @@ class RedrawnMatrix(Matrix):
         from factorize.structures.kernels.redrawn_columns import entries
 
         return entries(self.parts)
+
+    def bin_sums(self, bins: int) -> Iterator[np.ndarray]:
+        """Solve for every column."""
+        from factorize.structures.kernels.redrawn_columns import bin_sums
+
+        yield bin_sums(self.parts, bins)
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray:
         """Columns of A K, one recurrence of both states each; O(n^2 (buffers + states^2)) in time, O(n) in memory."""

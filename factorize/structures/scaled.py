@@ -6,8 +6,9 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import LARGEST_SCALE
+from factorize.numbers.rounding import UNIT
 from factorize.numbers.wide import Wide, of_constants, product, squares
-from factorize.structures.base import Matrix
+from factorize.structures.base import Matrix, RowReader
 from factorize.structures.names import COLUMN_SCALE, SCALED, WRAPPED
 from factorize.workloads.state_space import StateSpace, scaling
 
@@ -81,6 +82,20 @@ class ColumnScaled(Matrix):
                 whole[block] = part
             start = stop
         return found
+
+    @property
+    def signed(self) -> bool:
+        """Scales are positive."""
+        return self.inner.signed
+
+    def rows_above(self) -> RowReader:
+        """Scale the inner rows."""
+        inner, scale = self.inner.rows_above(), self.scale * (1 + 2 * UNIT)
+        return lambda start, stop: inner(start, stop) * scale
+
+    def column_scaling(self) -> tuple[Matrix, np.ndarray]:
+        """The inner matrix and the scales."""
+        return self.inner, self.scale
 
     def bandwidth(self) -> int:
         """Scaling leaves zeros zero."""

@@ -8,17 +8,18 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.numbers.pattern_sums import leading_pattern
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
-from factorize.numbers.wide import Wide, of_constants, running_sums, squares, sum_above
+from factorize.numbers.wide import Wide, of_doubles, running_sums, squares, sum_above
 from factorize.structures.banded import BandedMatrix
-from factorize.structures.base import Matrix
+from factorize.structures.base import FallingPattern, StoredMatrix
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64
 """Diagonals up to which losses are carried along the steps as for a banded matrix."""
 
 
-class ToeplitzMatrix(Matrix):
+class ToeplitzMatrix(StoredMatrix):
     """A lower-triangular Toeplitz matrix, stored as its first column.
 
     Args:
@@ -78,6 +79,13 @@ class ToeplitzMatrix(Matrix):
         bands[np.arange(self.n) + np.arange(len(self.column))[:, None] >= self.n] = 0.0
         return BandedMatrix(bands).decoder_errors(workload)
 
+    def falling_pattern(self, separation: int, most: int) -> FallingPattern:
+        """Of the non-increasing majorant max_{s >= t} |c_s|, which the coefficients are where they fall."""
+        column = self.coefficients()
+        majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
+        squared = leading_pattern(of_doubles(majorant), separation, most)
+        return FallingPattern(squared, bool((column == majorant).all()))
+
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Slide over the inverse's column."""
         return toeplitz_rows(self.inverse_coefficients, start, stop)
@@ -89,10 +97,6 @@ class ToeplitzMatrix(Matrix):
     def column_norms_squared(self) -> np.ndarray:
         """Column j holds the first n - j coefficients."""
         return np.cumsum(self.coefficients() ** 2)[::-1]
-
-    def enclosed_entries(self) -> Wide:
-        """The stored coefficients."""
-        return of_constants(self.dense())
 
     def enclosed_column_norms(self) -> Wide:
         """Sums of the first squares."""

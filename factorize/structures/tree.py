@@ -15,15 +15,15 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.wide import Wide, of_constants, running_sums, squares
-from factorize.structures.base import Bound, Matrix
+from factorize.numbers.wide import Wide, running_sums, squares
+from factorize.structures.base import Bound, StoredMatrix
 from factorize.structures.forest import Forest
 from factorize.structures.names import LARGEST_WHOLE_TREE
 from factorize.structures.tree_sensitivity import fixed_order_bound, separated_bound
 from factorize.workloads.state_space import StateSpace
 
 
-class TreeMatrix(Matrix):
+class TreeMatrix(StoredMatrix):
     """A lower-triangular matrix whose rows are constant on the blocks of a binary tree.
 
     Args:
@@ -88,10 +88,6 @@ class TreeMatrix(Matrix):
             left, totals = self.forest.siblings(j, self.nodes[j + 1] ** 2)
             norms[left] += totals
         return norms
-
-    def enclosed_entries(self) -> Wide:
-        """The stored nodes."""
-        return of_constants(self.dense())
 
     def enclosed_column_norms(self) -> Wide:
         """The same, the right sibling's rows as differences of running sums."""

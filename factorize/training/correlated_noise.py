@@ -70,7 +70,7 @@ class FactorizationNoise:
         self.calibration: Calibration = calibrate(
             sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
         )
-        self.steps: int = factors.steps if hasattr(factors, "steps") else factors.strategy.n
+        self.steps: int = factors.steps if hasattr(factors, "steps") else factors.strategy.finite().n
         self._made: NoiseGenerator | None = None
         self._factors, self._shape, self._seed = factors, shape, seed
 

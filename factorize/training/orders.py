@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.format.participations import violation
 from factorize.training.bins import BallsInBins
 
 
@@ -104,31 +105,6 @@ def _indices(batch: Any) -> np.ndarray:
     if given.size and (given.dtype.kind not in "iu" or given.min() < 0):
         raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field="batches")
     return given.reshape(-1).astype(np.intp)
-
-
-def violation(participation: Mapping[str, Any], n: int, gaps: np.ndarray, most: int) -> str | None:
-    """Return what breaks a participation, or None.
-
-    Args:
-        participation: in the contract's JSON form.
-        n: steps of the factorization.
-        gaps: distances between neighbouring steps of one example, shape (any,).
-        most: the most steps that one example is in.
-    """
-    kind = participation.get("kind")
-    if kind == "single":
-        return f"one example is in {most} steps" if most > 1 else None
-    if kind == "fixed_epochs":
-        separation = n // int(participation["epochs"])
-        wrong = gaps[gaps % separation != 0]
-        return f"two steps of one example are {wrong[0]} apart, no multiple of {separation}" if len(wrong) else None
-    if kind == "min_sep":
-        closest, limit = int(gaps.min(initial=n)), int(participation["min_sep"])
-        if closest < limit:
-            return f"two steps of one example are {closest} apart, below min_sep={limit}"
-        allowed = participation.get("max_participations") or n
-        return f"one example is in {most} steps, above {allowed}" if most > allowed else None
-    return "a participation of that kind is not known"
 
 
 def fixed_order(

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.mechanisms import BandedInverseToeplitz, Blt, Toeplitz
 from factorize.objective import MaxError
-from factorize.sampling import BinsSampling
+from factorize.participation import BinsSampling
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.amplified.families import AllTaps, Decays, Family, InverseTaps
+from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
 from factorize.solvers.amplified.spread_sensitivity import Amplified, amplified
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.budget import Estimate, estimate_of
@@ -181,7 +181,7 @@ def family_of(problem: Problem, bins: int) -> Family:
     mechanism, n = problem.spec.mechanism, problem.n
     error, count = toeplitz.error_form(problem), -(-n // bins)
     if isinstance(mechanism, Blt):
-        return Decays(n, error, bins, count, buffers=mechanism.buffers)
+        return BufferedTaps(n, error, bins, count, buffers=mechanism.buffers)
     if isinstance(mechanism, BandedInverseToeplitz):
         return InverseTaps(n, error, bins, count, taps=mechanism.bands)
     return AllTaps(n, error, bins, count)

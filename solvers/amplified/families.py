@@ -147,7 +147,7 @@ class InverseTaps(Family):
         return value, by_reflection(taps, turned, by_tap) * (1 - turned**2)
 
 
-class Decays(Family):
+class BufferedTaps(Family):
     """Buffered linear Toeplitz matrices with falling coefficients.
 
     Args:
@@ -159,7 +159,7 @@ class Decays(Family):
         self.parameters = Alternating(buffers, free_end=False)
 
     def starts(self) -> Iterator[Array]:
-        """Decays in geometric progression."""
+        """BufferedTaps in geometric progression."""
         yield from progressions(self.parameters, self.n, self.separation)
 
     def column(self, variables: Array) -> Array:
@@ -168,7 +168,7 @@ class Decays(Family):
         return np.concatenate([[1.0], point.omega @ powers(point.theta, self.n - 1)])
 
     def matrix(self, variables: Array) -> BltMatrix:
-        """Decays and scales."""
+        """BufferedTaps and scales."""
         point = self.parameters.at(variables)
         return BltMatrix(point.theta, point.omega, self.n)
 

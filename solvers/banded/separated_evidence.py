@@ -18,7 +18,6 @@ from factorize.certificate.lower_bounds.separated_bounds import (
     ring_places,
 )
 from factorize.errors import SolveFailed
-from factorize.participation import MinSep
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
@@ -50,9 +49,9 @@ def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
 def work(spec: Spec) -> float:
     """Return the multiplications that the evidence takes, about."""
     n = float(spec.workload.n)
-    if not isinstance(spec.participation, MinSep) or n <= LARGEST_DENSE:
+    if not spec.participation.free or n <= LARGEST_DENSE:
         return 3000.0 * n**3 if n <= LARGEST_DENSE else 0.0
-    ring = n * (n / spec.participation.min_sep + 1) ** 2
+    ring = n * (n / spec.participation.spread(spec.workload.n).separation + 1) ** 2
     return 2000.0 * ring if ring <= LARGEST_RING else 0.0
 
 
@@ -62,8 +61,8 @@ def _by_decompositions(own: Problem, report: Reporter) -> Array:
     from factorize.solvers.epochs.decompositions import Search
     from factorize.solvers.single.ascent import scaled
 
-    assert isinstance(own.participation, MinSep)
-    patterns = disjoint_patterns(own.n, own.participation.min_sep, own.participation.spread(own.n).most)
+    separation, most, _ = own.participation.spread(own.n)
+    patterns = disjoint_patterns(own.n, separation, most)
     order = patterns.ravel().copy()
     missing = order < 0
     order[missing] = own.n + np.arange(int(missing.sum()))
@@ -75,8 +74,8 @@ def _by_decompositions(own: Problem, report: Reporter) -> Array:
 
 def _by_ring(own: Problem, report: Reporter) -> Array | None:
     """Factors from the dual of fixed epochs, or None where its blocks or the certificate's would be too large."""
-    assert isinstance(own.participation, MinSep)
-    n, b = own.n, own.participation.min_sep
+    n = own.n
+    b, most, _ = own.participation.spread(n)
     inverse = own.workload.bidiagonal_inverse()
     inverse = None if inverse is None else own.objective.weighted_inverse(inverse)
     structured = inverse is not None and _in_range(inverse)
@@ -88,7 +87,7 @@ def _by_ring(own: Problem, report: Reporter) -> Array | None:
         dual = _ring_dual(padded_inverse(found, epochs * b), epochs, report)
     except (ValueError, FloatingPointError, SolveFailed):
         return None
-    return _cut_out(dual, disjoint_patterns(n, b, own.participation.spread(n).most), epochs * b - n)
+    return _cut_out(dual, disjoint_patterns(n, b, most), epochs * b - n)
 
 
 def _in_range(inverse: BidiagonalInverse) -> bool:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.objective import MaxError
-from factorize.participation import Single
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.parameters import BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
@@ -47,8 +45,8 @@ def best_point(
         report: told the number of each step; what it raises ends the search.
     """
     n, objective = problem.n, problem.objective
-    weighed = isinstance(objective, MaxError) or objective.row_weights(problem.workload.m) is not None
-    states = problem.workload.state_space() if isinstance(problem.participation, Single) and weighed else None
+    by_errors = problem.participation.single and objective.by_row_errors
+    states = problem.workload.state_space() if by_errors else None
     if states is None:
         return None
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from factorize.certificate.certificate import certify
 from factorize.mechanisms import Blt
 from factorize.objective import MaxError, Mean
-from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.normalised import best_point, unit_columns
@@ -54,7 +53,7 @@ def supports(spec: Spec) -> str | None:
 def _refuse_size(spec: Spec, mechanism: Blt) -> str | None:
     workload = spec.optimize_for or spec.workload
     n, count = workload.n, spec.participation.spread(workload.n).most
-    if mechanism.normalization == "columns" and n > MAX_DENSE and not isinstance(spec.participation, Single):
+    if mechanism.normalization == "columns" and n > MAX_DENSE and not spec.participation.single:
         return (
             f"normalised columns under several participations have no sensitivity rule above n={MAX_DENSE}, got n={n}; "
             'use normalization "none"'
@@ -142,7 +141,7 @@ def _is_closed(spec: Spec) -> bool:
 def _matrix(problem: Problem, point: BltPoint) -> BltMatrix:
     """Round the point to a matrix; over several participations its scales sum to at most 1 exactly, as the point's."""
     omega = point.omega
-    while not isinstance(problem.participation, Single) and sum(map(Fraction, omega.tolist())) > 1:
+    while not problem.participation.single and sum(map(Fraction, omega.tolist())) > 1:
         omega = omega * (1.0 - _SMALLEST_SHRINK)
     return BltMatrix(point.theta, omega, problem.n)
 
@@ -157,7 +156,7 @@ def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> 
     """
     spec, mechanism = problem.spec, problem.spec.mechanism
     assert isinstance(mechanism, Blt)
-    dense = not isinstance(spec.participation, Single) or spec.workload.state_space() is None
+    dense = not spec.participation.single or spec.workload.state_space() is None
     if mechanism.normalization == "none" or (mechanism.normalization == "auto" and dense and plain.n > MAX_DENSE):
         return plain
     scaled = unit_columns(plain if other is None else other)

@@ -22,7 +22,6 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.objective import Mean
-from factorize.participation import FixedEpochs, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import epochs as buffered_epochs
@@ -64,10 +63,10 @@ def supports(spec: Spec) -> str | None:
     assert isinstance(spec.mechanism, BufferedLinear)
     if spec.mechanism.redraws is not None:
         return redrawn.supports(spec)
-    if isinstance(spec.participation, FixedEpochs):
+    if spec.participation.periodic:
         return buffered_epochs.supports(spec)
     workload, buffers = spec.optimize_for or spec.workload, buffers_of(spec)
-    if not isinstance(spec.participation, Single):
+    if not spec.participation.single:
         return "buffered_linear has solvers for single participation and fixed_epochs only; use banded or nu_toeplitz"
     if buffers > MOST_BUFFERS:
         return f"buffers={buffers} exceeds {MOST_BUFFERS}, more than double precision tells apart; use fewer"
@@ -99,7 +98,7 @@ def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
-    if isinstance(spec.participation, FixedEpochs):
+    if spec.participation.periodic:
         assert isinstance(spec.mechanism, BufferedLinear)
         return buffered_epochs.estimate(spec) if spec.mechanism.redraws is None else redrawn.estimate(spec)
     n, buffers = float(spec.workload.n), buffers_of(spec)
@@ -121,7 +120,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     from factorize.solvers.single.momentum import MomentumFilters
     from factorize.solvers.single.structured import structure_of
 
-    if isinstance(problem.participation, FixedEpochs):
+    if problem.participation.periodic:
         assert isinstance(problem.spec.mechanism, BufferedLinear)
         solver = buffered_epochs if problem.spec.mechanism.redraws is None else redrawn
         return solver.solve(problem, progress)
@@ -267,7 +266,7 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
 
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
     found = structured.solve(Problem(accurate, problem.start), progress)
-    at = truncated(found.strategy.dense(), buffers)
+    at = truncated(found.strategy.finite().dense(), buffers)
     strategy = unit_columns(BufferedMatrix(at.diagonal, at.transition, at.inputs, at.outputs))
     last = problem.workload.row_block(problem.workload.m - 1, problem.workload.m)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.mechanisms import BufferedLinear
-from factorize.participation import FixedEpochs
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Problem, Reporter
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
 
 def refusal(spec: Spec) -> str | None:
     """Return why no streaming strategy is found for a spec with fixed epochs, or None."""
-    assert isinstance(spec.participation, FixedEpochs) and isinstance(spec.mechanism, BufferedLinear)
-    workload, states, epochs = spec.optimize_for or spec.workload, spec.mechanism.buffers, spec.participation.epochs
+    assert isinstance(spec.mechanism, BufferedLinear)
+    workload, states = spec.optimize_for or spec.workload, spec.mechanism.buffers
+    epochs = spec.participation.spread(workload.n).most
     inverse = workload.bidiagonal_inverse()
     if inverse is None or spec.objective.weighted_inverse(inverse) is None:
         return (

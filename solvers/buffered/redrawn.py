@@ -15,7 +15,6 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
-from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered.epoch_problem import dual_of, optimal, refusal
@@ -45,12 +44,12 @@ def supports(spec: Spec) -> str | None:
     """Return why a spec that asks for redraws is outside this solver, or None."""
     assert isinstance(spec.mechanism, BufferedLinear) and spec.mechanism.redraws is not None
     redraws, buffers = spec.mechanism.redraws, spec.mechanism.buffers
-    if not isinstance(spec.participation, FixedEpochs):
+    if not spec.participation.periodic:
         return (
             f"redraws={redraws} needs fixed_epochs, whose steps return after a fixed time; got "
             f"{spec.participation.kind}; leave redraws out"
         )
-    epochs = spec.participation.epochs
+    epochs = spec.participation.spread(spec.workload.n).most
     if redraws >= epochs:
         return f"redraws={redraws} exceeds the {epochs - 1} returns that {epochs} epochs have; use at most {epochs - 1}"
     most = MOST_SIDE // epochs - 1
@@ -64,8 +63,9 @@ def supports(spec: Spec) -> str | None:
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the optimum and its inverse, whole, and the search."""
-    assert isinstance(spec.mechanism, BufferedLinear) and isinstance(spec.participation, FixedEpochs)
-    n, epochs, buffers = spec.workload.n, spec.participation.epochs, spec.mechanism.buffers
+    assert isinstance(spec.mechanism, BufferedLinear)
+    n, buffers = spec.workload.n, spec.mechanism.buffers
+    epochs = spec.participation.spread(n).most
     gradient = _per_gradient(n, epochs, buffers)
     return estimate_of(
         entries=3.0 * n * n + 12.0 * n * epochs * (buffers + 1) ** 2,

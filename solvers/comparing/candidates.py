@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from factorize.participation import FixedEpochs
 from factorize.privacy import PrivacyTarget
 from factorize.spec import Spec
 
@@ -48,8 +47,9 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
     for count in _buffers(spec, buffers):
         yield from _both({"kind": "blt", "buffers": count})
         yield {"kind": "buffered_linear", "buffers": count}
-        if isinstance(spec.participation, FixedEpochs):
-            yield {"kind": "buffered_linear", "buffers": count, "redraws": spec.participation.epochs - 1}
+        if spec.participation.periodic:
+            returns = spec.participation.spread(spec.workload.n).most - 1
+            yield {"kind": "buffered_linear", "buffers": count, "redraws": returns}
     yield from _trees(spec)
     yield {"kind": "fft"}
     yield {"kind": "fft", "decoder": "optimal"}
@@ -68,7 +68,7 @@ def optimised(
         buffers: vectors of state that may be kept, or None for the usual sizes.
         privacy: with the epsilon and delta that C is to be best at.
     """
-    if privacy is None or not isinstance(spec.participation, FixedEpochs):
+    if privacy is None or not spec.participation.periodic:
         return
     sampling = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
     kept = BUFFERS if buffers is None else buffers
@@ -91,7 +91,7 @@ def tolerance(spec: Spec, mechanism: dict[str, Any]) -> float:
         return spec.tolerance
     if kind == "banded":
         return max(spec.tolerance, LOOSE_BAND)
-    if kind == "buffered_linear" and isinstance(spec.participation, FixedEpochs):
+    if kind == "buffered_linear" and spec.participation.periodic:
         return max(spec.tolerance, LOOSE_STATES)
     return spec.tolerance
 

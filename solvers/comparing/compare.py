@@ -45,7 +45,6 @@ from factorize.solvers.evidence import bound_with_dual, without_evidence
 from factorize.solvers.problem import Reporter
 from factorize.solvers.solving import estimate, solve
 from factorize.spec import Spec, parse_spec
-from factorize.structures.toeplitz import ToeplitzMatrix
 
 __all__ = ["CompareCallback", "CompareProgress", "Sampling", "compare"]
 
@@ -296,7 +295,7 @@ class _Run:
 
 def _nu(found: Factorization) -> float | None:
     """Return the nu that was tuned: the second coefficient of (1 - (1 - nu) x)^(-1/2) is (1 - nu) / 2."""
-    strategy = found.strategy
-    if not isinstance(strategy, ToeplitzMatrix) or len(strategy.column) < 2:
+    column = found.matrix.coefficients()
+    if column is None or len(column) < 2:
         return None
-    return max(0.0, 1.0 - 2.0 * float(strategy.column[1] / strategy.column[0]))
+    return max(0.0, 1.0 - 2.0 * float(column[1] / column[0]))

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.accounting.schemes import SAMPLINGS, SCHEMES, BallsInBins, CyclicPoisson, scheme_of
+from factorize.accounting.schemes import SAMPLINGS, SCHEMES, BinsScheme, CyclicScheme, scheme_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
-from factorize.participation import FixedEpochs
 from factorize.privacy import PrivacyTarget
 from factorize.solvers.comparing.comparison import Refused, Row, Sampling, ranked, recommend
 from factorize.solvers.comparing.side_by_side import Tell, run_all
@@ -57,7 +56,7 @@ def chosen_samplings(
             field="epsilon",
         )
     for name in chosen:
-        if sizes is None and isinstance(SCHEMES[name], CyclicPoisson):
+        if sizes is None and isinstance(SCHEMES[name], CyclicScheme):
             raise InvalidParameter(f"{name} needs dataset_size and batch_size: give both", field="dataset_size")
     return chosen
 
@@ -91,11 +90,11 @@ def _promising(rows: TableRows, solved: Sequence[Solved]) -> list[tuple[Solved, 
     Those optimised for it and C = I come first, then small losses.
     """
     pairs = [(one, scheme.name) for one in solved for scheme in rows.fitting(one.found)]
-    binned = [pair for pair in pairs if isinstance(SCHEMES[pair[1]], BallsInBins)]
+    binned = [pair for pair in pairs if isinstance(SCHEMES[pair[1]], BinsScheme)]
     if not binned:
         return pairs
     spec = binned[0][0].found.spec
-    bins = BallsInBins.bins(spec.participation, spec.workload.n) or 1
+    bins = BinsScheme.bins(spec.participation, spec.workload.n) or 1
     kept = max(MOST_BINS_WORK // bins**2, MOST_VERIFIED)
     binned.sort(key=lambda pair: _promise(pair[0].row))
     left = {id(pair) for pair in binned[kept:]}
@@ -143,7 +142,7 @@ def _next_claim(table: Sequence[Row], tested: set[tuple[str, str | None]], budge
 
 
 def _bounded(row: Row, tested: set[tuple[str, str | None]]) -> bool:
-    return isinstance(SCHEMES[row.sampling or "fixed"], BallsInBins) and _key(row) not in tested
+    return isinstance(SCHEMES[row.sampling or "fixed"], BinsScheme) and _key(row) not in tested
 
 
 def _key(row: Row) -> tuple[str, str | None]:
@@ -169,7 +168,7 @@ def sampled_bounds(rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray]) 
     from factorize.accounting.bins_lower_bound import bins_lower_bound
 
     target = rows.privacy
-    if "balls_in_bins" not in rows.samplings or target is None or not isinstance(spec.participation, FixedEpochs):
+    if "balls_in_bins" not in rows.samplings or target is None or not spec.participation.periodic:
         return {}
     bound = bins_lower_bound(spec, dual, epsilon=target.epsilon or 0.0, delta=target.delta or 0.0)
     if bound is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from factorize.accounting.schemes import SCHEMES, BallsInBins, SamplingOptions, SamplingScheme
+from factorize.accounting.schemes import SCHEMES, BinsScheme, SamplingOptions, SamplingScheme
 from factorize.certificate.lower_bounds.bounds import LowerBound
 from factorize.client.noise_source import noise_source
 from factorize.encoding import canonical_json
@@ -46,7 +46,7 @@ class TableRows:
             mechanism: what was solved, as plain data.
             seconds: that it took.
         """
-        certificate, strategy = found.certificate, found.strategy
+        certificate, strategy = found.certificate, found.matrix
         cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, found.digest).cost
         sampling = found.spec.sampling
         row = Row(
@@ -77,7 +77,7 @@ class TableRows:
 
     def misfit(self, name: str, found: Factorization) -> str | None:
         """Return why a scheme does not fit a result, or None."""
-        return SCHEMES[name].misfit(found.spec.participation, found.strategy, self._options())
+        return SCHEMES[name].misfit(found.spec.participation, found.matrix, self._options())
 
     def sampled(self, found: Factorization, row: Row, scheme: SamplingScheme) -> Row | Refused:
         """Return the row again with the noise that a sampling allows, by bounds; or why it allows none."""
@@ -93,7 +93,7 @@ class TableRows:
 
     def _options(self, scheme: SamplingScheme | None = None) -> SamplingOptions:
         """Return what a calibration is asked for: sums, where the scheme allows it."""
-        sizes = {} if self.sizes is None or isinstance(scheme, BallsInBins) else vars(self.sizes)
+        sizes = {} if self.sizes is None or isinstance(scheme, BinsScheme) else vars(self.sizes)
         return SamplingOptions(**sizes, method="deterministic")
 
     def _calibrated(self, found: Factorization, row: Row, scheme: SamplingScheme, asked: SamplingOptions) -> Row:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.epochs import block_newton
@@ -47,7 +46,7 @@ _SAFETY = 0.3  # the solver stops this far below the tolerance, so that the cert
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    if not isinstance(spec.participation, FixedEpochs):
+    if not spec.participation.periodic:
         return f"the optimum over correlation blocks is for fixed_epochs; participation is {spec.participation.kind!r}"
     return refuse_objective(spec)
 
@@ -82,9 +81,9 @@ def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.nd
 
 
 def _optimise(problem: Problem, tolerance: float, report: StepReport) -> tuple[Search, Outcome]:
-    assert isinstance(problem.participation, FixedEpochs)
-    order = problem.participation.patterns(problem.n).ravel()
-    search = Search(start(scaled(problem.target), order, problem.participation.epochs), report)
+    patterns = problem.participation.patterns(problem.n)
+    assert patterns is not None  # they are listed for fixed epochs
+    search = Search(start(scaled(problem.target), patterns.ravel(), patterns.shape[1]), report)
     return search, search.run(tolerance)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter, StepReport
@@ -34,9 +33,10 @@ _POLES = 32
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    if not isinstance(spec.participation, FixedEpochs):
+    if not spec.participation.periodic:
         return "the ring of epochs needs fixed_epochs"
-    n, epochs = (spec.optimize_for or spec.workload).n, spec.participation.epochs
+    n = (spec.optimize_for or spec.workload).n
+    epochs = spec.participation.spread(n).most
     if n < SMALLEST or epochs > LARGEST_EPOCHS or n < SHORTEST_EPOCH * epochs:
         return f"n={n} with {epochs} epochs is solved as fast by decompositions"
     return None if _inverse(spec) is not None else "the weighted workload has no bidiagonal inverse"
@@ -44,8 +44,7 @@ def supports(spec: Spec) -> str | None:
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: C, B and their product in the certificate outweigh the solve until epochs are many."""
-    assert isinstance(spec.participation, FixedEpochs)
-    n, epochs = float(spec.workload.n), spec.participation.epochs
+    n, epochs = float(spec.workload.n), spec.participation.spread(spec.workload.n).most
     solve = 20 * _POLES * 12 * n * epochs**2 + _POLES * 2 * epochs * n * n
     return refuse_beyond_dense(
         estimate_of(entries=6 * n * n + 4 * _POLES * n * epochs, multiplications=solve + 2 * n**3), int(n), int(n)
@@ -109,12 +108,12 @@ def ring_of(problem: Problem) -> Ring:
     from factorize.solvers.single.newton import require_range
 
     inverse = _inverse(problem.spec)
-    assert inverse is not None and isinstance(problem.participation, FixedEpochs)
+    assert inverse is not None  # see `supports`
     p, q = (np.array(part, dtype=np.float64) for part in inverse)
     q[0] = 0.0
     require_range("p", p, 1e-60, 1e60)
     require_range("q", q[q != 0.0], 1e-60, 1e60)
-    return Ring(p, q, problem.participation.epochs)
+    return Ring(p, q, problem.participation.spread(problem.n).most)
 
 
 def ascend(ring: Ring, tolerance: float, report: StepReport, start: np.ndarray | None = None) -> BlockAscent:

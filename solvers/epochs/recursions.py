@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.participation import FixedEpochs, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.epochs import decompositions as epochs
@@ -53,7 +52,7 @@ _POLES, _STEPS = 40, 60
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    k = _epochs(spec)
+    k = spec.participation.passes
     n = (spec.optimize_for or spec.workload).n
     if k is None:
         return "filters over epochs are for single and fixed_epochs"
@@ -94,12 +93,6 @@ def _harmless(system: StateSpace, lost: np.ndarray, k: int) -> bool:
     return bool((lengths - np.abs(np.einsum("ir,ir->i", passed, own)) <= _PARALLEL * lengths).all())
 
 
-def _epochs(spec: Spec) -> int | None:
-    if isinstance(spec.participation, Single):
-        return 1
-    return spec.participation.epochs if isinstance(spec.participation, FixedEpochs) else None
-
-
 def _system(spec: Spec) -> StateSpace | None:
     """Return W A as a recursion, or None."""
     workload = spec.optimize_for or spec.workload
@@ -110,7 +103,7 @@ def _system(spec: Spec) -> StateSpace | None:
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: filters with q k states, X from them, and the certificate's products."""
-    n, k, system = float(spec.workload.n), _epochs(spec) or 1, _system(spec)
+    n, k, system = float(spec.workload.n), spec.participation.passes or 1, _system(spec)
     states = 1 if system is None else max(1, system.feed.shape[1])
     solve = _STEPS * _POLES * 6 * n * (states * k) ** 2 + _POLES * n * n * states * k
     return refuse_beyond_dense(
@@ -165,7 +158,7 @@ def _factor(gram: np.ndarray, k: int, ridges: tuple[float, ...]) -> np.ndarray:
 
 
 def _by_decompositions(problem: Problem, progress: ProgressCallback) -> Solution:
-    if isinstance(problem.participation, Single):
+    if problem.participation.single:
         return dense.solve(problem, progress)
     return epochs.solve(problem, progress)
 
@@ -193,7 +186,7 @@ def ring_of(problem: Problem) -> RecursionRing:
     """
     from factorize.solvers.epochs.ring import RecursionRing
 
-    system, k = _system(problem.spec), _epochs(problem.spec)
+    system, k = _system(problem.spec), problem.participation.passes
     if system is None or k is None:
         raise ValueError("the weighted workload is no recursion with few states")
     return RecursionRing(system, k, min(_MOST_RATE, max(_LEAST_RATE, 0.1 * problem.tolerance)))

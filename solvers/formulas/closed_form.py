@@ -19,7 +19,6 @@ from factorize.mechanisms import (
     NuToeplitz,
 )
 from factorize.numbers.series import series_product, series_quotient
-from factorize.objective import LambdaTau
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.evidence import evidence
@@ -92,7 +91,7 @@ def needs_decoder(spec: Spec) -> bool:
         return False
     asked = getattr(spec.mechanism, "normalization", "none")
     normalised = asked == "columns" or (asked == "auto" and spec.workload.n <= MAX_DENSE)
-    return normalised or not spec.workload.time_invariant or isinstance(spec.objective, LambdaTau)
+    return normalised or not spec.workload.time_invariant or not spec.objective.by_row_errors
 
 
 def recursive(spec: Spec) -> bool:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.objective import MaxError
-from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter
@@ -24,7 +22,7 @@ _RETRY = 0.01  # of the tolerance, if the first answer does not meet it
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     refusal = refuse_objective(spec)
-    if refusal is None and not isinstance(spec.participation, Single):
+    if refusal is None and not spec.participation.single:
         return (
             f"the optimum over all matrices for participation {spec.participation.kind!r} is not known; use "
             "nu_toeplitz or square_root, whose sensitivity under min_sep is exact"
@@ -34,7 +32,7 @@ def supports(spec: Spec) -> str | None:
 
 def refuse_objective(spec: Spec) -> str | None:
     """Return why no fixed target expresses the objective, or None."""
-    if isinstance(spec.objective, MaxError):
+    if not spec.objective.quadratic:
         return (
             "objective 'max' is optimised by 'dense' and 'auto' for single participation only; for others use "
             "nu_toeplitz or square_root, or optimise 'mean' or 'weighted' and read max_error from the result"

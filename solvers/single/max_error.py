@@ -14,7 +14,6 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.objective import MaxError
-from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter, StepReport
@@ -37,7 +36,7 @@ def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     if not isinstance(spec.objective, MaxError):
         return f"objective {spec.objective.kind!r} has solvers of its own"
-    if not isinstance(spec.participation, Single):
+    if not spec.participation.single:
         return f"the optimum of objective 'max' for participation {spec.participation.kind!r} is not known"
     return None
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.objective import Mean
-from factorize.participation import Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter
@@ -106,7 +105,7 @@ def dual_weights(workload: Workload, spec: Spec, v: np.ndarray) -> np.ndarray:
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     workload = spec.optimize_for or spec.workload
-    if not isinstance(spec.participation, Single):
+    if not spec.participation.single:
         return "only single participation has an O(n) solver"
     if not SMALLEST <= workload.n <= MAX_DENSE:
         return f"n={workload.n} is outside {SMALLEST} to {MAX_DENSE}: below, decompositions do; above, C is too large"

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.certificate.lower_bounds.toeplitz_bounds import LARGEST_DENSE
-from factorize.participation import Single
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.solvers.methods.projected_gradient import Minimum, descend
 from factorize.solvers.problem import Problem, Reporter
@@ -68,7 +67,7 @@ def class_evidence(problem: Problem, error: ErrorForm, best: Array, report: Repo
     n, bands = problem.n, getattr(problem.spec.mechanism, "bands", problem.n)
     separation, count, _ = problem.participation.spread(n)
     plain = isinstance(error, ToeplitzError) and problem.spec.optimize_for is None
-    if isinstance(problem.participation, Single) or bands <= separation or n > LARGEST_DENSE or not plain:
+    if problem.participation.single or bands <= separation or n > LARGEST_DENSE or not plain:
         return {}
     start = strategy_coefficients(n, 0.0)[:bands] * 1e-3
     start[: len(best)] += best / best[0]

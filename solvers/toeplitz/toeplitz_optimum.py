@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from factorize.errors import SolveFailed
 from factorize.objective import LambdaTau, MaxError
-from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.evidence import evidence
@@ -134,21 +133,15 @@ class ColumnClass:
 
 def classes(problem: Problem) -> Iterator[ColumnClass]:
     """Yield the classes of columns whose sensitivity under the problem's participation is exact."""
-    n, participation = problem.n, problem.participation
+    n = problem.n
     bands = getattr(problem.spec.mechanism, "bands", n)
-    if isinstance(participation, Single):
-        yield ColumnClass(LeadingPattern(n, 1, n), bands, monotone=False)
-    elif isinstance(participation, FixedEpochs):
-        separation, count = n // participation.epochs, participation.epochs
-        yield ColumnClass(DisjointColumns(separation, count, n), min(bands, separation), monotone=False)
-        if bands > separation:
-            yield ColumnClass(LeadingPattern(separation, count, n), bands, monotone=True)
-    elif isinstance(participation, MinSep):
-        count = participation.spread(n).most
-        narrow = min(bands, participation.min_sep)
-        yield ColumnClass(DisjointColumns(participation.min_sep, count, n), narrow, monotone=False)
-        if bands > narrow:
-            yield ColumnClass(LeadingPattern(participation.min_sep, count, n), bands, monotone=True)
+    separation, count, _ = problem.participation.spread(n)
+    if problem.participation.single:
+        yield ColumnClass(LeadingPattern(separation, count, n), bands, monotone=False)
+        return
+    yield ColumnClass(DisjointColumns(separation, count, n), min(bands, separation), monotone=False)
+    if bands > separation:
+        yield ColumnClass(LeadingPattern(separation, count, n), bands, monotone=True)
 
 
 def error_form(problem: Problem) -> ErrorForm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -13,22 +13,30 @@ from exact_files import parts, random_result, sealed
 from golden.make import HERE
 from structure_cases import strategies
 
-from factorize import load, parse_spec
-from factorize.certificate.sensitivity import RULES, sensitivity_of
-from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
+from factorize import certify, load, parse_spec, solvers
+from factorize.certificate.sensitivity import RULES, Rule, gram_of_patterns, sensitivity_of
+from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
 from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
-from factorize.exact import check_factor_file
-from factorize.exact.bounds import resolvents
-from factorize.exact.losses import variances
+from factorize.exact import check_factor_file, description
+from factorize.exact.description import PARTS, UNSCALED
+from factorize.exact.losses.check_endless import ENDLESS_READINGS
 from factorize.exact.sensitivity import allowed
 from factorize.exact.spec import KINDS as EXACT_KINDS
-from factorize.exact.spec import toeplitz_column, workload_numbers
-from factorize.exact.strategy import Strategy
+from factorize.exact.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
+from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM
+from factorize.exact.strategy import READINGS, Strategy
+from factorize.format.participations import PLAIN
+from factorize.format.tensors import _VALUES
 from factorize.manifest import ENDLESS
-from factorize.participation import AnyParticipation, MinSep, Participation
+from factorize.mechanisms import Dense, Semidefinite
+from factorize.objective import AnyObjective, LambdaTau, MaxError, Mean, Objective, Weighted
+from factorize.participation import AnyParticipation, MinSep, Participation, Spread
+from factorize.solution import Outcome
+from factorize.solvers.register import entry_for
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
-from factorize.structures.names import SCALED, TENSORS
+from factorize.structures.names import ENDLESS as ENDLESS_STRUCTURES
+from factorize.structures.names import ONLY_ENDLESS, SCALED, TENSORS, WRAPPED
 from factorize.workloads import KINDS, UserMatrix
 
 ROOT = Path(__file__).parents[2]
@@ -65,12 +73,10 @@ class TestWorkloads:
         assert found is not None and found.values.shape == (workload.m, workload.n)
         if workload.coefficients is not None and document["kind"] != "matrix":
             assert (toeplitz_column(document) is None) == (document.get("learning_rates") is not None)
-        assert (variances.statements(document) is None) == (document["kind"] in variances.WITHOUT_STATEMENTS)
-        if document["kind"] in resolvents.WITHOUT_STEPS and document["kind"] != "matrix":
-            assert resolvents._steps(document) is None
+        assert (program_of(document) is None) == (document["kind"] in WITHOUT_PROGRAM)
 
-    def test_what_has_no_program_is_a_kind(self) -> None:
-        assert set(variances.WITHOUT_STATEMENTS) | set(resolvents.WITHOUT_STEPS) < set(KINDS)
+    def test_all_but_sliding_windows_and_matrices_are_programs(self) -> None:
+        assert set(PROGRAMS) == set(KINDS) - {"window", "matrix"} == set(KINDS) - set(WITHOUT_PROGRAM)
 
     def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
         manifest, tensors = parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 4))
@@ -79,12 +85,11 @@ class TestWorkloads:
         for whole in (2048, 2):
             report = check_factor_file(sealed(manifest, tensors), whole=whole)
             assert any("knows no workload 'quarterly'" in text for text in report.failed)
-        for ask in (variances.statements, resolvents._steps, lambda document: workload_numbers(document, {})):
+        for ask in (program_of, lambda document: workload_numbers(document, {})):
             with pytest.raises(CertificateError, match="workload 'quarterly'"):
                 ask(UNKNOWN)
 
     def test_a_matrix_of_the_users_own_is_said_not_to_be_checked_at_any_length(self) -> None:
-        from factorize import solvers
 
         rows = np.tri(6) + np.eye(6)
         found = solvers.solve(parse_spec({"workload": {"kind": "matrix", "rows": rows.tolist()}}))
@@ -100,11 +105,12 @@ class TestParticipations:
         assert {kind for rule in RULES for kind in rule.serves} == kinds
         names = {get_args(kind.model_fields["kind"].annotation)[0] for kind in kinds}
         assert rows_of("docs/spec.md", "Participations") == names == {document["kind"] for document in PARTICIPATIONS}
+        assert set(PLAIN) == names
         for document in PARTICIPATIONS:
-            assert (
-                allowed(document, N).most
-                == parse_spec(ASKED | {"participation": document}).participation.spread(N).most
-            )
+            most = parse_spec(ASKED | {"participation": document}).participation.spread(N).most
+            assert allowed(document, N).most == PLAIN[document["kind"]].most(document, N) == most
+            assert PLAIN[document["kind"]].canonical(document, N)
+            description._check_participation(document, N)
 
     def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
         class Quarterly(Participation):
@@ -119,6 +125,34 @@ class TestParticipations:
         with pytest.raises(InvalidParticipation, match="quarterly"):
             allowed({"kind": "quarterly"}, 4)
 
+    def test_a_new_kind_is_a_class_and_a_rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two steps half of n apart: fixed epochs by another name, of which neither solvers nor bounds know more."""
+
+        class Halves(Participation):
+            kind: Literal["halves"] = "halves"
+
+            def spread(self, n: int) -> Spread:
+                return Spread(n // 2, 2, "n / 2")
+
+            def patterns(self, n: int) -> np.ndarray:
+                return np.arange(n).reshape(2, n // 2).T
+
+        alike = parse_spec(
+            ASKED | {"participation": {"kind": "fixed_epochs", "epochs": 2}, "mechanism": {"kind": "dense"}}
+        )
+        solved = solvers.solve(alike)
+        asked = alike.model_copy(update={"participation": Halves()})
+        with pytest.raises(UnsupportedProblem, match="use fixed_epochs, min_sep, single, or add a rule"):
+            certify(asked, solved.strategy, solved.dual, outcome=Outcome.CLOSED_FORM)
+        monkeypatch.setattr("factorize.certificate.sensitivity.RULES", (*RULES, Rule((Halves,), gram_of_patterns)))
+        found = certify(asked, solved.strategy, solved.dual, outcome=Outcome.CLOSED_FORM)
+        assert found.sensitivity.value == solved.certificate.sensitivity.value
+        assert found.loss.objective == solved.certificate.loss.objective
+        assert solved.certificate.lower_bound is not None and found.lower_bound is None
+        for mechanism in (Dense(kind="dense"), Semidefinite(kind="semidefinite")):
+            with pytest.raises(UnsupportedProblem):
+                entry_for(asked.model_copy(update={"mechanism": mechanism}))
+
     @pytest.mark.parametrize("document", PARTICIPATIONS, ids=lambda document: document["kind"])
     def test_what_a_kind_says_of_its_patterns_agrees(self, document: dict[str, Any]) -> None:
         participation = parse_spec(ASKED | {"participation": document}).participation
@@ -128,24 +162,75 @@ class TestParticipations:
         if patterns is not None:
             assert sorted(patterns.ravel().tolist()) == list(range(N))
             assert patterns.shape[1] == spread.most == participation.passes
+            assert list(range(0, spread.separation * spread.most, spread.separation)) in patterns.tolist()
             assert spread.most == 1 or (np.diff(patterns) == spread.separation).all()
+
+
+class TestObjectives:
+    @pytest.mark.parametrize(
+        "objective",
+        [
+            Mean(),
+            LambdaTau(kind="lambda_tau", tau=3),
+            MaxError(kind="max"),
+            Weighted(kind="weighted", weights=[1.0] * N),
+        ],
+        ids=lambda objective: objective.kind,
+    )
+    def test_what_a_kind_says_of_itself_is_what_it_answers(self, objective: Objective) -> None:
+        decoder = np.random.default_rng(3).normal(size=(N, N))
+        errors = (decoder**2).sum(axis=1)
+        if objective.quadratic:
+            of_the_whole = objective.scale(N) * (objective.weigh(decoder) ** 2).sum()
+            assert not objective.by_row_errors or objective.of_row_errors(errors) == pytest.approx(of_the_whole)
+        else:
+            with pytest.raises(UnsupportedProblem, match="no squared norm"):
+                objective.weigh(decoder)
+        if not objective.by_row_errors:
+            with pytest.raises(UnsupportedProblem, match="the whole decoder"):
+                objective.of_row_errors(errors)
+        assert objective.remark(N) is None
+        assert (objective.remark(N + 1) is None) == objective.by_row_errors
+
+    def test_the_exact_checker_reads_each(self) -> None:
+        kinds = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(AnyObjective)[0])}
+        assert set(OBJECTIVES) == kinds == rows_of("docs/spec.md", "Objectives")
+
+    def test_an_unknown_kind_is_refused(self) -> None:
+        with pytest.raises(CertificateError, match="objective 'median'"):
+            weighing_of({"kind": "median"}, 4)
+        with pytest.raises(CertificateError, match="3 weights for 4 rows"):
+            weighing_of({"kind": "weighted", "weights": [1.0, 1.0, 1.0]}, 4)
 
 
 class TestStructures:
     def test_every_register_has_the_same_names(self) -> None:
         every = set(BUILDERS) | set(ENDLESS_BUILDERS)
         assert set(TENSORS) | {SCALED} == every
+        assert set(_VALUES) == set(PARTS) == set(TENSORS)
+        assert {name: frozenset(parts) for name, parts in TENSORS.items()} == PARTS
+        assert set(WRAPPED) == set(TENSORS) - set(UNSCALED)
+        assert set(ENDLESS_STRUCTURES) == set(ENDLESS_BUILDERS)
+        assert set(ONLY_ENDLESS) == set(ENDLESS_BUILDERS) - set(BUILDERS)
         assert set(_RECURRENCES) | set(_ROWS) == set(BUILDERS) - {SCALED}
         assert rows_of("docs/file-format.md", "Structures") == every
         golden = {load(path).strategy.structure for path in HERE.glob("*/*.safetensors")}
         assert golden == every
         assert {strategy.structure for _, strategy in STRATEGIES} == set(BUILDERS)
 
+    def test_the_exact_checker_reads_each_by_a_class_of_its_own(self) -> None:
+        assert set(READINGS) == set(BUILDERS) - {SCALED} and set(ENDLESS_READINGS) == set(ENDLESS_BUILDERS)
+        assert len(set(READINGS.values())) == len(READINGS)
+        homes = {"banded_toeplitz": "toeplitz", "state_space": "buffered"}  # which hold both of a pair
+        for name, reading in [*READINGS.items(), *ENDLESS_READINGS.items()]:
+            assert reading.__module__ == f"factorize.exact.structures.{homes.get(name, name)}"
+
     @pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[name for name, _ in STRATEGIES])
     def test_every_register_serves_each(self, name: str, strategy: Any) -> None:
         tensors = strategy.tensors()
         assert build_matrix(strategy.structure, tensors, N).structure == strategy.structure
-        assert 0 <= noise_source(strategy.structure, tensors, N, "").cost.vectors <= N
+        source = noise_source(strategy.structure, tensors, N, "")
+        assert source.cost.vectors == (source.recurrence().vectors if isinstance(source, Streamable) else N)
         assert Strategy(strategy.structure, tensors, N).n == N
         norms, found = strategy.column_norms_squared(), strategy.enclosed_column_norms()
         np.testing.assert_allclose(found.high + found.low, norms, rtol=1e-12)

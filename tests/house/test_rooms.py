@@ -20,7 +20,7 @@ MIRRORS = {"structures", "structures/kernels", "client/recurrences"}
 """Rooms of `factorize` with one file per structure, each of the structure's name."""
 ORDER = """
 errors former_names numbers plain_data encoding format workloads structures mechanisms solution objective manifest
-participation sampling spec certificate accounting privacy factorization factor_file storage client training auditor adapters
+participation spec certificate accounting privacy factorization factor_file storage client training auditor adapters
 exact predict plan factorize
 solvers.budget solvers.problem solvers.methods solvers.single solvers.epochs solvers.evidence solvers.toeplitz
 solvers.formulas solvers.banded solvers.blt solvers.amplified solvers.endless solvers.semidefinite solvers.buffered solvers.frequency

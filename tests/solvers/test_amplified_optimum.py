@@ -13,7 +13,14 @@ from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.errors import InvalidSpec, UnsupportedProblem
 from factorize.exact import check_factor_file
-from factorize.solvers.amplified.families import AllTaps, Decays, InverseTaps, by_reflection, polynomials, reflections
+from factorize.solvers.amplified.families import (
+    AllTaps,
+    BufferedTaps,
+    InverseTaps,
+    by_reflection,
+    polynomials,
+    reflections,
+)
 from factorize.solvers.amplified.spread_kernels import of_column
 from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Reporter
@@ -40,7 +47,7 @@ def families(n=24, bins=6):
     error = ToeplitzError(np.ones(n), np.arange(n, 0, -1.0) / n)
     yield AllTaps(n, error, bins, n // bins)
     yield InverseTaps(n, error, bins, n // bins, taps=4)
-    yield Decays(n, error, bins, n // bins, buffers=2)
+    yield BufferedTaps(n, error, bins, n // bins, buffers=2)
 
 
 @pytest.mark.parametrize(("n", "bins"), [(12, 4), (13, 5), (6, 6), (7, 2)])

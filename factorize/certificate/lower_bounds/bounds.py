@@ -26,8 +26,6 @@ import numpy as np
 from factorize.certificate.lower_bounds import block_resolvents, determinants, resolvents
 from factorize.errors import CertificateError
 from factorize.numbers.rounding import UNIT
-from factorize.objective import MaxError
-from factorize.participation import FixedEpochs, Single
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, scaling
@@ -73,23 +71,24 @@ def lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None
     """
     if not dual:
         return None
-    if isinstance(spec.objective, MaxError):
+    if not spec.objective.quadratic:
         return _max_error(spec, dual)
-    if isinstance(spec.participation, Single) and "weights" in dual:
+    participation = spec.participation
+    listed = participation.patterns(spec.workload.n) if participation.periodic and "factors" in dual else None
+    if participation.single and "weights" in dual:
         weights = _weights(dual, "weights", spec.workload.n)
         factor, cost = _diagonal(np.sqrt(weights)), math.fsum(weights)
         structured = _structured_norm(spec, weights) if spec.workload.n > _DIRECT_SVD else None
         if structured is not None:
             norm, rule = structured
             return LowerBound(spec.objective.scale(spec.workload.m) * norm**2 / cost * (1 - 4 * UNIT), rule)
-    elif isinstance(spec.participation, FixedEpochs) and "factors" in dual:
-        patterns = spec.participation.patterns(spec.workload.n)
-        blocks = _blocks(dual["factors"], patterns.shape)
+    elif listed is not None:
+        blocks = _blocks(dual["factors"], listed.shape)
         by_blocks = spec.workload.n > _DIRECT_SVD
         bound = _by_block_resolvents(spec, blocks) if by_blocks else None
         if bound is not None or max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
             return bound
-        factor, cost = _Factor(patterns, blocks), _cost_of_factors(blocks)
+        factor, cost = _Factor(listed, blocks), _cost_of_factors(blocks)
     else:
         return None
     if max(spec.workload.m, spec.workload.n) > _LARGEST_DENSE:
@@ -135,7 +134,7 @@ def _norm_by_determinants(spec: Spec, objective: StateSpace | None, weights: np.
 
 def _max_error(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None:
     """Any non-negative weights of rows and columns certify: an average of the e_i is below the largest of them."""
-    if not isinstance(spec.participation, Single) or not {"weights", "row_weights"} <= dual.keys():
+    if not spec.participation.single or not {"weights", "row_weights"} <= dual.keys():
         return None
     m, n = spec.workload.m, spec.workload.n
     u, v = _weights(dual, "row_weights", m), _weights(dual, "weights", n)

@@ -123,7 +123,7 @@ def class_lower_bound(
     if not isinstance(spec.mechanism, Banded) or not isinstance(strategy, BandedMatrix):
         return None
     bands = spec.mechanism.bands
-    if spec.objective.kind == "max" or strategy.bandwidth() > bands:
+    if not spec.objective.quadratic or strategy.bandwidth() > bands:
         return None
     try:
         count = squared_sensitivity(spec.participation, spec.workload.n, bands)

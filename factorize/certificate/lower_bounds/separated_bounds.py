@@ -27,7 +27,6 @@ from factorize.certificate.lower_bounds import block_resolvents
 from factorize.certificate.lower_bounds.bounds import LowerBound, nuclear_norm_below
 from factorize.errors import CertificateError
 from factorize.numbers.rounding import UNIT
-from factorize.participation import MinSep
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
 
@@ -56,12 +55,13 @@ def separated_lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBo
         CertificateError: the factors have the wrong shape, are not finite or are all zero.
     """
     participation = spec.participation
-    if not isinstance(participation, MinSep) or "factors" not in dual or spec.objective.kind == "max":
+    if not participation.free or "factors" not in dual or not spec.objective.quadratic:
         return None
     n, scale = spec.workload.n, spec.objective.scale(spec.workload.m)
-    patterns = disjoint_patterns(n, participation.min_sep, participation.spread(n).most)
+    separation, most, _ = participation.spread(n)
+    patterns = disjoint_patterns(n, separation, most)
     factors, cost = _checked(dual["factors"], patterns)
-    norm = _ring_norm(spec, participation.min_sep, patterns, factors) if n > _DIRECT_SVD else None
+    norm = _ring_norm(spec, separation, patterns, factors) if n > _DIRECT_SVD else None
     if norm is not None:
         return LowerBound(scale * norm**2 / cost * (1 - 8 * UNIT), SEPARATED_RING_RULE)
     if max(n, spec.workload.m) > LARGEST:

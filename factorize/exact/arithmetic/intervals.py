@@ -6,6 +6,7 @@ at every step. Arrays are object arrays of Python integers.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,17 @@ def dyadic(number: float) -> Dyadic:
 def shifted(values: Any, exponent: int) -> Any:
     """Multiply an integer, or an array of them, by 2^exponent, rounding down."""
     return values << exponent if exponent >= 0 else values >> -exponent
+
+
+def pair(value: Fraction) -> tuple[float, float]:
+    """Return a number as two doubles, within 2^-104 of itself."""
+    high = float(value)
+    return high, float(value - Fraction(high))
+
+
+def reciprocals(numbers: np.ndarray) -> np.ndarray:
+    """Return 1 / x as pairs of doubles, shape (n, 2), within 2^-104 of themselves."""
+    return np.array([pair(1 / Fraction(number)) for number in numbers.tolist()]).reshape(-1, 2)
 
 
 class Interval(NamedTuple):

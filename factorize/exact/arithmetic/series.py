@@ -20,6 +20,7 @@ from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses.residual import LIMITS, Losses, approximation
 from factorize.exact.sensitivity import square_root_up
+from factorize.exact.spec import Weighing, weighing_of
 
 LARGEST = 1 << 20
 LARGEST_RESTARTS = 1 << 31
@@ -49,6 +50,7 @@ def losses(
         CertificateError: the residual is above the limit.
         NotEnclosed: the inverse of C cannot be bounded, or restarts are too far apart to be followed.
     """
+    weighing = weighing_of(objective, len(workload.values))
     first, numbers = approximation(series), approximation(workload)
     inverse = approximate_inverse(first)
     guess = approximate_product(numbers, inverse) if stored is None else stored
@@ -69,9 +71,9 @@ def losses(
         total=_outwards(total),
         largest=_outwards(last),
         last=_outwards(last),
-        objective=_restarted(guess, error, objective["tau"])
-        if objective["kind"] == "lambda_tau"
-        else _objective(objective, rows, _outwards(total), _outwards(last)),
+        objective=_restarted(guess, error, weighing.tau)
+        if weighing.tau is not None
+        else _objective(weighing, rows, _outwards(total), _outwards(last)),
     )
 
 
@@ -149,14 +151,14 @@ def _outwards(ends: list[float]) -> tuple[float, float]:
 
 
 def _objective(
-    objective: Mapping[str, Any], rows: list[np.ndarray], total: tuple[float, float], last: tuple[float, float]
+    weighing: Weighing, rows: list[np.ndarray], total: tuple[float, float], last: tuple[float, float]
 ) -> tuple[float, float]:
     n = len(rows[0])
-    if objective["kind"] == "max":
+    if weighing.weights is None:
         return last
-    if objective["kind"] == "mean":
-        return total[0] / n * (1 - _SLACK), total[1] / n * (1 + _SLACK)
-    from_here = np.cumsum(np.asarray(objective["weights"], dtype=np.float64)[::-1])[::-1]
+    if weighing.divisor is not None:
+        return total[0] / weighing.divisor * (1 - _SLACK), total[1] / weighing.divisor * (1 + _SLACK)
+    from_here = np.cumsum(weighing.doubles[::-1])[::-1]
     relative = n * 2.0**-50  # of the running sums
     low, high = (math.fsum(from_here * row) for row in rows)
     return low * (1 - relative), high * (1 + relative)

@@ -15,8 +15,9 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs, product, split, squares
-from factorize.exact.losses.residual import approximation, reference_rows
+from factorize.exact.losses.residual import approximation
 from factorize.exact.sensitivity import allowed, square_root_down, square_root_up
+from factorize.exact.spec import Weighing, weighing_of
 
 _GUESS_BITS = 54
 
@@ -41,13 +42,13 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray], workloa
         CertificateError: the evidence has the wrong shape, is not finite or is all zero.
     """
     m, n = workload.values.shape
-    objective = spec["objective"]
+    weighing = weighing_of(spec["objective"], m)
     pieces = _pieces(spec["participation"], dual, n)
-    rows = rows_of(objective, dual, m)
+    rows = rows_of(weighing, dual)
     if pieces is None or rows is None:
         return None
     scales, divisor = rows
-    references = reference_rows(m, objective["tau"]) if objective["kind"] == "lambda_tau" else [-1] * m
+    references = weighing.references
     guess = polar(weigh(approximation(workload), scales, references), pieces)
     found = trace(guess, scales, references, pieces, workload)
     cost = sum((_cost(piece) for piece in pieces), start=Fraction(0))
@@ -87,20 +88,15 @@ def _cost(piece: Piece) -> Fraction:
     return norms.fraction(int(norms.values.max()) + norms.radius)
 
 
-def rows_of(objective: Mapping[str, Any], dual: Mapping[str, np.ndarray], m: int) -> tuple[np.ndarray, Fraction] | None:
+def rows_of(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
     """Return row factors of W, rounded down (a smaller W has a smaller objective), and a divisor of the square."""
-    kind = objective["kind"]
-    if kind == "mean":
-        return np.ones(m), Fraction(m)
-    if kind == "lambda_tau":
-        inside = square_root_down(Fraction(1, objective["tau"]))
-        return np.where(np.arange(1, m + 1) % objective["tau"] == 0, 1.0, inside), Fraction(1)
-    if kind == "weighted":
-        return np.array([square_root_down(Fraction(w)) for w in objective["weights"]]), Fraction(1)
-    if kind != "max" or "row_weights" not in dual:
+    if weighing.weights is not None:
+        inside = {weight: square_root_down(weight) for weight in set(weighing.weights)}
+        return np.array([inside[weight] for weight in weighing.weights]), Fraction(weighing.divisor or 1)
+    if "row_weights" not in dual:
         return None
     # The largest of the row errors is at least their mean with any weights: here the squares of the roots.
-    roots = np.sqrt(_positive(dual["row_weights"], m, "row_weights"))
+    roots = np.sqrt(_positive(dual["row_weights"], weighing.rows, "row_weights"))
     total = sum((Fraction(root) ** 2 for root in roots), start=Fraction(0))
     return (roots, total) if total else None
 

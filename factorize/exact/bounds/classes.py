@@ -24,8 +24,9 @@ from factorize.exact.arithmetic.integers import Numbers, integers, limbs, produc
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds import overlaps
 from factorize.exact.bounds.bound import Piece, defect, polar, rows_of, trace, weigh
-from factorize.exact.losses.residual import approximation, reference_rows
+from factorize.exact.losses.residual import approximation
 from factorize.exact.sensitivity import Allowed, allowed, square_root_up
+from factorize.exact.spec import Weighing, weighing_of
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 
 _GRID = 54  # places of F below its largest entry
@@ -56,7 +57,7 @@ def class_bound(
         NotEnclosed: the class, or this size of it, is not evaluated here.
     """
     kind, form = spec["mechanism"]["kind"], allowed(spec["participation"], strategy.n)
-    if kind == "banded" and strategy.bands is not None and workload is not None:
+    if kind == "banded" and strategy.reading.by_diagonals and workload is not None:
         return _banded(spec, strategy, workload, form)
     if kind in ("toeplitz", "banded_toeplitz") and strategy.column is not None and column is not None:
         return _toeplitz(spec, strategy.column, column, form, dual)
@@ -65,12 +66,12 @@ def class_bound(
 
 def _banded(spec: Mapping[str, Any], strategy: Strategy, workload: Numbers, form: Allowed) -> Fraction:
     bands, m = int(spec["mechanism"]["bands"]), len(workload.values)
-    rows = rows_of(spec["objective"], {}, m)
+    weighing = weighing_of(spec["objective"], m)
+    rows = rows_of(weighing, {})
     if rows is None or strategy.bandwidth > bands or bands > form.separation:
         raise NotEnclosed("these bands can overlap, or the objective has no bound of this kind")
     scales, divisor = rows
-    tau = spec["objective"].get("tau")
-    references = [-1] * m if tau is None else reference_rows(m, tau)
+    references = weighing.references
     target = weigh(approximation(workload), scales, references)
     root = _root(approximation(strategy.numbers()), target, bands)
     piece = Piece(np.arange(strategy.n), root)
@@ -113,7 +114,7 @@ def _toeplitz(
 ) -> Fraction:
     n, kind = len(column), spec["objective"]["kind"]
     bands = int(spec["mechanism"].get("bands", n))
-    weights, divisor = _error_weights(spec["objective"], n)
+    weights, divisor = _error_weights(weighing_of(spec["objective"], n))
     if weights is None or column[bands:].any() or n > series.LARGEST:
         raise NotEnclosed(f"n={n}, more diagonals than the class has, or the objective {kind}, has no bound here")
     if not (approximation(weights) > 0).all():
@@ -150,16 +151,16 @@ def _attained(multipliers: np.ndarray, workload: Numbers) -> Fraction:
     return (Fraction(units) * Fraction(2) ** (exact.exponent + workload.exponent)) ** 2
 
 
-def _error_weights(objective: Mapping[str, Any], n: int) -> tuple[Numbers | None, Fraction]:
+def _error_weights(weighing: Weighing) -> tuple[Numbers | None, Fraction]:
     """Weights of the squares of b, without the divisor of the objective."""
-    if objective["kind"] == "mean":
-        return Numbers(np.arange(n, 0, -1).astype(object), 0), Fraction(n)
-    if objective["kind"] == "max":
-        return Numbers(np.full(n, 1, dtype=object), 0), Fraction(1)
-    if objective["kind"] == "weighted":
-        each = integers(np.asarray(objective["weights"], dtype=np.float64))
-        return each._replace(values=np.cumsum(each.values[::-1])[::-1]), Fraction(1)
-    return None, Fraction(1)
+    if weighing.tau is not None:
+        return None, Fraction(1)
+    if weighing.weights is None:  # the last row is the longest
+        return Numbers(np.full(weighing.rows, 1, dtype=object), 0), Fraction(1)
+    if weighing.divisor is not None:
+        return Numbers(np.arange(weighing.rows, 0, -1).astype(object), 0), Fraction(weighing.divisor)
+    each = integers(weighing.doubles)
+    return each._replace(values=np.cumsum(each.values[::-1])[::-1]), Fraction(1)
 
 
 def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) -> np.ndarray:

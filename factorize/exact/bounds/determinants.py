@@ -23,7 +23,8 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.losses.variances import Coefficient, Statement, X, arrays, since_reference, statements
+from factorize.exact.spec import Weighing, program_of, weighing_of
+from factorize.exact.spec.programs import Coefficient, Program, Statement, X
 
 LARGEST = 1 << 21
 _CUTOFF = 1e-12
@@ -59,54 +60,52 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
         NotEnclosed: n is above `LARGEST`, or the recursion grows beyond the range of doubles.
     """
-    program = statements(spec["workload"])
+    program = program_of(spec["workload"])
     if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
         return None
     n = spec["workload"]["n"]
-    rows = _rows(spec["objective"], dual, n)
+    weighing = weighing_of(spec["objective"], n)
+    rows = _rows(weighing, dual)
     if rows is None:
         return None
     if n > LARGEST:
         raise NotEnclosed(f"log-determinants are evaluated up to n={LARGEST}; got n={n}")
     weights, divisor = rows
-    if spec["objective"]["kind"] == "lambda_tau":
-        program = _restarted(*program, n, spec["objective"]["tau"])
+    if weighing.tau is not None:
+        program = _restarted(program, n, weighing.tau)
     columns = _positive(dual["weights"], n)
     inputs, scale = _normalized(columns)
     outputs, other = _normalized(weights)
     # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
-    norm = max(_norm(Recursion(inputs, outputs, _states(program[0]), *arrays(program[0]), program[1])), Fraction(0))
+    norm = max(_norm(Recursion(inputs, outputs, _states(program), *program.arrays(), program.output)), Fraction(0))
     return norm**2 * scale * other / (_above(columns) * divisor)
 
 
-def _rows(objective: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, Fraction] | None:
+def _rows(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
     """Squared row factors of W and a divisor of the square of the norm; for restarts, both times tau."""
-    kind = objective["kind"]
-    if kind == "mean":
-        return np.ones(n), Fraction(n)
-    if kind == "weighted":
-        return _positive(np.asarray(objective["weights"], dtype=np.float64), n), Fraction(1)
-    if kind == "lambda_tau":
-        tau = objective["tau"]
-        return np.where(np.arange(1, n + 1) % tau == 0, float(tau), 1.0), Fraction(tau)
-    if kind == "max" and "row_weights" in dual:
-        weights = _positive(dual["row_weights"], n)
-        return weights, _above(weights)
-    return None
+    if weighing.weights is not None:
+        times = weighing.tau or 1
+        doubles = np.array([float(weight * times) for weight in weighing.weights])
+        return _positive(doubles, weighing.rows), Fraction((weighing.divisor or 1) * times)
+    if "row_weights" not in dual:
+        return None
+    weights = _positive(dual["row_weights"], weighing.rows)
+    return weights, _above(weights)
 
 
-def _restarted(program: list[Statement], output: int, n: int, tau: int) -> tuple[list[Statement], int]:
+def _restarted(program: Program, n: int, tau: int) -> Program:
     """The output less what it was at the last multiple of tau before, with that difference and that value as states.
 
-    Not as a difference of two states, as in exact/variances.py: of sums over many steps little would be left.
+    Not as a difference of two states, as `Program.since_reference` has it: of long sums little would be left.
     """
+    output = program.output
     if output == X:
-        return since_reference(program, output, n, tau)
-    reference, one = len(program), Fraction(1)
+        return program.since_reference(n, tau)
+    reference, one = len(program.statements), Fraction(1)
     taken = [Fraction(int(i > 0 and i % tau == 0)) for i in range(n)]
     kept = [one - each for each in taken]
     found: list[Statement] = [(reference, {reference: one, output: taken}), (output, {output: kept})]
-    for target, terms in program:
+    for target, terms in program.statements:
         moved = dict(terms)
         if output in terms:
             moved[reference] = terms[output]
@@ -114,11 +113,11 @@ def _restarted(program: list[Statement], output: int, n: int, tau: int) -> tuple
             moved[reference] = _less_one(moved.get(reference, Fraction(0)))
         found.append((target, {source: factor for source, factor in moved.items() if factor != 0}))
     read = any(reference in terms for _, terms in found[1:])
-    return found if read else found[1:], output
+    return Program(found if read else found[1:], output)
 
 
-def _states(program: list[Statement]) -> int:
-    return max((target for target, _ in program), default=X) + 1
+def _states(program: Program) -> int:
+    return max((target for target, _ in program.statements), default=X) + 1
 
 
 def _less_one(factor: Coefficient) -> Coefficient:

@@ -19,11 +19,10 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.spec import program_of, weighing_of
 
 _STEP = 0.3
 _SMALL = 1e-14  # terms beyond are left out
-WITHOUT_STEPS = ("identity", "window", "srg", "mu2", "matrix")
-"""Kinds of workload that do not go from step to step by one factor each."""
 _UNIT = 2.0**-53
 _NODE_ERROR = 1e-13  # of factors and shifts: exp, its argument below 1000, a square
 _EXCESS = 1 + 4.1 * math.exp(-(math.pi**2) / _STEP)  # of the sum over the integral, see above
@@ -37,41 +36,23 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         CertificateError: the evidence has the wrong shape, or is negative or not finite.
         NotEnclosed: its numbers are too far apart.
     """
-    objective, steps = spec["objective"], _steps(spec["workload"])
-    if spec["participation"]["kind"] != "single" or "weights" not in dual or steps is None:
+    program = program_of(spec["workload"])
+    if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
         return None
     n = spec["workload"]["n"]
-    rows, divisor = [Fraction(1)] * n, Fraction(n)
-    if objective["kind"] == "weighted":
-        rows, divisor = [Fraction(w) for w in objective["weights"]], Fraction(1)
-    elif objective["kind"] == "max" and "row_weights" in dual:
-        rows = _positive(dual["row_weights"], n)
-        divisor = _above(rows)
-    elif objective["kind"] != "mean":
+    steps = program.steps(n)
+    if steps is None:
         return None
+    weighing = weighing_of(spec["objective"], n)
+    if weighing.tau is not None or (weighing.weights is None and "row_weights" not in dual):
+        return None
+    rows = _positive(dual["row_weights"], n) if weighing.weights is None else weighing.weights
+    divisor = _above(rows) if weighing.weights is None else Fraction(weighing.divisor or 1)
     columns = _positive(dual["weights"], n)
     if not all(rows) or not all(columns):
         return None
     norm = _norm(*_squares(steps, rows, columns))
     return Fraction(max(norm, 0.0)) ** 2 / (_above(columns) * divisor)
-
-
-def _steps(document: Mapping[str, Any]) -> list[tuple[Fraction, Fraction]] | None:
-    """The factor k_i of the state before and e_i of the input, or None for another kind of workload."""
-    kind = document["kind"]
-    if kind in WITHOUT_STEPS:
-        return None
-    rates = [Fraction(rate) for rate in document.get("learning_rates") or [1.0] * document["n"]]
-    if document.get("momentum") or document.get("nesterov") or not all(rates):
-        return None
-    if kind in ("prefix", "momentum", "schedule"):
-        return [(Fraction(1), rate) for rate in rates]
-    if kind == "decay":
-        return [(Fraction(document["rate"]), rate) for rate in rates]
-    if kind == "weight_decay":
-        decay = Fraction(document["rate"])
-        return [(1 - rate * decay, rate) for rate in rates]
-    raise CertificateError(f"this checker knows no step of the workload {str(kind)[:40]!r}")
 
 
 def _positive(weights: np.ndarray, n: int) -> list[Fraction]:

@@ -19,12 +19,11 @@ from factorize.exact.claims import (
     check_losses,
 )
 from factorize.exact.file import FactorFile
-from factorize.exact.losses import residual, row_products, variances
+from factorize.exact.losses import residual, row_products, toeplitz_forms, variances
 from factorize.exact.report import ADDED_NOISE, DECODER, LOSS, LOWER_BOUND, Report
 from factorize.exact.sensitivity import Bracket, allowed, square_root_up
 from factorize.exact.spec import toeplitz_column
 from factorize.exact.strategy import Strategy
-from factorize.exact.structures import toeplitz as toeplitz_forms
 
 
 def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:

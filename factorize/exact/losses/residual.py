@@ -16,6 +16,7 @@ import numpy as np
 from factorize.errors import CertificateError, CorruptObject
 from factorize.exact.arithmetic.integers import Limbs, Numbers, limbs, product, split, squares
 from factorize.exact.sensitivity import square_root_up
+from factorize.exact.spec import Weighing, weighing_of
 from factorize.exact.strategy import Strategy
 
 LARGEST = 2048
@@ -100,7 +101,7 @@ def losses(
         total=_sum(rows),
         largest=(max(low for low, _ in rows), max(high for _, high in rows)),
         last=rows[-1],
-        objective=_objective(objective, decoder, error, rows),
+        objective=_objective(weighing_of(objective, len(rows)), decoder, error, rows),
     )
 
 
@@ -174,25 +175,18 @@ def _sum(rows: list[tuple[float, float]], weights: list[float] | None = None) ->
 
 
 def _objective(
-    objective: Mapping[str, Any], decoder: Limbs, error: float, rows: list[tuple[float, float]]
+    weighing: Weighing, decoder: Limbs, error: float, rows: list[tuple[float, float]]
 ) -> tuple[float, float]:
-    kind = objective["kind"]
-    if kind == "max":
+    if weighing.weights is None:
         return max(low for low, _ in rows), max(high for _, high in rows)
-    if kind == "weighted":
-        return _sum(rows, [float(w) for w in objective["weights"]])
-    if kind == "mean":
-        low, high = _sum(rows)
-        return low / len(rows) * (1 - _SLACK), high / len(rows) * (1 + _SLACK)
-    tau = objective["tau"]
-    before = np.array(reference_rows(len(rows), tau))
+    weights = weighing.doubles.tolist()
+    if weighing.tau is None:
+        low, high = _sum(rows, weights)
+        if weighing.divisor is None:
+            return low, high
+        return low / weighing.divisor * (1 - _SLACK), high / weighing.divisor * (1 + _SLACK)
+    before = np.array(weighing.references)
     differences = decoder.parts.copy()
     differences[:, before >= 0] -= decoder.parts[:, before[before >= 0]]
     doubled = split(Limbs(differences, decoder.exponent).numbers())  # back to limbs below 2^18
-    weights = [1.0 if (t + 1) % tau == 0 else 1.0 / tau for t in range(len(rows))]
     return _sum([_around(norm, 2 * error) for norm in _row_norms(doubled)], weights)
-
-
-def reference_rows(m: int, tau: int) -> list[int]:
-    """Row subtracted from each row by the restart objective, -1 for none: the last multiple of tau before step t."""
-    return [(t - 1) // tau * tau - 1 for t in range(1, m + 1)]

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import CertificateError
-from factorize.exact.losses.variances import Statement, X, arrays, bands_of, buffers_of, statements
+from factorize.exact.losses import variances
+from factorize.exact.spec import program_of
+from factorize.exact.spec.programs import Program, X
 from factorize.exact.strategy import Strategy
 
 LARGEST_WORK = 1 << 33
@@ -37,12 +39,12 @@ def residual(
     Raises:
         CertificateError: B is not lower-triangular.
     """
-    found: tuple[list[Statement], int] | None = ([], X) if workload is None else statements(workload)
+    program = Program([], X) if workload is None else program_of(workload)
     given = _parts(strategy)
-    if found is None or given is None:
+    if program is None or given is None:
         return None
     bands, buffered = given
-    width = len(bands) + buffered[1].shape[1] * buffered[1].shape[2] ** 2 + 2 * len(found[0])
+    width = len(bands) + buffered[1].shape[1] * buffered[1].shape[2] ** 2 + 2 * len(program.statements)
     if stored.shape[0] ** 2 * width > LARGEST_WORK:
         return None
     if np.triu(stored, 1).any():
@@ -50,10 +52,16 @@ def residual(
     from factorize.exact.losses.row_kernels import residual as rows
 
     scale = np.ones(strategy.n) if strategy.scale is None else strategy.scale
-    program, output = found
     sums = np.zeros(strategy.n)
     largest, total = rows(
-        np.ascontiguousarray(stored), bands, buffered, scale, len(program), *arrays(program), output, sums
+        np.ascontiguousarray(stored),
+        bands,
+        buffered,
+        scale,
+        len(program.statements),
+        *program.arrays(),
+        program.output,
+        sums,
     )
     if math.isnan(largest):
         return None
@@ -62,10 +70,10 @@ def residual(
 
 def _parts(strategy: Strategy) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]] | None:
     """Diagonals, and buffers in addition to them, which may be of no group."""
-    buffers, n = buffers_of(strategy), strategy.n
+    buffers, n = strategy.reading.buffers, strategy.n
     if buffers is not None:
         return buffers.diagonal[None], (buffers.transition, buffers.inputs, buffers.outputs)
-    bands = None if strategy.decays is not None else bands_of(strategy)
+    bands = strategy.reading.diagonals(variances.LARGEST_WORK)
     if bands is None or len(bands) > n:
         return None
     return bands, _NO_BUFFERS

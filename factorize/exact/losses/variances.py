@@ -13,21 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.spec import Weighing, program_of, weighing_of
+from factorize.exact.spec.programs import Program, X
 from factorize.exact.strategy import Strategy
-from factorize.exact.structures.blt import Decays
-from factorize.exact.structures.buffered import Buffers
-from factorize.exact.structures.inverse_banded_toeplitz import Renewal
 
 LARGEST_WORK = 1 << 35
 _SLACK = 2.0**-44
-X = -1
-
-Coefficient = Fraction | list[Fraction]
-WITHOUT_STATEMENTS = ("window", "matrix")
-"""Kinds of workload that are no recursion of few states."""
-Statement = tuple[int, dict[int, Coefficient]]
 
 
 class Ends(NamedTuple):
@@ -37,54 +29,6 @@ class Ends(NamedTuple):
     largest: tuple[float, float]
     last: tuple[float, float]
     objective: tuple[float, float]
-
-
-def statements(document: Mapping[str, Any]) -> tuple[list[Statement], int] | None:
-    """Return the workload as statements state <- sum of factors times states, in order, and which state is the output.
-
-    State -1 is x, the input. None where the kind is no recursion of few states (`WITHOUT_STATEMENTS`).
-
-    Raises:
-        CertificateError: the learning rates are not one for each step, or the kind is not known.
-    """
-    one, kind = Fraction(1), document["kind"]
-    mu = Fraction(document.get("momentum", 0.0))
-    rates = document.get("learning_rates")
-    if rates is not None and len(rates) != document["n"]:  # compiled loops do not look
-        raise CertificateError(f"the spec states {len(rates)} learning rates for n={document['n']}")
-    eta: Coefficient = one if rates is None else [Fraction(rate) for rate in rates]
-    if kind == "identity":
-        return [], X
-    if kind in ("prefix", "decay"):
-        return [(0, {0: Fraction(document.get("rate", 1.0)), X: one})], 0
-    if kind in ("momentum", "schedule"):
-        program: list[Statement] = [(0, {0: mu, X: one})]
-        if document.get("nesterov"):
-            return [*program, (1, {X: one, 0: mu}), (2, {2: one, 1: eta})], 2
-        return [*program, (1, {1: one, 0: eta})], 1
-    if kind == "mu2":
-        return _averaged(document["n"], document["output"])
-    if kind == "srg":
-        return [(0, {0: Fraction(document["decay"]), X: one}), (1, {1: mu, 0: one}), (2, {2: one, 1: one})], 2
-    if kind == "weight_decay":
-        rate = Fraction(document["rate"])
-        if document["mode"] == "coupled":
-            return [(0, {0: mu, X: one, 1: -rate}), (1, {1: one, 0: eta})], 1
-        kept = [1 - step * rate for step in eta] if isinstance(eta, list) else 1 - eta * rate
-        return [(0, {0: mu, X: one}), (1, {1: kept, 0: eta})], 1
-    if kind not in WITHOUT_STATEMENTS:
-        raise CertificateError(f"this checker knows no recursion of the workload {str(kind)[:40]!r}")
-    return None
-
-
-def _averaged(n: int, output: str) -> tuple[list[Statement], int]:
-    """Two sums, and the sum of 2 (j + 2) w_j over (i + 2)(i + 3)."""
-    one = Fraction(1)
-    program: list[Statement] = [(0, {0: one, X: one}), (1, {1: one, 0: one})]
-    if output in ("q", "w"):
-        return program[: 1 if output == "q" else 2], 0 if output == "q" else 1
-    program.append((2, {2: one, 1: [Fraction(2 * (j + 2)) for j in range(n)]}))
-    return [*program, (3, {2: [Fraction(1, (i + 2) * (i + 3)) for i in range(n)]})], 3
 
 
 def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any]) -> Ends | None:
@@ -98,162 +42,47 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
     Raises:
         NotEnclosed: the recursion grows so much that doubled precision does not enclose it.
     """
-    found = statements(workload)
+    found = program_of(workload)
     if found is not None and strategy.scale is not None:
-        found = _after_factors(*found, strategy.scale)
-    if found is not None and isinstance(strategy.decays, Renewal):
-        found = _after_diagonals(*found, strategy.decays.weights)
-    ends = None if found is None else _variances(strategy, *found)
+        found = _after_factors(found, strategy.scale)
+    ends = None if found is None else _variances(strategy, found)
     if found is None or ends is None:
         return None
-    tau = objective.get("tau")
-    if tau is None:
-        return _losses(ends, objective)
-    since = _variances(strategy, *since_reference(*found, strategy.n, tau))
-    return None if since is None else _losses(ends, {"kind": "weighted", "weights": _weights(strategy.n, tau)}, since)
+    weighing = weighing_of(objective, strategy.n)
+    if weighing.tau is None:
+        return _losses(ends, weighing)
+    since = _variances(strategy, found.since_reference(strategy.n, weighing.tau))
+    return None if since is None else _losses(ends, weighing, since)
 
 
-def _after_factors(program: list[Statement], output: int, scale: np.ndarray) -> tuple[list[Statement], int]:
+def _after_factors(program: Program, scale: np.ndarray) -> Program:
     """The same of x over the factors of the columns of C, kept as a state of its own."""
-    divided = len(program)
-    found: list[Statement] = [(divided, {X: [1 / Fraction(factor) for factor in scale.tolist()]})]
-    for target, terms in program:
-        found.append((target, {divided if source == X else source: factor for source, factor in terms.items()}))
-    return found, divided if output == X else output
+    divided = len(program.statements)
+    return program.fed([(divided, {X: [1 / Fraction(factor) for factor in scale.tolist()]})], divided)
 
 
-def _after_diagonals(program: list[Statement], output: int, weights: np.ndarray) -> tuple[list[Statement], int]:
-    """The same of x = y - sum of w_d y_{i - d}, for the few diagonals of C^-1; the input is y, and kept for as long."""
-    used = np.flatnonzero(weights).tolist()
-    made, kept = len(program), max(used, default=0)
-    one, late = Fraction(1), [X, *range(made + 1, made + 1 + kept)]
-    first: dict[int, Coefficient] = {X: one, **{late[d]: -Fraction(float(weights[d])) for d in used}}
-    found: list[Statement] = [(made, first)]
-    found += [(late[d], {late[d - 1]: one}) for d in range(kept, 0, -1)]
-    for target, terms in program:
-        found.append((target, {made if source == X else source: factor for source, factor in terms.items()}))
-    return found, made if output == X else output
-
-
-def since_reference(program: list[Statement], output: int, n: int, tau: int) -> tuple[list[Statement], int]:
-    """Return the output less what it was at the last multiple of tau before, 0 before the first."""
-    difference, reference = len(program), len(program) + 1
-    taken = [Fraction(int((i + 1) % tau == 0)) for i in range(n)]
-    follow: dict[int, Coefficient] = {reference: [1 - each for each in taken], output: taken}
-    return [*program, (difference, {output: Fraction(1), reference: Fraction(-1)}), (reference, follow)], difference
-
-
-def _weights(n: int, tau: int) -> list[float]:
-    return [1.0 if t % tau == 0 else 1.0 / tau for t in range(1, n + 1)]
-
-
-def _variances(strategy: Strategy, program: list[Statement], output: int) -> np.ndarray | None:
+def _variances(strategy: Strategy, program: Program) -> np.ndarray | None:
     """Ends of the variance of the output at each step, shape (2, n)."""
-    states, bands = len(program), bands_of(strategy)
-    given = (states, *arrays(program), output, ends := np.empty((2, strategy.n)))
-    if bands is not None:
-        width = len(bands) + states
-        if strategy.n * width * (len(bands) + 2 * states) > LARGEST_WORK:
-            return None
-        from factorize.exact.losses.variance_kernels import banded
-
-        enclosed = banded(bands, _reciprocals(bands[0]), *given)
-    elif (given_buffers := buffers_of(strategy)) is not None:
-        from factorize.exact.losses.variance_kernels import buffered
-
-        diagonal, transition, inputs, outputs = given_buffers
-        enclosed = buffered(_reciprocals(diagonal), transition, *_balanced(inputs, outputs), *given)
-    elif strategy.tree is not None:
-        from factorize.exact.losses.variance_kernels import tree
-
-        enclosed = tree(_reciprocals(strategy.tree.nodes[0]), strategy.tree.nodes, strategy.tree.restart, *given)
-    elif strategy.inverse is not None:
-        if strategy.n**2 * (strategy.inverse.decay.shape[1] + states) > LARGEST_WORK:
-            return None
-        from factorize.exact.structures.redrawn_kernels import variances
-
-        enclosed = variances(*strategy.inverse, *given)
-    else:
+    ends = np.empty((2, strategy.n))
+    enclosed = strategy.reading.variances(program, ends, LARGEST_WORK)
+    if enclosed is None:
         return None
     if not enclosed or not np.isfinite(ends).all():
         raise NotEnclosed("the recursion of the inverse of C grows too much to be enclosed")
     return ends
 
 
-def buffers_of(strategy: Strategy) -> Buffers | None:
-    """Return buffers, also of decays and scales: with states (a, b), b <- a, a <- theta a, b is read, a is fed."""
-    if not isinstance(strategy.decays, Decays):
-        return strategy.buffers
-    decay, scale = strategy.decays
-    transition, ends = np.zeros((1, len(decay), 2, 2)), np.zeros((2, 1, len(decay), 2))
-    transition[0, :, 0, 0], transition[0, :, 1, 0] = decay, 1.0
-    ends[0, 0, :, 0], ends[1, 0, :, 1] = 1.0, scale
-    return Buffers(np.ones(strategy.n), transition, *ends)
-
-
-def _balanced(inputs: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same matrix with states multiplied by powers of two, so that inputs and outputs are of one size.
-
-    What a step may lose is bounded by the largest of all states, so one that is large and hardly read spoils the rest.
-    """
-    sizes = [np.frexp(np.abs(part).max(axis=(0, 2)))[1] for part in (outputs, inputs)]
-    powers = ((sizes[0] - sizes[1]) // 2)[:, None]
-    moved = np.ldexp(inputs, powers), np.ldexp(outputs, -powers)
-    exact = (np.ldexp(moved[0], -powers) == inputs).all() and (np.ldexp(moved[1], powers) == outputs).all()
-    return moved if exact else (inputs, outputs)
-
-
-def bands_of(strategy: Strategy) -> np.ndarray | None:
-    """Return diagonals, shape (bands, n), also of a Toeplitz matrix with few; 1 where those of C^-1 are statements."""
-    if isinstance(strategy.decays, Renewal):
-        return np.ones((1, strategy.n))
-    if strategy.column is None:
-        return strategy.bands
-    width = strategy.bandwidth
-    if strategy.n * width**2 > LARGEST_WORK:
-        return None
-    bands = np.repeat(strategy.column[:width, None], strategy.n, axis=1)
-    for d in range(width):
-        bands[d, strategy.n - d :] = 0.0
-    return bands
-
-
-def arrays(program: list[Statement]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return targets, sources, their number, and the factors as pairs of doubles for one step or for each."""
-    most = max((len(terms) for _, terms in program), default=1)
-    varying = [len(factor) for _, terms in program for factor in terms.values() if isinstance(factor, list)]
-    factors = np.zeros((max(varying, default=1), len(program), most, 2))
-    sources = np.zeros((len(program), most), dtype=np.int64)
-    for k, (_, terms) in enumerate(program):
-        for s, (source, factor) in enumerate(terms.items()):
-            sources[k, s] = source
-            values = factor if isinstance(factor, list) else [factor]
-            factors[:, k, s] = [_pair(value) for value in values]
-    targets = np.array([target for target, _ in program], dtype=np.int64)
-    return targets, sources, np.array([len(terms) for _, terms in program], dtype=np.int64), factors
-
-
-def _pair(value: Fraction) -> tuple[float, float]:
-    high = float(value)
-    return high, float(value - Fraction(high))
-
-
-def _reciprocals(diagonal: np.ndarray) -> np.ndarray:
-    """1 / d as pairs, within 2^-104."""
-    return np.array([_pair(1 / Fraction(d)) for d in diagonal.tolist()]).reshape(-1, 2)
-
-
-def _losses(ends: np.ndarray, objective: Mapping[str, Any], since: np.ndarray | None = None) -> Ends:
+def _losses(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:
     """The losses of variances, and the objective of others if those are what it weighs."""
     below, above = _outwards(ends)
     total = (math.fsum(below) * (1 - _SLACK), math.fsum(above) * (1 + _SLACK))
     largest = (float(below.max()), float(above.max()))
-    if objective["kind"] == "mean":
-        chosen = (total[0] / len(below) * (1 - _SLACK), total[1] / len(below) * (1 + _SLACK))
-    elif objective["kind"] == "max":
+    if weighing.weights is None:
         chosen = largest
+    elif weighing.divisor is not None:
+        chosen = (total[0] / weighing.divisor * (1 - _SLACK), total[1] / weighing.divisor * (1 + _SLACK))
     else:
-        weights = np.asarray(objective["weights"], dtype=np.float64)
+        weights = weighing.doubles
         low, high = (below, above) if since is None else _outwards(since)
         chosen = (math.fsum(weights * low) * (1 - _SLACK), math.fsum(weights * high) * (1 + _SLACK))
     return Ends(total, largest, (float(below[-1]), float(above[-1])), chosen)

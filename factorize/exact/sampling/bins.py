@@ -15,8 +15,7 @@ import numpy as np
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 from factorize.exact.arithmetic.integers import Numbers, integers, limbs, product
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
-from factorize.exact.structures.buffered import Buffers
-from factorize.exact.structures.redrawn import LARGEST_BY_COLUMNS
+from factorize.exact.structures.base import Buffers, SolvedColumns, StoredReading
 
 MOST_BINS = 4096
 """Bins for which a Gram matrix is held and exponentiated here."""
@@ -82,14 +81,15 @@ def column_sums(strategy: Strategy, bins: int) -> ClassSums:
         return _of_series(strategy.toeplitz, strategy.column, bins)
     if strategy.series is not None:
         return _scaled_series(strategy, bins)
-    if strategy.buffers is not None and strategy.buffers.nonnegative:
-        return _of_buffers(strategy.buffers, _factors(strategy), bins)
-    if strategy.bands is not None:
-        return _of_bands(strategy.bands, strategy.scale, bins)
-    if strategy.array is not None or strategy.tree is not None:
-        return _of_stored(strategy, bins)
-    if strategy.inverse is not None and strategy.n > LARGEST_WHOLE:
-        return _of_solved(strategy, bins)
+    reading = strategy.reading
+    if reading.buffers is not None and reading.buffers.nonnegative:
+        return _of_buffers(reading.buffers, _factors(strategy), bins)
+    if (bands := reading.diagonals(MOST_WORK)) is not None:
+        return _of_bands(bands, strategy.scale, bins)
+    if isinstance(reading, StoredReading):
+        return _of_stored(reading, _factors(strategy), bins)
+    if strategy.n > LARGEST_WHOLE and reading.by_columns is not None:
+        return _of_solved(reading.by_columns, _factors(strategy), bins)
     return _of_numbers(strategy.numbers(), bins)
 
 
@@ -157,20 +157,15 @@ def _of_bands(bands: np.ndarray, scale: np.ndarray | None, bins: int) -> ClassSu
     return _around(found, len(bands) + 1)
 
 
-def _of_stored(strategy: Strategy, bins: int) -> ClassSums:
-    """An array of doubles, or a tree beyond the length of arrays, some columns at a time."""
-    n, factors = strategy.n, _factors(strategy)
+def _of_stored(reading: StoredReading, factors: np.ndarray, bins: int) -> ClassSums:
+    """Columns of doubles, some at a time."""
+    n = reading.n
     found = np.zeros((n, bins))
     if n * n > 1 << 32:
         raise TooLarge(f"the columns of a matrix that is no recursion are added up to n=65536; got n={n}")
     for start in range(0, n, bins):
         steps = np.arange(start, min(start + bins, n))
-        if strategy.array is not None:
-            block = strategy.array[:, steps]
-        else:
-            assert strategy.tree is not None
-            block = strategy.tree.columns(steps)
-        found[:, : len(steps)] += np.abs(block) * factors[steps]
+        found[:, : len(steps)] += np.abs(reading.entries_of(steps)) * factors[steps]
     return _around(found, -(-n // bins) + 1)
 
 
@@ -187,14 +182,12 @@ def _of_buffers(given: Buffers, factors: np.ndarray, bins: int) -> ClassSums:
     return _around(found, n * (states + 3) + groups * states + 4)
 
 
-def _of_solved(strategy: Strategy, bins: int) -> ClassSums:
+def _of_solved(columns: SolvedColumns, factors: np.ndarray, bins: int) -> ClassSums:
     """A long matrix with redraws, column by column in pairs of doubles."""
-    n, factors = strategy.n, _factors(strategy)
-    if n > LARGEST_BY_COLUMNS:
-        raise TooLarge(f"columns of a C with redraws are solved for up to n={LARGEST_BY_COLUMNS}; got n={n}")
+    n = columns.n
     found = np.zeros((2, n, bins))
     for j in range(n):
-        for end, total in zip(strategy.by_columns.magnitudes(j), found, strict=True):
+        for end, total in zip(columns.magnitudes(j), found, strict=True):
             total[:, j % bins] += end * factors[j]
     turns = -(-n // bins) + 1
     return ClassSums(_around(found[0], turns).low, _around(found[1], turns).high)

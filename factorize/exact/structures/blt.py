@@ -1,15 +1,26 @@
-"""Toeplitz matrices by decays and scales (structure `blt`): c_0 = 1 and c_t = sum_r scale_r decay_r^(t-1), enclosed."""
+"""Toeplitz matrices by decays and scales (structure `blt`): c_0 = 1 and c_t = sum_r scale_r decay_r^(t-1), enclosed.
+
+Without end, the pattern 0, b, .., (K-1) b is followed to its last step t0 = (K-1) b, where the sum of its columns is
+y_t = c_t + y_{t-b}; after it, y_{t0+1+m} = sum_j e_j theta_j^m with e_j = omega_j sum_{l < K} theta_j^{lb}, whose
+squares sum to sum_jk e_j e_k / (1 - theta_j theta_k).
+"""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import PLACES, dyadic, shifted
+from factorize.exact.structures.base import Buffers, ComputedReading, EndlessReading, prefix_norms, toeplitz_entries
+
+LARGEST_HEAD = 1 << 20
+"""Steps until the last participation that are followed one by one."""
+_UNIT = 1 << 256
 
 
 class Decays(NamedTuple):
@@ -72,3 +83,133 @@ def series(given: Decays, n: int) -> Numbers:
                 break
             term = term * number >> power
     return Numbers(np.array(total, dtype=object), -PLACES, n * len(given.decay) if n > 1 else 0)
+
+
+class BltReading(ComputedReading):
+    """C by decays and scales.
+
+    Args:
+        decays: the numbers.
+        n: side.
+    """
+
+    unit_diagonal = True
+
+    def __init__(self, decays: Decays, n: int) -> None:
+        self.n, self._decays = n, decays
+        self.monotone = decays.monotone
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `read`."""
+        return cls(read(parts), n)
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """A 1, which c_0 is."""
+        return np.ones(1)
+
+    @property
+    def signed(self) -> bool:
+        """Whether a coefficient may be negative, by the signs of the numbers."""
+        return not self._decays.nonnegative
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals that can be told apart from zero by the numbers alone."""
+        return min(self._decays.bandwidth, self.n)
+
+    @cached_property
+    def series(self) -> Numbers:
+        """The first column."""
+        return series(self._decays, self.n)
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return prefix_norms(self.series)
+
+    def entries(self) -> Numbers:
+        """Return every entry."""
+        return toeplitz_entries(self.series)
+
+    @cached_property
+    def buffers(self) -> Buffers:
+        """The same with states (a, b): b <- a, a <- theta a, b is read, a is fed."""
+        decay, scale = self._decays
+        transition, ends = np.zeros((1, len(decay), 2, 2)), np.zeros((2, 1, len(decay), 2))
+        transition[0, :, 0, 0], transition[0, :, 1, 0] = decay, 1.0
+        ends[0, 0, :, 0], ends[1, 0, :, 1] = 1.0, scale
+        return Buffers(np.ones(self.n), transition, *ends)
+
+
+class EndlessBltReading(EndlessReading):
+    """Decays and scales that go on.
+
+    Args:
+        decays: the numbers.
+    """
+
+    def __init__(self, decays: Decays) -> None:
+        self._decays = decays
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray]) -> Self:
+        """Take the tensors; see `EndlessReading.read`."""
+        decays = read(parts)
+        if not decays.nonnegative or (decays.decay >= 1).any():
+            raise InvalidStrategy("without end, decays lie in [0, 1) and scales are not negative, or there is no limit")
+        return cls(decays)
+
+    def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
+        """Enclose the squared norm; see `EndlessReading`."""
+        if most > 1 and not self._decays.monotone:
+            raise TooLarge("no exact rule reaches a strategy without end whose coefficients rise")
+        low, high = _head(self._decays, separation, most)
+        tail = _tail(self._decays, separation, most)
+        return low + tail[0], high + tail[1]
+
+
+def _head(decays: Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
+    """Enclose the sum of y_t^2 up to the step of the last participation."""
+    last = separation * (most - 1)
+    if last >= LARGEST_HEAD:
+        raise TooLarge(
+            f"{most} participations {separation} apart reach beyond the {LARGEST_HEAD} steps that are followed"
+        )
+    column = series(decays, last + 1)
+    sums = column.values.tolist()
+    for t in range(separation, last + 1):
+        sums[t] += sums[t - separation]
+    slack = most * column.radius
+    low, high = (sum(max(value + change, 0) ** 2 for value in sums) for change in (-slack, slack))
+    return column.fraction(1) ** 2 * low, column.fraction(1) ** 2 * high
+
+
+def _tail(decays: Decays, separation: int, most: int) -> tuple[Fraction, Fraction]:
+    thetas, omegas = ([Fraction(value) for value in part.tolist()] for part in decays)
+    sums = [_geometric(theta, separation, most) for theta in thetas]
+    ends = []
+    for end in (0, 1):
+        weights = [omega * bounds[end] for omega, bounds in zip(omegas, sums, strict=True)]
+        pairs = [
+            (a * b, s * t) for a, s in zip(weights, thetas, strict=True) for b, t in zip(weights, thetas, strict=True)
+        ]
+        ends.append(sum((product / (1 - ratio) for product, ratio in pairs), Fraction(0)))
+    return ends[0], ends[1]
+
+
+def _geometric(theta: Fraction, separation: int, most: int) -> tuple[Fraction, Fraction]:
+    """Enclose sum_{l < K} theta^{lb}, with powers cut to 256 places below and above."""
+    if most == 1:
+        return Fraction(1), Fraction(1)
+    ends = []
+    for up in (0, 1):
+        step = _UNIT
+        for _ in range(separation):
+            step = step * theta.numerator // theta.denominator + up
+        power, total = _UNIT, 0
+        for _ in range(most):
+            total += power
+            power = power * step // _UNIT + up
+        ends.append(Fraction(total, _UNIT))
+    return ends[0], ends[1]

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from factorize.errors import CorruptObject, TooLarge
 from factorize.exact.arithmetic.integers import Numbers, mantissas
 from factorize.exact.arithmetic.intervals import PLACES, shifted
+from factorize.exact.structures.base import Buffers as Buffers
+from factorize.exact.structures.base import ComputedReading, KeptNumbers
 
 LARGEST_WHOLE = 2048
 _STEPS = 4096  # whose numbers are Python integers at the same time
@@ -24,20 +26,6 @@ _WIDEST = 1 << (PLACES - 80)
 
 Real = tuple[int, int]
 """mantissa and exponent of a double"""
-
-
-class Buffers(NamedTuple):
-    """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
-
-    diagonal: np.ndarray
-    transition: np.ndarray
-    inputs: np.ndarray
-    outputs: np.ndarray
-
-    @property
-    def nonnegative(self) -> bool:
-        """Whether every number is non-negative, and with them every entry of C."""
-        return all((part >= 0).all() for part in self)
 
 
 def read(parts: dict[str, np.ndarray], n: int) -> Buffers:
@@ -210,3 +198,47 @@ def _advance(state: np.ndarray, blocks: list[Real], groups: int, states: int) ->
 def _transposed(blocks: list[Real], groups: int, states: int) -> list[Real]:
     inner = range(states)
     return [blocks[(g * states + b) * states + a] for g in range(groups) for a in inner for b in inner]
+
+
+class BufferedReading(ComputedReading):
+    """C by a diagonal and buffers, each with a decay.
+
+    Args:
+        buffers: the numbers.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.n, self._numbers = len(buffers.diagonal), buffers
+        self.memory = KeptNumbers(buffers.outputs[0].size, 0)
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `read`."""
+        return cls(read(parts, n))
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The diagonal."""
+        return self._numbers.diagonal
+
+    @property
+    def buffers(self) -> Buffers:
+        """The numbers."""
+        return self._numbers
+
+    @property
+    def signed(self) -> bool:
+        """Whether an entry may be negative, by the signs of the numbers."""
+        return not self._numbers.nonnegative
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return column_norms(self._numbers)
+
+    def entries(self) -> Numbers:
+        """Return every entry."""
+        return entries(self._numbers)
+
+
+class StateSpaceReading(BufferedReading):
+    """C by a diagonal and states that mix."""

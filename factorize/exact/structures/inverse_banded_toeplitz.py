@@ -7,13 +7,16 @@ is carried on by at most its own size.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import PLACES, dyadic
+from factorize.exact.spec.programs import Coefficient, Program, Statement, X
+from factorize.exact.structures.base import ComputedReading, compiled, prefix_norms, toeplitz_entries
 
 
 class Renewal(NamedTuple):
@@ -61,3 +64,74 @@ def read(parts: dict[str, np.ndarray], n: int) -> Renewal:
     if noising[0] != 1 or (noising[1:] > 0).any() or sum(map(Fraction, noising.tolist())) < 0:
         raise InvalidStrategy("the inverse's column is not 1 and then numbers <= 0 that sum to at least -1")
     return Renewal(np.concatenate([[0.0], -noising[1:]]))
+
+
+class InverseBandedToeplitzReading(ComputedReading):
+    """C by the few diagonals of its inverse.
+
+    Args:
+        renewal: the numbers.
+        n: side.
+    """
+
+    unit_diagonal = True
+    by_majorant = True  # enclosed to 2^-240: where it falls, the majorant is the column
+
+    def __init__(self, renewal: Renewal, n: int) -> None:
+        self.n, self._renewal = n, renewal
+        self.monotone = renewal.monotone
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensor; see `read`."""
+        return cls(read(parts, n), n)
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """A 1, which c_0 is."""
+        return np.ones(1)
+
+    @property
+    def signed(self) -> bool:
+        """No coefficient is negative."""
+        return not self._renewal.nonnegative
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals that can be told apart from zero by the numbers alone."""
+        return min(self._renewal.bandwidth, self.n)
+
+    @cached_property
+    def series(self) -> Numbers:
+        """The first column."""
+        return self._renewal.series(self.n)
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return prefix_norms(self.series)
+
+    def entries(self) -> Numbers:
+        """Return every entry."""
+        return toeplitz_entries(self.series)
+
+    def variances(self, program: Program, ends: np.ndarray, most: int) -> bool | None:
+        """Write variances with the diagonals of C^-1 as statements, and noise in place of C^-1 y; see `Reading`."""
+        moved = after_diagonals(program, self._renewal.weights)
+        states = len(moved.statements)
+        if self.n * (1 + states) * (1 + 2 * states) > most:
+            return None
+        from factorize.exact.losses.variance_kernels import banded
+
+        ones = np.ones((1, self.n))
+        return bool(banded(ones, np.stack([ones[0], 0 * ones[0]], axis=1), *compiled(moved), ends))
+
+
+def after_diagonals(program: Program, weights: np.ndarray) -> Program:
+    """Return the same of x = y - sum of w_d y_{i - d}: the input is y, and kept for as long."""
+    used = np.flatnonzero(weights).tolist()
+    made, kept = len(program.statements), max(used, default=0)
+    one, late = Fraction(1), [X, *range(made + 1, made + 1 + kept)]
+    first: dict[int, Coefficient] = {X: one, **{late[d]: -Fraction(float(weights[d])) for d in used}}
+    found: list[Statement] = [(made, first)]
+    found += [(late[d], {late[d - 1]: one}) for d in range(kept, 0, -1)]
+    return program.fed(found, made)

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact.arithmetic.integers import Numbers, mantissas
-from factorize.exact.arithmetic.intervals import PLACES
+from factorize.exact.arithmetic.integers import Numbers, mantissas, squares
+from factorize.exact.arithmetic.intervals import PLACES, reciprocals
+from factorize.exact.spec.programs import Program
+from factorize.exact.structures import base
+from factorize.exact.structures.base import ComputedReading, KeptNumbers, compiled
 
 LARGEST = 2048
 LARGEST_BY_COLUMNS = 16_384
@@ -143,10 +146,7 @@ class ByColumns:
         if max(float(np.abs(part).max()) for part in given[:4]) > 1e100 or given.direct[0].min() < 1e-100:
             raise TooLarge("a number of C^-1 is beyond 1e100, which pairs of doubles do not enclose")
         self._given = given
-        inverses = [1 / Fraction(value) for value in given.direct[0].tolist()]
-        high = np.array([float(value) for value in inverses])
-        rest = [float(value - Fraction(near)) for value, near in zip(inverses, high.tolist(), strict=True)]
-        self._reciprocals = np.stack([high, rest], axis=1)
+        self._reciprocals = reciprocals(given.direct[0])
 
     def _columns(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         from factorize.exact.structures.redrawn_kernels import columns
@@ -215,3 +215,59 @@ def _numbers(pairs: np.ndarray, error: float) -> Numbers:
     return Numbers(
         np.asarray(values, dtype=object), -PLACES, int(Fraction(error) * (1 + Fraction(1, 2**20)) * 2**PLACES) + 3
     )
+
+
+class RedrawnReading(ComputedReading):
+    """C by its inverse, which uses earlier draws again.
+
+    Args:
+        inverse: the numbers.
+    """
+
+    def __init__(self, inverse: RedrawnInverse) -> None:
+        self.n, self._inverse = len(inverse.decay), inverse
+        self.memory = KeptNumbers(inverse.output.shape[1], len(inverse.inputs) - 1)
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `read`."""
+        return cls(read(parts, n))
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The diagonal of the inverse."""
+        return self._inverse.direct[0]
+
+    @property
+    def signed(self) -> bool:
+        """True for all that is known without the inverse."""
+        return True
+
+    @cached_property
+    def by_columns(self) -> ByColumns:
+        """A C that is too long to be had whole."""
+        return ByColumns(self._inverse)
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return self.by_columns.column_norms() if self.n > base.LARGEST_WHOLE else squares(self.whole)
+
+    def entries(self) -> Numbers:
+        """Return every entry."""
+        return entries(self._inverse)
+
+    def gram(self, indices: np.ndarray) -> Numbers:
+        """Return the Gram matrix of some columns."""
+        return self.by_columns.gram(indices) if self.n > base.LARGEST_WHOLE else super().gram(indices)
+
+    def affords_patterns(self, most: int) -> bool:  # noqa: ARG002  columns are solved for once
+        """Whether columns can be solved for."""
+        return self.n <= LARGEST_BY_COLUMNS
+
+    def variances(self, program: Program, ends: np.ndarray, most: int) -> bool | None:
+        """Write variances column by column; see `Reading`."""
+        if self.n**2 * (self._inverse.decay.shape[1] + len(program.statements)) > most:
+            return None
+        from factorize.exact.structures.redrawn_kernels import variances
+
+        return bool(variances(*self._inverse, *compiled(program), ends))

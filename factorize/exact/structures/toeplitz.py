@@ -1,45 +1,101 @@
-"""Stored Toeplitz B, and what rests on it at any n that series reach: the encoder of A G + B Z.
-
-For first columns b of B and r of R = B C - A, the encoder B^-1 A = C - B^-1 R differs from C by the series r / b, whose
-norm is at most that of r times the sum of |1 / b|; later columns hold fewer of its coefficients.
-"""
+"""Toeplitz matrices by their first column (structures `toeplitz` and `banded_toeplitz`, which holds its start)."""
 
 from __future__ import annotations
 
-from fractions import Fraction
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 
-from factorize.exact.arithmetic import series
+from factorize.errors import CorruptObject
 from factorize.exact.arithmetic.integers import Numbers, integers
-from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.forms import enlarged
-from factorize.exact.sensitivity import square_root_up
+from factorize.exact.structures.base import StoredReading, placed, prefix_norms
 
 
-def added_noise(stored: np.ndarray, rest: Numbers, most: int, upper: Fraction) -> float | str:
-    """Return an upper bound of the sensitivity of the encoder of A G + B Z, or why there is none.
+class ToeplitzReading(StoredReading):
+    """C by its first column.
 
     Args:
-        stored: first column of B, shape (n,).
-        rest: first column of R = B C - A.
-        most: participations.
-        upper: squared sensitivity of C from above.
-
-    Raises:
-        NotEnclosed: the inverse of B cannot be bounded.
+        column: shape (n,).
     """
-    if not stored[0]:
-        return "B is singular, so a part of A G would have no noise"
-    with np.errstate(over="ignore", invalid="ignore"):
-        guess = series.approximate_inverse(stored)
-    if not np.isfinite(guess).all():
-        raise NotEnclosed("the coefficients of the inverse of B leave the range of doubles")
-    moved = Fraction(series.sum_of_inverse(guess, integers(stored))) * norm(rest)
-    return enlarged(upper, most * moved)
+
+    def __init__(self, column: np.ndarray) -> None:
+        self.n, self.column, self._column = len(column), column, column
+        self.monotone = falls(column)
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the coefficients; see `Reading.read`."""
+        given = parts.pop("coefficients")
+        if given.ndim != 1 or not 1 <= len(given) <= n or not cls._holds(len(given), n):
+            raise CorruptObject(f"a {cls._name} column of a matrix with n={n} cannot have shape {given.shape}")
+        return cls(np.concatenate([given, np.zeros(n - len(given))]))
+
+    _name = "toeplitz"
+
+    @staticmethod
+    def _holds(stored: int, n: int) -> bool:
+        return stored == n
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The first coefficient."""
+        return self._column[:1]
+
+    @property
+    def signed(self) -> bool:
+        """Whether a coefficient is negative."""
+        return bool((self._column < 0).any())
+
+    @property
+    def bandwidth(self) -> int:
+        """Coefficients up to the last one that is not 0."""
+        return width_of(self._column)
+
+    @cached_property
+    def series(self) -> Numbers:
+        """The first column."""
+        return integers(self._column)
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return prefix_norms(self.series)
+
+    def entries_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return some columns."""
+        return placed([self._column] * len(indices), indices, self.n)
+
+    def diagonals(self, most: int) -> np.ndarray | None:
+        """Return the diagonals up to the last that is not 0."""
+        return diagonals_of(self._column, most)
 
 
-def norm(numbers: Numbers) -> Fraction:
-    """Return at least the norm of a vector."""
-    squares = int(((abs(numbers.values) + numbers.radius) ** 2).sum())
-    return Fraction(square_root_up(numbers.fraction(1) ** 2 * squares))
+class BandedToeplitzReading(ToeplitzReading):
+    """C by the start of its first column."""
+
+    _name = "banded_toeplitz"
+
+    @staticmethod
+    def _holds(stored: int, n: int) -> bool:
+        return stored != n
+
+
+def falls(column: np.ndarray) -> bool:
+    """Return whether coefficients are non-negative and do not increase."""
+    return bool((column >= 0).all() and (column[1:] <= column[:-1]).all())
+
+
+def width_of(column: np.ndarray) -> int:
+    """Return how many coefficients there are up to the last one that is not 0."""
+    return int(np.flatnonzero(column)[-1]) + 1
+
+
+def diagonals_of(column: np.ndarray, most: int) -> np.ndarray | None:
+    """Return the diagonals of a Toeplitz matrix, shape (bands, n); None above `most` units of work."""
+    n, width = len(column), width_of(column)
+    if n * width**2 > most:
+        return None
+    bands = np.repeat(column[:width, None], n, axis=1)
+    for d in range(width):
+        bands[d, n - d :] = 0.0
+    return bands

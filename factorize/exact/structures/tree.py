@@ -7,12 +7,17 @@ column s has entries in the rows of the right siblings of the blocks that s is i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from factorize.errors import CorruptObject
 from factorize.exact.arithmetic.integers import Numbers, integers
+from factorize.exact.arithmetic.intervals import reciprocals
+from factorize.exact.spec.programs import Program
+from factorize.exact.structures import base
+from factorize.exact.structures.base import StoredReading, compiled
 
 
 class TreeNodes(NamedTuple):
@@ -95,3 +100,60 @@ def read(nodes: np.ndarray, restart: np.ndarray, n: int) -> TreeNodes:
         j, i = wrong[0].tolist()
         raise CorruptObject(f"tree.nodes[{j + 1}, {i}] is not 0, and no block of that size lies behind the step")
     return TreeNodes(nodes, steps)
+
+
+class TreeReading(StoredReading):
+    """C by the nodes of its trees.
+
+    Args:
+        tree: the numbers.
+    """
+
+    by_nodes = True
+
+    def __init__(self, tree: TreeNodes) -> None:
+        self.n, self._tree = tree.nodes.shape[1], tree
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors; see `read`. An array stored beside them must be the same matrix."""
+        found = cls(read(parts.pop("tree.nodes"), parts.pop("tree.restart"), n))
+        stored = parts.pop("", None)
+        if stored is not None and (found.array is None or not np.array_equal(stored, found.array)):
+            raise CorruptObject("the stored C and tree.nodes are not the same matrix")
+        return found
+
+    @cached_property
+    def array(self) -> np.ndarray | None:
+        """All of C, up to the limit."""
+        return self._tree.whole() if self.n <= base.LARGEST_WHOLE else None
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The diagonal."""
+        return self._tree.nodes[0]
+
+    @property
+    def signed(self) -> bool:
+        """Whether an entry is negative."""
+        return bool((self._tree.nodes < 0).any())
+
+    @property
+    def bandwidth(self) -> int:
+        """The longest reach of a row."""
+        return self._tree.bandwidth
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return self._tree.column_norms()
+
+    def entries_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return some columns."""
+        return self._tree.columns(indices)
+
+    def variances(self, program: Program, ends: np.ndarray, most: int) -> bool | None:  # noqa: ARG002  a few minutes
+        """Write variances by way of the nodes; see `Reading`."""
+        from factorize.exact.losses.variance_kernels import tree
+
+        nodes, restart = self._tree
+        return bool(tree(reciprocals(nodes[0]), nodes, restart, *compiled(program), ends))

@@ -227,3 +227,31 @@ def resolvent_trace(p, q, weights, shift):
         compensation = (added - total) - adjusted
         total = added
     return total, worst + 6.0
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def carried_sums(diagonal, transition, inputs, outputs, start, states, out):
+    """Write rows start, start + 1, ... of the column sums per bin of a buffered C without negative numbers.
+
+    `states`, shape (bins, groups, s), carries the sum of the states that the columns of each bin have left behind.
+    """
+    bins, groups, size = states.shape
+    moved = np.empty(size)
+    for r in range(out.shape[0]):
+        t = start + r
+        for j in range(bins):
+            total = 0.0
+            for g in range(groups):
+                for a in range(size):
+                    moved[a] = 0.0
+                    for c in range(size):
+                        moved[a] += transition[t, g, a, c] * states[j, g, c]
+                for a in range(size):
+                    states[j, g, a] = moved[a]
+                    total += outputs[t, g, a] * moved[a]
+            out[r, j] = total
+        j = t % bins
+        out[r, j] += diagonal[t]
+        for g in range(groups):
+            for a in range(size):
+                states[j, g, a] += inputs[t, g, a]

@@ -18,6 +18,7 @@ import numpy as np
 
 from factorize.errors import CertificateError, TooLarge
 from factorize.numbers.pattern_sums import gram_sizes
+from factorize.numbers.rounding import UNIT
 from factorize.numbers.wide import Wide, root_above, sum_above
 from factorize.structures.base import Bound
 
@@ -147,3 +148,23 @@ def _pattern(high: np.ndarray, low: np.ndarray) -> tuple[Fraction, float]:
     sizes, gram = gram_sizes(Wide(high, low, np.zeros_like(high))), high.T @ high
     signs = np.where(gram[0] < 0, -1.0, 1.0)
     return sum_above(sizes), max(float(gram.sum()), float(signs @ gram @ signs), float(np.trace(gram)))
+
+
+def bin_sums(parts: Parts, bins: int) -> np.ndarray:
+    """Return the sums of |C|'s columns j, j + b, ..., for each bin j, from above but for n / b roundings; shape (n, b).
+
+    The computed columns are added bin by bin; what they are off by is at most a row's norm times the bin's defects.
+    """
+    n = len(parts[0])
+    sums, squares, defects = np.zeros((n, bins)), np.zeros(n), np.zeros(n)
+    for block in in_blocks(parts):
+        sizes = np.abs(block.high) + np.abs(block.low)
+        squares += np.einsum("ij,ij->i", sizes, sizes)
+        defects[block.starts] = block.defects
+        for at, j in enumerate(block.starts):
+            sums[:, j % bins] += sizes[:, at]
+    factor = norm_above(1.0, float(defects @ defects)) * (1 + (n + 8) * UNIT)
+    padded = np.zeros(-(-n // bins) * bins)
+    padded[:n] = defects
+    far = padded.reshape(-1, bins).sum(axis=0) * factor
+    return (sums + np.multiply.outer(np.sqrt(squares), far)) * (1 + (n // bins + 16) * UNIT)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
-from factorize.exact import strategy as strategies
 from factorize.exact.sampling import bins as module
 from factorize.exact.sampling.bins import doubles_down, doubles_up, gram
 from factorize.exact.strategy import Strategy
@@ -148,7 +147,7 @@ def test_a_tree_is_the_same_by_columns_as_whole(monkeypatch: pytest.MonkeyPatch)
         nodes[level + 1] = np.where(leaves >> level & 1, 0.4 / (level + 1), 0.0)
     parts = {"tree.nodes": nodes, "tree.restart": np.array([8.0])}
     whole = gram(Strategy("tree", dict(parts), N), 5)
-    monkeypatch.setattr(strategies, "LARGEST_WHOLE", 4)
+    monkeypatch.setattr("factorize.exact.structures.base.LARGEST_WHOLE", 4)
     by_columns = gram(Strategy("tree", dict(parts), N), 5)
     np.testing.assert_array_equal(whole.high, by_columns.high)
 

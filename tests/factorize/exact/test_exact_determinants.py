@@ -19,9 +19,9 @@ from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds import bound, determinants
 from factorize.exact.bounds.determinant_kernels import determinant, pivots
-from factorize.exact.losses import variances
 from factorize.exact.losses.residual import approximation
-from factorize.exact.spec import workload_numbers
+from factorize.exact.spec import program_of, workload_numbers
+from factorize.exact.spec.programs import Program, Statement, X
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -112,17 +112,17 @@ def exact_determinant(matrix: list[list[Fraction]]) -> Fraction:
 
 def rational_workload(spec: dict[str, Any]) -> list[list[Fraction]]:
     """A from the statements, in fractions."""
-    n, found = spec["workload"]["n"], variances.statements(spec["workload"])
+    n, found = spec["workload"]["n"], program_of(spec["workload"])
     assert found is not None
     if spec["objective"]["kind"] == "lambda_tau":
-        found = determinants._restarted(*found, n, spec["objective"]["tau"])
+        found = determinants._restarted(found, n, spec["objective"]["tau"])
     program, output = found
     columns = []
     for j in range(n):
         states = dict.fromkeys(range(8), Fraction(0))
         column = []
         for i in range(n):
-            states[variances.X] = Fraction(int(i == j))
+            states[X] = Fraction(int(i == j))
             for place, terms in program:
                 factors = {s: factor[i] if isinstance(factor, list) else factor for s, factor in terms.items()}
                 states[place] = sum((factor * states[s] for s, factor in factors.items()), Fraction(0))
@@ -148,14 +148,14 @@ def test_restarted_recursions_are_the_workloads_differences(name: str, objective
 def test_determinants_are_below_fractions_and_within_22_digits(name: str, objective: str) -> None:
     n, rng = 7, np.random.default_rng(len(name))
     spec = document(name, objective, n)
-    found = variances.statements(spec["workload"])
+    found = program_of(spec["workload"])
     assert found is not None
     if objective == "lambda_tau":
-        found = determinants._restarted(*found, n, 3)
+        found = determinants._restarted(found, n, 3)
     rows = rational_workload(spec)
     inputs, weights = rng.random(n), rng.random(n)
     inputs[2], weights[4] = 0.0, 0.0
-    given = (inputs, weights, determinants._states(found[0]), *variances.arrays(found[0]), found[1])
+    given = (inputs, weights, determinants._states(found), *found.arrays(), found[1])
     (v,), (w,) = fractions(inputs[None]), fractions(weights[None])
     gram = [
         [w[i] * sum((rows[i][k] * v[k] * rows[j][k] for k in range(n)), Fraction(0)) for j in range(n)]
@@ -179,18 +179,18 @@ def test_determinants_are_below_fractions_and_within_22_digits(name: str, object
 
 def test_what_rounds_more_than_a_variance_is_given_up() -> None:
     """Where the second state is known from the first, an exact observation of it has no variance but what was lost."""
-    program = [(0, {variances.X: Fraction(1)}), (1, {0: Fraction(1, 3)}), (2, {1: Fraction(3), 0: Fraction(-1)})]
-    given = (np.ones(9), np.ones(9), 3, *variances.arrays(program), 2)
+    program = [(0, {X: Fraction(1)}), (1, {0: Fraction(1, 3)}), (2, {1: Fraction(3), 0: Fraction(-1)})]
+    given = (np.ones(9), np.ones(9), 3, *Program(program, 2).arrays(), 2)
     assert determinant(1.0, *given)[0] == 1.0
     assert determinant(2.0**120, *given) == (0.0, 0.0, 0)
     assert pivots(*given) == (0.0, 0.0, 0)
-    growing = [(0, {0: Fraction(10**9), variances.X: Fraction(1)})]
-    given = (np.ones(40), np.eye(1, 40, 39)[0], 1, *variances.arrays(growing), 0)
+    growing = [(0, {0: Fraction(10**9), X: Fraction(1)})]
+    given = (np.ones(40), np.eye(1, 40, 39)[0], 1, *Program(growing, 0).arrays(), 0)
     assert determinant(2.0**-300, *given) == (0.0, 0.0, 0)
 
 
 def test_products_beyond_the_range_of_doubles() -> None:
-    given = (np.ones(300), np.ones(300), 0, *variances.arrays([]), variances.X)
+    given = (np.ones(300), np.ones(300), 0, *Program([], X).arrays(), X)
     high, low, places = determinant(2.0**100, *given)
     assert places > 50
     found = determinants._logarithm(high, low, places, relative=0.0)
@@ -289,8 +289,8 @@ def test_evidence_in_fewer_bits_counts_as_it_is() -> None:
 
 
 def test_numbers_beyond_the_range_of_doubles_say_nothing() -> None:
-    program: list[variances.Statement] = [(0, {variances.X: Fraction(10) ** 305}), (1, {0: Fraction(1)})]
-    given_ = (np.full(3, 1e-200), np.ones(3), 2, *variances.arrays(program), 1)
+    program: list[Statement] = [(0, {X: Fraction(10) ** 305}), (1, {0: Fraction(1)})]
+    given_ = (np.full(3, 1e-200), np.ones(3), 2, *Program(program, 1).arrays(), 1)
     assert determinant(1.0, *given_) == (0.0, 0.0, 0)
 
 
@@ -350,7 +350,7 @@ def test_determinants_of_any_recursion_are_not_above_the_true_one(seed: int) -> 
     """States of every size, cancelling sums, zeros, and observations from hopeless to nearly exact."""
     rng = np.random.default_rng(seed)
     n, states = 5, int(rng.integers(1, 4))
-    program: list[variances.Statement] = []
+    program: list[Statement] = []
     for place in range(states):
         sources = rng.choice(states + 1, size=rng.integers(1, 4), replace=True) - 1
         sizes = rng.choice([-1.0, 1.0, 0.0, 1 / 3], len(sources)) * 10.0 ** rng.uniform(-6, 6, len(sources)).round()
@@ -362,7 +362,7 @@ def test_determinants_of_any_recursion_are_not_above_the_true_one(seed: int) -> 
         held = dict.fromkeys(range(states), Fraction(0))
         column = []
         for i in range(n):
-            held[variances.X] = Fraction(int(i == j))
+            held[X] = Fraction(int(i == j))
             for place, terms in program:
                 held[place] = sum((factor * held[s] for s, factor in terms.items()), Fraction(0))
             column.append(held[output])
@@ -372,7 +372,7 @@ def test_determinants_of_any_recursion_are_not_above_the_true_one(seed: int) -> 
         [sum((columns[k][i] * v[k] * columns[k][j] for k in range(n)), Fraction(0)) for j in range(n)] for i in range(n)
     ]
     true = exact_determinant([[w[i] * pairs[i][j] + (i == j) for j in range(n)] for i in range(n)])
-    given_ = (inputs, weights, states, *variances.arrays(program), output)
+    given_ = (inputs, weights, states, *Program(program, output).arrays(), output)
     high, low, places = determinant(2.0**power, *given_)
     value = (Fraction(high) + Fraction(low)) * Fraction(2) ** (400 * places)
     assert value * (1 - n * Fraction(1, 2**94)) <= true

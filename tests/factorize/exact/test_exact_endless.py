@@ -13,8 +13,8 @@ from factorize import parse_spec, solvers
 from factorize.errors import CorruptObject, InvalidParticipation, InvalidStrategy, TooLarge
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.integers import Numbers
-from factorize.exact.structures import blt, endless
-from factorize.exact.structures.endless import LARGEST_HEAD, limit
+from factorize.exact.losses.check_endless import limit
+from factorize.exact.structures import blt
 
 BLT = {"theta": np.array([0.5]), "omega": np.array([0.5])}
 ONCE: dict[str, Any] = {"kind": "single"}
@@ -54,8 +54,8 @@ def test_the_limit_lies_between_the_ends() -> None:
 
 def test_powers_are_cut_to_units_below_and_above() -> None:
     """1 + (1/2)^2 in 256 places: cut down nothing is lost; cut up, 1/2 and a unit, 1/4 and a unit, used with one more."""
-    assert endless._geometric(Fraction(1, 2), 2, 2) == (Fraction(5, 4), Fraction(5, 4) + Fraction(2, 2**256))
-    low, high = endless._tail(blt.Decays(np.array([0.5]), np.array([1.0])), 2, 2)
+    assert blt._geometric(Fraction(1, 2), 2, 2) == (Fraction(5, 4), Fraction(5, 4) + Fraction(2, 2**256))
+    low, high = blt._tail(blt.Decays(np.array([0.5]), np.array([1.0])), 2, 2)
     assert low == Fraction(25, 16) * Fraction(4, 3) < high
 
 
@@ -64,9 +64,9 @@ def test_what_a_column_is_off_by_is_off_at_each_participation(monkeypatch: pytes
     stated = Numbers(np.array([10, 10, 2], dtype=object), 0, 2)
     monkeypatch.setattr(blt, "series", lambda decays, n: stated)
     decays = blt.Decays(np.array([0.5]), np.array([0.5]))
-    assert endless._head(decays, 1, 3) == (4**2 + 14**2 + 16**2, 16**2 + 26**2 + 28**2)
+    assert blt._head(decays, 1, 3) == (4**2 + 14**2 + 16**2, 16**2 + 26**2 + 28**2)
     stated.values[:] = 2, 0, 0
-    assert endless._head(decays, 1, 3) == (0, 3 * 8**2)
+    assert blt._head(decays, 1, 3) == (0, 3 * 8**2)
 
 
 def test_the_lower_end_is_a_sum_of_lower_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_strategies_without_a_limit() -> None:
     with pytest.raises(TooLarge, match="rise"):
         limit("blt", {"theta": np.array([0.5]), "omega": np.array([2.0])}, several(2, 2))
     with pytest.raises(TooLarge, match="reach beyond"):
-        limit("blt", BLT, several(LARGEST_HEAD, 2))
+        limit("blt", BLT, several(blt.LARGEST_HEAD, 2))
     for nu in (0.0, 1.0, -0.5):
         with pytest.raises(InvalidStrategy, match="nu is not one number"):
             limit("nu_toeplitz", {"nu": np.array([nu])}, ONCE)

@@ -14,9 +14,10 @@ from factorize.exact import forms
 from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses import residual
-from factorize.exact.losses.residual import Losses, losses, read_matrix, reference_rows
+from factorize.exact.losses import toeplitz_forms as toeplitz
+from factorize.exact.losses.residual import Losses, losses, read_matrix
+from factorize.exact.spec import weighing_of
 from factorize.exact.strategy import Strategy
-from factorize.exact.structures import toeplitz
 
 TIGHT = Fraction(1, 2**50)
 
@@ -164,8 +165,9 @@ def test_stored_decoders_are_lower_triangular_with_a_diagonal(entry: tuple[int, 
 
 
 def test_rows_that_restarts_refer_to() -> None:
-    assert reference_rows(7, 3) == [-1, -1, -1, 2, 2, 2, 5]
-    assert reference_rows(3, 1) == [-1, 0, 1]
+    assert weighing_of({"kind": "lambda_tau", "tau": 3}, 7).references == [-1, -1, -1, 2, 2, 2, 5]
+    assert weighing_of({"kind": "lambda_tau", "tau": 1}, 3).references == [-1, 0, 1]
+    assert weighing_of({"kind": "max"}, 2).references == [-1, -1]
 
 
 def test_residuals_up_to_the_limit() -> None:
@@ -200,7 +202,7 @@ def test_an_error_of_a_row_is_on_both_sides() -> None:
     assert residual._sum([(1.0, 2.0), (3.0, 5.0)], [2.0, 1.0]) == pytest.approx((5.0, 9.0), rel=1e-12)
     low, high = residual._sum([(1.0, 1.0)] * 3)
     assert low < 3 < high
-    low, high = residual._objective({"kind": "mean"}, limbs(np.eye(3)), 0.0, [(1.0, 1.0)] * 3)
+    low, high = residual._objective(weighing_of({"kind": "mean"}, 3), limbs(np.eye(3)), 0.0, [(1.0, 1.0)] * 3)
     assert low < 1 < high
     assert residual._magnitude(numbers([3, -5], 1)) == 6
 

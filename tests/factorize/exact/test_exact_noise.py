@@ -17,8 +17,8 @@ from factorize.errors import CorruptObject
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic import integers, series
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.losses import toeplitz_forms
 from factorize.exact.report import Report
-from factorize.exact.structures import toeplitz as toeplitz_forms
 from factorize.factorization import Factorization
 from factorize.numbers.series import toeplitz_rows
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -151,7 +151,7 @@ def test_a_decoder_whose_inverse_is_not_enclosed_leaves_its_claim_unsupported(mo
     def refuse(*_: object) -> None:
         raise NotEnclosed("too much")
 
-    monkeypatch.setattr("factorize.exact.structures.toeplitz.added_noise", refuse)
+    monkeypatch.setattr("factorize.exact.losses.toeplitz_forms.added_noise", refuse)
     report = long_report(monkeypatch, *parts(made(TOEPLITZ[0])))
     assert any("too much" in text for text in report.failed)
 

@@ -309,13 +309,13 @@ class TestByColumns:
         for participation in ({"kind": "single"}, EPOCHS):
             whole = squared_sensitivity(strategy(matrix), participation)
             with monkeypatch.context() as patched:
-                patched.setattr("factorize.exact.strategy.LARGEST_WHOLE", 100)
+                patched.setattr("factorize.exact.structures.base.LARGEST_WHOLE", 100)
                 columns = squared_sensitivity(strategy(matrix), participation)
             assert columns.exact and columns.pattern == whole.pattern and columns.signs == whole.signs
             assert columns.lower <= whole.upper and whole.lower <= columns.upper
 
     def test_a_long_file(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("factorize.exact.strategy.LARGEST_WHOLE", 10)
+        monkeypatch.setattr("factorize.exact.structures.base.LARGEST_WHOLE", 10)
         report = check_factor_file(TestFiles.file(tmp_path, whole=False), whole=10)
         assert report.supported, report.failed
         assert report.sensitivity["overstated_ulps"] == 0

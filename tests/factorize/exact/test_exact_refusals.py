@@ -106,7 +106,7 @@ def test_a_tree_and_its_array_that_differ() -> None:
 
 
 def test_sizes_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.exact.strategy.LARGEST_WHOLE", 4)
+    monkeypatch.setattr("factorize.exact.structures.base.LARGEST_WHOLE", 4)
     monkeypatch.setattr(buffered, "LARGEST_WHOLE", 4)
     monkeypatch.setattr(sensitivity, "MOST_STEPS", 4)
     with pytest.raises(TooLarge, match="whole matrices"):

@@ -28,6 +28,10 @@ from factorize.exact.sensitivity import (
     squared_sensitivity,
 )
 from factorize.exact.strategy import Strategy
+from factorize.exact.structures import redrawn
+from factorize.exact.structures.blt import BltReading
+from factorize.exact.structures.dense import DenseReading
+from factorize.exact.structures.redrawn import RedrawnReading
 
 
 def whole(values: list[int], radius: int = 0) -> Numbers:
@@ -96,16 +100,19 @@ def test_two_stages_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_affordable() -> None:
     """All of C^T C up to n = 2048; beyond, 2^30 operations on the patterns of a matrix that is stored."""
 
-    def fits(n: int, most: int, periodic: bool, computed: bool = False, inverse: object = None) -> bool:
-        strategy: Any = SimpleNamespace(n=n, computed=computed, inverse=inverse)
+    def fits(n: int, most: int, periodic: bool, computed: bool = False, inverse: bool = False) -> bool:
+        kind = RedrawnReading if inverse else BltReading if computed else DenseReading
+        reading = kind.__new__(kind)
+        reading.n = n
+        strategy: Any = SimpleNamespace(n=n, reading=reading)
         return sensitivity._fits(strategy, Allowed(n // most, most, periodic))
 
     assert fits(2048, 2, False) and not fits(2049, 2, False)
     assert fits(4096, 64, True) and not fits(4096, 65, True) and not fits(4096, 64, False)
     assert not fits(4096, 64, True, computed=True) and fits(2048, 2, True, computed=True)
-    longest = sensitivity.LARGEST_BY_COLUMNS  # of what is stored as its inverse, whose columns are solved for
-    assert fits(longest, 2, True, inverse=1) and not fits(longest + 1, 2, True, inverse=1)
-    assert fits(2048, 2, False, inverse=1) and not fits(2049, 2, False, inverse=1)
+    longest = redrawn.LARGEST_BY_COLUMNS  # of what is stored as its inverse, whose columns are solved for
+    assert fits(longest, 2, True, inverse=True) and not fits(longest + 1, 2, True, inverse=True)
+    assert fits(2048, 2, False, inverse=True) and not fits(2049, 2, False, inverse=True)
 
 
 def test_the_leading_pattern_by_hand() -> None:

@@ -12,6 +12,7 @@ from factorize.errors import CertificateError
 from factorize.exact.arithmetic import series
 from factorize.exact.arithmetic.integers import Numbers, integers
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.spec import weighing_of
 
 SLACK = 2.0**-44
 ONES = integers(np.ones(3))
@@ -101,9 +102,9 @@ def test_losses_of_prefix_sums_with_independent_noise(objective: dict[str, Any],
 
 def test_the_mean_is_moved_outwards_once_more_and_sums_by_their_length() -> None:
     rows, ends = [np.array([1.0, 2.0]), np.array([2.0, 4.0])], (4.0, 8.0)
-    assert series._objective({"kind": "mean"}, rows, ends, ends) == (2 * (1 - SLACK), 4 * (1 + SLACK))
+    assert series._objective(weighing_of({"kind": "mean"}, 2), rows, ends, ends) == (2 * (1 - SLACK), 4 * (1 + SLACK))
     weighted = {"kind": "weighted", "weights": [1.0, 3.0]}  # 4 times the first coefficient, 3 times the second
-    assert series._objective(weighted, rows, ends, ends) == (10 * (1 - 2.0**-49), 20 * (1 + 2.0**-49))
+    assert series._objective(weighing_of(weighted, 2), rows, ends, ends) == (10 * (1 - 2.0**-49), 20 * (1 + 2.0**-49))
 
 
 def test_coefficients_that_are_off() -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.exact import strategy as module
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.strategy import Strategy
+from factorize.exact.structures import base
+from factorize.exact.structures import dense as dense_structure
 
 N = 4
 SCALE = [2.0, 3.0, 0.5, 1.0]
@@ -161,7 +162,7 @@ def test_structures(name: str, scaled: bool) -> None:
 
 def test_radii_of_columns() -> None:
     """Coefficients 3 and 1 within 3: the longest column's square is off by at most 2 * 3 * 4 + 2 * 9."""
-    found = module._prefix_norms(Numbers(np.array([3, 1], dtype=object), -1, 3))
+    found = base.prefix_norms(Numbers(np.array([3, 1], dtype=object), -1, 3))
     assert (found.values.tolist(), found.exponent, found.radius) == ([10, 9], -2, 42)
     cut = Strategy("dense", {"": np.diag([1.0, 2.0**-200, 1.0, 1.0])}, N)
     assert cut.column_norms.radius > 0
@@ -170,7 +171,7 @@ def test_radii_of_columns() -> None:
 def test_norms_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks have units and radii of their own."""
     array = np.diag([2.0**40, 1.0, 2.0**-30, 3.0]) + np.diag([1.0, 1.0, 2.0**-300], -1)
-    monkeypatch.setattr(module, "_COLUMNS_AT_ONCE", 1)
+    monkeypatch.setattr(dense_structure, "_COLUMNS_AT_ONCE", 1)
     found = Strategy("dense", {"": array}, N).column_norms
     true = [sum(x * x for x in column) for column in zip(*fractions(array), strict=True)]
     errors = [abs(found.fraction(v) - t) for v, t in zip(found.values, true, strict=True)]
@@ -217,15 +218,15 @@ def test_a_banded_toeplitz_matrix_with_factors_keeps_its_bands() -> None:
 
 def test_trees_beside_their_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["tree"]
-    assert Strategy("tree", case.tensors | dense(case.whole), N).tree is not None
+    assert Strategy("tree", case.tensors | dense(case.whole), N).array is not None
     with pytest.raises(CorruptObject, match="not the same matrix"):
         Strategy("tree", case.tensors | dense(SIGNED), N)
     flat = case.tensors | {"tree.nodes": case.tensors["tree.nodes"] * [[0.0], [1.0], [1.0]]}
     with pytest.raises(InvalidStrategy, match="not positive"):
         Strategy("tree", flat, N)
-    monkeypatch.setattr(module, "LARGEST_WHOLE", N)
+    monkeypatch.setattr(base, "LARGEST_WHOLE", N)
     assert Strategy("tree", case.tensors, N).array is not None
-    monkeypatch.setattr(module, "LARGEST_WHOLE", N - 1)
+    monkeypatch.setattr(base, "LARGEST_WHOLE", N - 1)
     with pytest.raises(CorruptObject, match="not the same matrix"):
         Strategy("tree", case.tensors | dense(case.whole), N)
     with pytest.raises(InvalidStrategy, match="not positive"):
@@ -239,8 +240,8 @@ def test_trees_beside_their_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_whole_matrices_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LARGEST_WHOLE", N)
+    monkeypatch.setattr(base, "LARGEST_WHOLE", N)
     assert Strategy("dense", dense(SIGNED), N).whole.numbers().values.shape == (N, N)
-    monkeypatch.setattr(module, "LARGEST_WHOLE", N - 1)
+    monkeypatch.setattr(base, "LARGEST_WHOLE", N - 1)
     with pytest.raises(TooLarge, match="got n=4"):
         _ = Strategy("dense", dense(SIGNED), N).whole

@@ -62,14 +62,14 @@ def test_long_trees_have_the_sensitivity_of_short_ones(seed: int, monkeypatch: p
     asked: list[dict[str, Any]] = [{"kind": "single"}, {"kind": "fixed_epochs", "epochs": epochs}]
     asked += [{"kind": "min_sep", "min_sep": min(n, matrix.bandwidth())}] if matrix.bandwidth() <= n else []
     whole = [squared_sensitivity(Strategy("tree", tensors, n), participation) for participation in asked]
-    monkeypatch.setattr("factorize.exact.strategy.LARGEST_WHOLE", 0)
+    monkeypatch.setattr("factorize.exact.structures.base.LARGEST_WHOLE", 0)
     long = Strategy("tree", tensors, n)
     assert long.array is None and long.signed == bool((matrix.nodes < 0).any())
     assert [squared_sensitivity(long, participation) for participation in asked] == whole
 
 
 def test_overlapping_columns_of_a_long_tree_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.exact.strategy.LARGEST_WHOLE", 4)
+    monkeypatch.setattr("factorize.exact.structures.base.LARGEST_WHOLE", 4)
     monkeypatch.setattr("factorize.exact.sensitivity.LARGEST_WHOLE", 4)
     nodes = np.array([[1.0] * 8, [0.0, 1] * 4, [0, 0, 1, 1] * 2, [0] * 4 + [1] * 4])
     long = Strategy("tree", {"tree.nodes": nodes, "tree.restart": np.array([8.0])}, 8)

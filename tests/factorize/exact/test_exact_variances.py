@@ -15,8 +15,10 @@ from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses import residual, variances
-from factorize.exact.spec import workload_numbers
+from factorize.exact.spec import program_of, weighing_of, workload_numbers
+from factorize.exact.spec.programs import X
 from factorize.exact.strategy import Strategy
+from factorize.exact.structures.base import Buffers
 
 N = 24
 RATES = [1.0, 0.5, 0.75, 0.0, 0.25]
@@ -135,13 +137,13 @@ def test_statements_make_the_workload(document: dict[str, Any]) -> None:
     """Column by column: the statements, run for the input 1 at one step, give the column of A."""
     n = len(RATES)
     spec = parse_spec({"workload": document | {"n": n}, "mechanism": {"kind": "identity"}}).canonical()
-    found = variances.statements(spec.document()["workload"])
+    found = program_of(spec.document()["workload"])
     assert found is not None
     program, output = found
     for j in range(n):
         states = dict.fromkeys(range(len(program)), Fraction(0))
         for i in range(n):
-            states[variances.X] = Fraction(int(i == j))
+            states[X] = Fraction(int(i == j))
             for target, terms in program:
                 factors = {s: f[i] if isinstance(f, list) else f for s, f in terms.items()}
                 states[target] = sum((factor * states[s] for s, factor in factors.items()), Fraction(0))
@@ -150,7 +152,7 @@ def test_statements_make_the_workload(document: dict[str, Any]) -> None:
 
 def test_rates_that_are_not_one_for_each_step() -> None:
     with pytest.raises(CertificateError, match="states 2 learning rates for n=3"):
-        variances.statements({"kind": "schedule", "n": 3, "learning_rates": [1.0, 0.5]})
+        program_of({"kind": "schedule", "n": 3, "learning_rates": [1.0, 0.5]})
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_rates_that_are_not_one_for_each_step() -> None:
 )
 def test_every_sum_is_moved_outwards(objective: dict[str, Any], chosen: tuple[float, float], roundings: int) -> None:
     """Variances from 1 to 2 and from 2 to 4: their ends move by 2^-44 for themselves, and for each sum and quotient."""
-    ends = variances._losses(np.array([[1.0, 2.0], [2.0, 4.0]]), objective)
+    ends = variances._losses(np.array([[1.0, 2.0], [2.0, 4.0]]), weighing_of(objective, 2))
     for (low, high), (least, most), times in (
         (ends.total, (3, 6), 2),
         (ends.largest, (2, 4), 1),
@@ -177,8 +179,9 @@ def test_every_sum_is_moved_outwards(objective: dict[str, Any], chosen: tuple[fl
 
 def test_states_are_balanced_only_where_nothing_is_lost() -> None:
     def balanced(inputs: list[float], outputs: list[float]) -> list[list[float]]:
-        found = variances._balanced(np.array([[inputs]]), np.array([[outputs]]))
-        return [part.ravel().tolist() for part in found]
+        given = Buffers(np.ones(1), np.ones((1, 1, 1, 1)), np.array([[inputs]]), np.array([[outputs]]))
+        found = given.balanced()
+        return [part.ravel().tolist() for part in (found.inputs, found.outputs)]
 
     assert balanced([2.0**40, 2.0**30], [2.0**-40, 0.0]) == [[1.0, 2.0**-10], [1.0, 0.0]]
     for mixed, small in (([1.0, 3 * 2.0**-1074], [2.0**-600, 0.0]), ([2.0**-600, 0.0], [1.0, 3 * 2.0**-1074])):
@@ -188,10 +191,10 @@ def test_states_are_balanced_only_where_nothing_is_lost() -> None:
 def test_bands_of_a_toeplitz_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = Strategy("toeplitz", {"coefficients": np.array([1.0, 0.5, 0.25, 0.0])}, 4)
     monkeypatch.setattr(variances, "LARGEST_WORK", 4 * 3**2)
-    found = variances.bands_of(strategy)
+    found = strategy.reading.diagonals(variances.LARGEST_WORK)
     assert found is not None and found.tolist() == [[1, 1, 1, 1], [0.5, 0.5, 0.5, 0], [0.25, 0.25, 0, 0]]
     monkeypatch.setattr(variances, "LARGEST_WORK", 4 * 3**2 - 1)
-    assert variances.bands_of(strategy) is None
+    assert strategy.reading.diagonals(variances.LARGEST_WORK) is None
 
 
 def test_work_that_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:

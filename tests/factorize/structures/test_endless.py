@@ -27,7 +27,7 @@ from factorize.errors import (
     UnsupportedProblem,
 )
 from factorize.exact import Report, check_factor_file
-from factorize.exact.structures.endless import limit
+from factorize.exact.losses.check_endless import limit
 from factorize.factorization import Factorization
 from factorize.manifest import ENDLESS, manifest_digest
 from factorize.numbers.endless_limits import elliptic_column, geometric_pattern

@@ -10,7 +10,7 @@ import pytest
 from factorize.encoding import raw_bytes
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.structures.endless import EndlessBlt, EndlessNuToeplitz
-from factorize.structures.layouts import build_matrix, describe, side, tensor_names
+from factorize.structures.layouts import build_matrix, describe, tensor_names
 
 N = 4
 HALF = 0.5 ** np.arange(N)
@@ -68,7 +68,7 @@ def test_tensors_describe_the_matrix_of_the_contract(case):
     parts, expected = CASES[case]
     matrix = build_matrix(case.split()[0], parts, N)
     np.testing.assert_allclose(matrix.rows(0, N), expected, rtol=1e-15, atol=0)
-    assert matrix.structure == case.split()[0] and side(matrix) == N
+    assert matrix.structure == case.split()[0] and matrix.side == N
     kept = matrix.tensors()
     assert {name: part.tolist() for name, part in kept.items()} == {name: part.tolist() for name, part in parts.items()}
     np.testing.assert_array_equal(build_matrix(matrix.structure, kept, N).rows(0, N), matrix.rows(0, N))
@@ -86,7 +86,7 @@ def test_a_tree_has_its_whole_matrix_too():
 )
 def test_rows_without_end_have_no_side(structure, parts, kind):
     matrix = build_matrix(structure, parts, None)
-    assert type(matrix) is kind and side(matrix) is None
+    assert type(matrix) is kind and matrix.side is None
     assert {name: part.tolist() for name, part in matrix.tensors().items()} == {k: v.tolist() for k, v in parts.items()}
 
 

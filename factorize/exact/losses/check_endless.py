@@ -1,0 +1,104 @@
+"""Prefix sums without end: the limit of the sensitivity between two rationals, and losses that have to be infinite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy
+from factorize.exact.convergence import is_formula
+from factorize.exact.mechanism import Contradiction, belongs_endless
+from factorize.exact.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report, check_claim
+from factorize.exact.sensitivity import Bracket
+from factorize.exact.structures.base import EndlessReading
+from factorize.exact.structures.blt import EndlessBltReading
+from factorize.exact.structures.nu_toeplitz import EndlessNuReading
+
+ENDLESS_READINGS: dict[str, type[EndlessReading]] = {"blt": EndlessBltReading, "nu_toeplitz": EndlessNuReading}
+"""Who reads a structure that has no last row."""
+
+
+def check_endless(
+    report: Report, entry: Mapping[str, Any], parts: Mapping[str, np.ndarray], manifest: Mapping[str, Any]
+) -> None:
+    """Check the claims of a file whose workload has no last step.
+
+    Args:
+        report: receives the findings.
+        entry: of C in the manifest.
+        parts: tensors of C by suffix.
+        manifest: the whole.
+
+    Raises:
+        CertificateError, CorruptObject, InvalidStrategy, InvalidParticipation: it is none, or claims what cannot be.
+        TooLarge: the sensitivity cannot be enclosed at this size.
+    """
+    spec, claims = manifest["spec"], manifest["certificate"]
+    if entry["shape"] != [None, None] or spec["workload"]["kind"] != "prefix":
+        raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for rows without end")
+    claim = claims["sensitivity"]
+    report.require(
+        claim["participation"] == spec["participation"] and claim["kind"] in ("exact", "upper_bound"),
+        "the sensitivity is stated for the participation of the spec",
+        f"the sensitivity is stated for {claim['participation']}, not {spec['participation']}",
+        of=SENSITIVITY,
+    )
+    value = float.fromhex(claim["hex"])
+    if value != claim["value"]:
+        report.refute("the sensitivity's value and its hex form are two different numbers", of=SENSITIVITY)
+    check_claim(report, limit(entry["structure"], parts, spec["participation"]), value, n=1, kind=claim["kind"])
+    report.require(
+        all(loss is None for loss in claims["loss"].values()),
+        "the losses are stated as infinite, which prefix sums without end have under every strategy",
+        "a loss is stated as finite, and prefix sums without end have none",
+        of=LOSS,
+    )
+    bounds = [claims["lower_bound"], claims.get("class_lower_bound"), claims["relative_gap"]]
+    report.require(bounds == [None] * 3, "no bound is claimed", "a bound is claimed, and nothing supports one")
+    report.prove("C is finite, with coefficients that fade and a positive diagonal", of=STRATEGY)
+    formula = _check_mechanism(report, spec["mechanism"], entry["structure"], parts) and is_formula(spec["mechanism"])
+    if formula:
+        report.prove("converged: the mechanism is a formula, and has nothing to optimise", of=CONVERGED)
+    text = "residual and convergence: there is no last row, and no loss to converge to"
+    report.leave(text, of=[] if formula else [CONVERGED])
+    report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
+
+
+def _check_mechanism(
+    report: Report, mechanism: Mapping[str, Any], structure: str, parts: Mapping[str, np.ndarray]
+) -> bool:
+    try:
+        report.prove(belongs_endless(mechanism, structure, parts), of=MECHANISM)
+    except Contradiction as reason:
+        report.refute(f"C is not of the mechanism {mechanism['kind']} that the spec names: {reason}", of=MECHANISM)
+        return False
+    return True
+
+
+def limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, Any]) -> Bracket:
+    """Return the limit of the squared sensitivity between two rationals.
+
+    Raises:
+        See `check_endless`.
+    """
+    separation, most = _pattern(participation)
+    if structure not in ENDLESS_READINGS:
+        raise CorruptObject(f"this checker knows no structure {structure[:40]!r} without end")
+    if not all(np.isfinite(part).all() for part in parts.values()):
+        raise InvalidStrategy("C holds NaN or infinity")
+    low, high = ENDLESS_READINGS[structure].read(dict(parts)).squared_sensitivity(separation, most)
+    pattern = tuple(range(0, separation * most, separation))
+    return Bracket(low, high, "the limit without end", pattern, (1,) * most)
+
+
+def _pattern(participation: Mapping[str, Any]) -> tuple[int, int]:
+    kind, most = participation["kind"], participation.get("max_participations")
+    if kind == "single":
+        return 1, 1
+    if kind != "min_sep" or most is None or most < 1 or participation["min_sep"] < 1:
+        raise InvalidParticipation(
+            f"participation {str(dict(participation))[:80]} has no finite sensitivity without end"
+        )
+    return int(participation["min_sep"]), int(most)

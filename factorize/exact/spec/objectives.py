@@ -1,0 +1,94 @@
+"""Objectives: how the squared errors of the rows become one number, read once for every loss and bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import CertificateError
+
+
+class Weighing:
+    """An objective: a weighted sum of the squared errors of rows over a divisor, or the largest of them.
+
+    Args:
+        rows: m.
+        weights: of the rows, shape (m,); None for the largest error.
+        divisor: of a mean; None where nothing is divided.
+        tau: steps between restarts, where errors are those of rows less the row at the last restart; else None.
+    """
+
+    def __init__(
+        self, rows: int, weights: list[Fraction] | None, *, divisor: int | None = None, tau: int | None = None
+    ) -> None:
+        self.rows, self.weights, self.divisor, self.tau = rows, weights, divisor, tau
+
+    @cached_property
+    def doubles(self) -> np.ndarray:
+        """The weights, each rounded once; they are 1 for the largest error."""
+        return np.ones(self.rows) if self.weights is None else np.array([float(weight) for weight in self.weights])
+
+    @property
+    def references(self) -> list[int]:
+        """The row that is subtracted from each row, -1 for none: the last multiple of tau before its step."""
+        if self.tau is None:
+            return [-1] * self.rows
+        return [(t - 1) // self.tau * self.tau - 1 for t in range(1, self.rows + 1)]
+
+
+def weighing_of(objective: Mapping[str, Any], rows: int) -> Weighing:
+    """Read the objective of a spec.
+
+    Args:
+        objective: in canonical form.
+        rows: of A.
+
+    Raises:
+        CertificateError: the kind is not known, or the weights are not one for each row.
+    """
+    check_known_objective(objective)
+    return OBJECTIVES[objective["kind"]](objective, rows)
+
+
+def check_known_objective(objective: Mapping[str, Any]) -> None:
+    """Refuse an objective that has no definition here.
+
+    Raises:
+        CertificateError: see above.
+    """
+    if objective["kind"] not in OBJECTIVES:
+        raise CertificateError(f"this checker knows no objective {str(objective['kind'])[:40]!r}")
+
+
+def _mean(_objective: Mapping[str, Any], rows: int) -> Weighing:
+    return Weighing(rows, [Fraction(1)] * rows, divisor=rows)
+
+
+def _largest(_objective: Mapping[str, Any], rows: int) -> Weighing:
+    return Weighing(rows, None)
+
+
+def _weighted(objective: Mapping[str, Any], rows: int) -> Weighing:
+    weights = [Fraction(weight) for weight in objective["weights"]]
+    if len(weights) != rows:
+        raise CertificateError(f"the spec states {len(weights)} weights for {rows} rows")
+    return Weighing(rows, weights)
+
+
+def _restarted(objective: Mapping[str, Any], rows: int) -> Weighing:
+    """Row t counts in full where t is a multiple of tau, and as 1 / tau between."""
+    tau = objective["tau"]
+    return Weighing(rows, [Fraction(1, 1 if t % tau == 0 else tau) for t in range(1, rows + 1)], tau=tau)
+
+
+OBJECTIVES: dict[str, Callable[[Mapping[str, Any], int], Weighing]] = {
+    "mean": _mean,
+    "max": _largest,
+    "weighted": _weighted,
+    "lambda_tau": _restarted,
+}
+"""What reads each kind of objective."""

@@ -1,0 +1,286 @@
+"""Readings: what the exact checker asks of a C from its tensors, without the factors of its columns.
+
+One class per structure. What a structure cannot say is None, and who asks takes another way or says that there is none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from functools import cached_property
+from typing import ClassVar, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from factorize.errors import TooLarge
+from factorize.exact.arithmetic.integers import Limbs, Numbers, limbs, product, split
+from factorize.exact.arithmetic.intervals import reciprocals
+from factorize.exact.spec.programs import Program
+
+LARGEST_WHOLE = 2048
+
+
+class Buffers(NamedTuple):
+    """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
+
+    diagonal: np.ndarray
+    transition: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether every number is non-negative, and with them every entry of C."""
+        return all((part >= 0).all() for part in self)
+
+    def balanced(self) -> Buffers:
+        """Return the same matrix with states multiplied by powers of two, so that inputs and outputs are of one size.
+
+        What a step may lose is bounded by the largest of all states, so one that is large and hardly read spoils the
+        rest.
+        """
+        sizes = [np.frexp(np.abs(part).max(axis=(0, 2)))[1] for part in (self.outputs, self.inputs)]
+        powers = ((sizes[0] - sizes[1]) // 2)[:, None]
+        inputs, outputs = np.ldexp(self.inputs, powers), np.ldexp(self.outputs, -powers)
+        same = (np.ldexp(inputs, -powers) == self.inputs).all() and (np.ldexp(outputs, powers) == self.outputs).all()
+        return self._replace(inputs=inputs, outputs=outputs) if same else self
+
+
+class SolvedColumns(Protocol):
+    """Columns of a C of which the inverse is stored, solved for one by one."""
+
+    n: int
+
+    def magnitudes(self, column: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the entries of |C| in a column from below and above."""
+
+
+class KeptNumbers(NamedTuple):
+    """What a matrix with buffers keeps: numbers from step to step, and how many earlier draws it makes again."""
+
+    buffers: int
+    redraws: int
+
+
+class Reading(ABC):
+    """C by its structure.
+
+    Attributes:
+        n: side.
+        computed: whether the entries are computed from what is stored, and so enclosed.
+        unit_diagonal: whether every diagonal entry is 1, without a radius.
+        by_majorant: whether a Toeplitz column that is enclosed this closely is told monotone by its majorant.
+        by_diagonals: whether C is stored by its diagonals.
+        by_nodes: whether the certificate selects patterns by nodes, which tell more than rows of C^T C.
+        monotone: whether C is Toeplitz with coefficients that are non-negative and do not increase.
+        column: the first column of a Toeplitz matrix, where it is stored.
+        memory: what C keeps, where it is stored as buffers.
+    """
+
+    n: int
+    computed: ClassVar[bool] = False
+    unit_diagonal: ClassVar[bool] = False
+    by_majorant: ClassVar[bool] = False
+    by_diagonals: ClassVar[bool] = False
+    by_nodes: ClassVar[bool] = False
+    monotone: bool = False
+    column: np.ndarray | None = None
+    memory: KeptNumbers | None = None
+
+    @classmethod
+    @abstractmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the tensors of the structure out of `parts`.
+
+        Raises:
+            CorruptObject: they do not fit n and each other.
+            InvalidStrategy: they make no strategy matrix.
+            KeyError: one is missing.
+        """
+
+    def check(self) -> None:  # noqa: B027  most structures have no place for such entries
+        """Refuse entries where a lower-triangular matrix has none.
+
+        Raises:
+            InvalidStrategy: with the first of them.
+        """
+
+    @property
+    @abstractmethod
+    def diagonal(self) -> np.ndarray:
+        """Numbers that are positive if the diagonal is."""
+
+    @property
+    @abstractmethod
+    def signed(self) -> bool:
+        """Whether an entry is negative (or may be: what is computed is not multiplied out for this)."""
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals up to the last one that is not all zero, the main one included, as far as numbers tell."""
+        return self.n
+
+    @property
+    def series(self) -> Numbers | None:
+        """The first column of a Toeplitz matrix."""
+        return None
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """All of C as doubles, where it is stored so, or is a tree not longer than the limit."""
+        return None
+
+    @property
+    def buffers(self) -> Buffers | None:
+        """C as a diagonal and buffers, where it is that."""
+        return None
+
+    @property
+    def by_columns(self) -> SolvedColumns | None:
+        """The columns of a C that may be too long to be had whole, where only its inverse is stored."""
+        return None
+
+    @abstractmethod
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+
+    @cached_property
+    def whole(self) -> Limbs:
+        """All of C.
+
+        Raises:
+            TooLarge: n is above the limit of an n x n array here.
+        """
+        if self.n > LARGEST_WHOLE:
+            raise TooLarge(f"the exact check of whole matrices is limited to n={LARGEST_WHOLE}; got n={self.n}")
+        return self._whole()
+
+    @abstractmethod
+    def _whole(self) -> Limbs: ...
+
+    @abstractmethod
+    def columns(self, indices: np.ndarray) -> Limbs:
+        """Return some columns, shape (n, len(indices))."""
+
+    def gram(self, indices: np.ndarray) -> Numbers:
+        """Return the Gram matrix of some columns."""
+        chosen = self.columns(indices)
+        return product(chosen.transpose(), chosen)
+
+    def affords_patterns(self, most: int) -> bool:
+        """Whether Gram matrices of all patterns of `most` steps are affordable where C is too long to be had whole."""
+        return not self.computed and self.n * self.n * most <= 1 << 30
+
+    def diagonals(self, most: int) -> np.ndarray | None:  # noqa: ARG002  a structure with diagonals counts its work
+        """Return the diagonals, shape (bands, n), where C is stored by few; None above `most` units of work."""
+        return None
+
+    def variances(self, program: Program, ends: np.ndarray, most: int) -> bool | None:
+        """Write ends of the variances of the rows of A C^-1 y for white noise y, shape (2, n), to `ends`.
+
+        Args:
+            program: of A.
+            ends: shape (2, n).
+            most: units of work.
+
+        Returns:
+            Whether they are enclosed; None where C is no recursion of few states, or it would take too long.
+        """
+        bands, states = self.diagonals(most), len(program.statements)
+        if bands is not None:
+            if self.n * (len(bands) + states) * (len(bands) + 2 * states) > most:
+                return None
+            from factorize.exact.losses.variance_kernels import banded
+
+            return bool(banded(bands, reciprocals(bands[0]), *compiled(program), ends))
+        if self.buffers is None:
+            return None
+        from factorize.exact.losses.variance_kernels import buffered
+
+        diagonal, transition, inputs, outputs = self.buffers.balanced()
+        return bool(buffered(reciprocals(diagonal), transition, inputs, outputs, *compiled(program), ends))
+
+
+class StoredReading(Reading):
+    """A C whose entries are stored numbers."""
+
+    @abstractmethod
+    def entries_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return some columns as the doubles that they are, shape (n, len(indices))."""
+
+    def columns(self, indices: np.ndarray) -> Limbs:
+        """Return some columns."""
+        return limbs(self.entries_of(indices))
+
+    def _whole(self) -> Limbs:
+        return self.columns(np.arange(self.n))
+
+
+class ComputedReading(Reading):
+    """A C whose entries are enclosed."""
+
+    computed = True
+
+    @abstractmethod
+    def entries(self) -> Numbers:
+        """Return every entry, shape (n, n)."""
+
+    def columns(self, indices: np.ndarray) -> Limbs:
+        """Return some columns."""
+        return self.whole.take(slice(None), indices)
+
+    def _whole(self) -> Limbs:
+        return split(self.entries())
+
+
+class EndlessReading(ABC):
+    """A Toeplitz C without a last row, by its structure."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, parts: dict[str, np.ndarray]) -> Self:
+        """Take the tensors of the structure.
+
+        Raises:
+            CorruptObject: they do not fit each other.
+            InvalidStrategy: their columns have no finite norm, or they make no strategy matrix.
+            KeyError: one is missing.
+        """
+
+    @abstractmethod
+    def squared_sensitivity(self, separation: int, most: int) -> tuple[Fraction, Fraction]:
+        """Enclose the squared norm of the sum of the columns 0, separation, ..., (most - 1) separation.
+
+        Raises:
+            TooLarge: it cannot be enclosed, or is not known to be the largest.
+        """
+
+
+def compiled(program: Program) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+    """Return a program as the compiled loops take it."""
+    return len(program.statements), *program.arrays(), program.output
+
+
+def placed(entries: list[np.ndarray], indices: np.ndarray, n: int) -> np.ndarray:
+    """Return columns whose entries follow each other from the diagonal on, cut at n."""
+    out = np.zeros((n, len(indices)))
+    for place, (j, column) in enumerate(zip(indices.tolist(), entries, strict=True)):
+        stop = min(len(column), n - j)
+        out[j : j + stop, place] = column[:stop]
+    return out
+
+
+def prefix_norms(series: Numbers) -> Numbers:
+    """Squared norms of the columns of a Toeplitz matrix: column j holds the first n - j coefficients."""
+    sums = np.cumsum(series.values**2)[::-1]
+    lost = 2 * series.radius * int(abs(series.values).sum()) + len(sums) * series.radius**2
+    return Numbers(sums, 2 * series.exponent, lost)
+
+
+def toeplitz_entries(series: Numbers) -> Numbers:
+    """Return every entry of a Toeplitz matrix."""
+    n = len(series.values)
+    whole = np.full((n, n), 0, dtype=object)
+    for j in range(n):
+        whole[j:, j] = series.values[: n - j]
+    return Numbers(whole, series.exponent, series.radius)

@@ -1,0 +1,92 @@
+"""Arrays (structure `dense`): C entry by entry."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.exact.arithmetic.integers import Numbers, integers, limbs, squares
+from factorize.exact.structures.base import StoredReading, prefix_norms
+from factorize.exact.structures.toeplitz import diagonals_of, falls, width_of
+
+_COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs stay small beside the matrix
+
+
+class DenseReading(StoredReading):
+    """C as an array, which may be Toeplitz entry for entry.
+
+    Args:
+        array: shape (n, n).
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.n, self._array = len(array), array
+        self.column = array[:, 0].copy() if (array[1:, 1:] == array[:-1, :-1]).all() else None
+        self.monotone = self.column is not None and falls(self.column)
+
+    @classmethod
+    def read(cls, parts: dict[str, np.ndarray], n: int) -> Self:
+        """Take the array; see `Reading.read`."""
+        array = parts.pop("")
+        if array.shape != (n, n):
+            raise CorruptObject(f"a tensor of C has shape {array.shape}; the spec's n asks for {(n, n)}")
+        return cls(array)
+
+    @property
+    def array(self) -> np.ndarray:
+        """All of C."""
+        return self._array
+
+    def check(self) -> None:
+        """Refuse entries above the diagonal."""
+        above = np.argwhere(np.triu(self._array, 1) != 0)
+        if len(above):
+            i, j = above[0]
+            raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(self._array[i, j])!r}, not 0")
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """The diagonal."""
+        return np.diagonal(self._array)
+
+    @property
+    def signed(self) -> bool:
+        """Whether an entry is negative."""
+        return bool((self._array < 0).any())
+
+    @property
+    def bandwidth(self) -> int:
+        """Diagonals up to the last one that is not all zero."""
+        if self.column is not None:
+            return width_of(self.column)
+        rows, columns = np.nonzero(self._array)
+        return int((rows - columns).max()) + 1
+
+    @cached_property
+    def series(self) -> Numbers | None:
+        """The first column, if every diagonal is constant bit by bit."""
+        return None if self.column is None else integers(self.column)
+
+    def column_norms(self) -> Numbers:
+        """Squared norms of the columns."""
+        return norms(self._array) if self.series is None else prefix_norms(self.series)
+
+    def entries_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return some columns."""
+        return self._array[:, indices]
+
+    def diagonals(self, most: int) -> np.ndarray | None:
+        """Return the diagonals of a Toeplitz matrix up to the last that is not 0."""
+        return None if self.column is None else diagonals_of(self.column, most)
+
+
+def norms(array: np.ndarray) -> Numbers:
+    """Squared column norms of an array, a block of columns at a time."""
+    step = _COLUMNS_AT_ONCE // len(array) + 1
+    blocks = [squares(limbs(array[:, start : start + step])) for start in range(0, array.shape[1], step)]
+    unit = min(block.exponent for block in blocks)
+    aligned = [block.at(unit) for block in blocks]
+    return Numbers(np.concatenate([b.values for b in aligned]), unit, max(b.radius for b in aligned))
