@@ -45,8 +45,8 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
     return {} if _left_out.get() else _found(spec, report)
 
 
-def bound_of(spec: Spec, report: Reporter) -> LowerBound | None:
-    """Return the bound over all matrices that the evidence proves, or None where there is no evidence.
+def bound_with_dual(spec: Spec, report: Reporter) -> tuple[LowerBound | None, dict[str, np.ndarray]]:
+    """Return the bound over all matrices that the evidence proves, if any, and the evidence, empty where there is none.
 
     Args:
         spec: canonical; its mechanism does not matter.
@@ -54,7 +54,7 @@ def bound_of(spec: Spec, report: Reporter) -> LowerBound | None:
     """
     dual = _found(spec, report)
     bound = lower_bound(spec, dual) or separated_lower_bound(spec, dual)
-    return bound if bound is not None and bound.objective > 0 else None
+    return (bound if bound is not None and bound.objective > 0 else None), dual
 
 
 def work(spec: Spec) -> float:

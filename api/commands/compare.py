@@ -16,7 +16,7 @@ from factorize.errors import NotFound
 
 Buffers = Annotated[
     int | None,
-    typer.Option("--buffers", help="Vectors of noise state that may be kept.", show_default=False),
+    typer.Option("--buffers", "--memory", help="Vectors of noise state that may be kept.", show_default=False),
 ]
 Bytes = Annotated[
     float | None,
@@ -26,9 +26,18 @@ Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Also the noise
 Delta = Annotated[float | None, typer.Option("--delta", help="With --epsilon.", show_default=False)]
 Dataset = Annotated[
     int | None,
-    typer.Option("--dataset-size", help="With --batch-size: sampled rows too.", show_default=False),
+    typer.Option("--dataset-size", help="With --batch-size: rows under sampling too.", show_default=False),
 ]
 Batch = Annotated[int | None, typer.Option("--batch-size", help="Expected examples per step.", show_default=False)]
+Samplings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sampling",
+        metavar="cyclic_poisson|balls_in_bins|poisson",
+        help="What rows may count on, once for each; default: all, where sizes are given.",
+        show_default=False,
+    ),
+]
 Seconds = Annotated[
     float | None,
     typer.Option("--max-seconds", help="Leave out mechanisms that would take longer each.", show_default=False),
@@ -46,6 +55,7 @@ def compare(
     delta: Delta = None,
     dataset_size: Dataset = None,
     batch_size: Batch = None,
+    sampling: Samplings = None,
     max_seconds: Seconds = None,
     plot: Picture = None,
     store: StoreUrl = None,
@@ -53,7 +63,8 @@ def compare(
 ) -> None:
     """Solve a spec with every mechanism that fits it, and show losses, memory, time and what to take.
 
-    The spec's own mechanism is one row among the others. Nothing is stored.
+    With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
+    what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
     """
     from factorize.api.comparing.child_comparison import comparison
     from factorize.api.comparing.compare_request import read_request
@@ -69,6 +80,7 @@ def compare(
         "delta": delta,
         "dataset_size": dataset_size,
         "batch_size": batch_size,
+        "samplings": sampling or None,
         "max_seconds": max_seconds,
     }
     request = read_request(

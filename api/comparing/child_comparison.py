@@ -53,6 +53,7 @@ def comparison(request: CompareRequest, store: Store | None, report: Report) -> 
         bytes_per_parameter=request.bytes_per_parameter,
         privacy=privacy,
         sampling=sampling,
+        samplings=request.samplings,
         progress=tell,
         most_seconds=request.max_seconds,
     )

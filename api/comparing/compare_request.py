@@ -20,8 +20,10 @@ class CompareRequest(Frozen):
         bytes_per_parameter: the same budget in bytes.
         epsilon: of the noise that is stated for each row, with `delta`.
         delta: see `epsilon`.
-        dataset_size: with `batch_size`, adds rows amplified by Poisson sampling.
+        dataset_size: with `batch_size`, for the Poisson schemes.
         batch_size: expected examples per step.
+        samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given, and the
+            spec's own.
         max_seconds: mechanisms that would take longer are listed as refused.
     """
 
@@ -32,6 +34,7 @@ class CompareRequest(Frozen):
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     dataset_size: Count | None = None
     batch_size: Count | None = None
+    samplings: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=8)] | None = None
     max_seconds: Positive | None = None
 
     @model_validator(mode="after")
@@ -40,7 +43,8 @@ class CompareRequest(Frozen):
             raise ValueError("epsilon and delta come together; give both or neither")
         if (self.dataset_size is None) != (self.batch_size is None):
             raise ValueError("dataset_size and batch_size come together; give both or neither")
-        if self.dataset_size is not None and self.epsilon is None:
+        private = self.epsilon is not None or self.spec.sampling is not None
+        if (self.dataset_size is not None or self.samplings) and not private:
             raise ValueError("sampling amplifies an (epsilon, delta) guarantee; give epsilon and delta too")
         return self
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -173,7 +174,7 @@ def calibrate_amplified(
     bands = check_bands(strategy)
     probability = sampling_probability(bands, dataset_size, batch_size)
     compositions = -(-strategy.n // bands)
-    z = amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
+    z = _remembered(epsilon, delta, probability, compositions)
     sensitivity = sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=bands, max_participations=compositions))
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     within_scale("clip_norm", clip)
@@ -199,6 +200,12 @@ def calibrate_amplified(
         compositions=compositions,
         largest_column=largest,
     )
+
+
+@lru_cache(maxsize=64)
+def _remembered(epsilon: float, delta: float, probability: float, compositions: int) -> float:
+    """Return `amplified_multiplier`, which takes a second and is the same for every C of as many bands."""
+    return amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
 
 
 def check_bands(strategy: Matrix) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -72,6 +72,7 @@ class DpFtrlPlan(PlanRequest):
             noise=self.noise(self.clip_norm, self.batch_size),
             spec=spec,
             notes=notes,
+            comparison=self.comparison(spec, self.batch_size),
         )
 
     def _tau(self, rate: float | None) -> int | None:
@@ -128,7 +129,8 @@ class DpSrgPlan(PlanRequest):
         }
         noise = self.noise(self.clip_norm, self.batch_size)
         notes = ("the learning rate has no theory: sweep it on public data", *self.dropped(self.batch_size))
-        return Plan(system=self.system, parameters=parameters, noise=noise, spec=spec, notes=notes)
+        given: dict[str, Any] = {"parameters": parameters, "noise": noise, "spec": spec, "notes": notes}
+        return Plan(system=self.system, **given, comparison=self.comparison(spec, self.batch_size))
 
 
 class AcceleratedPlan(PlanRequest):

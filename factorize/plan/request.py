@@ -29,6 +29,8 @@ class Plan:
         spec: what to solve, in the contract's JSON form; None where the noise is independent by definition.
         predictions: what the papers promise at these parameters.
         notes: what was rounded, dropped or assumed.
+        comparison: a request for `factorize compare`, whose answer may be a better mechanism under a sampling; None
+            where no sampling is covered.
     """
 
     system: str
@@ -37,6 +39,7 @@ class Plan:
     spec: Mapping[str, Any] | None
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    comparison: Mapping[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -47,6 +50,7 @@ class Plan:
             "spec": None if self.spec is None else dict(self.spec),
             "predictions": {name: prediction.document() for name, prediction in self.predictions.items()},
             "notes": list(self.notes),
+            "comparison": None if self.comparison is None else dict(self.comparison),
         }
 
 
@@ -95,6 +99,14 @@ class PlanRequest(Frozen):
             "mu": 1 / multiplier,
             "rho": 1 / (2 * multiplier**2),
         }
+
+    def comparison(self, spec: Mapping[str, Any] | None, batch_size: int) -> dict[str, Any] | None:
+        """Return the comparison of all mechanisms for a spec under all samplings, which are accounted for zero-out."""
+        if spec is None or self.relation is not Adjacency.ZERO_OUT:
+            return None
+        sizes = {"dataset_size": self.examples, "batch_size": batch_size}
+        alone = {name: value for name, value in spec.items() if name != "mechanism"}
+        return {"spec": alone, "epsilon": self.epsilon, "delta": self.delta, **sizes}
 
     def batches(self, batch_size: int) -> int:
         """Return the full batches of one pass.

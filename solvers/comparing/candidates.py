@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from factorize.privacy import PrivacyTarget
 from factorize.spec import Spec
 
 BUFFERS = 4
 """Vectors of state of the mechanisms with buffers, where no budget names a number."""
 BANDS = 16
 """Diagonals of the mechanisms with bands, where no budget names a number of vectors."""
+AMPLIFIED_BUFFERS = 2
+"""Buffers of what is optimised for balls in bins: the second one gains most there, and more gain little."""
+MOST_TAPS = 64
+"""Diagonals of an inverse that is optimised for balls in bins, at most."""
 LARGEST_CONE = 16
 """The conic reference takes seconds from here on."""
 
@@ -53,6 +58,27 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
         yield {"kind": "semidefinite"}
 
 
+def optimised(
+    spec: Spec, buffers: int | None, privacy: PrivacyTarget | None
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield mechanisms to optimise for balls in bins, with that sampling, both as plain data; under fixed epochs only.
+
+    Args:
+        spec: canonical.
+        buffers: vectors of state that may be kept, or None for the usual sizes.
+        privacy: with the epsilon and delta that C is to be best at.
+    """
+    if privacy is None or not spec.participation.periodic:
+        return
+    sampling = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
+    kept = BUFFERS if buffers is None else buffers
+    taps = min(kept + 1, MOST_TAPS, spec.workload.n)
+    if taps >= 2:
+        yield {"kind": "blt", "buffers": min(AMPLIFIED_BUFFERS, kept)}, sampling
+        yield {"kind": "banded_inverse_toeplitz", "bands": taps}, sampling
+    yield {"kind": "toeplitz"}, sampling
+
+
 def tolerance(spec: Spec, mechanism: dict[str, Any]) -> float:
     """Return the tolerance to solve a mechanism to: the spec's for its own, and looser ones for long searches.
 
@@ -77,6 +103,10 @@ def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
             "spectral",
             "needs a learning rate and a curvature, which this spec does not hold; use its own spec to add it",
         )
+    yield (
+        "banded_inverse_toeplitz",
+        "is optimised for a sampling; compare with balls_in_bins under fixed_epochs, or use banded_inverse_square_root",
+    )
     if spec.workload.n > LARGEST_CONE:
         yield (
             "semidefinite",

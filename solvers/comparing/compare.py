@@ -8,18 +8,20 @@ not fit is listed with the reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from factorize.certificate.lower_bounds.bounds import LowerBound
+import numpy as np
+
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter, TooLarge
 from factorize.factorization import Factorization
+from factorize.mechanisms import Auto
 from factorize.privacy import PrivacyTarget
 from factorize.solution import Progress
-from factorize.solvers.budget import Estimate, machine_memory
-from factorize.solvers.comparing.candidates import left_out, mechanisms, tolerance
+from factorize.solvers.budget import Estimate
+from factorize.solvers.comparing.attempts import Attempt, distinct, groups, worker_count
+from factorize.solvers.comparing.candidates import left_out, mechanisms, optimised, tolerance
 from factorize.solvers.comparing.comparison import (
     CompareProgress,
     Comparison,
@@ -29,10 +31,17 @@ from factorize.solvers.comparing.comparison import (
     ranked,
     recommend,
 )
+from factorize.solvers.comparing.sampled_rows import (
+    Solved,
+    chosen_samplings,
+    described,
+    sampled_bounds,
+    sampled_rows,
+    with_claims,
+)
 from factorize.solvers.comparing.side_by_side import Tell, run_all
-from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured, named
-from factorize.solvers.evidence import bound_of, without_evidence
-from factorize.solvers.methods.threads import CORES
+from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
+from factorize.solvers.evidence import bound_with_dual, without_evidence
 from factorize.solvers.problem import Reporter
 from factorize.solvers.solving import estimate, solve
 from factorize.spec import Spec, parse_spec
@@ -41,9 +50,9 @@ __all__ = ["CompareCallback", "CompareProgress", "Sampling", "compare"]
 
 _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
+_OPTIMISED_SECONDS = 60.0  # for what is optimised for a sampling
 _FIRST_SECONDS = 60.0  # more for the bound and the first mechanisms, which compile code
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
-_MEMORY_SHARE = 0.5  # of the machine, for what runs at a time
 
 CompareCallback = Callable[[CompareProgress], None]
 """Called before each mechanism, between the steps of its solver and after it, in the caller's thread; may raise
@@ -57,6 +66,7 @@ def compare(
     bytes_per_parameter: float | None = None,
     privacy: PrivacyTarget | None = None,
     sampling: Sampling | None = None,
+    samplings: Sequence[str] | None = None,
     progress: CompareCallback | None = None,
     most_seconds: float | None = None,
 ) -> Comparison:
@@ -66,27 +76,29 @@ def compare(
         spec: its mechanism is one row among the others; `auto` adds none.
         buffers: vectors of noise state that may be kept for each parameter; mechanisms with a size take this one.
         bytes_per_parameter: the same budget in bytes, at 4 bytes a number.
-        privacy: adds the noise at this privacy to each row, without amplification.
-        sampling: adds rows amplified by Poisson sampling, for mechanisms with few bands (one band: DP-SGD); needs an
-            epsilon and delta in `privacy`.
+        privacy: adds the noise at this privacy to each row; by default that of the spec's sampling, if it has one.
+        sampling: sizes of the data set and the batch, for the Poisson schemes; needs an epsilon and delta in `privacy`.
+        samplings: names of schemes (`factorize.accounting.schemes`) that rows may count on, beside a fixed order; by
+            default all where sizes are given, and the spec's own. Under balls in bins and fixed epochs, mechanisms that
+            are optimised for it join.
         progress: told before each mechanism and between its steps.
         most_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
-            are stopped, by the processor's clock; 8 s by default, n / 5000 s above n = 40000, 200 s at most.
+            are stopped, by the processor's clock; 8 s by default, n / 5000 s above n = 40000, 200 s at most; 60 s
+            for those that are optimised for a sampling.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
         InvalidParameter: a budget is negative.
         Cancelled: raised by `progress`.
     """
-    if sampling is not None and (privacy is None or privacy.epsilon is None or privacy.delta is None):
-        raise InvalidParameter(
-            "dataset_size and batch_size amplify an (epsilon, delta) guarantee; give both", field="epsilon"
-        )
     spec = spec.canonical()
+    if privacy is None and spec.sampling is not None:
+        privacy = PrivacyTarget(epsilon=spec.sampling.epsilon, delta=spec.sampling.delta)
+    rows = TableRows(privacy, sampling, chosen_samplings(spec, privacy, sampling, samplings))
     budget = _budget(buffers, bytes_per_parameter)
-    if most_seconds is None:
-        most_seconds = min(max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND), _LARGEST_SECONDS)
-    return _Run(spec, budget, TableRows(privacy, sampling), progress, most_seconds).compare()
+    least = max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND)
+    limits = (min(least, _LARGEST_SECONDS), _OPTIMISED_SECONDS) if most_seconds is None else (most_seconds,) * 2
+    return _Run(spec, budget, rows, progress, limits).compare()
 
 
 def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | None:
@@ -106,7 +118,7 @@ class _News(NamedTuple):
     """What a running mechanism says.
 
     Attributes:
-        kind: of the mechanism.
+        kind: of the mechanism, or name of a sampling.
         ended: how many have ended, 0 or 1.
     """
 
@@ -114,59 +126,62 @@ class _News(NamedTuple):
     ended: int
 
 
-@dataclass(eq=False)
-class _Plan:
-    """A mechanism to try, and what came of it.
-
-    Attributes:
-        mechanism: as plain data.
-        spec: of the whole solve; None where it is refused.
-        needed: its cost.
-        found: rows, and why there are none.
-        bound: that its certificate holds.
-    """
-
-    mechanism: dict[str, Any]
-    spec: Spec | None = None
-    needed: Estimate = field(default_factory=lambda: Estimate(0.0, 0))
-    found: list[Row | Refused] = field(default_factory=list)
-    bound: LowerBound | None = None
-
-    def refuse(self, reason: str) -> None:
-        self.spec = None
-        self.found.append(Refused(*named(self.mechanism), reason))
-
-
 class _Run:
     """One comparison: what all its solves share."""
 
     def __init__(
-        self, spec: Spec, budget: int | None, rows: TableRows, progress: CompareCallback | None, most_seconds: float
+        self,
+        spec: Spec,
+        budget: int | None,
+        rows: TableRows,
+        progress: CompareCallback | None,
+        limits: tuple[float, float],
     ) -> None:
-        self.spec, self.budget, self.rows = spec, budget, rows
-        self.progress, self.most_seconds = progress, most_seconds
+        self.own, self.budget, self.rows = spec, budget, rows
+        # What other mechanisms are solved for.
+        alone = {"sampling": None, "mechanism": Auto()} if spec.sampling is not None else {}
+        self.spec = spec.model_copy(update=alone)
+        self.progress = progress
+        self.most_seconds, self.most_optimised = limits
         self.began = time.monotonic()
         self.done = self.total = 0
+        self.dual: Mapping[str, np.ndarray] = {}
 
     def compare(self) -> Comparison:
-        plans = [self._plan(mechanism) for mechanism in _distinct(mechanisms(self.spec, self.budget))]
-        common, self.total = _Plan({"kind": "lower_bound"}), len(plans)
-        workers = _workers([plan.needed.bytes for plan in plans])
+        plans = [self._plan(Attempt(mechanism)) for mechanism in distinct(mechanisms(self.spec, self.budget))]
+        plans += [self._plan(Attempt(mechanism, sampling)) for mechanism, sampling in self._optimised()]
+        common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
+        workers = worker_count([plan.needed.bytes for plan in plans])
         tasks = [partial(self._bound, common)]
-        for place, group in enumerate(_groups(plans)):
+        for place, group in enumerate(groups(plans)):
             tasks.append(partial(self._try, group, _FIRST_SECONDS if place < workers else 0.0))
         with without_evidence():
             run_all(tasks, self._hear, workers=workers)
-        return self._table([*plans, common])
+        return self._table([*plans, common], workers)
 
-    def _table(self, plans: list[_Plan]) -> Comparison:
+    def _optimised(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""
+        found = (
+            list(optimised(self.spec, self.budget, self.rows.privacy)) if "balls_in_bins" in self.rows.samplings else []
+        )
+        if self.own.sampling is not None and self.own.mechanism.kind != "auto":
+            found.insert(0, (self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document()))
+        return [pair for place, pair in enumerate(found) if pair not in found[:place]]
+
+    def _table(self, plans: list[Attempt], workers: int) -> Comparison:
         """Put together what was found, in the order of the plans, whichever ended first."""
         bounds = [plan.bound for plan in plans if plan.bound is not None]
         bound = max(bounds, key=lambda found: found.objective, default=None)
         found = [entry for plan in plans for entry in plan.found]
-        rows = ranked([measured(entry, bound) for entry in found if isinstance(entry, Row)])
+        solved = [plan.solved for plan in plans if plan.solved is not None]
+        found += sampled_rows(self.rows, solved, self._calibrating, workers=workers)
+        rows = [entry for entry in found if isinstance(entry, Row)]
+        rows = with_claims(self.rows, rows, solved, self.budget, self._calibrating)
+        sampled = sampled_bounds(self.rows, self.spec, self.dual)
+        rows = ranked([measured(row, bound, sampled) for row in rows])
         refused = [entry for entry in found if isinstance(entry, Refused)]
-        refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec)]
+        tried = {plan.mechanism["kind"] for plan in plans}
+        refused += [Refused(kind, {}, None, reason) for kind, reason in left_out(self.spec) if kind not in tried]
         document = self.spec.document()
         del document["mechanism"]
         return Comparison(
@@ -177,18 +192,24 @@ class _Run:
             rows=tuple(rows),
             refused=tuple(refused),
             recommendation=recommend(rows, self.budget),
+            samplings=tuple(described(self.rows, rows, solved)) if self.rows.samplings else (),
+            sampled_bounds=sampled,
             seconds=time.monotonic() - self.began,
         )
 
-    def _plan(self, mechanism: dict[str, Any]) -> _Plan:
-        plan = _Plan(mechanism)
+    def _calibrating(self, scheme: str) -> None:
+        if self.progress is not None:
+            self.progress(CompareProgress(self.total - 1, self.total, scheme, time.monotonic() - self.began))
+
+    def _plan(self, plan: Attempt) -> Attempt:
+        most = self._limit(plan)
         try:
-            plan.spec = self._with(mechanism)
-            given = {**mechanism, "nu": 0.0} if self._takes_over(mechanism) else mechanism
-            plan.needed = estimate(self._with(given))
-            if plan.needed.seconds > self.most_seconds:
+            plan.spec = self._with(plan.mechanism, plan.sampling)
+            given = {**plan.mechanism, "nu": 0.0} if self._takes_over(plan.mechanism) else plan.mechanism
+            plan.needed = estimate(self._with(given, plan.sampling))
+            if plan.needed.seconds > most:
                 raise TooLarge(
-                    f"would take about {plan.needed.seconds:.3g} s, above most_seconds={self.most_seconds:g}; raise it "
+                    f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
                     "(--max-seconds), or solve this mechanism by its own spec"
                 )
         except FactorizeError as error:
@@ -196,30 +217,34 @@ class _Run:
             plan.needed = Estimate(0.0, 0)
         return plan
 
+    def _limit(self, plan: Attempt) -> float:
+        return self.most_seconds if plan.sampling is None else self.most_optimised
+
     def _takes_over(self, mechanism: dict[str, Any]) -> bool:
         """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
         return mechanism == _SCALED_NU and self.spec.mechanism.kind != "nu_toeplitz"
 
-    def _with(self, mechanism: dict[str, Any]) -> Spec:
+    def _with(self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None) -> Spec:
         """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
-        parsed = parse_spec({**self.spec.document(), "mechanism": mechanism})
+        asked = {} if sampling is None else {"sampling": sampling}
+        parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **asked})
         changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism)}
-        return self.spec.model_copy(update=changes).canonical()
+        return self.spec.model_copy(update={**changes, "sampling": parsed.sampling}).canonical()
 
     def _hear(self, news: _News) -> None:
         self.done += news.ended
         if self.progress is not None and self.done < self.total:
             self.progress(CompareProgress(self.done, self.total, news.kind, time.monotonic() - self.began))
 
-    def _bound(self, plan: _Plan, tell: Tell[_News]) -> None:
+    def _bound(self, plan: Attempt, tell: Tell[_News]) -> None:
         """Find the bound that rows without evidence of their own are measured against."""
 
         def find(step: Callable[[Progress], None]) -> None:
-            plan.bound = bound_of(self._with({"kind": "identity"}), Reporter(step))
+            plan.bound, self.dual = bound_with_dual(self._with({"kind": "identity"}), Reporter(step))
 
         self._watched(plan, tell, find, _FIRST_SECONDS)
 
-    def _try(self, group: list[_Plan], more: float, tell: Tell[_News]) -> None:
+    def _try(self, group: list[Attempt], more: float, tell: Tell[_News]) -> None:
         nu: float | None = None
         for plan in group:
             tell(_News(plan.mechanism["kind"], 0))
@@ -235,11 +260,11 @@ class _Run:
             tell(_News(plan.mechanism["kind"], 1))
 
     def _watched(
-        self, plan: _Plan, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], more: float
+        self, plan: Attempt, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], more: float
     ) -> Any:
         """Return what `run` does, or None where it is refused or out of time."""
         # Processor time of this thread: what else the machine does decides nothing.
-        began, last = time.thread_time(), _LATE * self.most_seconds + more
+        began, last = time.thread_time(), _LATE * self._limit(plan) + more
 
         def step(_progress: Progress) -> None:
             tell(_News(plan.mechanism["kind"], 0))
@@ -257,38 +282,15 @@ class _Run:
             plan.refuse(str(error))
         return None
 
-    def _solve(self, plan: _Plan, step: Callable[[Progress], None]) -> Factorization:
+    def _solve(self, plan: Attempt, step: Callable[[Progress], None]) -> Factorization:
         assert plan.spec is not None
         began = time.monotonic()
         found = solve(plan.spec, progress=step)
-        plan.found += self.rows.of(found, plan.mechanism, time.monotonic() - began)
+        row = self.rows.of(found, plan.mechanism, time.monotonic() - began)
+        plan.found.append(row)
         plan.bound = found.certificate.lower_bound
+        plan.solved = Solved(found, row) if self.rows.samplings else None
         return found
-
-
-def _distinct(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    seen = []
-    for mechanism in found:
-        plain = {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
-        if plain not in seen:
-            seen.append(plain)
-            yield mechanism
-
-
-def _groups(plans: list[_Plan]) -> list[list[_Plan]]:
-    """Return what runs one after the other, long ones first; nu is tuned once, for scaled columns too."""
-    tuned = [plan for plan in plans if plan.mechanism.get("nu") == "tune"]
-    groups = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
-    return sorted(groups, key=lambda group: -sum(plan.needed.seconds for plan in group))
-
-
-def _workers(needed: list[int]) -> int:
-    """Return how many solves may run at a time: what the processors and the memory allow."""
-    largest = sorted(needed, reverse=True)
-    workers = CORES
-    while workers > 1 and sum(largest[:workers]) > _MEMORY_SHARE * machine_memory():
-        workers -= 1
-    return workers
 
 
 def _nu(found: Factorization) -> float | None:

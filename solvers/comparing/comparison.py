@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from factorize.accounting.schemes import SCHEMES
 from factorize.certificate.certificate import Loss
 from factorize.certificate.lower_bounds.bounds import LowerBound
 from factorize.privacy import Calibration, CertifiedSensitivity
@@ -66,8 +67,14 @@ class Row:
         calibration: noise at the privacy asked for, or None.
         rmse_at_privacy: root mean squared error at that noise, or None.
         objective_at_privacy: the objective at that noise, or None; with sampling the table is sorted by it.
-        sampling: `cyclic_poisson` where the calibration counts on the sampling, which then stands in for the spec's
-            participation; else None.
+        sampling: the scheme of `factorize.accounting.schemes` that the calibration counts on, which then stands in for
+            the spec's participation; None for a fixed order.
+        spec: as plain data; solving it gives this row's C.
+        optimized_under: the sampling that C was optimised for, or None.
+        sigma: standard deviation per entry of Z, for sums of contributions of norm 1; None without a privacy.
+        method: what sigma rests on: `verified` by a claim, `deterministic`, or `accountant`.
+        rmse_without_secrecy: the error at the noise that this C needs for the same privacy where nothing is secret.
+        next_command: gives this row's C, and its noise where a privacy is named.
     """
 
     mechanism: str
@@ -89,6 +96,12 @@ class Row:
     rmse_at_privacy: float | None = None
     objective_at_privacy: float | None = None
     sampling: str | None = None
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    optimized_under: str | None = None
+    sigma: float | None = None
+    method: str | None = None
+    rmse_without_secrecy: float | None = None
+    next_command: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -112,6 +125,13 @@ class Row:
             "rmse_at_privacy": self.rmse_at_privacy,
             "objective_at_privacy": self.objective_at_privacy,
             "sampling": self.sampling,
+            "spec": dict(self.spec),
+            "optimized_under": self.optimized_under,
+            "sigma": self.sigma,
+            "sigma_for": None if self.sigma is None else "sums",
+            "method": self.method,
+            "rmse_without_secrecy": self.rmse_without_secrecy,
+            "next_command": self.next_command,
         }
 
 
@@ -155,6 +175,9 @@ class Comparison:
         refused: mechanisms that do not fit, with the reason.
         recommendation: the row for the budget, or None if none fits it.
         seconds: for all.
+        samplings: the schemes that were asked for, as plain data: what the loader has to do, what is secret, and why
+            no row counts on it, if none does.
+        sampled_bounds: by scheme, squared errors at the privacy that no matrix beats, with their rule.
     """
 
     spec: dict[str, Any]
@@ -165,6 +188,8 @@ class Comparison:
     refused: tuple[Refused, ...]
     recommendation: Recommendation | None
     seconds: float
+    samplings: tuple[Mapping[str, Any], ...] = ()
+    sampled_bounds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -177,6 +202,8 @@ class Comparison:
             "refused": [refused.to_dict() for refused in self.refused],
             "recommendation": self.recommendation and dict(vars(self.recommendation)),
             "seconds": self.seconds,
+            "samplings": [dict(one) for one in self.samplings],
+            "sampled_bounds": {name: dict(bound) for name, bound in self.sampled_bounds.items()},
         }
 
 
@@ -196,10 +223,25 @@ def recommend(rows: Sequence[Row], budget: int | None) -> Recommendation | None:
     row = rows[chosen]
     within = "" if budget is None else f" within {budget} vectors of noise state"
     gap = "" if row.relative_gap is None else f", {100 * row.relative_gap:.3g} % above the certified lower bound"
-    how = "" if row.sampling is None else ", counting on cyclic Poisson sampling"
     first = chosen == fitting[0]
     standing = "has the smallest loss" if first else "has the fewest vectors within 0.1 % of the smallest loss"
-    return Recommendation(chosen, f"{row.mechanism} {standing}{within}{gap}{how}; it keeps {row.noise_vectors} vectors")
+    reason = f"{row.mechanism} {standing}{within}{gap}; it keeps {row.noise_vectors} vectors"
+    return Recommendation(chosen, reason + _at_privacy(row, [rows[i] for i in fitting]))
+
+
+def _at_privacy(row: Row, others: Sequence[Row]) -> str:
+    """Say what the choice counts on under sampling, and what there is without."""
+    if row.rmse_at_privacy is None or not any(other.sampling for other in others):
+        return ""
+    scheme = SCHEMES[row.sampling or "fixed"]
+    text = f"; under {scheme.title} its rmse is {row.rmse_at_privacy:.4g} ({row.method})"
+    if row.sampling is None:
+        return text + ", and no sampling does better"
+    text += f", counting on nobody knowing {scheme.secret}; without secrecy it is {row.rmse_without_secrecy:.4g}"
+    plain = next((other for other in others if other.sampling is None), None)
+    if plain is None:
+        return text
+    return f"{text}; the best without sampling is {plain.mechanism} with {plain.rmse_at_privacy:.4g}"
 
 
 def _ranked(row: Row, rows: Sequence[Row]) -> float:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
-from factorize.accounting.amplification import calibrate_amplified
+from factorize.accounting.schemes import SCHEMES, BinsScheme, SamplingOptions, SamplingScheme
 from factorize.certificate.lower_bounds.bounds import LowerBound
 from factorize.client.noise_source import noise_source
+from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
-from factorize.privacy import PrivacyTarget, calibrate
+from factorize.numbers.scalars import double_above
+from factorize.privacy import Calibration, PrivacyTarget
 from factorize.solvers.comparing.comparison import Refused, Row, Sampling
 
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
+
+_LONGEST_SPEC = 4000  # characters of a spec inside a command
 
 
 @dataclass(frozen=True)
@@ -23,29 +30,26 @@ class TableRows:
 
     Attributes:
         privacy: of the noise that each row states, or None.
-        sampling: adds rows whose noise counts on it, or None; needs an epsilon and delta in `privacy`.
+        sizes: of the data set and the batch, or None.
+        samplings: names of the schemes that rows count on, `fixed` left out; they need an epsilon and delta.
     """
 
     privacy: PrivacyTarget | None
-    sampling: Sampling | None
+    sizes: Sampling | None = None
+    samplings: tuple[str, ...] = ()
 
-    def of(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> list[Row | Refused]:
-        """Return the row of a result, and the one with sampling or why there is none.
+    def of(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
+        """Return the row of a result without sampling.
 
         Args:
             found: the result.
             mechanism: what was solved, as plain data.
             seconds: that it took.
         """
-        row = self._row(found, mechanism, seconds)
-        return [row, *self._amplified(found, row)]
-
-    def _row(self, found: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
-        certificate = found.certificate
-        strategy = found.matrix
+        certificate, strategy = found.certificate, found.matrix
         cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, found.digest).cost
-        noise = None if self.privacy is None else calibrate(certificate.sensitivity, self.privacy)
-        return Row(
+        sampling = found.spec.sampling
+        row = Row(
             *named(mechanism),
             tolerance=found.spec.tolerance,
             spec_digest=found.spec_digest,
@@ -59,35 +63,64 @@ class TableRows:
             seconds=seconds,
             converged=certificate.converged,
             warnings=certificate.warnings,
-            calibration=noise,
-            rmse_at_privacy=None if noise is None else noise.noise_multiplier * certificate.loss.rmse,
-            objective_at_privacy=None if noise is None else noise.noise_multiplier**2 * certificate.loss.objective,
+            spec=found.spec.document(),
+            optimized_under=None if sampling is None else sampling.kind,
+            next_command=_solving(found),
         )
+        if self.privacy is None:
+            return row
+        return self._calibrated(found, row, SCHEMES["fixed"], SamplingOptions())
 
-    def _amplified(self, found: Factorization, row: Row) -> list[Row | Refused]:
-        """Return the row again with the noise that Poisson sampling allows, where it is proved."""
-        if self.sampling is None or self.privacy is None or found.matrix.bandwidth() >= found.matrix.n > 1:
-            return []
+    def fitting(self, found: Factorization) -> list[SamplingScheme]:
+        """Return the schemes that fit a result."""
+        return [SCHEMES[name] for name in self.samplings if self.misfit(name, found) is None]
+
+    def misfit(self, name: str, found: Factorization) -> str | None:
+        """Return why a scheme does not fit a result, or None."""
+        return SCHEMES[name].misfit(found.spec.participation, found.matrix, self._options())
+
+    def sampled(self, found: Factorization, row: Row, scheme: SamplingScheme) -> Row | Refused:
+        """Return the row again with the noise that a sampling allows, by bounds; or why it allows none."""
         try:
-            noise = calibrate_amplified(
-                found,
-                epsilon=self.privacy.epsilon or 0.0,
-                delta=self.privacy.delta or 0.0,
-                dataset_size=self.sampling.dataset_size,
-                batch_size=self.sampling.batch_size,
-            )
+            return self._calibrated(found, row, scheme, self._options(scheme))
         except (ConditionNotMet, UnsupportedProblem) as error:
-            return [Refused(row.mechanism, row.parameters, row.normalization, f"sampled: {error}")]
-        multiplier = noise.sigma * self.sampling.batch_size / row.sensitivity.value
-        sampled = replace(
+            return Refused(row.mechanism, row.parameters, row.normalization, f"sampled: {scheme.title}: {error}")
+
+    def verified(self, found: Factorization, row: Row) -> Row:
+        """Return a row with a claim that was tested in place of bounds."""
+        scheme = SCHEMES[row.sampling or "fixed"]
+        return self._calibrated(found, row, scheme, replace(self._options(scheme), method="verified"))
+
+    def _options(self, scheme: SamplingScheme | None = None) -> SamplingOptions:
+        """Return what a calibration is asked for: sums, where the scheme allows it."""
+        sizes = {} if self.sizes is None or isinstance(scheme, BinsScheme) else vars(self.sizes)
+        return SamplingOptions(**sizes, method="deterministic")
+
+    def _calibrated(self, found: Factorization, row: Row, scheme: SamplingScheme, asked: SamplingOptions) -> Row:
+        assert self.privacy is not None
+        noise = scheme.calibrate(found, self.privacy, asked)
+        sigma = double_above(Fraction(noise.sigma) * (noise.batch_size or 1), "sigma")
+        certified = found.certificate.sensitivity.value  # the losses are stated at it
+        multiplier = sigma / certified
+        plain = self.privacy.noise_multiplier * noise.sensitivity.value / certified
+        return replace(
             row,
             sensitivity=noise.sensitivity,
             calibration=noise,
             rmse_at_privacy=multiplier * row.loss.rmse,
             objective_at_privacy=multiplier**2 * row.loss.objective,
-            sampling="cyclic_poisson",
+            sampling=None if scheme.name == "fixed" else scheme.name,
+            sigma=sigma,
+            method=scheme.method(noise),
+            rmse_without_secrecy=plain * row.loss.rmse,
+            next_command=_solving(found) + self._calibrating(noise, scheme, asked),
         )
-        return [sampled]
+
+    def _calibrating(self, noise: Calibration, scheme: SamplingScheme, asked: SamplingOptions) -> str:
+        if noise.epsilon is None or noise.delta is None:
+            return ""
+        target = f"--epsilon {noise.epsilon!r} --delta {noise.delta!r}"
+        return f" && factorize calibrate factors.safetensors {target}{scheme.options(asked)}"
 
 
 def named(mechanism: dict[str, Any]) -> tuple[str, dict[str, Any], str | None]:
@@ -96,8 +129,25 @@ def named(mechanism: dict[str, Any]) -> tuple[str, dict[str, Any], str | None]:
     return mechanism["kind"], parameters, mechanism.get("normalization")
 
 
-def measured(row: Row, bound: LowerBound | None) -> Row:
-    """Return the row with its distance to a bound; not where sampling stands in for the bound's participation."""
-    if bound is None or bound.objective <= 0 or row.sampling:
+def measured(row: Row, bound: LowerBound | None, sampled: Mapping[str, Mapping[str, Any]]) -> Row:
+    """Return the row with its distance to a bound for its own law of participation, where there is one.
+
+    Args:
+        row: the row.
+        bound: on the objective, without sampling.
+        sampled: by scheme, on the objective at the privacy.
+    """
+    if row.sampling is None:
+        known = bound is not None and bound.objective > 0
+        return replace(row, relative_gap=row.loss.objective / bound.objective - 1) if bound and known else row
+    own = sampled.get(row.sampling)
+    if own is None or row.objective_at_privacy is None:
         return row
-    return replace(row, relative_gap=row.loss.objective / bound.objective - 1)
+    return replace(row, relative_gap=row.objective_at_privacy / own["objective"] - 1)
+
+
+def _solving(found: Factorization) -> str:
+    """Return the command that gives a result."""
+    text = canonical_json(found.spec.document()).decode()
+    asked = shlex.quote(text) if len(text) <= _LONGEST_SPEC else "spec.json"
+    return f"factorize solve {asked} --to factors.safetensors"

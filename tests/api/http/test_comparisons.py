@@ -54,7 +54,9 @@ def test_the_command_line_gives_the_table(factorize: CommandLine, tmp_path: Path
 def test_the_text_has_a_line_for_each_row_and_reason(factorize: CommandLine) -> None:
     options = ("--epsilon", 1, "--delta", 1e-6, "--dataset-size", 1200, "--batch-size", 100)
     text = factorize("compare", json.dumps(SPEC), *options).out
-    assert "identity(sampled)" in text and "at privacy" in text
+    assert any(line.split()[:2] == ["identity", "poisson"] for line in text.splitlines())
+    assert "under balls in bins" in text or "balls_in_bins (random allocation" in text
+    assert "Secret: " in text and "next: factorize solve" in text
     assert "left out: semidefinite" in text or "semidefinite" in text
     assert "lower bound" in text
     assert sum(line.startswith("*") for line in text.splitlines()) == 2  # the row, and why
@@ -66,7 +68,9 @@ def test_the_text_has_a_line_for_each_row_and_reason(factorize: CommandLine) -> 
         (("--epsilon", 1), "epsilon and delta come together"),
         (("--dataset-size", 100), "dataset_size and batch_size come together"),
         (("--dataset-size", 100, "--batch-size", 10), "give epsilon"),
-        (("--buffers", -1), "buffers"),
+        (("--memory", -1), "buffers"),
+        (("--epsilon", 1, "--delta", 1e-6, "--sampling", "shuffle"), "gives away"),
+        (("--epsilon", 1, "--delta", 1e-6, "--sampling", "poisson"), "dataset_size"),
         (("--plot", "x.txt"), ".png"),
     ],
 )
@@ -81,6 +85,18 @@ def test_http_gives_the_table(live_service: LiveService) -> None:
     expected = losses(compare(parse_spec(SPEC), buffers=2).to_dict())
     assert dict(losses(table)) == pytest.approx(dict(expected), rel=1e-6)
     assert table["recommendation"]
+
+
+def test_http_compares_under_sampling(live_service: LiveService) -> None:
+    spec = {**SPEC, "workload": {"kind": "prefix", "n": 8}, "participation": {"kind": "fixed_epochs", "epochs": 2}}
+    asked = {"spec": spec, "buffers": 2, "epsilon": 2.0, "delta": 1e-5, "samplings": ["balls_in_bins"]}
+    table = live_service.send("POST", "/v1/compare", asked).json()
+    chosen = table["rows"][table["recommendation"]["row"]]
+    assert {row["sampling"] for row in table["rows"]} == {None, "balls_in_bins"}
+    assert chosen["method"] in ("verified", "deterministic") and chosen["noise_vectors"] <= 2
+    assert {one["sampling"] for one in table["samplings"]} == {"fixed", "balls_in_bins"}
+    bad = live_service.send("POST", "/v1/compare", {**asked, "samplings": ["shuffle"]})
+    assert "gives away" in str(bad.problem(422, "unsupported-problem"))
 
 
 def test_http_tells_how_far_it_is(live_service: LiveService) -> None:

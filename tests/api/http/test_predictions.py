@@ -46,6 +46,20 @@ def test_the_command_line_plans_and_solves_the_plan(factorize: CommandLine) -> N
     factorize("plan", "[1]").error(2)
 
 
+def test_a_plan_takes_the_recommendation_of_its_comparison(factorize: CommandLine) -> None:
+    """10 steps, one epoch: random allocation, and DP-SGD with Poisson."""
+    found = factorize("plan", json.dumps(PLAN), "--compare", "--memory", 1, "--output", "json").json()
+    best = found.pop("recommended")
+    assert found == plan(PLAN).document()
+    assert best["noise_vectors"] <= 1 and best["reason"] and best["loader"]
+    plain = factorize(
+        "compare", json.dumps(found["comparison"]["spec"]), "--epsilon", 1, "--delta", 1e-6, "--memory", 1
+    )
+    assert plain.code == 0
+    assert best["rmse_at_privacy"] <= best["rmse_without_secrecy"]
+    assert "no comparison" in factorize("plan", json.dumps({**PLAN, "adjacency": "replace_one"}), "--compare").error(2)
+
+
 def test_http_answers_like_the_library(live_service: LiveService) -> None:
     answer = live_service.send("POST", "/v1/predict", {"question": MEAN})
     assert (answer.status, answer.json()) == (200, ask(MEAN).document())

@@ -134,7 +134,7 @@ def test_a_matrix_of_the_user_keeps_its_numbers():
 def test_how_many_run_at_a_time_changes_nothing(monkeypatch):
     tables = []
     for cores in (1, 3):
-        monkeypatch.setattr(sys.modules["factorize.solvers.comparing.compare"], "CORES", cores)
+        monkeypatch.setattr(sys.modules["factorize.solvers.comparing.attempts"], "CORES", cores)
         document = compare(spec_of(9, participation={"kind": "fixed_epochs", "epochs": 3})).to_dict()
         del document["seconds"]
         tables.append([{**row, "seconds": None} for row in document.pop("rows")] + [document])
@@ -278,9 +278,11 @@ def test_evidence_is_found_once(monkeypatch):
 def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy():
     target = PrivacyTarget(epsilon=1.0, delta=1e-6)
     table = compare(spec_of(), privacy=target, sampling=Sampling(dataset_size=2400, batch_size=100))
-    sampled = [row for row in table.rows if row.sampling]
-    assert {"identity", "banded"} <= {row.mechanism for row in sampled}
-    assert all(row.noise_vectors < N - 1 for row in sampled)
+    banded = [row for row in table.rows if row.sampling == "cyclic_poisson"]
+    assert "banded" in {row.mechanism for row in banded}
+    assert all(row.noise_vectors < N - 1 for row in banded)
+    sampled = [row for row in table.rows if row.sampling == "poisson"]
+    assert {row.mechanism for row in sampled} == {"identity"}
     ranks = [row.objective_at_privacy for row in table.rows]
     assert ranks == sorted(ranks)
     plain = {row.mechanism: row for row in rows_of(table, "identity") if not row.sampling}["identity"]
@@ -288,7 +290,7 @@ def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy()
     assert amplified.rmse_at_privacy < plain.rmse_at_privacy
     sigma = amplified.calibration.sigma * 100  # of sums
     assert amplified.rmse_at_privacy == pytest.approx(sigma * plain.loss.rmse / plain.sensitivity.value)
-    assert json.loads(json.dumps(table.to_dict()))["rows"][0]["sampling"] in (None, "cyclic_poisson")
+    assert json.loads(json.dumps(table.to_dict()))["rows"][0]["sampling"] == "balls_in_bins"
 
 
 def test_sampling_needs_an_epsilon_and_groups_as_large_as_a_batch():
@@ -297,5 +299,5 @@ def test_sampling_needs_an_epsilon_and_groups_as_large_as_a_batch():
     with pytest.raises(InvalidParameter, match="epsilon"):
         compare(spec_of(), privacy=PrivacyTarget(rho=0.1), sampling=Sampling(2400, 100))
     table = compare(spec_of(), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6), sampling=Sampling(150, 100))
-    assert [row.mechanism for row in table.rows if row.sampling] == ["identity"]
+    assert [row.mechanism for row in table.rows if row.sampling in ("poisson", "cyclic_poisson")] == ["identity"]
     assert any(refused.reason.startswith("sampled: ") for refused in table.refused)

@@ -1,0 +1,71 @@
+"""Attempts of a comparison: which mechanisms are tried, in which order, and how many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from factorize.certificate.lower_bounds.bounds import LowerBound
+from factorize.solvers.budget import Estimate, machine_memory
+from factorize.solvers.comparing.comparison import Refused, Row
+from factorize.solvers.comparing.sampled_rows import Solved
+from factorize.solvers.comparing.table_rows import named
+from factorize.solvers.methods.threads import CORES
+from factorize.spec import Spec
+
+_MEMORY_SHARE = 0.5  # of the machine, for what runs at a time
+
+
+@dataclass(eq=False)
+class Attempt:
+    """A mechanism to try, and what came of it.
+
+    Attributes:
+        mechanism: as plain data.
+        sampling: to optimise it for, as plain data, or None.
+        spec: of the whole solve; None where it is refused.
+        needed: its cost.
+        found: rows, and why there are none.
+        bound: that its certificate holds.
+        solved: kept where it is calibrated under sampling.
+    """
+
+    mechanism: dict[str, Any]
+    sampling: dict[str, Any] | None = None
+    spec: Spec | None = None
+    needed: Estimate = field(default_factory=lambda: Estimate(0.0, 0))
+    found: list[Row | Refused] = field(default_factory=list)
+    bound: LowerBound | None = None
+    solved: Solved | None = None
+
+    def refuse(self, reason: str) -> None:
+        """Leave it out, and say why."""
+        self.spec = None
+        self.found.append(Refused(*named(self.mechanism), reason))
+
+
+def distinct(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield each mechanism once; no normalisation is the same as none named."""
+    seen = []
+    for mechanism in found:
+        plain = {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
+        if plain not in seen:
+            seen.append(plain)
+            yield mechanism
+
+
+def groups(plans: list[Attempt]) -> list[list[Attempt]]:
+    """Return what runs one after the other, long ones first; nu is tuned once, for scaled columns too."""
+    tuned = [plan for plan in plans if plan.mechanism.get("nu") == "tune"]
+    found = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
+    return sorted(found, key=lambda group: -sum(plan.needed.seconds for plan in group))
+
+
+def worker_count(needed: list[int]) -> int:
+    """Return how many solves may run at a time: what the processors and the memory allow."""
+    largest = sorted(needed, reverse=True)
+    workers = CORES
+    while workers > 1 and sum(largest[:workers]) > _MEMORY_SHARE * machine_memory():
+        workers -= 1
+    return workers

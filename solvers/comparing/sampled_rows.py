@@ -1,0 +1,176 @@
+"""Rows under sampling: for every solved mechanism and every scheme that fits it, and claims for the best few.
+
+Balls in bins are ranked by bounds that need no samples. The best rows are then verified, so that the number of a row
+that is recommended is one that was tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.accounting.schemes import SAMPLINGS, SCHEMES, BinsScheme, CyclicScheme, scheme_of
+from factorize.errors import InvalidParameter
+from factorize.factorization import Factorization
+from factorize.privacy import PrivacyTarget
+from factorize.solvers.comparing.comparison import Refused, Row, Sampling, ranked, recommend
+from factorize.solvers.comparing.side_by_side import Tell, run_all
+from factorize.solvers.comparing.table_rows import TableRows
+from factorize.spec import Spec
+
+MOST_VERIFIED = 3
+"""Claims that are tested beside those of recommended rows: each takes 1 to 7 seconds of a processor."""
+MOST_BINS_WORK = 1 << 26
+"""Rows times bins^2 that are ranked by bounds; with more than 1000 bins that leaves the most promising rows."""
+
+
+class Solved(NamedTuple):
+    """A mechanism that was solved.
+
+    Attributes:
+        found: its result.
+        row: without sampling.
+    """
+
+    found: Factorization
+    row: Row
+
+
+def chosen_samplings(
+    spec: Spec, privacy: PrivacyTarget | None, sizes: Sampling | None, named: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return the schemes that rows may count on, `fixed` left out.
+
+    Raises:
+        InvalidParameter: an unknown scheme, one without its sizes, or a privacy that no sampling amplifies.
+    """
+    own = () if spec.sampling is None else (spec.sampling.kind,)
+    asked = named if named is not None else SAMPLINGS if sizes is not None else own
+    chosen = tuple(name for name in SAMPLINGS if name in {scheme_of(name).name for name in asked} - {"fixed"})
+    if (chosen or sizes is not None) and (privacy is None or privacy.epsilon is None or privacy.delta is None):
+        raise InvalidParameter(
+            "sampling (dataset_size and batch_size, or samplings) amplifies an (epsilon, delta) guarantee; give both",
+            field="epsilon",
+        )
+    for name in chosen:
+        if sizes is None and isinstance(SCHEMES[name], CyclicScheme):
+            raise InvalidParameter(f"{name} needs dataset_size and batch_size: give both", field="dataset_size")
+    return chosen
+
+
+def sampled_rows(
+    rows: TableRows, solved: Sequence[Solved], hear: Callable[[str], None], *, workers: int
+) -> list[Row | Refused]:
+    """Return the rows under all schemes, in the order of `solved`.
+
+    Args:
+        rows: with the schemes.
+        solved: what was solved.
+        hear: told the name of a scheme before each calibration; what it raises ends all.
+        workers: how many calibrations run at a time.
+    """
+    chosen = _promising(rows, solved)
+    found: list[list[Row | Refused]] = [[] for _ in chosen]
+
+    def fill(place: int, tell: Tell[str]) -> None:
+        one, scheme = chosen[place]
+        tell(scheme)
+        found[place].append(rows.sampled(one.found, one.row, SCHEMES[scheme]))
+
+    run_all([partial(fill, place) for place in range(len(chosen))], hear, workers=workers)
+    return [entry for entries in found for entry in entries]
+
+
+def _promising(rows: TableRows, solved: Sequence[Solved]) -> list[tuple[Solved, str]]:
+    """Return what is calibrated: all, but for balls in very many bins.
+
+    Those optimised for it and C = I come first, then small losses.
+    """
+    pairs = [(one, scheme.name) for one in solved for scheme in rows.fitting(one.found)]
+    binned = [pair for pair in pairs if isinstance(SCHEMES[pair[1]], BinsScheme)]
+    if not binned:
+        return pairs
+    spec = binned[0][0].found.spec
+    bins = BinsScheme.bins(spec.participation, spec.workload.n) or 1
+    kept = max(MOST_BINS_WORK // bins**2, MOST_VERIFIED)
+    binned.sort(key=lambda pair: _promise(pair[0].row))
+    left = {id(pair) for pair in binned[kept:]}
+    return [pair for pair in pairs if id(pair) not in left]
+
+
+def _promise(row: Row) -> tuple[bool, float]:
+    return (row.optimized_under is None and row.mechanism != "identity", row.loss.objective)
+
+
+def with_claims(
+    rows: TableRows, table: Sequence[Row], solved: Sequence[Solved], budget: int | None, hear: Callable[[str], None]
+) -> list[Row]:
+    """Return the table with claims in place of bounds for its best rows under balls in bins.
+
+    Args:
+        rows: with the schemes.
+        table: all rows.
+        solved: where they come from.
+        budget: vectors of state that a recommendation may keep.
+        hear: told the name of a scheme before each claim; what it raises ends all.
+    """
+    by_digest = {one.found.spec_digest: one.found for one in solved}
+    table, tested = ranked(table), set[tuple[str, str | None]]()
+    while True:
+        place = _next_claim(table, tested, budget)
+        if place is None:
+            return table
+        row = table[place]
+        hear(str(row.sampling))
+        tested.add(_key(row))
+        found = by_digest[row.spec_digest]
+        table = ranked([*table[:place], rows.verified(found, row), *table[place + 1 :]])
+
+
+def _next_claim(table: Sequence[Row], tested: set[tuple[str, str | None]], budget: int | None) -> int | None:
+    """Return the row to verify next: the recommended one, then the best few within the budget."""
+    chosen = recommend(table, budget)
+    if chosen is not None and _bounded(table[chosen.row], tested):
+        return chosen.row
+    if len(tested) >= MOST_VERIFIED:
+        return None
+    fitting = (i for i, row in enumerate(table) if budget is None or row.noise_vectors <= budget)
+    return next((i for i in fitting if _bounded(table[i], tested)), None)
+
+
+def _bounded(row: Row, tested: set[tuple[str, str | None]]) -> bool:
+    return isinstance(SCHEMES[row.sampling or "fixed"], BinsScheme) and _key(row) not in tested
+
+
+def _key(row: Row) -> tuple[str, str | None]:
+    return row.spec_digest, row.sampling
+
+
+def described(rows: TableRows, table: Sequence[Row], solved: Sequence[Solved]) -> Iterator[dict[str, Any]]:
+    """Yield the schemes as plain data, each with why no row counts on it, if none does."""
+    for name in ("fixed", *rows.samplings):
+        counted = sum((row.sampling or "fixed") == name for row in table)
+        reasons = (rows.misfit(name, one.found) for one in solved)
+        why = None if counted else next((reason for reason in reasons if reason), "has no row")
+        epochs = next((_epochs(one.found.spec) for one in solved), 1)
+        yield {**SCHEMES[name].document(), "title": SCHEMES[name].called(epochs), "rows": counted, "misfit": why}
+
+
+def _epochs(spec: Spec) -> int:
+    return spec.participation.passes or 0
+
+
+def sampled_bounds(rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Return what no matrix beats at the privacy, by scheme: known under balls in bins and fixed epochs."""
+    from factorize.accounting.bins_lower_bound import bins_lower_bound
+
+    target = rows.privacy
+    if "balls_in_bins" not in rows.samplings or target is None or not spec.participation.periodic:
+        return {}
+    bound = bins_lower_bound(spec, dual, epsilon=target.epsilon or 0.0, delta=target.delta or 0.0)
+    if bound is None:
+        return {}
+    return {"balls_in_bins": {"objective": bound.objective, "rule": bound.rule}}

@@ -1,0 +1,150 @@
+"""The comparison under sampling: every number is one that calibrations give, and what is recommended was verified."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from factorize import parse_spec, solvers
+from factorize.accounting import calibrate_sampling
+from factorize.accounting.schemes import SAMPLINGS, SCHEMES
+from factorize.errors import InvalidParameter
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.solvers.comparing.compare import Sampling, compare
+from factorize.solvers.comparing.comparison import Comparison, Row
+
+N, EPOCHS, EXAMPLES, BATCH = 32, 4, 800, 100
+EPSILON, DELTA = 4.0, 1e-4
+TARGET = PrivacyTarget(epsilon=EPSILON, delta=DELTA)
+SPEC = {"workload": {"kind": "prefix", "n": N}, "participation": {"kind": "fixed_epochs", "epochs": EPOCHS}}
+
+
+@pytest.fixture(scope="module")
+def table() -> Comparison:
+    return compare(parse_spec(SPEC), buffers=3, privacy=TARGET, sampling=Sampling(EXAMPLES, BATCH))
+
+
+def row_of(table: Comparison, mechanism: str, sampling: str | None) -> Row:
+    plain = [row for row in table.rows if row.mechanism == mechanism and not row.optimized_under]
+    return next(row for row in plain if row.sampling == sampling and row.normalization in (None, "none"))
+
+
+def test_every_scheme_has_rows_and_says_what_the_loader_does(table: Comparison) -> None:
+    assert {row.sampling or "fixed" for row in table.rows} == set(SAMPLINGS)
+    for one in table.samplings:
+        assert one["loader"] == SCHEMES[one["sampling"]].loader and one["misfit"] is None and one["rows"] > 0
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "sampling"),
+    [("identity", "poisson"), ("banded", "cyclic_poisson"), ("dense", "balls_in_bins"), ("dense", None)],
+)
+def test_a_row_states_the_noise_of_its_own_command(table: Comparison, mechanism: str, sampling: str | None) -> None:
+    """Solve the row's spec anew, and calibrate by the public function with the options that the command names."""
+    row = row_of(table, mechanism, sampling)
+    solving, calibrating = (shlex.split(part) for part in row.next_command.split(" && "))
+    assert solving[:2] == ["factorize", "solve"] and json.loads(solving[2]) == dict(row.spec)
+    found = solvers.solve(parse_spec(solving[2]))
+    assert found.spec_digest == row.spec_digest
+    options = dict(zip(calibrating[3::2], calibrating[4::2], strict=True))
+    sizes = {
+        name: int(options[f"--{name.replace('_', '-')}"])
+        for name in ("dataset_size", "batch_size")
+        if sampling and "poisson" in sampling
+    }
+    assert (float(options["--epsilon"]), float(options["--delta"])) == (EPSILON, DELTA)
+    again = calibrate_sampling(
+        found,
+        TARGET,
+        sampling=options.get("--sampling", "fixed"),
+        **sizes,
+        method=row.method if row.method == "verified" else "deterministic",
+    )
+    sigma = again.sigma * (again.batch_size or 1)
+    assert row.sigma == pytest.approx(sigma, rel=1e-12)
+    sensitivity, loss = found.certificate.sensitivity, found.certificate.loss
+    assert row.rmse_at_privacy == pytest.approx(sigma * loss.rmse / sensitivity.value, rel=1e-12)
+    assert again.epsilon == EPSILON
+
+
+def test_without_secrecy_the_noise_is_that_of_the_participation_without_sampling(table: Comparison) -> None:
+    for row in table.rows:
+        assert row.rmse_without_secrecy is not None and row.rmse_at_privacy is not None
+        if row.sampling == "balls_in_bins":
+            plain = calibrate(row.sensitivity, TARGET).noise_multiplier * row.loss.rmse
+            assert row.rmse_without_secrecy == pytest.approx(plain)
+        if not getattr(row.calibration, "signed", False):  # |C| stands in for those
+            assert row.rmse_at_privacy <= row.rmse_without_secrecy * 1.001  # a grid of losses
+    every_step = row_of(table, "identity", "poisson")  # nothing keeps an example out of any step
+    assert every_step.sensitivity.value == pytest.approx(N**0.5)
+
+
+def test_the_recommended_number_is_verified_and_the_smallest_within_the_memory(table: Comparison) -> None:
+    assert table.recommendation is not None
+    chosen = table.rows[table.recommendation.row]
+    fitting = [row for row in table.rows if row.noise_vectors <= 3]
+    assert chosen in fitting and chosen.sampling == "balls_in_bins" and chosen.method == "verified"
+    assert chosen.rmse_at_privacy == pytest.approx(min(row.rmse_at_privacy or 0 for row in fitting), rel=1e-3)
+    assert sum(row.method == "verified" for row in table.rows) >= 2
+    assert "without secrecy" in table.recommendation.reason and "verified" in table.recommendation.reason
+
+
+def test_what_is_optimised_for_the_sampling_joins_and_leads(table: Comparison) -> None:
+    tuned = [row for row in table.rows if row.optimized_under == "balls_in_bins" and row.sampling == "balls_in_bins"]
+    assert {row.mechanism for row in tuned} == {"toeplitz", "blt", "banded_inverse_toeplitz"}
+    assert next(row for row in tuned if row.mechanism == "banded_inverse_toeplitz").parameters == {"bands": 4}
+    best = min(row.rmse_at_privacy or 0 for row in tuned)
+    others = [row for row in table.rows if not row.optimized_under]
+    assert best <= min(row.rmse_at_privacy or 0 for row in others) * 1.05  # `buffered_linear` is no Toeplitz matrix
+
+
+def test_no_row_is_below_the_bound_of_its_sampling(table: Comparison) -> None:
+    bound = table.sampled_bounds["balls_in_bins"]["objective"]
+    for row in table.rows:
+        if row.sampling == "balls_in_bins":
+            assert row.objective_at_privacy == pytest.approx(bound * (1 + (row.relative_gap or 0.0)))
+            assert row.relative_gap is not None and row.relative_gap > 0
+
+
+def test_without_sizes_nothing_counts_on_sampling_unless_it_is_named() -> None:
+    spec = parse_spec({**SPEC, "workload": {"kind": "prefix", "n": 8}})
+    plain = compare(spec, privacy=TARGET)
+    assert {row.sampling for row in plain.rows} == {None} and plain.samplings == ()
+    named = compare(spec, privacy=TARGET, samplings=["balls_in_bins"])
+    assert {row.sampling for row in named.rows} == {None, "balls_in_bins"}
+
+
+def test_a_spec_with_a_sampling_brings_its_privacy_and_its_own_mechanism() -> None:
+    sampling = {"kind": "balls_in_bins", "epsilon": EPSILON, "delta": DELTA}
+    spec = {"workload": {"kind": "prefix", "n": 8}, "participation": {"kind": "fixed_epochs", "epochs": 2}}
+    asked = parse_spec({**spec, "mechanism": {"kind": "blt", "buffers": 1}, "sampling": sampling})
+    found = compare(asked)
+    own = [row for row in found.rows if row.optimized_under and row.parameters == {"buffers": 1}]
+    assert {row.sampling for row in own} == {None, "balls_in_bins"}
+    assert own[0].spec_digest == asked.digest
+
+
+def test_a_scheme_that_fits_nothing_says_why() -> None:
+    spec = parse_spec({"workload": {"kind": "prefix", "n": 8}, "participation": {"kind": "min_sep", "min_sep": 4}})
+    found = compare(spec, privacy=TARGET, samplings=["balls_in_bins"])
+    assert "fixed_epochs" in next(one["misfit"] for one in found.samplings if one["sampling"] == "balls_in_bins")
+    one_epoch = compare(
+        parse_spec({"workload": {"kind": "prefix", "n": 8}}), privacy=TARGET, samplings=["balls_in_bins"]
+    )
+    assert "random allocation" in one_epoch.samplings[1]["title"] and one_epoch.samplings[1]["rows"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"samplings": ["shuffle"], "privacy": TARGET}, "gives away"),
+        ({"samplings": ["poisson"], "privacy": TARGET}, "dataset_size and batch_size"),
+        ({"samplings": ["balls_in_bins"]}, "give both"),
+        ({"samplings": ["balls_in_bins"], "privacy": PrivacyTarget(mu=1.0)}, "give both"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidParameter, match=words):
+        compare(parse_spec(SPEC), **options)  # type: ignore[arg-type]
