@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.linalg.blas import dtrmm
 
 from factorize.accounting.gram_matrix import BinCovariance
 from factorize.accounting.star_bound import log_constant
@@ -212,6 +211,8 @@ def normals_of(words: np.ndarray) -> np.ndarray:
 
 def multiplied(factor: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return L times each row, in place where it can: shape (samples, b), L stored by columns."""
+    from scipy.linalg.blas import dtrmm
+
     return dtrmm(1.0, factor, rows.T, lower=1, overwrite_b=1).T
 
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.star_estimate import StarEstimate
 from factorize.errors import SolveFailed
 
 Array = NDArray[np.float64]
@@ -97,6 +95,8 @@ def amplified(column: Array, n: int, bins: int, *, epsilon: float, delta: float,
         delta: of (epsilon, delta)-DP.
         seed: of the common random numbers; an estimate chooses C and proves nothing.
     """
+    from factorize.accounting.gram_matrix import BinGram
+    from factorize.accounting.star_estimate import StarEstimate
     from factorize.solvers.amplified.spread_kernels import of_column
 
     gram = BinGram(of_column(column, n, bins), n, 0.0, bool((column < 0).any()))

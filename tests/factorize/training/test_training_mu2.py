@@ -32,12 +32,12 @@ from factorize.training import (
     full_batch,
     machine_seeds,
     method_spec,
+    mu2_noise,
     mu2_recipe,
     mu2_workload,
     trusted_mu2,
     untrusted_mu2,
 )
-from factorize.training.algorithms import mu2_noise
 
 LINE = Quadratic(np.array([1.0]), np.array([1.0]))  # f = (x - 1)^2 / 2
 PLAIN = PlainSums(batch_size=1)
