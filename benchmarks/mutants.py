@@ -37,10 +37,15 @@ from benchmarks.code_changes import Mutant, mutants
 
 TESTS = {
     "exact": ("test_exact*.py", "test_endless.py", "test_golden.py"),
-    "client.recurrences": ("test_client_law.py", "test_noise_structures.py"),
-    "client.buffers": ("test_client_law.py", "test_noise_structures.py", "test_redrawn_noise.py"),
-    "client.rounding": ("test_client_law.py",),
-    "client.allowances": ("test_client_law.py",),
+    "client.recurrences": (
+        "test_client_law.py",
+        "test_recurrences.py",
+        "test_noise_structures.py",
+        "test_redrawn_noise.py",
+    ),
+    "client.allowances": ("test_client_law.py", "test_recurrences.py"),
+    "client.noise_source": ("test_client_law.py", "test_noise_structures.py"),
+    "format": ("test_reader_mutations.py", "test_factorization.py", "test_exact_file.py"),
     "encoding": ("test_encoding.py", "test_spec.py", "test_golden.py"),
     "manifest": ("test_factorization.py", "test_manifest.py"),
     "structures.layouts": ("test_layouts.py",),

@@ -4,6 +4,7 @@
     flips   100,000 random bits of larger files and every bit of a small result, on disk, while the service serves them
     kills   kill -9 of a real service, its workers included, in the middle of solves and of publications
     readers 50,000 changed factor files, each read by every reader: 0 that two of them read in two ways
+    law     what the client makes of unit vectors, n = 4096 for every structure and 10^6 steps of endless strategies
     strace  each system call of a put fails or kills once, injected by strace (skipped with a line where it is missing)
 
 Ends with status 1 at the first thing that must not happen; the seed that it prints repeats it.
@@ -36,7 +37,7 @@ from factorize.storage.fsck import fsck
 from factorize.storage.store import Store, open_store
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("power", "flips", "kills", "readers", "strace")
+PARTS = ("power", "flips", "kills", "readers", "law", "strace")
 CHANGED_FILES = 50_000
 POSITIONS = 100_000
 CALLS = ("openat", "write", "pwrite64", "fsync", "link", "unlink", "mkdir", "fchmod", "pread64", "flock", "close")
@@ -194,6 +195,13 @@ class Soak:
                 read += not verdict.refused
                 count += 1
         return f"{count} changed files, {read} of them read, 0 in two ways"
+
+    # law
+
+    def law(self) -> str:
+        """Invert what generators make."""
+        found: str = import_module("benchmarks.law").soak(self.end, self.demand)
+        return found
 
     # strace
 

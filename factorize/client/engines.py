@@ -16,8 +16,8 @@ from factorize.client.normals import BLOCK, Normals, ShardPiece, pieces
 from factorize.client.recurrences.base import Recurrence
 from factorize.errors import InvalidParameter
 
-_CACHED_BYTES = 1 << 19
-_NARROWEST, _WIDEST = 1 << 9, 1 << 14
+_CACHED_BYTES = 1 << 22  # of scratch: longer rows cost fewer calls, which counts for more than the nearest cache
+_NARROWEST, _WIDEST = 1 << 9, 1 << 15
 _MOST_AHEAD = 16
 
 

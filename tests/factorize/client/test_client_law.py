@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_law import impulse_rows, real_mu
+from client_law import demanded_mu, impulse_rows, real_mu
 from hypothesis import given
 from hypothesis import strategies as st
 from test_noise_structures import NAMES, STREAMS, source_of, strategies
@@ -30,6 +30,7 @@ from factorize.client.recurrences.state_rounding import (
     varying_columns,
 )
 from factorize.errors import InvalidParameter
+from factorize.manifest import ENDLESS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
@@ -86,6 +87,35 @@ def test_and_is_not_without_the_allowance(name: str):
     found = np.linalg.norm(np.linalg.inv(rows / made.sigma), axis=0).max() / scale.sensitivity.value - 1
     promised = allowance(source_of(strategy).recurrence().spread(unit), scale.sensitivity.value, 1, N)
     assert 1e-7 < found <= promised
+
+
+class TestWithoutEnd:
+    """What a user moves Z by: the normals that make the noise 1 where the user takes part, and 0 elsewhere."""
+
+    N, STEPS = 2000, (0, 1000)
+
+    def made(self, precision: Any = None) -> NoiseGenerator:
+        strategy = BltMatrix(np.array([0.999, 0.5]), np.array([0.01, 0.2]), self.N)
+        scale = calibrated(strategy, {"kind": "min_sep", "min_sep": 1000, "max_participations": 2})
+        return NoiseGenerator(
+            noise_source("blt", strategy.tensors(), ENDLESS, ""), scale, 1, seed=1, precision=precision
+        )
+
+    @pytest.mark.parametrize("precision", ["float32", "float64"])
+    def test_it_is_what_was_calibrated(self, precision: Any):
+        made = self.made(precision)
+        mu, seen = demanded_mu(made, self.STEPS, self.N)
+        assert seen == self.N and mu <= 1
+        assert mu * (1 + made.allowance) == pytest.approx(1, abs=1e-6 if precision == "float32" else 1e-12)
+
+    def test_another_decay_is_noticed(self):
+        made = self.made()
+        recurrence = made._engine._recurrence
+        recurrence._theta = recurrence._theta * (1 + 1e-4)
+        assert demanded_mu(made, self.STEPS, self.N)[0] > 1
+
+    def test_time_may_be_up(self):
+        assert demanded_mu(self.made(), self.STEPS, self.N, end=0.0) == (0.0, 0)
 
 
 class TestBounds:
