@@ -60,7 +60,7 @@ class Family(ABC):
 
     def sensitivity(self, forms: Array) -> SpreadSensitivity:
         """Return what stands for sigma^2 in this family, from forms of shape (forms, b, b)."""
-        return SpreadSensitivity(np.ascontiguousarray(forms), self.n, self.count, smooth=self.signed)
+        return SpreadSensitivity(np.ascontiguousarray(forms), self.n, smooth=self.signed)
 
     def log_error(self, column: Array) -> float:
         """Return log E."""

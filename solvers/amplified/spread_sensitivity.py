@@ -37,13 +37,11 @@ class SpreadSensitivity:
     Attributes:
         forms: D_i, shape (forms, b, b), symmetric, not negative.
         n: number of steps.
-        count: participations of an example, as the sensitivities of fixed orders state it.
         smooth: whether |c| is rounded off near zero, for columns whose signs may change.
     """
 
     forms: Array
     n: int
-    count: int
     smooth: bool = False
 
     def value_and_gradient(self, column: Array) -> tuple[float, Array]:
