@@ -5,20 +5,28 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests run side by side, one process for each processor; each takes up to 2 GB.
 PROCESSES ?= auto
+# A process takes a share of neighbouring tests, so that they share their fixtures, and at the end steals from the others.
+SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
 
-.PHONY: demo test check test-frameworks lint bench bench-quick soak lock clean
+.PHONY: demo test check slow-tests test-frameworks lint bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 # The fast part of the tests, in a minute or so.
 check: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" --numprocesses $(PROCESSES)
+	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
+
+# Measures every test and lists anew what `make check` leaves out.
+slow-tests: $(STAMP)
+	rm -f build/seconds && mkdir -p build
+	$(BIN)/python -m pytest --seconds $(CURDIR)/build/seconds $(SIDE_BY_SIDE)
+	$(BIN)/python tests/support/slow_tests.py build/seconds
 
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
@@ -35,6 +43,11 @@ bench: $(STAMP)
 # Tiny sizes and no other library: whether all runs, not how fast.
 bench-quick: $(STAMP)
 	$(BIN)/python -m benchmarks --quick
+
+# On a quiet machine: measures all but scale anew and writes the measured part of docs/benchmarks.md.
+bench-page: $(STAMP)
+	$(BIN)/python -m benchmarks --to benchmarks/results
+	$(BIN)/python -m benchmarks.page
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from factorize.errors import InvalidParameter
 from factorize.factorization import MATRIX_NAMES, MatrixName
-from factorize.format.matrices import DTYPES
+from factorize.format.description import DTYPES
 
 
 def read_names(text: str | None) -> tuple[MatrixName, ...]:

@@ -19,7 +19,6 @@ from factorize.solution import ProgressCallback
 from factorize.spec import Spec
 from factorize.storage.neighbours import nearest
 from factorize.storage.store import Store
-from factorize.workloads import UserMatrix
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -
 
 def bound(spec: Spec, store: Store) -> Spec:
     """Return the spec with the numbers of its user-supplied matrices: its own, else those in the store."""
-    for part in (spec.workload, spec.optimize_for):
-        if isinstance(part, UserMatrix):
-            with suppress(InvalidWorkload):  # known by its digest only
-                store.put_matrix(part.array)
+    for part in spec.user_matrices().values():
+        with suppress(InvalidWorkload):  # known by its digest only
+            store.put_matrix(part.array)
     return store.bind(spec)

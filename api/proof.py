@@ -2,8 +2,8 @@
 
 The process reads the file's bytes and nothing else of the solve, re-derives every claim in exact arithmetic
 (`factorize.exact`) and, by other code, in double precision (`factorize.certificate.certificate`), and answers with the
-sha256 of what it has read, so that what is published is what was checked. It reads one JSON line from stdin, `{"path",
-"store", "strict"}`, and writes one to stdout.
+sha256 of what it has read, so that what is published is what was checked. It is asked `{"path", "store", "strict"}`
+(child_protocol.py), and its answer is in the last event.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from factorize.api.child_protocol import Document, Tell, last_word, serve
 from factorize.api.isolated import PROVE, child_command
-from factorize.errors import CertificateError, CorruptObject, FactorizeError, LimitExceeded, StoreUnavailable, TooLarge
+from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,37 +50,41 @@ def prove(path: Path, *, store: str, strict: bool = False) -> dict[str, Any]:
         TooLarge: the sensitivity cannot be evaluated exactly at this size, and `strict` asks for it.
         LimitExceeded: the checker ended without an answer.
     """
-    request = json.dumps({"path": os.fspath(path), "store": store, "strict": strict}) + "\n"
-    done = subprocess.run(child_command(PROVE), input=request, capture_output=True, text=True)
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:
-        last = done.stderr.strip().splitlines()[-1:] or ["it was killed, perhaps for memory"]
-        message = f"the checker ended with status {done.returncode} and without an answer: {last[0]}; nothing is stored"
-        raise LimitExceeded(message) from None
-    if "error" in answer:
-        kind, message = answer["error"]
-        raise _ERRORS.get(kind, CertificateError)(message)
+    answer = _asked({"path": os.fspath(path), "store": store, "strict": strict})
     if answer.pop("failed"):
         raise CertificateError(f"the exact checker refuses the result, nothing is stored: {answer['refused']}")
     del answer["refused"]
     return answer
 
 
-def main() -> int:
-    """Check what stdin asks for and answer on stdout."""
+def _asked(request: Document) -> Document:
+    """Return what a child answers; it is bounded like the process that asks, whose limits it has."""
+    done = subprocess.run(child_command(PROVE), input=json.dumps(request) + "\n", capture_output=True, text=True)
+    end = last_word(done.stdout)
+    if end is None:
+        last = done.stderr.strip().splitlines()[-1:] or ["it was killed, perhaps for memory"]
+        raise _without_answer(done.returncode, last[0])
+    if end["event"] == "done":
+        answer: Document = end["answer"]
+        return answer
+    kind, message = end["error"]["type"], end["error"]["message"]
+    if kind == MemoryError.__name__:
+        raise _without_answer(done.returncode, f"{kind} {message}".strip())
+    raise _ERRORS.get(kind, CertificateError)(message)
+
+
+def _without_answer(status: int, reason: str) -> LimitExceeded:
+    return LimitExceeded(f"the checker ended with status {status} and without an answer: {reason}; nothing is stored")
+
+
+def check(asked: Document, _tell: Tell) -> Document:
+    """Check the file that a request names, and say how long it took."""
     started = time.monotonic()
-    request = json.loads(sys.stdin.readline())
     try:
-        answer = inspect(Path(request["path"]), request["store"], strict=request["strict"])
-    except FactorizeError as error:
-        answer = {"error": [error.slug, str(error)]}
+        answer = inspect(Path(asked["path"]), asked["store"], strict=asked["strict"])
     except OSError as error:
-        answer = {"error": [StoreUnavailable.slug, f"{error}; check the disk and try again"]}
-    else:
-        answer["seconds"] = round(time.monotonic() - started, 3)
-    print(json.dumps(answer))
-    return 0
+        raise StoreUnavailable(f"{error}; check the disk and try again") from None
+    return {"answer": {**answer, "seconds": round(time.monotonic() - started, 3)}}
 
 
 def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
@@ -88,7 +93,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     from factorize.encoding import sha256
     from factorize.exact.file import read_factor_file
     from factorize.factor_file import load
-    from factorize.manifest import check_manifest
+    from factorize.format.manifest import check_manifest
 
     data = path.read_bytes()
     manifest = read_factor_file(data).manifest
@@ -128,14 +133,12 @@ def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
     """Return the numbers of the users' matrices that a spec names, from the store."""
     from factorize.storage.records import user_matrices
 
-    needed = user_matrices(spec)
-    if not needed:
+    if not user_matrices(spec):
         return {}
     from factorize.storage.store import open_store
 
-    results = open_store(store, create=False)
-    return {sha256: results.matrix(sha256, shape) for sha256, shape in needed}
+    return open_store(store, create=False).matrices_of(spec)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(check))

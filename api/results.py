@@ -14,10 +14,10 @@ from typing import Any
 from factorize.api.proof import prove
 from factorize.api.row_blocks import Block, RowBlocks
 from factorize.api.stored_forms import Key, StoredForms, matrices_key, type_key
-from factorize.certificate.rounded import cast
 from factorize.encoding import read_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge
 from factorize.factorization import MATRIX_NAMES, Factorization, MatrixName
+from factorize.rounded import cast
 from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key
 from factorize.storage.records import MAX_RECORD_BYTES

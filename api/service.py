@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -18,14 +18,13 @@ import numpy as np
 
 from factorize import solvers
 from factorize.api.forms import ANY_FORM, Form
-from factorize.api.http.problems import AboveCapacity
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings
-from factorize.encoding import canonical_json
-from factorize.errors import InvalidSpec, InvalidWorkload, NotFound, Revoked, Violation
+from factorize.encoding import DIGEST, canonical_json
+from factorize.errors import InvalidSpec, NotFound, Revoked, TooLarge, Violation
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
@@ -34,9 +33,22 @@ LEDGER_FILE = "jobs.sqlite"
 MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
 _QUICK_SECONDS = 5.0  # a solve of less than that gets one thread
-_STORE_CURSOR = re.compile(r"store:([0-9a-f]{64})?")
+_STORE_CURSOR = re.compile(f"store:({DIGEST})?")
 
 Source = bytes | str | dict[str, Any] | Spec
+
+
+class AboveCapacity(TooLarge):
+    """A solve that this service does not admit.
+
+    Args:
+        message: estimate, limit and remedy.
+        estimate: seconds and bytes.
+    """
+
+    def __init__(self, message: str, estimate: Mapping[str, float]) -> None:
+        super().__init__(message)
+        self.estimate = estimate
 
 
 class SolverService:
@@ -106,7 +118,7 @@ class SolverService:
         spec = self.canonical(source)
         result = self.results.answer(spec)
         if result is None:
-            self._keep_matrices(spec)
+            self.keep_matrices(spec)
             job = self.engine.submit(self._order(spec))
             result = self.results.answer(spec) if job.state == "done" else None
             if result is None:
@@ -223,19 +235,23 @@ class SolverService:
             threads=1 if needed.seconds < _QUICK_SECONDS else self.settings.processors or _processors(),
         )
 
-    def _keep_matrices(self, spec: Spec) -> None:
-        """Store inline matrices for the child, and check that those known by name were uploaded."""
-        missing = []
-        for name in ("workload", "optimize_for"):
-            part = getattr(spec, name)
-            if isinstance(part, UserMatrix) and not self._have(part):
-                message = "no matrix of this sha256 and shape was uploaded; send it to POST /v1/matrices first"
-                missing.append(Violation(f"/{name}/sha256", message))
+    def keep_matrices(self, spec: Spec, *, within: str = "") -> None:
+        """Store inline matrices for the child, and check that those known by name were uploaded.
+
+        Args:
+            spec: with the matrices.
+            within: pointer to the spec in what was posted.
+
+        Raises:
+            InvalidSpec: one of them was not.
+        """
+        message = "no matrix of this sha256 and shape was uploaded; send it to POST /v1/matrices first"
+        missing = [name for name, part in spec.user_matrices().items() if not self._have(part)]
         if missing:
-            raise InvalidSpec(missing)
+            raise InvalidSpec([Violation(f"{within}/{name}/sha256", message) for name in missing])
 
     def _have(self, matrix: UserMatrix) -> bool:
-        with suppress(InvalidWorkload):  # known by name only
+        if matrix.bound:
             self.store.put_matrix(matrix.array)
             return True
         assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form

@@ -30,6 +30,7 @@ NAMES = tuple(
         "power",
         "scale",
         "exactness",
+        "amplified",
         "forged_claims",
         "service",
         "noise",

@@ -20,7 +20,7 @@ from factorize.certificate.sensitivity import sensitivity_of
 from factorize.client import NoiseGenerator
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
-from factorize.manifest import ENDLESS
+from factorize.format.manifest import ENDLESS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.spec import parse_spec
 from factorize.structures.base import Matrix

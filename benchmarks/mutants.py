@@ -44,8 +44,11 @@ TESTS = {
         "test_redrawn_noise.py",
     ),
     "client.allowances": ("test_client_law.py", "test_recurrences.py"),
-    "client.noise_source": ("test_client_law.py", "test_noise_structures.py"),
-    "format": ("test_reader_mutations.py", "test_factorization.py", "test_exact_file.py"),
+    "client.noise_source": ("test_client_law.py", "test_noise_structures.py", "test_recurrences.py"),
+    "format": (
+        *("test_certificates.py", "test_container.py", "test_description.py", "test_manifest.py"),
+        *("test_participation_documents.py", "test_tensors.py", "test_reader_mutations.py", "test_factorization.py"),
+    ),
     "encoding": ("test_encoding.py", "test_spec.py", "test_golden.py"),
     "manifest": ("test_factorization.py", "test_manifest.py"),
     "structures.layouts": ("test_layouts.py",),
@@ -204,10 +207,12 @@ class Runner:
 
     def _passes(self, item: Any) -> bool:
         from _pytest.runner import runtestprotocol
+        from _pytest.warnings import catch_warnings_for_item
 
         for cache in self.caches:
             cache.cache_clear()
-        return all(report.passed for report in runtestprotocol(item, log=False, nextitem=None))
+        with catch_warnings_for_item(config=item.config, ihook=item.ihook, when="runtest", item=item):
+            return all(report.passed for report in runtestprotocol(item, log=False, nextitem=None))
 
 
 def modules_of(names: list[str]) -> list[ModuleType]:

@@ -40,8 +40,7 @@ def measured(found: Sequence[dict[str, Any]]) -> str:
         lines += [f"### `{document['benchmark']}`", "", _load(document), ""]
         for heading, rows in _tables(document["rows"]):
             lines += [f"**{heading}**", ""] if heading else []
-            lines += _table(rows)
-            lines += [f"{row['remark'].strip()}\n" for row in rows if row.get("remark", "").strip()]
+            lines += _table(rows) + _remarks(rows)
     return "\n".join([*lines, "## Goals that were missed", "", *_missed(found)]) + "\n"
 
 
@@ -87,6 +86,14 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
         cells = (row["problem"], duration(row["seconds"]), f"{row['ratio']:.3g} {row['ratio_of']}", grown, row["note"])
         lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in (*cells, goals)) + " |")
     return [*lines, ""]
+
+
+def _remarks(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return sentences beside a table, or all that a program has printed, as it stood."""
+    said = [row["remark"].rstrip() for row in rows if row.get("remark", "").strip()]
+    if len(said) < 2 or any("problem" in row for row in rows):
+        return [f"{text.strip()}\n" for text in said]
+    return ["```", *said, "```", ""]
 
 
 def _goal(goal: dict[str, Any]) -> Goal:

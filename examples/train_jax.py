@@ -23,12 +23,11 @@ from jax_privacy import clipped_grad
 from sklearn.datasets import load_digits
 
 from factorize import parse_spec
-from factorize.adapters.held import Held
 from factorize.adapters.jax import correlated_noise
 from factorize.auditor import ParticipationAuditor
 from factorize.client import load
 from factorize.errors import FactorizeError
-from factorize.privacy import PrivacyTarget
+from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training import fixed_order
 
 TARGET_DELTA, CLIP_NORM, TRAINING = 1e-5, 1.0, 1440
@@ -63,11 +62,11 @@ def train(args: argparse.Namespace, mechanism: str) -> tuple[float, Any]:
     """Return the test accuracy after the last epoch, and the calibration."""
     x, y = digits()
     order = fixed_order(TRAINING, args.batch_size, epochs=args.epochs)
-    held = Held(factors(args, mechanism, len(order)))
+    made = factors(args, mechanism, len(order))
     target = PrivacyTarget(epsilon=args.epsilon, delta=TARGET_DELTA)
-    scale = held.calibrate(target, clip_norm=CLIP_NORM, batch_size=args.batch_size, adjacency="zero_out")
+    scale = calibrate(made.sensitivity, target, clip_norm=CLIP_NORM, batch_size=args.batch_size, adjacency="zero_out")
     seed = secrets.randbits(128) if args.seed is None else args.seed
-    optimizer = optax.chain(correlated_noise(held.factors, scale, seed=seed), optax.sgd(args.rate))
+    optimizer = optax.chain(correlated_noise(made, scale, seed=seed), optax.sgd(args.rate))
     gradient = clipped_grad(loss, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2), normalize_by=args.batch_size)
 
     @jax.jit
@@ -77,7 +76,7 @@ def train(args: argparse.Namespace, mechanism: str) -> tuple[float, Any]:
 
     weights = jnp.zeros((x.shape[1], 10))
     state = optimizer.init(weights)
-    auditor = ParticipationAuditor.of(scale, held.steps)
+    auditor = ParticipationAuditor.of(scale, made.steps)
     for batch in order:
         auditor.record(batch)
         weights, state = step(weights, state, x[batch], y[batch])

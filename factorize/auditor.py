@@ -13,7 +13,7 @@ import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.format.participations import plain, violation
+from factorize.participation import read_participation
 from factorize.privacy import Calibration
 
 _VERSION = 1
@@ -50,9 +50,12 @@ class ParticipationAuditor:
         users: Sequence[Any] | np.ndarray | None = None,
         groups: int | None = None,
     ) -> None:
-        if steps < 1 or plain(participation) is None:
-            message = f"participation {dict(participation)} over {steps} steps is not one of docs/spec.md"
-            raise InvalidParameter(message, field="participation")
+        try:
+            self._allowed = read_participation(participation)
+        except InvalidParticipation as reason:
+            raise InvalidParameter(f"{reason}; docs/spec.md lists them", field="participation") from None
+        if steps < 1:
+            raise InvalidParameter(f"an auditor counts at least 1 step; got {steps}", field="steps")
         self.participation, self.steps, self.groups = dict(participation), int(steps), groups
         self.step, self.most = 0, 0
         self.closest: int | None = None
@@ -75,7 +78,7 @@ class ParticipationAuditor:
         Raises:
             InvalidParameter: it counts on balls in bins, for which there is `BinsAuditor.of(order)`.
         """
-        if getattr(calibration, "sampling", None) == "balls_in_bins":
+        if getattr(calibration, "bins", None) is not None:  # each example draws one of them
             raise InvalidParameter(
                 "this auditor does not look for balls in bins, which the calibration counts on; use "
                 "BinsAuditor.of(order) of factorize.training.bins_audit",
@@ -175,7 +178,7 @@ class ParticipationAuditor:
     def _reason(self, gaps: np.ndarray, most: int) -> str | None:
         if self.groups and (gaps % self.groups).any():
             return f"an example was sampled in steps that differ modulo {self.groups} groups"
-        return violation(self.participation, self.steps, gaps, most)
+        return self._allowed.violation(self.steps, gaps, most)
 
     def _reason_of(self, who: int) -> str | None:
         gaps = np.array([self.step - self._last[who]] if self._last[who] >= 0 else [], dtype=np.int64)

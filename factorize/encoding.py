@@ -21,7 +21,8 @@ MAX_JSON_BYTES = 1 << 20
 MAX_DEPTH = 16
 MAX_INTEGER_DIGITS = 15
 MAX_STRING = 4096
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+DIGEST = "[0-9a-f]{64}"
+"""A sha256 in text, as a regular expression."""
 _BOM = b"\xef\xbb\xbf"
 # A string literal, or a bracket outside of one: what a depth count needs to see and nothing else.
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
@@ -167,12 +168,17 @@ def tensor_digest(tensors: Iterable[np.ndarray]) -> str:
     return state.hexdigest()
 
 
+def is_digest(value: object) -> bool:
+    """Whether something is a sha256 in text: 64 lower-case hexadecimal digits."""
+    return isinstance(value, str) and re.fullmatch(DIGEST, value) is not None
+
+
 def check_digest(text: str, *, what: str = "digest") -> str:
-    """Return `text` if it is 64 lower-case hex digits.
+    """Return `text` if it is a digest.
 
     Raises:
         InvalidParameter: otherwise; the text itself is not repeated, since it may go into a header or a log.
     """
-    if not isinstance(text, str) or not _DIGEST.fullmatch(text):
+    if not is_digest(text):
         raise InvalidParameter(f"a {what} is 64 lower-case hexadecimal digits; this is not", field=what)
     return text

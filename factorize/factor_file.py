@@ -12,11 +12,10 @@ from factorize.certificate.certificate import Certificate
 from factorize.errors import CertificateError, CorruptObject
 from factorize.factorization import MATRIX_NAMES, Expanded, Factorization, materialise
 from factorize.format.container import Container
+from factorize.format.manifest import check_manifest
 from factorize.format.reading import check_named, evidence_of, matrix_of, read_manifest
-from factorize.manifest import check_manifest
-from factorize.spec import Spec, parse_spec
+from factorize.spec import parse_spec
 from factorize.structures.layouts import build_matrix
-from factorize.workloads import UserMatrix
 
 _EXTRA_ERROR = {"float64": 1e-9, "float32": 1e-6}  # allowed between stored and recomputed C_inv and B, relative
 
@@ -52,7 +51,7 @@ def from_tensors(
     """
     try:
         check_manifest(manifest)
-        spec = _bound(parse_spec(manifest["spec"]), matrices or {})
+        spec = parse_spec(manifest["spec"]).bind(matrices or {})
         if spec.digest != manifest["spec_digest"]:
             raise CorruptObject("the manifest's spec does not hash to its spec digest")
         check_named(manifest, tensors)
@@ -97,10 +96,3 @@ def _differs(fresh: np.ndarray, stored: np.ndarray, most: float) -> bool:
     sizes = np.abs(fresh)
     scale = np.maximum.accumulate(sizes) if fresh.ndim == 1 else sizes.max(axis=1, keepdims=True)
     return not bool((np.abs(fresh - stored) <= most * scale).all())
-
-
-def _bound(spec: Spec, matrices: Mapping[str, np.ndarray]) -> Spec:
-    workload = spec.workload
-    if isinstance(workload, UserMatrix) and workload.sha256 is not None and workload.sha256 in matrices:
-        return spec.model_copy(update={"workload": workload.bind(matrices[workload.sha256])})
-    return spec

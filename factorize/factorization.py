@@ -15,10 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.certificate.certificate import Certificate, certify
+from factorize.certificate.sensitivity import Sensitivity
 from factorize.certificate.stated_claims import compare
 from factorize.encoding import canonical_json, tensor_digest
-from factorize.errors import CertificateError, InvalidParameter, TooLarge, UnsupportedProblem
-from factorize.manifest import SCHEMA, manifest_digest
+from factorize.errors import CertificateError, InvalidParameter, InvalidStrategy, TooLarge, UnsupportedProblem
+from factorize.format.manifest import SCHEMA, manifest_digest, steps_of
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Solution
@@ -98,6 +99,29 @@ class Factorization:
         return None if workload is None else self.matrix.divide(workload)
 
     @property
+    def sensitivity(self) -> Sensitivity:
+        """The sensitivity that the manifest's certificate states."""
+        return self.certificate.sensitivity
+
+    @property
+    def structure(self) -> str:
+        """Of C, the contract's name."""
+        return self.strategy.structure
+
+    @property
+    def steps(self) -> int:
+        """n; 10^15 - 1 where the rows have no end."""
+        return steps_of(self.manifest)
+
+    def strategy_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return the tensors of C by suffix ('' for a dense one), as doubles."""
+        return self.strategy.tensors()
+
+    def opened(self) -> Factorization:
+        """Return itself: C is in memory."""
+        return self
+
+    @property
     def endless(self) -> bool:
         """Whether its matrices have no last row."""
         return self.strategy.side is None
@@ -132,6 +156,7 @@ class Factorization:
 
         Raises:
             InvalidParameter: unknown name, or rows outside the matrix.
+            InvalidStrategy: C is so ill-conditioned that entries of its inverse are beyond double precision.
         """
         if name not in MATRIX_NAMES:
             raise InvalidParameter(f"matrix {str(name)[:20]!r} is not one of {', '.join(MATRIX_NAMES)}", field="name")
@@ -140,6 +165,17 @@ class Factorization:
             raise InvalidParameter(f"rows {start}:{stop} are outside {name}, which has rows 0:{last}", field="rows")
         if name == "C":
             return self.strategy.rows(start, stop)
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is refused below
+            found = self._solved_rows(name, start, stop)
+        if not np.isfinite(found).all():
+            raise InvalidStrategy(
+                f"C is too ill-conditioned: rows {start}:{stop} of {name} have entries beyond double precision; use "
+                "another factorization",
+                field="name",
+            )
+        return found
+
+    def _solved_rows(self, name: MatrixName, start: int, stop: int) -> np.ndarray:
         if name == "C_inv":
             return self.strategy.inverse_rows(start, stop)
         if self.endless:

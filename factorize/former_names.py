@@ -1,6 +1,6 @@
 """Former names of modules, so that what imports them goes on working: the same modules, never second copies.
 
-`factorize.gaussian` is `factorize.accounting.gaussian`. In a checkout, where the folders `solvers/` and `api/` lie
+`factorize.gaussian` is `factorize.numbers.gaussian`. In a checkout, where the folders `solvers/` and `api/` lie
 beside `factorize/`, `solvers.x` and `api.x` are `factorize.solvers.x` and `factorize.api.x`.
 """
 
@@ -16,8 +16,13 @@ from types import CodeType, ModuleType
 
 MODULES = {
     "factorize.amplification": "factorize.accounting.amplification",
-    "factorize.gaussian": "factorize.accounting.gaussian",
+    "factorize.accounting.gaussian": "factorize.numbers.gaussian",
+    "factorize.certificate.rounded": "factorize.rounded",
+    "factorize.client.light_reader": "factorize.format.reading",
+    "factorize.gaussian": "factorize.numbers.gaussian",
+    "factorize.manifest": "factorize.format.manifest",
     "factorize.sensitivity": "factorize.certificate.sensitivity",
+    "factorize.structures.names": "factorize.format.names",
     "factorize.training.mu2_noise": "factorize.training.algorithms.mu2_noise",
 }
 """Former dotted names, and those of today."""

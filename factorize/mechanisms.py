@@ -9,6 +9,8 @@ from pydantic import Field
 from factorize.plain_data import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256
 
 Normalization = Literal["none", "columns", "auto"]
+Fitting = Literal["none", "columns", "auto", "fitted"]
+"""`fitted` is for a sampling: each column has the factor that is best under it."""
 
 
 class Mechanism(Frozen):
@@ -20,6 +22,11 @@ class Mechanism(Frozen):
     """
 
     unrestricted: ClassVar[bool] = False
+
+    @property
+    def fitted(self) -> bool:
+        """Whether each column has the factor that is best under the spec's sampling."""
+        return getattr(self, "normalization", None) == "fitted"
 
 
 class Auto(Mechanism):
@@ -58,7 +65,7 @@ class Toeplitz(Mechanism):
     """The best Toeplitz matrix."""
 
     kind: Literal["toeplitz"]
-    normalization: Normalization = "none"
+    normalization: Fitting = "none"
 
 
 class BandedToeplitz(Mechanism):
@@ -92,7 +99,7 @@ class Blt(Mechanism):
 
     kind: Literal["blt"]
     buffers: Count
-    normalization: Normalization = "none"
+    normalization: Fitting = "none"
 
 
 class SquareRoot(Mechanism):
@@ -123,6 +130,7 @@ class BandedInverseToeplitz(Mechanism):
 
     kind: Literal["banded_inverse_toeplitz"]
     bands: Count
+    normalization: Literal["fitted"] | None = None
 
 
 class Tree(Mechanism):

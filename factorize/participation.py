@@ -1,20 +1,21 @@
-"""Participation: who may take part when, as plain data that knows no matrix.
+"""Participation: who may take part when, as plain data that knows no matrix and needs no package but numpy.
 
 Indices are steps 0..n-1. A contribution is a vector of norm at most 1 in each step that the example or user takes part
 in; the sensitivity of C is the largest norm of C u over all allowed patterns and all such u
 (factorize/certificate/sensitivity.py). A kind says what is true of its patterns; what it does not say, nobody assumes.
+Specs, files, training loops and clients all ask these classes.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple
-
-import numpy as np
-from pydantic import Field
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedProblem
-from factorize.plain_data import Count, Frozen, Positive
+from factorize.numbers.light_data import Document, LightData, Often, Steps
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Spread(NamedTuple):
@@ -31,10 +32,8 @@ class Spread(NamedTuple):
     name: str
 
 
-class Participation(Frozen):
+class Participation(LightData):
     """A kind of participation, which says what is true of its patterns; nobody assumes it of a kind that does not."""
-
-    kind: str
 
     def canonical(self, n: int) -> Participation:
         """Return the one way to write it for n steps.
@@ -94,6 +93,16 @@ class Participation(Frozen):
         """Whether every choice of steps that `spread` allows is a pattern."""
         return False
 
+    def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
+        """Return what breaks it in an order of examples, or None.
+
+        Args:
+            n: steps of the factorization.
+            gaps: distances between neighbouring steps of one example, shape (any,).
+            most: the most steps that one example is in.
+        """
+        return f"participation {self.kind!r} does not say which orders break it; use single, fixed_epochs or min_sep"
+
 
 class Single(Participation):
     """Each example takes part in at most one step."""
@@ -118,6 +127,8 @@ class Single(Participation):
 
     def patterns(self, n: int) -> np.ndarray:
         """Every step for itself, shape (n, 1)."""
+        import numpy as np
+
         return np.arange(n)[:, None]
 
     @property
@@ -125,12 +136,16 @@ class Single(Participation):
         """One."""
         return 1
 
+    def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
+        """A second step."""
+        return f"one example is in {most} steps" if most > 1 else None
+
 
 class FixedEpochs(Participation):
     """Fixed order, `epochs` passes: step j of each epoch sees the same examples; n = epochs x b exactly."""
 
     kind: Literal["fixed_epochs"]
-    epochs: Count
+    epochs: Steps
 
     def canonical(self, n: int) -> Single | FixedEpochs:
         """Check that the epochs divide n; one epoch is single participation."""
@@ -157,6 +172,8 @@ class FixedEpochs(Participation):
 
     def patterns(self, n: int) -> np.ndarray:
         """Shape (b, epochs): row j is {j, j + b, ...}."""
+        import numpy as np
+
         return np.arange(n).reshape(self.epochs, n // self.epochs).T
 
     @property
@@ -164,13 +181,19 @@ class FixedEpochs(Participation):
         """The epochs."""
         return self.epochs
 
+    def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
+        """Two steps that are not whole epochs apart."""
+        separation = n // self.epochs
+        wrong = gaps[gaps % separation != 0]
+        return f"two steps of one example are {wrong[0]} apart, no multiple of {separation}" if len(wrong) else None
+
 
 class MinSep(Participation):
     """Any steps at least `min_sep` apart (inclusive), at most `max_participations` of them."""
 
     kind: Literal["min_sep"]
-    min_sep: Count
-    max_participations: Annotated[int, Field(ge=1)] | None = None
+    min_sep: Steps
+    max_participations: Often | None = None
 
     def canonical(self, n: int) -> Single | MinSep:
         """Write out the number of participations; one is single participation."""
@@ -211,48 +234,45 @@ class MinSep(Participation):
         """Any steps so far apart."""
         return True
 
+    def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
+        """Two steps too close, or too many of them."""
+        closest = int(gaps.min(initial=n))
+        if closest < self.min_sep:
+            return f"two steps of one example are {closest} apart, below min_sep={self.min_sep}"
+        allowed = self.max_participations or n
+        return f"one example is in {most} steps, above {allowed}" if most > allowed else None
 
-AnyParticipation = Annotated[Single | FixedEpochs | MinSep, Field(discriminator="kind")]
 
-LARGEST_BINS = 4096
-"""Bins above it have no accountant: b^2 exponentials per evaluation stop being cheap."""
+AnyParticipation = Single | FixedEpochs | MinSep
+"""Every kind; the register below and the spec's union follow from it."""
+
+KINDS: dict[str, type[AnyParticipation]] = {kind.named(): kind for kind in get_args(AnyParticipation)}
+"""By the contract's name."""
 
 
-class BinsSampling(Frozen):
-    """Balls in bins: each example draws one of b = n / epochs bins, once, and takes part in that step of every epoch.
+def read_participation(given: Document) -> AnyParticipation:
+    """Return the participation that a document describes.
 
-    A spec that names a sampling asks for the C whose error is smallest *with* its amplification. The sensitivity and
-    the losses of that C are stated without; a calibration adds the sampling (docs/amplification.md).
-
-    Attributes:
-        epsilon: of the (epsilon, delta)-DP at which C is to be best.
-        delta: of the same.
+    Raises:
+        InvalidParticipation: of an unknown kind, with other numbers than the kind has, or outside their limits.
     """
-
-    kind: Literal["balls_in_bins"]
-    epsilon: Positive
-    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-
-    def bins(self, participation: AnyParticipation, n: int) -> int:
-        """Return b.
-
-        Raises:
-            InvalidParameter: a participation without epochs, or a number of bins from 2 to 4096 that is not theirs.
-        """
-        if participation.passes is None:
-            raise InvalidParameter(
-                f"participation {participation.kind!r} has no epochs that bins could be; use fixed_epochs",
-                field="/sampling/kind",
-            )
-        bins = n // participation.passes
-        if not 2 <= bins <= LARGEST_BINS:
-            raise InvalidParameter(
-                f"{bins} bins, the steps of an epoch, are not from 2 to {LARGEST_BINS}; one bin is no sampling, and "
-                "more than that take larger batches",
-                field="/sampling/kind",
-            )
-        return bins
+    kind = given.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InvalidParticipation(
+            f"participation {str(dict(given))[:80]} is of a kind that is not known here; known are {', '.join(KINDS)}",
+            field="/participation/kind",
+        )
+    try:
+        return KINDS[kind].read(given)
+    except InvalidParameter as reason:
+        raise InvalidParticipation(str(reason), field="/participation") from None
 
 
-AnySampling = BinsSampling
-"""All samplings; one so far."""
+def is_canonical(given: Document, n: int | None) -> bool:
+    """Return whether a document is a participation in its canonical form, for n steps or for no last step."""
+    try:
+        found = read_participation(given)
+        canonical = found.without_end() if n is None else found.canonical(n)
+    except InvalidParticipation:
+        return False
+    return canonical.document() == dict(given)

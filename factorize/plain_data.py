@@ -16,6 +16,7 @@ from pydantic import (
     ValidationError,
 )
 
+from factorize.encoding import DIGEST
 from factorize.errors import InvalidSpec, Violation
 from factorize.numbers.scalars import MAX_STEPS
 
@@ -48,7 +49,7 @@ CountOrEndless = Annotated[
 Long = Field(fail_fast=True)
 """Mark of lists that may be long: a bad one is refused at its first bad entry."""
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Field(pattern=f"^{DIGEST}$")]
 
 
 class Frozen(BaseModel):

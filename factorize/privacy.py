@@ -8,15 +8,18 @@ amplified by sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from factorize.accounting.gaussian import (
+from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.format.claims import CertifiedFactors
+from factorize.format.claims import CertifiedSensitivity as CertifiedSensitivity
+from factorize.numbers.gaussian import (
     check_delta,
     gaussian_epsilon,
     mu_of,
@@ -25,7 +28,6 @@ from factorize.accounting.gaussian import (
     noise_multiplier_for_rho,
     rho_of,
 )
-from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.scalars import double_above, finite_real
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
@@ -69,27 +71,6 @@ class Adjacency(StrEnum):
             f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL) or replace_one (REPLACE_ONE)",
             field="adjacency",
         )
-
-
-@runtime_checkable
-class CertifiedSensitivity(Protocol):
-    """What calibration needs to know of a sensitivity: its value, and why it may be believed."""
-
-    @property
-    def value(self) -> float:
-        """Sensitivity of C for contributions of norm at most 1, rounded up."""
-
-    @property
-    def kind(self) -> str:
-        """`exact` or `upper_bound`."""
-
-    @property
-    def rule(self) -> str:
-        """Name of the formula that was used."""
-
-    @property
-    def participation(self) -> Mapping[str, Any]:
-        """Which steps one user may take part in, in the contract's JSON form."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +197,19 @@ class Calibration:
         }
 
 
+def check_own(calibration: object, factors: CertifiedFactors) -> None:
+    """Refuse a calibration that is not these factors' own; one that counts on sampling has that of its groups.
+
+    Raises:
+        InvalidParameter: a bare number, or a calibration of another factorization.
+    """
+    if not isinstance(calibration, Calibration):
+        raise InvalidParameter(
+            f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration", field="calibration"
+        )
+    calibration.check_belongs(factors.sensitivity, lambda: factors.opened().strategy, digest=factors.digest)
+
+
 def differing(one: CertifiedSensitivity, other: CertifiedSensitivity) -> tuple[str, Any, Any] | None:
     """Return the first of value, kind, rule and participation in which two differ, and both; None where they agree.
 
@@ -255,10 +249,10 @@ def calibrate(
         Denisov et al. 2022, theorem 2.1 (the mechanism); Balle, Wang 2018, theorem 8 (its privacy).
     """
     relation = Adjacency.parse(adjacency)
-    sens = _certified_value(sensitivity)
+    sens = certified_value(sensitivity)
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     within_scale("clip_norm", clip)
-    divisor = 1 if batch_size is None else _divisor(batch_size)
+    divisor = divisor_of(batch_size)
     z = target.noise_multiplier
     mu = mu_of(z) if target.mu is None else target.mu
     delta, epsilon = target.delta, target.epsilon
@@ -294,7 +288,14 @@ def within_scale(name: str, value: float) -> float:
     return value
 
 
-def _divisor(batch_size: object) -> int:
+def divisor_of(batch_size: object) -> int:
+    """Return the public divisor of means, 1 for sums (None).
+
+    Raises:
+        InvalidParameter: it is no integer from 1.
+    """
+    if batch_size is None:
+        return 1
     if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
         raise InvalidParameter(
             f"batch_size={batch_size!r} is not an integer >= 1; give the fixed public divisor of the means,"
@@ -304,7 +305,7 @@ def _divisor(batch_size: object) -> int:
     return int(batch_size)
 
 
-def _certified_value(sensitivity: object) -> float:
+def certified_value(sensitivity: object) -> float:
     """Return the value of a sensitivity that states its kind, rule and participation."""
     remedy = "pass certificate.sensitivity of a factorization, which states kind, rule and participation"
     if not isinstance(sensitivity, CertifiedSensitivity):

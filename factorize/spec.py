@@ -6,20 +6,64 @@ optional and absent from the canonical form unless given, so that the digest of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, ValidationError
 
 from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
 from factorize.mechanisms import AnyMechanism, Auto
 from factorize.objective import AnyObjective, Mean
-from factorize.participation import AnyParticipation, AnySampling, Single
-from factorize.plain_data import Frozen, violations
-from factorize.workloads import AnyWorkload
+from factorize.participation import AnyParticipation, Participation, Single
+from factorize.plain_data import Frozen, Positive, violations
+from factorize.workloads import AnyWorkload, UserMatrix
 
 DEFAULT_TOLERANCE = 1e-9
+LARGEST_BINS = 4096
+"""Bins above it have no accountant: b^2 exponentials per evaluation stop being cheap."""
+
+
+class BinsSampling(Frozen):
+    """Balls in bins: each example draws one of b = n / epochs bins, once, and takes part in that step of every epoch.
+
+    A spec that names a sampling asks for the C whose error is smallest *with* its amplification. The sensitivity and
+    the losses of that C are stated without; a calibration adds the sampling (docs/amplification.md).
+
+    Attributes:
+        epsilon: of the (epsilon, delta)-DP at which C is to be best.
+        delta: of the same.
+    """
+
+    kind: Literal["balls_in_bins"]
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+    def bins(self, participation: Participation, n: int) -> int:
+        """Return b.
+
+        Raises:
+            InvalidParameter: a participation without epochs, or a number of bins from 2 to 4096 that is not theirs.
+        """
+        if participation.passes is None:
+            raise InvalidParameter(
+                f"participation {participation.kind!r} has no epochs that bins could be; use fixed_epochs",
+                field="/sampling/kind",
+            )
+        bins = n // participation.passes
+        if not 2 <= bins <= LARGEST_BINS:
+            raise InvalidParameter(
+                f"{bins} bins, the steps of an epoch, are not from 2 to {LARGEST_BINS}; one bin is no sampling, and "
+                "more than that take larger batches",
+                field="/sampling/kind",
+            )
+        return bins
+
+
+AnySampling = BinsSampling
+"""All samplings; one so far."""
 
 
 class Spec(Frozen):
@@ -36,7 +80,7 @@ class Spec(Frozen):
     """
 
     workload: AnyWorkload
-    participation: AnyParticipation = Single()
+    participation: Annotated[AnyParticipation, Field(discriminator="kind")] = Single()
     objective: AnyObjective = Mean()
     mechanism: AnyMechanism = Auto()
     tolerance: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = DEFAULT_TOLERANCE
@@ -52,6 +96,7 @@ class Spec(Frozen):
             InvalidSpec: the parts do not fit each other.
         """
         found: list[Violation] = []
+        _part(found, "/mechanism/normalization", self._check_fitting)
         if self.workload.endless:
             participation = _part(found, "/participation", self.participation.without_end)
             _part(found, "/objective", self.objective.check_endless)
@@ -72,6 +117,27 @@ class Spec(Frozen):
         }
         return self.model_copy(update=changes)
 
+    def user_matrices(self) -> dict[str, UserMatrix]:
+        """Return the workloads that are a user's own matrix, by field: `workload`, `optimize_for`, both or none."""
+        parts = {"workload": self.workload, "optimize_for": self.optimize_for}
+        return {name: part for name, part in parts.items() if isinstance(part, UserMatrix)}
+
+    def bind(self, matrices: Mapping[str, np.ndarray]) -> Spec:
+        """Return the spec with the numbers of users' matrices that it names and has none of.
+
+        Args:
+            matrices: arrays of shape (m, n) by sha256; what the spec does not name is passed over.
+
+        Raises:
+            InvalidWorkload: the numbers have another digest or shape.
+        """
+        found = {
+            name: part.bind(matrices[part.sha256])
+            for name, part in self.user_matrices().items()
+            if part.sha256 is not None and part.sha256 in matrices and not part.bound
+        }
+        return self.model_copy(update=found)
+
     def _check_steps(self) -> None:
         """Both workloads have the same number of steps."""
         own, other = self.workload.n, self.optimize_for
@@ -79,6 +145,15 @@ class Spec(Frozen):
             stated = "'unbounded'" if other.endless else other.n
             raise InvalidParameter(
                 f"optimize_for has n={stated} and workload n={own}; both must agree", field="/optimize_for"
+            )
+
+    def _check_fitting(self) -> None:
+        """Factors of columns are fitted to a law of participation."""
+        if self.sampling is None and self.mechanism.fitted:
+            raise InvalidParameter(
+                "normalization 'fitted' is for a sampling: it has nothing to fit the columns to; give a sampling, or "
+                "use 'columns', 'auto' or 'none'",
+                field="/mechanism/normalization",
             )
 
     def _check_end(self) -> None:
@@ -140,4 +215,4 @@ def _type_name(value: Any) -> str:
     return names.get(type(value), "null")
 
 
-__all__ = ["DEFAULT_TOLERANCE", "Spec", "parse_spec"]
+__all__ = ["DEFAULT_TOLERANCE", "BinsSampling", "Spec", "parse_spec"]

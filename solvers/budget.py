@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from factorize.errors import TooLarge
@@ -32,6 +32,11 @@ class Estimate:
 def estimate_of(*, entries: float, multiplications: float) -> Estimate:
     """Return the estimate for a number of stored doubles and of multiplications."""
     return Estimate(_BASE_SECONDS + multiplications / _RATE, _BASE_BYTES + int(_DOUBLE * entries))
+
+
+def with_work(estimate: Estimate, multiplications: float) -> Estimate:
+    """Return the estimate for as many multiplications more."""
+    return replace(estimate, seconds=estimate.seconds + multiplications / _RATE)
 
 
 def refuse_beyond_dense(estimate: Estimate, n: int, m: int) -> Estimate:

@@ -64,7 +64,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         Reporter(progress)(1, None)
         return Solution(EndlessNuToeplitz(np.array([mechanism.nu])), Outcome.CLOSED_FORM, 1)
     finite = _finite(problem.spec)
-    found = blt.best(Problem(finite), progress)
+    found = blt.solve(Problem(finite), progress)
     plain = found.strategy
     if not isinstance(plain, BltMatrix):
         raise SolveFailed(

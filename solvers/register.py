@@ -16,6 +16,8 @@ from factorize.solvers.amplified import bins_optimum as amplified
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.budget import Estimate
 from factorize.solvers.buffered import buffered_optimum as buffered_linear
+from factorize.solvers.buffered import epochs as buffered_epochs
+from factorize.solvers.buffered import redrawn
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.epochs import recursions as recursion_optimum
@@ -32,6 +34,10 @@ BUFFERS_AUTOMATIC = 8
 """Above that n: within 2e-5 of the optimum of prefix sums at n = 131072; even, as momentum needs two for each pole."""
 
 
+def _any(_spec: Spec) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Entry:
     """One solver.
@@ -39,26 +45,38 @@ class Entry:
     Attributes:
         solve: from a problem and a progress callback to a claim.
         supports: the reason why a canonical spec is outside this solver, with the way out, or None.
-        estimate: cost of a canonical spec that is supported.
+        estimate: cost of a canonical spec that is supported, without evidence for a bound over all matrices.
+        own: whether the solver is for a canonical spec of its mechanism; if not, it is not asked for a reason.
+        dual: whether the solver's claim brings such evidence, for the workload that it solves for.
     """
 
     solve: Callable[[Problem, ProgressCallback], Solution]
     supports: Callable[[Spec], str | None]
     estimate: Callable[[Spec], Estimate]
+    own: Callable[[Spec], bool] = _any
+    dual: bool = False
 
 
 _AMPLIFIED = Entry(amplified.solve, amplified.supports, amplified.estimate)
 
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
-        Entry(structured.solve, structured.supports, structured.estimate),
-        Entry(epoch_optimum.solve, epoch_optimum.supports, epoch_optimum.estimate),
-        Entry(recursion_optimum.solve, recursion_optimum.supports, recursion_optimum.estimate),
-        Entry(epochs.solve, epochs.supports, epochs.estimate),
-        Entry(max_error.solve, max_error.supports, max_error.estimate),
-        Entry(dense.solve, dense.supports, dense.estimate),
+        Entry(structured.solve, structured.supports, structured.estimate, dual=True),
+        Entry(epoch_optimum.solve, epoch_optimum.supports, epoch_optimum.estimate, dual=True),
+        Entry(recursion_optimum.solve, recursion_optimum.supports, recursion_optimum.estimate, dual=True),
+        Entry(epochs.solve, epochs.supports, epochs.estimate, dual=True),
+        Entry(max_error.solve, max_error.supports, max_error.estimate, dual=True),
+        Entry(dense.solve, dense.supports, dense.estimate, dual=True),
     ),
-    "buffered_linear": (Entry(buffered_linear.solve, buffered_linear.supports, buffered_linear.estimate),),
+    "buffered_linear": (
+        Entry(redrawn.solve, redrawn.supports, redrawn.estimate, redrawn.own, dual=True),
+        Entry(
+            buffered_epochs.solve, buffered_epochs.supports, buffered_epochs.estimate, buffered_epochs.own, dual=True
+        ),
+        Entry(
+            buffered_linear.solve, buffered_linear.supports, buffered_linear.estimate, buffered_linear.own, dual=True
+        ),
+    ),
     "banded": (Entry(banded.solve, banded.supports, banded.estimate),),
     "toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
     "banded_toeplitz": (Entry(toeplitz.solve, toeplitz.supports, toeplitz.estimate),),
@@ -75,7 +93,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "banded_inverse_toeplitz": (_AMPLIFIED,),
     "tree": (Entry(tree.solve, tree.supports, tree.estimate),),
     "fft": (Entry(fft.solve, fft.supports, fft.estimate),),
-    "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate),),
+    "semidefinite": (Entry(semidefinite.solve, semidefinite.supports, semidefinite.estimate, dual=True),),
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
 
@@ -112,9 +130,9 @@ def entry_for(spec: Spec) -> Entry:
             f"use one of {', '.join(sorted(SOLVERS))}",
             field="/mechanism/kind",
         )
-    entries = SOLVERS[kind]
+    entries = [entry for entry in SOLVERS[kind] if entry.own(spec)]
     if spec.workload.endless or spec.sampling is not None:
-        entries = (_ENDLESS if spec.workload.endless else _AMPLIFIED,)
+        entries = [_ENDLESS if spec.workload.endless else _AMPLIFIED]
     reasons = [entry.supports(spec) for entry in entries]
     for entry, reason in zip(entries, reasons, strict=True):
         if reason is None:

@@ -12,24 +12,29 @@ import factorize
 from factorize.errors import SolveFailed
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Progress, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, refuse_beyond_memory
-from factorize.solvers.problem import Problem
+from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
+from factorize.solvers.evidence import with_evidence
+from factorize.solvers.evidence import work as evidence_work
+from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import Entry, choose, entry_for
 from factorize.solvers.warm_start import resampled as warm_start_of
 from factorize.spec import Spec
 from factorize.storage.neighbours import Neighbour
-from factorize.workloads import UserMatrix, Workload
 
 
-def estimate(spec: Spec) -> Estimate:
+def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
     """Return what solving a spec will cost; no array is made.
+
+    Args:
+        spec: what is asked for.
+        evidence: see `solve`.
 
     Raises:
         InvalidSpec: see `choose`.
         UnsupportedProblem: see `choose`.
         TooLarge: more than this machine's memory, or above the limit of dense arrays; the message holds the estimate.
     """
-    return _admitted(choose(spec))[1]
+    return _admitted(choose(spec), evidence)[1]
 
 
 def solve(
@@ -38,6 +43,7 @@ def solve(
     progress: ProgressCallback | None = None,
     matrices: Mapping[str, np.ndarray] | None = None,
     warm_start: Factorization | Neighbour | None = None,
+    evidence: bool = True,
 ) -> Factorization:
     """Solve a spec and certify the result.
 
@@ -48,6 +54,8 @@ def solve(
         warm_start: a result for another n or a similar workload, with the same participation (and epochs); it may save
             half the steps, never changes what is certified beyond the tolerance (the bytes may differ), and is ignored
             where it does not fit. Where it leads to no convergence, the solve begins anew without it.
+        evidence: whether a claim that brings no evidence for a lower bound over all matrices gets some; without, the
+            certificate has no such bound.
 
     Returns:
         The certified factorization; its certificate says whether the tolerance was met.
@@ -60,11 +68,14 @@ def solve(
         SolveFailed: the solver found no answer that can be certified.
         CertificateError: the recomputed numbers contradict the solver's claim.
     """
-    spec = _bound(choose(spec), matrices or {})
-    entry, _ = _admitted(spec)
+    spec = choose(spec).bind(matrices or {})
+    entry, _ = _admitted(spec, evidence)
     began = time.monotonic()
-    found = None if warm_start is None else _solved_from(warm_start, spec, entry, progress or _ignore)
-    solution = entry.solve(Problem(spec), progress or _ignore) if found is None else found
+    told, problem = progress or _ignore, Problem(spec)
+    found = None if warm_start is None else _solved_from(warm_start, spec, entry, told)
+    solution = entry.solve(problem, told) if found is None else found
+    if evidence:
+        solution = with_evidence(problem, solution, Reporter(told))
     provenance = _provenance(spec, time.monotonic() - began)
     if warm_start is not None and found is not None:
         provenance["warm_start"] = warm_start.digest
@@ -89,21 +100,14 @@ def _ignore(_progress: Progress) -> None:
     """Take a step's report and do nothing with it."""
 
 
-def _admitted(spec: Spec) -> tuple[Entry, Estimate]:
+def _admitted(spec: Spec, evidence: bool) -> tuple[Entry, Estimate]:
     entry = entry_for(spec)
     needed = entry.estimate(spec)
+    if evidence and not (entry.dual and spec.optimize_for is None):
+        needed = with_work(needed, evidence_work(spec))
     steps = "'unbounded'" if spec.workload.endless else spec.workload.n
     refuse_beyond_memory(needed, f"{spec.mechanism.kind} with n={steps}")
     return entry, needed
-
-
-def _bound(spec: Spec, matrices: Mapping[str, np.ndarray]) -> Spec:
-    def bind(workload: Workload | None) -> Workload | None:
-        if isinstance(workload, UserMatrix) and workload.sha256 is not None and workload.sha256 in matrices:
-            return workload.bind(matrices[workload.sha256])
-        return workload
-
-    return spec.model_copy(update={"workload": bind(spec.workload), "optimize_for": bind(spec.optimize_for)})
 
 
 def _provenance(spec: Spec, seconds: float) -> dict[str, object]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,10 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from servers import LiveService
+
+# Before numpy is imported, here and in the processes that tests start: tests run side by side, one for each processor, and
+# further threads of BLAS would only wait for each other, seven times as long as the work takes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
@@ -25,6 +31,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.partition("[")[0] in SLOW:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer a report for `tests/support/slow_tests.py`, which does not depend on what else a machine does."""
+    parser.addoption("--seconds", metavar="FILE", help="append what each test takes: processor seconds, clock, name")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure a test with its fixtures and the processes that it has waited for."""
+    began, clock = sum(os.times()[:4]), time.monotonic()
+    result = yield
+    if target := item.config.getoption("--seconds"):
+        with open(target, "a") as report:
+            report.write(f"{sum(os.times()[:4]) - began:.3f} {time.monotonic() - clock:.3f} {item.nodeid}\n")
+    return result
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from factorize.api.commands.gc import gc, revoke
 from factorize.api.commands.get import get
 from factorize.api.commands.plot import plot
 from factorize.api.commands.predict import plan, predict
+from factorize.api.commands.profile import profile
 from factorize.api.commands.serve import serve
 from factorize.api.commands.solve import solve
 from factorize.api.commands.verify import verify
@@ -27,7 +28,7 @@ from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.errors import FactorizeError
 
 NAME = "factorize"
-COMMANDS = (solve, batch, compare, add, get, verify, plot, calibrate, predict, plan, serve, fsck, gc, revoke)
+COMMANDS = (solve, batch, compare, add, get, verify, plot, calibrate, profile, predict, plan, serve, fsck, gc, revoke)
 
 app = typer.Typer(
     name=NAME,

@@ -20,6 +20,12 @@ Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Of (epsilon, d
 Delta = Annotated[float | None, typer.Option("--delta", help="With --epsilon; else reported.", show_default=False)]
 Rho = Annotated[float | None, typer.Option("--rho", help="Of rho-zCDP.", show_default=False)]
 Mu = Annotated[float | None, typer.Option("--mu", help="Of mu-GDP.", show_default=False)]
+Sigma = Annotated[
+    float | None,
+    typer.Option(
+        "--sigma", help="A given noise: with --delta, epsilon is found; with --epsilon, delta.", show_default=False
+    ),
+]
 ClipNorm = Annotated[float, typer.Option("--clip-norm", help="Norm that contributions are clipped to.")]
 BatchSize = Annotated[
     int | None, typer.Option("--batch-size", help="Fixed public divisor, for means.", show_default=False)
@@ -27,14 +33,19 @@ BatchSize = Annotated[
 Adjacency = Annotated[str, typer.Option("--adjacency", help="zero_out or replace_one.")]
 Sampling = Annotated[
     str,
-    typer.Option("--sampling", metavar="fixed|cyclic_poisson|balls_in_bins|poisson", help="What epsilon counts on."),
+    typer.Option(
+        "--sampling", metavar="fixed|cyclic_poisson|balls_in_bins|redrawn_bins|poisson", help="What epsilon counts on."
+    ),
 ]
 DatasetSize = Annotated[
     int | None,
     typer.Option("--dataset-size", help="Public number of examples, for the Poisson schemes.", show_default=False),
 ]
 Bins = Annotated[
-    int | None, typer.Option("--bins", help="Of balls_in_bins. Default: the steps of an epoch.", show_default=False)
+    int | None,
+    typer.Option(
+        "--bins", help="Of balls_in_bins and redrawn_bins. Default: the steps of an epoch.", show_default=False
+    ),
 ]
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")
@@ -47,6 +58,7 @@ def calibrate(
     delta: Delta = None,
     rho: Rho = None,
     mu: Mu = None,
+    sigma: Sigma = None,
     clip_norm: ClipNorm = 1.0,
     batch_size: BatchSize = None,
     adjacency: Adjacency = "zero_out",
@@ -59,17 +71,19 @@ def calibrate(
 ) -> None:
     """Compute the standard deviation of the noise for (--epsilon, --delta), --rho or --mu.
 
+    With --sigma and one of --epsilon and --delta it computes the other: what a given noise is worth.
+
     With --sampling the epsilon counts on random batches; balls_in_bins covers every C and prints a claim that can be
     tested again, and the epsilon that holds if the bins are not secret.
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
     from factorize.accounting import calibrate_sampling
-    from factorize.privacy import PrivacyTarget
+    from factorize.accounting.levels.given_noise import question_of
 
-    wanted = PrivacyTarget(epsilon=epsilon, delta=delta, rho=rho, mu=mu)
+    wanted = question_of(epsilon=epsilon, delta=delta, rho=rho, mu=mu, sigma=sigma)
     factorization = open_target(target, store)
-    _check_sensitivity(factorization)
+    check_sensitivity(factorization)
     answer = calibrate_sampling(
         factorization,
         wanted,
@@ -85,8 +99,12 @@ def calibrate(
     emit(output, document, _text(document))
 
 
-def _check_sensitivity(factorization: Factorization) -> None:
-    """Noise is scaled to this number, so that a forged one would cost privacy; recomputing it is cheap."""
+def check_sensitivity(factorization: Factorization) -> None:
+    """Recompute the sensitivity from C: noise is scaled to it, so that a forged one would cost privacy.
+
+    Raises:
+        VerificationFailed: it is above the stated one.
+    """
     stated = factorization.certificate.sensitivity
     fresh = sensitivity_of(factorization.strategy, factorization.spec.participation)
     if stated.value < fresh.value * (1 - 1e-12) or stated.participation != fresh.participation:
@@ -107,7 +125,7 @@ def _text(document: dict[str, Any]) -> str:
     what = "means with that divisor" if document["batch_size"] is not None else "sums of clipped contributions"
     sampling = document["sampling"]
     amplified = "without amplification by sampling" if sampling == "fixed" else f"under {sampling} sampling"
-    shown += _of_bins(document) if sampling == "balls_in_bins" else []
+    shown += _of_bins(document) if "claim" in document else []
     shown.append(f"sigma is the standard deviation per entry of Z, for {what}, {amplified}")
     return "\n".join(shown)
 

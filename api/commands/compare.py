@@ -33,7 +33,7 @@ Samplings = Annotated[
     list[str] | None,
     typer.Option(
         "--sampling",
-        metavar="cyclic_poisson|balls_in_bins|poisson",
+        metavar="cyclic_poisson|balls_in_bins|redrawn_bins|poisson",
         help="What rows may count on, once for each; default: all, where sizes are given.",
         show_default=False,
     ),
@@ -83,9 +83,9 @@ def compare(
         "samplings": sampling or None,
         "max_seconds": max_seconds,
     }
-    request = read_request(
-        {"spec": read_spec(spec).document()} | {name: value for name, value in options.items() if value is not None}
-    )
+    asked = read_spec(spec)
+    given = {name: value for name, value in options.items() if value is not None}
+    request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
         table = comparison(request, _store(store), lambda *step: shown.note(_step(*step)))

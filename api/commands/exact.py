@@ -9,7 +9,8 @@ import typer
 
 from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed
 from factorize.api.terminal.output import OutputForm, emit
-from factorize.api.terminal.sources import is_digest, open_results, read_spec_text
+from factorize.api.terminal.sources import open_results, read_spec_text
+from factorize.encoding import is_digest
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 
 if TYPE_CHECKING:
@@ -32,10 +33,9 @@ def check_file(target: str, store: str | None, factorization: Factorization) -> 
         CorruptObject: the bytes are not accounted for.
     """
     from factorize.exact import check_factor_file, undecided
-    from factorize.workloads import UserMatrix
 
-    workload = factorization.spec.workload
-    user = {str(workload.sha256): workload.array} if isinstance(workload, UserMatrix) else {}
+    own = factorization.spec.user_matrices().get("workload")
+    user = {} if own is None else {str(own.sha256): own.array}
     data = _bytes(target, store)
     try:
         return check_factor_file(data, user=user)

@@ -10,8 +10,9 @@ import typer
 
 from factorize.api.terminal.options import Output, StoreUrl, ToFile
 from factorize.api.terminal.output import OutputForm, display, emit
-from factorize.api.terminal.sources import copy_stored, is_digest, open_results, read_spec, read_spec_text
+from factorize.api.terminal.sources import copy_stored, open_results, read_spec, read_spec_text
 from factorize.api.terminal.text import describe_manifest
+from factorize.encoding import is_digest
 from factorize.errors import NotFound
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _from_store(source: str, to: Path, store: str | None, dtype: str | None) -> 
     manifest = results.manifest(digest)
     if dtype is not None:
         from factorize.api.proof import prove
-        from factorize.certificate.rounded import cast
+        from factorize.rounded import cast
 
         manifest = results.put(cast(results.load(digest), dtype), check=partial(prove, store=results.url))
     copy_stored(results, manifest, to)

@@ -131,6 +131,7 @@ def _checked(factorization: Factorization, fresh: Certificate) -> list[str]:
 
 def _unchecked(fresh: Certificate) -> list[str]:
     left = ["exact arithmetic: everything was recomputed in double precision; verify --exact does it in integers"]
+    left.append("that C is of the mechanism that the spec names: verify --exact proves it")
     left.append("who solved it, with what and for how long: provenance is recorded, not proved")
     if fresh.lower_bound is None:
         left.append("optimality: no lower bound is known for this participation and objective, or none was stored")

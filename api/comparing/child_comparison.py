@@ -1,23 +1,17 @@
 """A comparison in a process of its own, and the same for the command line.
 
-Reads one JSON line `{"spec": {"request": ..., "to": path}, "store": ...}` from stdin, writes the table to the path and
-says on stdout how far it is and how it ended (api/jobs/supervisor.py has the protocol; the digest is that of the
-table's bytes). Nothing is stored.
+It is asked `{"spec": {"request": ..., "to": path}, "store": ...}` (api/child_protocol.py), says how far it is, writes
+the table to the path and names its digest. Nothing is stored.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from factorize.api.child_protocol import Document, Tell, serve, written
 from factorize.api.comparing.compare_request import CompareRequest, read_request
-from factorize.encoding import canonical_json
-from factorize.errors import FactorizeError
 from factorize.storage.store import Store
 
 Report = Callable[[int, int, str, float], None]
@@ -60,32 +54,20 @@ def comparison(request: CompareRequest, store: Store | None, report: Report) -> 
     return table.to_dict()
 
 
-def main() -> int:
-    """Compare what stdin asks for; the exit status is 0 where the table was written."""
+def compare_beside(asked: Document, tell: Tell) -> Document:
+    """Write the table of a request.
+
+    Raises:
+        FactorizeError: nothing was written.
+    """
     from factorize.storage.store import open_store
 
-    asked = json.loads(sys.stdin.readline())
-    out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # whatever a library prints is no line of the protocol
-
-    def say(event: dict[str, Any]) -> None:
-        out.write(json.dumps(event) + "\n")
-        out.flush()
-
     def report(done: int, _total: int, _mechanism: str, seconds: float) -> None:
-        say({"event": "progress", "iteration": done, "seconds": seconds})
+        tell(iteration=done, seconds=seconds)
 
-    try:
-        request = read_request(asked["spec"]["request"])
-        table = canonical_json(comparison(request, open_store(asked["store"]), report))
-        Path(asked["spec"]["to"]).write_bytes(table)
-    except (FactorizeError, MemoryError) as error:
-        kind = error.slug if isinstance(error, FactorizeError) else "MemoryError"
-        say({"event": "failed", "error": {"type": kind, "message": str(error)}})
-        return 1
-    say({"event": "done", "digest": hashlib.sha256(table).hexdigest()})
-    return 0
+    given = asked["spec"]
+    return written(given["to"], comparison(read_request(given["request"]), open_store(asked["store"]), report))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(compare_beside))

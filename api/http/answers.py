@@ -15,14 +15,13 @@ from factorize.api.http.problems import ProblemAnswer
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
 from factorize.api.service import SolverService
-from factorize.encoding import canonical_json
+from factorize.encoding import canonical_json, is_digest
 
 RETRY_SECONDS = 1
 LARGEST_PIECE = 1 << 22
 SMALLEST_PIECE = 1 << 18
 IN_FLIGHT_BYTES = 1 << 27
 FOREVER = "private, max-age=31536000, immutable, no-transform"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _TAG = re.compile(r'\s*(?:W/)?("[^"]*"|\*)\s*(?:,|$)')
 
 heavy = CapacityLimiter(4)
@@ -44,7 +43,7 @@ def digest_in(name: str) -> str:
     Raises:
         Problem: it is not 64 lower-case hexadecimal digits, so nothing has it; it is not repeated in the answer.
     """
-    if not _DIGEST.fullmatch(name):
+    if not is_digest(name):
         raise ProblemAnswer("not-found", "an id here is 64 lower-case hexadecimal digits; nothing has this one")
     return name
 

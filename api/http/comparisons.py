@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import tempfile
 import threading
 from collections.abc import AsyncIterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -19,18 +16,16 @@ from starlette.responses import Response, StreamingResponse
 
 from factorize.api.comparing.compare_request import CompareRequest, read_request
 from factorize.api.http.answers import RunningService
+from factorize.api.http.child_answers import ChildQuestion, while_connected
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
-from factorize.api.isolated import COMPARE, child_command
-from factorize.api.jobs import supervisor
-from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.isolated import COMPARE
 from factorize.api.service import SolverService
 from factorize.encoding import canonical_json, read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
 
 LIMIT_SECONDS = 600.0
-_LOOK_SECONDS = 0.2
 _running = CapacityLimiter(1)  # a comparison takes all processors
 
 router = APIRouter(default_response_class=Response)
@@ -46,6 +41,7 @@ async def compare(request: HttpRequest, service: RunningService) -> Response:
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
         asked = _request(read_json(body))
+        await run_sync(partial(service.keep_matrices, asked.spec, within="/spec"))
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
     run = ComparisonRun(asked, service)
@@ -69,7 +65,15 @@ class ComparisonRun:
     """
 
     def __init__(self, request: CompareRequest, service: SolverService) -> None:
-        self._request, self._service = request, service
+        self._service = service
+        self._question = ChildQuestion(
+            COMPARE,
+            {"request": request.document()},
+            LIMIT_SECONDS,
+            "table",
+            "use a smaller n, or `factorize compare` with --max-seconds",
+            "unsupported-problem",
+        )
         self._stop = threading.Event()
         self._progress: asyncio.Queue[dict[str, Any]] = asyncio.Queue(maxsize=64)
 
@@ -79,14 +83,7 @@ class ComparisonRun:
         Raises:
             Problem: there is none.
         """
-        task = asyncio.ensure_future(self._run())
-        try:
-            while not (await asyncio.wait({task}, timeout=_LOOK_SECONDS))[0]:
-                if await http.is_disconnected():
-                    self._stop.set()
-            return task.result()
-        finally:
-            self._stop.set()
+        return await while_connected(http, self._run(), self._stop)
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield server-sent events; the child ends with the stream."""
@@ -113,50 +110,11 @@ class ComparisonRun:
             news = {"done": event["iteration"], "seconds": event["seconds"]}
             loop.call_soon_threadsafe(self._tell, news)
 
-        return await run_sync(self._compare, report, limiter=_running)
+        return await run_sync(self._question.ask, self._service, self._stop, report, limiter=_running)
 
     def _tell(self, news: dict[str, Any]) -> None:
         if not self._progress.full():  # a client that does not read misses news, and no memory fills
             self._progress.put_nowait(news)
-
-    def _compare(self, report: Any) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="factorize-compare-") as folder:
-            path = Path(folder) / "table.json"
-            asked = {"request": self._request.document(), "to": str(path)}
-            engine, settings = self._service.engine, self._service.settings
-            outcome = supervisor.run(
-                supervisor.Request(
-                    spec_digest="0" * 64,
-                    spec=json.dumps(asked),
-                    store=self._service.results.store.url,
-                    memory_mb=max(1024, (engine.capacity_mb or 2048) // 2),
-                    seconds_limit=min(LIMIT_SECONDS, settings.max_solve_seconds),
-                    threads=settings.processors or 1,
-                    command=child_command(COMPARE),
-                ),
-                report=report,
-                cancelled=self._stop.is_set,
-            )
-            return _table(outcome, path)
-
-
-def _table(outcome: SolveEnding, path: Path) -> bytes:
-    """Return the table that the child has written.
-
-    Raises:
-        Problem: it has not.
-    """
-    if outcome.ending is Ending.DONE:
-        table = path.read_bytes()
-        if hashlib.sha256(table).hexdigest() == outcome.digest:
-            return table
-        raise ProblemAnswer("unavailable", "the comparison's table was damaged on its way; post the request again")
-    message = (outcome.error or {}).get("message", outcome.ending.value)
-    if outcome.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-        raise ProblemAnswer("too-large", f"{message}; use a smaller n, or `factorize compare` with --max-seconds")
-    if outcome.ending is Ending.FAILED:
-        raise ProblemAnswer("unsupported-problem", message)
-    raise ProblemAnswer("unavailable", message, headers={"Retry-After": "5"})
 
 
 def _event(name: str, data: bytes) -> bytes:

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from factorize import errors as tree
+from factorize.api.service import AboveCapacity
 from factorize.encoding import canonical_json
 
 MEDIA_TYPE = "application/problem+json"
@@ -82,19 +83,6 @@ _TABLE: tuple[tuple[type[tree.FactorizeError], str], ...] = (
 )
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _STATUSES = {404: "not-found", 405: "method-not-allowed", 413: "too-much-data"}
-
-
-class AboveCapacity(tree.TooLarge):
-    """A solve that this service does not admit.
-
-    Args:
-        message: estimate, limit and remedy.
-        estimate: seconds and bytes.
-    """
-
-    def __init__(self, message: str, estimate: Mapping[str, float]) -> None:
-        super().__init__(message)
-        self.estimate = estimate
 
 
 class ProblemAnswer(Exception):

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from factorize.api.http.problems import MEDIA_TYPE
+from factorize.encoding import DIGEST
 from factorize.spec import Spec
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -109,7 +110,7 @@ def _unions() -> dict[str, Any]:
     found["CompareRequest"] = compare
     found["CalibrationRequest"] = CalibrationRequest.model_json_schema(ref_template=_REFERENCE)
     question = {"$ref": _REFERENCE.format(model="Question")}
-    digest = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "digest or spec digest of a stored result"}
+    digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}
     found["PredictionRequest"] = {
         "type": "object",
         "required": ["question"],

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from factorize.encoding import is_digest
+
 _MESSAGE_LIMIT = 2000
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _OUT_OF_MEMORY_TYPES = re.compile(r"_?(Array)?MemoryError|out_of_memory")
 _OUT_OF_MEMORY_TEXTS = (
     "MemoryError",
@@ -75,7 +76,7 @@ def judge(remains: Remains, reason: Ending | None, *, memory_mb: int, seconds_li
         seconds_limit: its wall limit, for the message.
     """
     digest = (remains.verdict or {}).get("digest")
-    if reason is None and remains.returncode == 0 and isinstance(digest, str) and _DIGEST.fullmatch(digest):
+    if reason is None and remains.returncode == 0 and is_digest(digest):
         return SolveEnding(Ending.DONE, digest, None, remains.seconds)
     memory = f"the solve was admitted with {memory_mb} MB and wanted more: {Ending.OUT_OF_MEMORY.value}"
     if reason is None:

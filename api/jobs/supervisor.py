@@ -1,13 +1,8 @@
 """One solve in a process of its own: bounded in memory and time, killed on request, never left behind.
 
 ``run`` is called in a thread (a dask worker's, or any other) and blocks until the child has ended. The
-child is a command that reads one JSON line from stdin, ``{"spec": ..., "store": ...}``, and writes JSON
-lines to stdout:
-
-* ``{"event": "progress", "iteration": i, "relative_gap": g, "class_gap": g, "seconds": s}``, as often as
-  it likes;
-* at the end ``{"event": "done", "digest": "<64 hex digits>"}`` and exit status 0, or
-* ``{"event": "failed", "error": {"type": "...", "message": "..."}}`` and another exit status.
+child is asked ``{"spec": ..., "store": ...}`` and keeps to api/child_protocol.py. Its progress has the fields
+``iteration``, ``relative_gap``, ``class_gap`` and ``seconds``, and its end names a ``digest`` of 64 hex digits.
 
 Anything else that a child may do (crash, hang, babble, exhaust its memory, leave processes behind)
 becomes a named ``Ending`` with a message. Between this process and the child stands ``reaper.py``, which

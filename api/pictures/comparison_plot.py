@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = {"fixed": "#1f5fa8", "cyclic_poisson": "#8a6d1d", "poisson": "#6b4c9a", "balls_in_bins": "#2a7f4f"}
+COLOURS = {
+    "fixed": "#1f5fa8",
+    "cyclic_poisson": "#8a6d1d",
+    "poisson": "#6b4c9a",
+    "balls_in_bins": "#2a7f4f",
+    "redrawn_bins": "#17a2b8",
+}
+"""Of the samplings, each its own."""
 _TAKEN = "#c1440e"
 _LEAST_GAP = 1e-4  # smaller ones are drawn as this: an optimum would stretch the axis by many decades
 _MOST_BARS = 40
@@ -28,7 +35,7 @@ def draw(table: dict[str, Any]) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6 if table["samplings"] else 0.8))
     values, label = _values(table)
     taken = table["recommendation"]["row"] if table["recommendation"] else None
-    colours = [_TAKEN if number == taken else _COLOURS[_sampling(row)] for number, row in enumerate(rows)]
+    colours = [_TAKEN if number == taken else COLOURS[_sampling(row)] for number, row in enumerate(rows)]
     left.barh(bars, [values[i] for i in bars], color=[colours[i] for i in bars], height=0.7)
     left.set_yticks(bars, [_bar_name(table, rows[i]) for i in bars], fontsize=8)
     left.invert_yaxis()
@@ -58,10 +65,10 @@ def _against_memory(axes: Axes, table: dict[str, Any], values: list[float], colo
             if _sampling(row) == sampling
         ]
         label = sampling if table["samplings"] else None
-        largest = max(largest, _staircase(axes, points, _COLOURS[sampling], label))
+        largest = max(largest, _staircase(axes, points, COLOURS[sampling], label))
     for sampling, bound in _bounds(table).items():
         text = f"lower bound, {sampling}: {bound:.4g}"
-        axes.axhline(bound, color=_COLOURS[sampling], lw=1.2, ls="--", label=text)
+        axes.axhline(bound, color=COLOURS[sampling], lw=1.2, ls="--", label=text)
     if table["samplings"]:
         axes.set_ylim(top=1.2 * largest)  # what is worse with more memory needs no room
     if table["budget"] is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from factorize.storage.store import Store
 
 MAX_SPEC_BYTES = 1 << 20
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def open_results(url: str | None, *, create: bool) -> Store:
@@ -40,11 +39,6 @@ def open_results(url: str | None, *, create: bool) -> Store:
         return open_store(place, create=create)
     except StoreUnavailable as error:
         raise InvalidParameter(f"the store {place} cannot be opened: {error}", field="store") from None
-
-
-def is_digest(text: str) -> bool:
-    """Whether an argument is a digest; a file with such a name is given as ./NAME."""
-    return _DIGEST.fullmatch(text) is not None
 
 
 def read_spec_text(source: str) -> bytes:
@@ -119,12 +113,11 @@ def _load_file(path: Path, store: str | None) -> Factorization:
     from factorize.storage.records import user_matrices
 
     loaded = load(path)
-    needed = list(user_matrices(loaded.manifest["spec"]))
-    if not needed:
+    spec = loaded.manifest["spec"]
+    if not user_matrices(spec):
         return loaded
     try:
-        results = open_results(store, create=False)
-        numbers = {sha256: results.matrix(sha256, shape) for sha256, shape in needed}
+        numbers = open_results(store, create=False).matrices_of(spec)
     except NotFound as error:
         raise NotFound(
             f"{path} answers for a matrix of your own, whose numbers are not in the file: {error}; "

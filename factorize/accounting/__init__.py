@@ -20,8 +20,11 @@ _HOMES = {
     "calibrate_bins": "factorize.accounting.bins_calibration",
     "calibrate_sampling": "factorize.accounting.schemes",
     "epsilon_bins": "factorize.accounting.bins_calibration",
+    "calibrate_redrawn": "factorize.accounting.redrawn.redrawn_calibration",
     "examine": "factorize.accounting.claim_test",
+    "loss_distribution": "factorize.accounting.levels.loss_distribution",
     "renyi_divergence": "factorize.accounting.star_bound",
+    "renyi_epsilon": "factorize.accounting.star_bound",
 }
 
 if TYPE_CHECKING:
@@ -29,8 +32,10 @@ if TYPE_CHECKING:
     from factorize.accounting.bins_claim import BinsClaim
     from factorize.accounting.claim_test import examine
     from factorize.accounting.gram_matrix import BinGram, bin_gram
+    from factorize.accounting.levels.loss_distribution import loss_distribution
+    from factorize.accounting.redrawn.redrawn_calibration import calibrate_redrawn
     from factorize.accounting.schemes import calibrate_sampling
-    from factorize.accounting.star_bound import bins_delta, bins_epsilon, bins_sigma, renyi_divergence
+    from factorize.accounting.star_bound import bins_delta, bins_epsilon, bins_sigma, renyi_divergence, renyi_epsilon
     from factorize.accounting.star_estimate import StarEstimate
 
 __all__ = [
@@ -43,10 +48,13 @@ __all__ = [
     "bins_epsilon",
     "bins_sigma",
     "calibrate_bins",
+    "calibrate_redrawn",
     "calibrate_sampling",
     "epsilon_bins",
     "examine",
+    "loss_distribution",
     "renyi_divergence",
+    "renyi_epsilon",
 ]
 
 

@@ -15,16 +15,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from factorize.accounting.gaussian import check_delta, mu_of, rho_of
+from factorize.accounting.levels.given_noise import GivenNoise, multiplier_of
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem
+from factorize.format.claims import CertifiedFactors, certified
+from factorize.numbers.gaussian import check_delta, mu_of, rho_of
 from factorize.numbers.scalars import finite_real
 from factorize.participation import MinSep
-from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, within_scale
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 
@@ -33,14 +35,6 @@ SMALLEST_DELTA = 1e-14
 """Tails that dp_accounting cuts off count as lost, so that at a smaller delta no epsilon is finite."""
 _LARGEST = 1e6
 _TOLERANCE = 1e-4
-
-
-class HasStrategy(Protocol):
-    """A factorization with its C in memory (`factorize.Factorization`)."""
-
-    @property
-    def strategy(self) -> AnyStrategy:
-        """C."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +129,20 @@ def amplified_epsilon(multiplier: float, delta: float, *, probability: float, co
     return min(coarse, _epsilon(noise, delta, probability, compositions, _GRID * min(1.0, max(coarse, 1e-3))))
 
 
+def amplified_delta(multiplier: float, epsilon: float, *, probability: float, compositions: int) -> float:
+    """Return a delta that a Poisson-sampled Gaussian mechanism has at epsilon; see `amplified_multiplier`."""
+    noise = finite_real("multiplier", multiplier, remedy="give a noise multiplier above 0")
+    level = finite_real("epsilon", epsilon, strict=False, remedy="give a finite epsilon >= 0")
+    accountant = _accountant(noise, probability, compositions, _GRID * min(1.0, max(level, 1e-3)))
+    return min(1.0, float(accountant.get_delta(level)))
+
+
 def calibrate_amplified(
-    factorization: HasStrategy,
+    factorization: CertifiedFactors,
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    sigma: float | None = None,
     dataset_size: int,
     batch_size: int,
     clip_norm: float = 1.0,
@@ -147,10 +150,13 @@ def calibrate_amplified(
 ) -> AmplifiedCalibration:
     """Return the noise of a banded C under cyclic Poisson sampling, for means with the fixed divisor `batch_size`.
 
+    Two of epsilon, delta and sigma are given, and the third is found.
+
     Args:
         factorization: with a C of few bands; the identity has one, and is DP-SGD.
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
+        epsilon: of (epsilon, delta)-DP; None where it is asked for.
+        delta: of (epsilon, delta)-DP; None where it is asked for.
+        sigma: standard deviation per entry of Z, for means; None where it is asked for.
         dataset_size: N, public.
         batch_size: expected number of sampled examples per step, and the divisor.
         clip_norm: bound on one contribution.
@@ -170,28 +176,36 @@ def calibrate_amplified(
             f"adjacency={str(adjacency)!r} is not covered with sampling; use zero_out, or no amplification",
             field="adjacency",
         )
-    strategy = factorization.strategy.finite()
+    strategy = certified(factorization).opened().strategy.finite()
     bands = check_bands(strategy)
     probability = sampling_probability(bands, dataset_size, batch_size)
     compositions = -(-strategy.n // bands)
-    z = _remembered(epsilon, delta, probability, compositions)
     sensitivity = sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=bands, max_participations=compositions))
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     within_scale("clip_norm", clip)
     largest = _largest_column(strategy)
-    sigma = math.nextafter(z * clip * largest / batch_size * (1 + 4 * np.finfo(float).eps), math.inf)
-    within_scale("sigma", sigma)
-    unamplified = (
-        sigma * batch_size / (clip * sensitivity.value) * (1 - 4 * np.finfo(float).eps)
-    )  # mu and rho from above
+    ratio: dict[str, Any] = {"clip_norm": clip, "batch_size": batch_size}
+    if sigma is None:
+        level = PrivacyTarget(epsilon=epsilon, delta=delta)
+        assert level.epsilon is not None and level.delta is not None
+        at, held = level.epsilon, level.delta
+        z = _remembered(at, held, probability, compositions)
+        noise = math.nextafter(z * clip * largest / batch_size * (1 + 4 * np.finfo(float).eps), math.inf)
+        within_scale("sigma", noise)
+    else:
+        given = GivenNoise(sigma=sigma, epsilon=epsilon, delta=delta)
+        noise, z = given.sigma, multiplier_of(given.sigma, **ratio, sensitivity=largest)
+        steps: dict[str, Any] = {"probability": probability, "compositions": compositions}
+        at, held = given.level(lambda d: amplified_epsilon(z, d, **steps), lambda e: amplified_delta(z, e, **steps))
+    unamplified = multiplier_of(noise, **ratio, sensitivity=sensitivity.value)
     return AmplifiedCalibration(
         noise_multiplier=unamplified,
-        sigma=sigma,
+        sigma=noise,
         sensitivity=sensitivity,
         clip_norm=clip,
         adjacency=Adjacency.ZERO_OUT,
-        epsilon=float(epsilon),
-        delta=float(delta),
+        epsilon=at,
+        delta=held,
         rho=rho_of(unamplified),
         mu=mu_of(unamplified),
         batch_size=int(batch_size),
@@ -262,6 +276,15 @@ def _largest_column(strategy: Matrix) -> float:
 
 
 def _epsilon(multiplier: float, delta: float, probability: float, compositions: int, grid: float) -> float:
+    return float(_accountant(multiplier, probability, compositions, grid).get_epsilon(delta))
+
+
+def _accountant(multiplier: float, probability: float, compositions: int, grid: float) -> Any:
+    """Return dp_accounting's of the composed mechanism under zero-out, which it calls REPLACE_SPECIAL.
+
+    Raises:
+        UnsupportedProblem: dp_accounting is not installed.
+    """
     try:
         import dp_accounting
         from dp_accounting import pld
@@ -276,4 +299,4 @@ def _epsilon(multiplier: float, delta: float, probability: float, compositions: 
     relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
     accountant = pld.PLDAccountant(relation, value_discretization_interval=grid)
     accountant.compose(dp_accounting.SelfComposedDpEvent(event, compositions))
-    return float(accountant.get_epsilon(delta))
+    return accountant

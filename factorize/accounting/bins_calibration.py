@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from factorize.accounting.bins_claim import BinsClaim
-from factorize.accounting.bins_search import WORK, BinsQuestion, find_claim, find_delta
-from factorize.accounting.gaussian import check_delta, mu_of, rho_of
+from factorize.accounting.bins_search import WORK, BinsQuestion, FoundClaim, find_claim
 from factorize.accounting.gram_matrix import BinGram, bin_gram
-from factorize.accounting.star_bound import StarEvaluator
+from factorize.accounting.levels.bins_level import LEAST_EPSILON, find_delta, find_epsilon
+from factorize.accounting.levels.given_noise import Question, multiplier_of, question_of
+from factorize.accounting.star_bound import StarEvaluator, bins_sigma
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.format.claims import CertifiedFactors, certified
+from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real
 from factorize.participation import FixedEpochs, Single
-from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, within_scale
+from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, divisor_of, within_scale
 from factorize.structures.endless import AnyStrategy
 
 Method = Literal["verified", "deterministic"]
 
 
-class HasClaims(Protocol):
-    """A factorization with its C in memory (`factorize.Factorization`)."""
+class OpenedFactors(CertifiedFactors, Protocol):
+    """Factors with their C in memory (`factorize.Factorization`)."""
 
     @property
     def strategy(self) -> AnyStrategy:
         """C."""
 
     @property
-    def digest(self) -> str:
-        """Names its bytes."""
-
-    @property
     def spec(self) -> Any:
         """What was asked, with the participation."""
-
-    @property
-    def certificate(self) -> Any:
-        """With its sensitivity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +77,9 @@ class BinsCalibration(Calibration):
             InvalidParameter: another sensitivity, or another digest than the claim's.
         """
         super().check_belongs(mine, strategy, digest=digest)
-        if digest is not None and _prefixed(digest) != self.claim.factors:
+        if digest is not None and prefixed(digest) != self.claim.factors:
             raise InvalidParameter(
-                f"the claim is for the factorization {self.claim.factors[:19]}, this one is {_prefixed(digest)[:19]}, "
+                f"the claim is for the factorization {self.claim.factors[:19]}, this one is {prefixed(digest)[:19]}, "
                 "and amplification counts on all of C; calibrate this one",
                 field="calibration",
             )
@@ -118,10 +112,11 @@ class BinsCalibration(Calibration):
 
 
 def calibrate_bins(
-    factorization: Any,
+    factorization: CertifiedFactors,
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    sigma: float | None = None,
     bins: int | None = None,
     batch_size: int | None = None,
     clip_norm: float = 1.0,
@@ -129,12 +124,15 @@ def calibrate_bins(
     method: Method = "verified",
     work: int = WORK,
 ) -> BinsCalibration:
-    """Return the noise of any C under balls-in-bins sampling.
+    """Return the noise of any C under balls-in-bins sampling, or what a given noise is worth.
+
+    Two of epsilon, delta and sigma are given; the claim is about the third.
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
+        epsilon: of (epsilon, delta)-DP; None where it is asked for.
+        delta: of (epsilon, delta)-DP; None where it is asked for.
+        sigma: standard deviation per entry of Z; None where it is asked for.
         bins: b; by default the steps of an epoch of the spec's participation.
         batch_size: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
         clip_norm: bound on one contribution.
@@ -151,51 +149,69 @@ def calibrate_bins(
         docs/amplification.md.
     """
     refuse_other_adjacency(adjacency)
-    level = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
-    target = check_delta(delta)
+    asked = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
     clip = within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
     verified = _method(method) == "verified"
     started = time.perf_counter()
-    held = with_strategy(factorization)
+    held: OpenedFactors = certified(factorization).opened()
     gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
     question = BinsQuestion(
-        factors=_prefixed(held.digest),
+        factors=prefixed(held.digest),
         gram=gram,
-        epsilon=level,
-        delta=target,
+        epsilon=1.0 if asked.epsilon is None else asked.epsilon,
+        delta=0.5 if asked.delta is None else asked.delta,
         clip_norm=clip,
-        divisor=1 if batch_size is None else _divisor(batch_size),
+        divisor=divisor_of(batch_size),
     )
-    found = find_claim(question, work=work if verified else 0)
+    found = _find(question, asked, work if verified else 0)
+    return _calibration(held, question, found, batch_size, time.perf_counter() - started)
+
+
+def _find(question: BinsQuestion, asked: Question, work: int) -> FoundClaim:
+    """Return the claim about what is not given."""
+    if isinstance(asked, PrivacyTarget):
+        return find_claim(question, work=work)
+    find = find_delta if asked.delta is None else find_epsilon
+    found = find(question, asked.sigma, work=work)
+    if found.claim.epsilon <= LEAST_EPSILON:
+        return found
+    level = {"epsilon": found.claim.epsilon, "delta": found.claim.delta}
+    return replace(found, deterministic_multiplier=bins_sigma(question.gram, **level))
+
+
+def _calibration(
+    held: OpenedFactors, question: BinsQuestion, found: FoundClaim, batch_size: int | None, seconds: float
+) -> BinsCalibration:
+    claim, gram, clip = found.claim, question.gram, question.clip_norm
     sensitivity, certified = _sensitivity(held, gram)
-    exact = Fraction(found.claim.sigma) * question.divisor / Fraction(clip) / Fraction(gram.sensitivity)
-    noise_multiplier = float(exact) * (1 - 2.0**-51)
+    ratio: dict[str, Any] = {"clip_norm": clip, "batch_size": batch_size}
+    noise_multiplier = multiplier_of(claim.sigma, **ratio, sensitivity=gram.sensitivity)
     return BinsCalibration(
         noise_multiplier=noise_multiplier,
-        sigma=within_scale("sigma", found.claim.sigma),
+        sigma=within_scale("sigma", claim.sigma),
         sensitivity=sensitivity,
         clip_norm=clip,
         adjacency=Adjacency.ZERO_OUT,
-        epsilon=level,
-        delta=target,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
         rho=rho_of(noise_multiplier),
         mu=mu_of(noise_multiplier),
         batch_size=None if batch_size is None else int(batch_size),
         bins=gram.bins,
         epochs=gram.epochs,
         method="verified" if found.sampled else "deterministic",
-        claim=found.claim,
+        claim=claim,
         samples=found.samples,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
         deterministic_sigma=question.sigma(found.deterministic_multiplier),
-        epsilon_without_secrecy=found.claim.unamplified_epsilon,
+        epsilon_without_secrecy=claim.unamplified_epsilon,
         signed=gram.signed,
         absolute_cost=max(gram.sensitivity / sensitivity.value, 1.0) if certified else None,
     )
 
 
 def epsilon_bins(
-    factorization: Any,
+    factorization: CertifiedFactors,
     *,
     sigma: float,
     epsilons: Sequence[float],
@@ -216,15 +232,15 @@ def epsilon_bins(
         method: `deterministic`, by bounds; `verified` tests a claim for each epsilon, and all of them are true except
             with probability 2^-127 for each.
     """
-    held = with_strategy(factorization)
+    held: OpenedFactors = certified(factorization).opened()
     gram = bin_gram(held.strategy, bins_of(held) if bins is None else bins)
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
-    divisor = 1 if batch_size is None else _divisor(batch_size)
+    divisor = divisor_of(batch_size)
     verified = _method(method) == "verified"
     levels = [finite_real("epsilon", one, strict=verified, remedy="give finite epsilons") for one in epsilons]
     asked = [
-        BinsQuestion(factors=_prefixed(held.digest), gram=gram, epsilon=one, delta=0.5, clip_norm=clip, divisor=divisor)
+        BinsQuestion(factors=prefixed(held.digest), gram=gram, epsilon=one, delta=0.5, clip_norm=clip, divisor=divisor)
         for one in levels
     ]
     if verified:
@@ -247,24 +263,7 @@ def refuse_other_adjacency(adjacency: Adjacency | str) -> None:
         )
 
 
-def with_strategy(factorization: Any) -> HasClaims:
-    """Return a factorization with its C in memory: itself, or the one of the file behind the factors.
-
-    Raises:
-        InvalidParameter: it is neither.
-    """
-    if hasattr(factorization, "strategy") and hasattr(factorization, "spec"):
-        return factorization
-    if hasattr(factorization, "path"):
-        from factorize.client.opening import load
-
-        return load(factorization.path())
-    raise InvalidParameter(
-        f"a {type(factorization).__name__} is no factorization; pass what load or solve gave", field="factors"
-    )
-
-
-def bins_of(factorization: HasClaims) -> int:
+def bins_of(factorization: OpenedFactors) -> int:
     """Return the steps of an epoch: n / epochs of fixed epochs, n of a single participation.
 
     Raises:
@@ -289,12 +288,12 @@ def sensitivity_of_bins(matrix: AnyStrategy, gram: BinGram) -> Sensitivity:
     return Sensitivity(gram.sensitivity, "upper_bound", "absolute column sums of the bins", pattern)
 
 
-def _sensitivity(held: HasClaims, gram: BinGram) -> tuple[CertifiedSensitivity, bool]:
+def _sensitivity(held: OpenedFactors, gram: BinGram) -> tuple[CertifiedSensitivity, bool]:
     """Return the sensitivity, and whether it is one of C rather than of |C|."""
     participation = held.spec.participation
     same = participation.passes is not None and bins_of(held) == gram.bins
     if same and gram.steps % gram.bins == 0:
-        return held.certificate.sensitivity, True
+        return held.sensitivity, True
     return sensitivity_of_bins(held.strategy, gram), gram.steps % gram.bins == 0
 
 
@@ -304,15 +303,6 @@ def _method(method: object) -> object:
     return method
 
 
-def _prefixed(digest: str) -> str:
+def prefixed(digest: str) -> str:
+    """Return a digest with what names its kind."""
     return digest if digest.startswith("sha256:") else f"sha256:{digest}"
-
-
-def _divisor(batch_size: object) -> int:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidParameter(
-            f"batch_size={batch_size!r} is not an integer >= 1; give the fixed public divisor of the means, or leave "
-            "it out for sums",
-            field="batch_size",
-        )
-    return batch_size

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from factorize.accounting.star_sampler import CHUNK, Key
-from factorize.encoding import canonical_json
+from factorize.encoding import DIGEST, canonical_json
 from factorize.errors import InvalidParameter
 
 PROTOCOL = "star-1"
-_NAME = re.compile(r"sha256:[0-9a-f]{64}")
+_NAME = re.compile(f"sha256:{DIGEST}")
 MOST_SAMPLES = 1 << 30
 MOST_ATTEMPTS = 16
 
@@ -110,7 +110,12 @@ class BinsClaim:
         qp: evidence for the other direction.
         attempt: how many claims were tested for this question, this one included.
         unamplified_epsilon: that of the Gaussian mechanism at delta: what holds if the bins are not secret.
+        protocol: what names the form of the document.
+        sampling: the law of participation.
     """
+
+    protocol: ClassVar[str] = PROTOCOL
+    sampling: ClassVar[str] = "balls_in_bins"
 
     factors: str
     gram: str
@@ -144,22 +149,22 @@ class BinsClaim:
                 "n": self.steps,
             },
             "pq": self.pq.document("pq"),
-            "protocol": PROTOCOL,
+            "protocol": self.protocol,
             "qp": self.qp.document("qp"),
-            "sampling": "balls_in_bins",
+            "sampling": self.sampling,
             "sigma": self.sigma.hex(),
             "unamplified": {"epsilon_at_delta": self.unamplified_epsilon.hex()},
         }
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> BinsClaim:
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read the plain JSON form.
 
         Raises:
             InvalidParameter: another protocol, or a field that is missing, unknown or out of its range.
         """
-        if not isinstance(document, Mapping) or document.get("protocol") != PROTOCOL:
-            raise _malformed("protocol", f"is not {PROTOCOL!r}, the only one that this release tests")
+        if not isinstance(document, Mapping) or document.get("protocol") != cls.protocol:
+            raise _malformed("protocol", f"is not {cls.protocol!r}, the one that is tested here")
         if set(document) != _FIELDS:
             raise _malformed(sorted(set(document) ^ _FIELDS)[0], "is missing or unknown")
         mechanism, plain = document["mechanism"], document["unamplified"]
@@ -168,7 +173,7 @@ class BinsClaim:
             raise _malformed("mechanism", f"does not hold exactly {', '.join(sorted(names))}")
         if not isinstance(plain, Mapping) or set(plain) != {"epsilon_at_delta"}:
             raise _malformed("unamplified", "does not hold exactly epsilon_at_delta")
-        fixed = {"adjacency": "zero_out", "beta_log2": -128, "sampling": "balls_in_bins"}
+        fixed = {"adjacency": "zero_out", "beta_log2": -128, "sampling": cls.sampling}
         for name, value in fixed.items():
             if document[name] != value or isinstance(document[name], bool):
                 raise _malformed(name, f"is {document[name]!r}, and this protocol has {value!r}")
@@ -221,7 +226,7 @@ def double_below(value: Fraction) -> float:
 
 
 def _malformed(field: str, reason: str) -> InvalidParameter:
-    return InvalidParameter(f"the claim's {field} {reason}; ask its maker for one of {PROTOCOL}", field=field)
+    return InvalidParameter(f"the claim's {field} {reason}; ask its maker for a whole one", field=field)
 
 
 def _mapping(name: str, value: object) -> Mapping[str, Any]:

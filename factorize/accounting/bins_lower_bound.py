@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.accounting.gaussian import noise_multiplier_for_epsilon
 from factorize.certificate.lower_bounds.bounds import lower_bound
 from factorize.errors import InvalidParameter
+from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.spec import Spec
 
 _SLACK = 1e-9  # relative, of mu: far above what its computation loses

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
@@ -17,24 +17,26 @@ import numpy as np
 
 from factorize.accounting.bins_claim import MOST_ATTEMPTS, MOST_SAMPLES, BinsClaim, Direction, Evidence, double_below
 from factorize.accounting.claim_test import LOG_THRESHOLD, ClaimTest, examine
-from factorize.accounting.gaussian import gaussian_epsilon
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_gaussian, log_reverse
 from factorize.accounting.star_estimate import Sampled, StarEstimate, usual_samples
 from factorize.accounting.star_sampler import CHUNK
 from factorize.errors import CertificateError
+from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above
 
-MARGIN = 0.005
-"""Relative, of sigma: what a claim adds to the estimate, and what each further attempt adds again."""
+MARGIN, _STEP, _GROWTH = 0.005, 0.0025, 1.15
+"""Relative, of sigma: what a claim adds to the estimate, and what each further attempt adds at least. With less the
+estimate's own error decides, and a verifier with a seed of its own may refuse a claim that passed by luck."""
 
 _MOST_MARGIN = 0.1
 WORK = 1 << 27
 """Samples times bins of one direction of a claim, at most."""
 
-_QUICK, _QUICK_MARGIN = 1 << 25, 0.01  # work that is preferred: a margin up to 1 % is taken before more
+_QUICK, _QUICK_MARGIN = 1 << 26, 0.01  # work that is preferred: a margin up to 1 % is taken before more
 _MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
 _CAREFUL = 4  # times the samples of an estimate, where more work than usual is allowed
+_ROUGH = 0.1  # relative error of an estimated delta, above which sigma is estimated by more samples
 _CAP = 0.9  # of the largest lambda
 _ROUNDING = 2.0**-44  # between the multiplier of a bound and that of its rounded sigma
 
@@ -125,38 +127,13 @@ def find_claim(question: BinsQuestion, *, work: int = WORK, seed: int = 0) -> Fo
     search = Search(question.gram, work=work, seed=seed)
 
     def proposals() -> Iterator[Proposal]:
-        point = search.estimate.sigma(question.epsilon, question.delta)
-        for margin in _margins():
+        point = search.point(question.epsilon, question.delta)
+        for margin in margins():
             if point * (1 + margin) >= ceiling:
                 return
             yield Proposal(question, question.sigma(point * (1 + margin)), margin)
 
     return search.first(proposals, Proposal(question, sigma, 0.0), ceiling)
-
-
-def find_delta(question: BinsQuestion, sigma: float, *, work: int = WORK, seed: int = 0) -> FoundClaim:
-    """Return a claim about delta at this very sigma that has passed its test; the question's own delta is not used.
-
-    Args:
-        question: with the epsilon at which delta is asked for.
-        sigma: standard deviation per entry of Z.
-        work: see `find_claim`.
-        seed: see `find_claim`.
-    """
-    multiplier = question.multiplier(sigma)
-    bound = StarEvaluator(question.gram).delta(multiplier, question.epsilon).delta
-    search = Search(question.gram, work=work, seed=seed)
-
-    def proposals() -> Iterator[Proposal]:
-        for margin in _margins():
-            less = multiplier / (1 + margin)
-            seen = (search.estimate.forward(less, question.epsilon), search.estimate.reverse(less, question.epsilon))
-            delta = max(sampled.delta for sampled in seen)
-            if not 0 < delta < bound:
-                return
-            yield Proposal(replace(question, delta=delta), sigma, margin)
-
-    return search.first(proposals, Proposal(replace(question, delta=bound), sigma, 0.0), multiplier)
 
 
 class Proposal(NamedTuple):
@@ -184,6 +161,7 @@ class Search:
 
     def __init__(self, gram: BinGram, *, work: int, seed: int) -> None:
         self._gram, self._work, self._seed = gram, work, seed
+        self._order = 0  # m of the last plan
 
     @cached_property
     def estimate(self) -> StarEstimate:
@@ -191,18 +169,26 @@ class Search:
         more = _CAREFUL if self._work > WORK else 1
         return StarEstimate(self._gram, seed=self._seed, samples=more * usual_samples(self._gram.bins))
 
+    def point(self, epsilon: float, delta: float) -> float:
+        """Return the estimated multiplier; where the samples see little, once more with more of them."""
+        found = self.estimate.sigma(epsilon, delta)
+        if self._work > WORK or self.estimate.forward(found, epsilon).relative_error <= _ROUGH:
+            return found
+        more = 2 * self.estimate.samples
+        self.estimate = StarEstimate(self._gram, seed=self._seed + 1, samples=more)
+        return self.estimate.sigma(epsilon, delta, near=found)
+
     def first(self, proposals: Callable[[], Iterator[Proposal]], bounded: Proposal, deterministic: float) -> FoundClaim:
         """Return the first proposal that passes; the bounded one, which needs no samples, if none does.
 
         Raises:
             CertificateError: the bounded one fails.
         """
-        attempt, order, drawn = 1, 0, 0
+        attempt, drawn = 1, 0
         for proposal in proposals() if self._work and self._gram.bins > 1 else ():
-            planned = self._planned(proposal, order)
+            planned = self._planned(proposal)
             if planned is None:
                 continue
-            order = int(planned[0].tilt or 0)
             claim = proposal.question.claim(proposal.sigma, pq=planned[0], qp=planned[1], attempt=attempt)
             tests = examine(claim, self._gram)
             drawn += sum(test.samples for test in tests.values())
@@ -219,12 +205,18 @@ class Search:
             )
         return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=deterministic, samples=drawn)
 
-    def _planned(self, proposal: Proposal, order: int) -> tuple[Evidence, Evidence] | None:
+    def _planned(self, proposal: Proposal) -> tuple[Evidence, Evidence] | None:
         question, multiplier = proposal.question, proposal.question.multiplier(proposal.sigma)
         work = min(self._work, _QUICK) if proposal.margin <= _QUICK_MARGIN else self._work
-        pq = plan(self.estimate, "pq", multiplier, question, work, order)
-        qp = plan(self.estimate, "qp", multiplier, question, work)
-        return None if pq is None or qp is None else (pq, qp)
+        pq = plan(self.estimate, "pq", multiplier, question, self._order)
+        self._order = int(pq.tilt or 0) if pq is not None else 0
+        if pq is None or not self._affordable(pq, work):
+            return None
+        qp = plan(self.estimate, "qp", multiplier, question)
+        return None if qp is None or not self._affordable(qp, work) else (pq, qp)
+
+    def _affordable(self, evidence: Evidence, work: int) -> bool:
+        return (evidence.samples or 0) / _MORE * self._gram.bins <= work
 
     def _by_bounds(self, proposal: Proposal) -> BinsClaim:
         question = proposal.question
@@ -233,22 +225,25 @@ class Search:
         return question.claim(proposal.sigma, pq=pq, qp=Evidence(rule=bound.qp_rule))
 
 
-def _margins() -> Iterator[float]:
-    return (MARGIN * step for step in range(1, round(_MOST_MARGIN / MARGIN) + 1))
+def margins() -> Iterator[float]:
+    """Yield what a claim's sigma is above the estimate's, growing."""
+    margin = MARGIN
+    while margin <= _MOST_MARGIN:
+        yield margin
+        margin = max(margin + _STEP, margin * _GROWTH)
 
 
 def plan(
-    estimate: StarEstimate, direction: Direction, multiplier: float, question: BinsQuestion, work: int, order: int = 0
+    estimate: StarEstimate, direction: Direction, multiplier: float, question: BinsQuestion, order: int = 0
 ) -> Evidence | None:
-    """Return how a direction is to be shown at this multiplier, or None where the work does not suffice.
+    """Return how a direction is to be shown at this multiplier, or None where no bet would grow.
 
     Args:
         estimate: weights on common random numbers.
         direction: `pq` or `qp`.
         multiplier: s.
         question: what is to be claimed.
-        work: samples times bins, at most.
-        order: m of an earlier plan; else those around the lowest ceiling are tried.
+        order: m of an earlier plan, at a smaller multiplier; else those around the lowest ceiling are tried.
     """
     log_delta, epsilon = math.log(question.delta), question.epsilon
     slightly = 1e-9  # between bounds here and in the test, whose multiplier is rounded
@@ -262,13 +257,10 @@ def plan(
         lowest, star = estimate.star.best_order(multiplier, epsilon)
         if star <= log_delta - slightly:
             return Evidence(rule="star_bound", tilt=float(lowest))
-        tried = [order] if order else range(max(2, lowest - 1), lowest + 2)
+        tried = (order, order + 1) if order else range(max(2, lowest - 1), lowest + 2)
         candidates = [estimate.forward(multiplier, epsilon, m) for m in tried]
     bets = (plan_bet(sampled, question.delta) for sampled in candidates)
-    best = min((bet for bet in bets if bet is not None), key=lambda bet: bet.samples or 0, default=None)
-    if best is None or (best.samples or 0) / _MORE * question.gram.bins > work:
-        return None
-    return best
+    return min((bet for bet in bets if bet is not None), key=lambda bet: bet.samples or 0, default=None)
 
 
 def plan_bet(sampled: Sampled, delta: float) -> Evidence | None:

@@ -11,11 +11,12 @@ from factorize.plain_data import Count, Frozen, Positive, read_union
 
 
 class CalibrationRequest(Frozen):
-    """A privacy target and a sampling scheme.
+    """A privacy target and a sampling scheme; or a noise whose privacy is asked for.
 
     Attributes:
         epsilon: of (epsilon, delta)-DP; or `rho`, or `mu`.
         delta: with `epsilon`.
+        sigma: a noise that is given, with `delta` (epsilon is answered) or `epsilon` (delta is).
         rho: of rho-zCDP.
         mu: of mu-GDP.
         clip_norm: bound on one contribution.
@@ -31,6 +32,7 @@ class CalibrationRequest(Frozen):
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     rho: Positive | None = None
     mu: Positive | None = None
+    sigma: Positive | None = None
     clip_norm: Positive = 1.0
     batch_size: Count | None = None
     adjacency: Annotated[str, Field(max_length=40)] = "zero_out"
@@ -41,9 +43,13 @@ class CalibrationRequest(Frozen):
 
     @model_validator(mode="after")
     def _one_target(self) -> CalibrationRequest:
+        if self.sigma is not None:
+            if (self.epsilon is None) == (self.delta is None) or (self.rho, self.mu) != (None, None):
+                raise ValueError("give sigma with exactly one of epsilon and delta")
+            return self
         given = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
         if len(given) != 1 or (self.epsilon is not None and self.delta is None):
-            raise ValueError("give exactly one of epsilon with delta, rho, and mu")
+            raise ValueError("give exactly one of epsilon with delta, rho, mu, and sigma with epsilon or delta")
         return self
 
 
@@ -65,12 +71,13 @@ def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
     Raises:
         See `factorize.accounting.calibrate_sampling`.
     """
+    from factorize.accounting.levels.given_noise import question_of
     from factorize.accounting.schemes import calibrate_sampling
-    from factorize.privacy import PrivacyTarget
 
+    numbers = {name: getattr(request, name) for name in ("epsilon", "delta", "rho", "mu", "sigma")}
     found = calibrate_sampling(
         factorization,
-        PrivacyTarget(epsilon=request.epsilon, delta=request.delta, rho=request.rho, mu=request.mu),
+        question_of(**numbers),
         sampling=request.sampling,
         clip_norm=request.clip_norm,
         batch_size=request.batch_size,

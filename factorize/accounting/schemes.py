@@ -5,94 +5,18 @@ A scheme is one class and one entry of `SCHEMES`. Calibrations, comparisons and 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from factorize.accounting.amplification import calibrate_amplified
-from factorize.accounting.bins_calibration import BinsCalibration, Method, calibrate_bins, with_strategy
-from factorize.accounting.gram_matrix import LARGEST_BINS
+from factorize.accounting.bins_calibration import Method
+from factorize.accounting.laws.binned_schemes import BinsScheme, RedrawnScheme
+from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme, level_of
+from factorize.accounting.levels.given_noise import GivenNoise, Question, level_without_sampling
 from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.format.claims import CertifiedFactors, certified
 from factorize.participation import Participation
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.privacy import Adjacency, Calibration, calibrate
 from factorize.structures.base import Matrix
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingOptions:
-    """What a calibration is asked for, beside the privacy.
-
-    Attributes:
-        clip_norm: bound on one contribution.
-        batch_size: the fixed public divisor of means; the expected batch of the Poisson schemes.
-        adjacency: `zero_out`, and for `fixed` also `replace_one`.
-        dataset_size: N, public, of the Poisson schemes.
-        bins: of `balls_in_bins`; by default the steps of an epoch.
-        method: of `balls_in_bins`.
-    """
-
-    clip_norm: float = 1.0
-    batch_size: int | None = None
-    adjacency: Adjacency | str = Adjacency.ZERO_OUT
-    dataset_size: int | None = None
-    bins: int | None = None
-    method: Method = "verified"
-
-    @property
-    def sized(self) -> bool:
-        """Whether the Poisson schemes have what they need."""
-        return self.dataset_size is not None and self.batch_size is not None
-
-
-class SamplingScheme(ABC):
-    """A law by which examples take part in the steps of a run, with its accountant.
-
-    Attributes:
-        name: as calibrations, comparisons and `--sampling` call it.
-        title: for people.
-        loader: one sentence on what a training job's loader has to do.
-        secret: what epsilon counts on nobody knowing.
-    """
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    loader: ClassVar[str]
-    secret: ClassVar[str]
-
-    @abstractmethod
-    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why the scheme has nothing to say about a strategy, or None where it fits."""
-
-    @abstractmethod
-    def calibrate(self, factorization: Any, target: PrivacyTarget, asked: SamplingOptions) -> Calibration:
-        """Return the noise; see `calibrate_sampling`."""
-
-    def check_used(self, asked: SamplingOptions) -> None:
-        """Refuse options that the scheme has no use for.
-
-        Raises:
-            InvalidParameter: one is given.
-        """
-        if asked.bins is not None:
-            raise InvalidParameter(
-                f"bins={asked.bins} is for balls_in_bins, not for {self.name}; leave it out", field="bins"
-            )
-
-    def method(self, found: Calibration) -> str:
-        """Return what a calibration rests on: `deterministic`, `verified` by a claim, or `accountant`."""
-        return "accountant"
-
-    def called(self, epochs: int) -> str:
-        """Return the title for a run of so many epochs."""
-        return self.title
-
-    def options(self, asked: SamplingOptions) -> str:
-        """Return the options of `factorize calibrate` that ask for this, beside epsilon and delta."""
-        return f" --sampling {self.name}"
-
-    def document(self) -> dict[str, str]:
-        """Return the plain JSON form."""
-        return {"sampling": self.name, "title": self.title, "loader": self.loader, "secret": self.secret}
 
 
 class FixedScheme(SamplingScheme):
@@ -107,10 +31,14 @@ class FixedScheme(SamplingScheme):
         """Return None: it always fits."""
         return None
 
-    def calibrate(self, factorization: Any, target: PrivacyTarget, asked: SamplingOptions) -> Calibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise of the Gaussian mechanism."""
         given: dict[str, Any] = {"clip_norm": asked.clip_norm, "batch_size": asked.batch_size}
-        return calibrate(factorization.certificate.sensitivity, target, **given, adjacency=asked.adjacency)
+        given["adjacency"] = asked.adjacency
+        sensitivity = certified(factorization).sensitivity
+        if isinstance(target, GivenNoise):
+            return level_without_sampling(sensitivity, target, **given)
+        return calibrate(sensitivity, target, **given)
 
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse bins and a data set's size."""
@@ -150,9 +78,9 @@ class CyclicScheme(SamplingScheme):
             return "is poisson for a C of one band; use poisson"
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
 
-    def calibrate(self, factorization: Any, target: PrivacyTarget, asked: SamplingOptions) -> Calibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise by dp_accounting's privacy loss distributions."""
-        level, held = _level(target, self.name), with_strategy(factorization)
+        level, held = level_of(target, self.name), certified(factorization).opened()
         if asked.dataset_size is None or asked.batch_size is None:
             raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field="dataset_size")
         self._check(held.strategy.finite())
@@ -189,58 +117,8 @@ class PoissonScheme(CyclicScheme):
             )
 
 
-class BinsScheme(SamplingScheme):
-    """Each example draws the step of its epoch once, for good: for every C."""
-
-    name = "balls_in_bins"
-    title = "balls in bins"
-    loader = (
-        "Let each example draw one step of the epoch, once, uniformly and from a secret seed, and take it in that step "
-        "of every epoch; divide by a public constant, never by the batch's size."
-    )
-    secret = "the bins, which examples are in a batch, and the sizes of batches, for ever"
-
-    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why: no epochs, or too few or too many bins."""
-        bins = self.bins(participation, strategy.n)
-        if bins is None:
-            return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
-        if not 2 <= bins <= LARGEST_BINS:
-            return f"takes 2 to {LARGEST_BINS} bins, the steps of an epoch, and there would be {bins}"
-        return None
-
-    def calibrate(self, factorization: Any, target: PrivacyTarget, asked: SamplingOptions) -> BinsCalibration:
-        """Return the noise by a claim that was tested, or by bounds."""
-        return calibrate_bins(
-            factorization,
-            **_level(target, self.name),
-            clip_norm=asked.clip_norm,
-            adjacency=asked.adjacency,
-            bins=asked.bins,
-            batch_size=asked.batch_size,
-            method=asked.method,
-        )
-
-    def check_used(self, asked: SamplingOptions) -> None:
-        """Refuse nothing."""
-
-    def method(self, found: Calibration) -> str:
-        """Return the calibration's own."""
-        assert isinstance(found, BinsCalibration)
-        return found.method
-
-    def called(self, epochs: int) -> str:
-        """Return the title; with one epoch the scheme is random allocation."""
-        return "random allocation (balls in bins)" if epochs == 1 else self.title
-
-    @staticmethod
-    def bins(participation: Participation, n: int) -> int | None:
-        """Return the steps of an epoch, None where there are no epochs."""
-        return None if participation.passes is None else n // participation.passes
-
-
 SCHEMES: dict[str, SamplingScheme] = {
-    scheme.name: scheme for scheme in (FixedScheme(), CyclicScheme(), BinsScheme(), PoissonScheme())
+    scheme.name: scheme for scheme in (FixedScheme(), CyclicScheme(), BinsScheme(), RedrawnScheme(), PoissonScheme())
 }
 """The one list, by name."""
 
@@ -249,7 +127,8 @@ SAMPLINGS = tuple(SCHEMES)
 _UNCOVERED = {
     "random_allocation": "it is balls_in_bins with one epoch; use balls_in_bins",
     "shuffle": "equal-size shuffling gives away the last bin, and is not amplified here; use balls_in_bins, or fixed",
-    "redrawn_bins": "bins that are drawn anew in each epoch have no accountant here; use balls_in_bins",
+    "poisson_per_epoch": "examples that may take part twice in an epoch, or not at all, have no accountant for a C "
+    "that is not I; use redrawn_bins, or cyclic_poisson for a banded C",
     "b_min_sep": "its pair is known and its evaluator is not here; use balls_in_bins, or cyclic_poisson for a banded C",
 }
 
@@ -267,8 +146,8 @@ def scheme_of(sampling: str) -> SamplingScheme:
 
 
 def calibrate_sampling(
-    factorization: Any,
-    target: PrivacyTarget,
+    factorization: CertifiedFactors,
+    target: Question,
     *,
     sampling: str,
     clip_norm: float = 1.0,
@@ -282,13 +161,15 @@ def calibrate_sampling(
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
-        target: (epsilon, delta), and for `fixed` any other target too.
-        sampling: `fixed`: none; `cyclic_poisson`, for a banded C; `poisson`, for C = I; `balls_in_bins`, for any C.
+        target: (epsilon, delta), and for `fixed` any other target too; or a `GivenNoise`, whose epsilon or delta is
+            found.
+        sampling: `fixed`: none; `cyclic_poisson`, for a banded C; `poisson`, for C = I; `balls_in_bins`, for any C;
+            `redrawn_bins`, for any C of at most 4096 steps.
         clip_norm: see `SamplingOptions`, as for all that follow.
         batch_size: the fixed public divisor of means; the expected batch of the Poisson schemes.
         adjacency: `zero_out`, and for `fixed` also `replace_one`.
         dataset_size: N, public, of the Poisson schemes.
-        bins: of `balls_in_bins`; by default the steps of an epoch.
+        bins: of `balls_in_bins` and `redrawn_bins`; by default the steps of an epoch.
         method: of `balls_in_bins`.
 
     Raises:
@@ -308,18 +189,3 @@ def calibrate_sampling(
     )
     scheme.check_used(asked)
     return scheme.calibrate(factorization, target, asked)
-
-
-def _level(target: PrivacyTarget, name: str) -> dict[str, Any]:
-    """Return epsilon and delta.
-
-    Raises:
-        InvalidParameter: the target is another one.
-    """
-    if target.epsilon is None or target.delta is None:
-        raise InvalidParameter(
-            f"rho and mu describe the noise without {name}, and an amplified run is no Gaussian mechanism; give "
-            "epsilon and delta",
-            field="epsilon",
-        )
-    return {"epsilon": target.epsilon, "delta": target.delta}

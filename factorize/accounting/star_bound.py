@@ -13,20 +13,22 @@ the proofs. All logarithms are rounded up, so a delta of 1e-20 is as good as one
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.gaussian import (
+from factorize.accounting.gram_matrix import BinGram
+from factorize.errors import InvalidParameter
+from factorize.numbers.falling import descend
+from factorize.numbers.gaussian import (
     MAX_NOISE_MULTIPLIER,
     check_delta,
     gaussian_delta,
     noise_multiplier_for_epsilon,
 )
-from factorize.accounting.gram_matrix import BinGram
-from factorize.errors import InvalidParameter
-from factorize.numbers.falling import descend
 from factorize.numbers.scalars import finite_real
 
 LARGEST_ORDER = 4096
@@ -58,10 +60,38 @@ class BinsDelta:
         """The larger one."""
         return max(self.log_pq, self.log_qp)
 
+    @classmethod
+    def smallest(cls, order: int, *, star: float, closed: float, plain: float) -> BinsDelta:
+        """Return the smaller bound of each direction: logs of the star bound at m, of the closed form, without bins."""
+        return cls(
+            log_pq=min(star, plain, 0.0),
+            log_qp=min(closed, plain, 0.0),
+            order=order,
+            pq_rule="star_bound" if star <= plain else "gaussian",
+            qp_rule="closed_form" if closed <= plain else "gaussian",
+        )
+
     @property
     def delta(self) -> float:
         """Rounded up, never 0."""
         return min(math.nextafter(math.exp(min(self.log_delta, 0.0)), 1.0), 1.0)
+
+
+def best_order_from(start: int, log_weight: Callable[[int], float], *, largest: int) -> tuple[int, float]:
+    """Return the m up to `largest` of the smallest W(m), and log W(m), by steps from `start` that double and turn."""
+    known: dict[int, float] = {}
+
+    def at(order: int) -> float:
+        if order not in known:
+            known[order] = log_weight(order)
+        return known[order]
+
+    order, step = start, 1
+    while step:
+        nearest = min((max(2, order - step), order, min(largest, order + step)), key=at)
+        step = step * 2 if nearest != order else step // 2
+        order = nearest
+    return order, at(order)
 
 
 class StarEvaluator:
@@ -96,33 +126,17 @@ class StarEvaluator:
 
     def best_order(self, multiplier: float, epsilon: float) -> tuple[int, float]:
         """Return the m of the smallest W(m), and log W(m); by steps that double until they turn."""
-        known: dict[int, float] = {}
-
-        def at(order: int) -> float:
-            if order not in known:
-                known[order] = self.log_weight(multiplier, epsilon, order)
-            return known[order]
-
-        order, step = self._order, 1
-        while step:
-            nearest = min((max(2, order - step), order, min(LARGEST_ORDER, order + step)), key=at)
-            step = step * 2 if nearest != order else step // 2
-            order = nearest
-        self._order = order
-        return order, at(order)
+        weight = partial(self.log_weight, multiplier, epsilon)
+        found = best_order_from(self._order, weight, largest=LARGEST_ORDER)
+        self._order = found[0]
+        return found
 
     def delta(self, multiplier: float, epsilon: float) -> BinsDelta:
         """Return the bounds of both directions."""
         order, star = self.best_order(multiplier, epsilon)
         closed = log_reverse(self._gram, multiplier, epsilon)
         plain = log_gaussian(self._gram, multiplier, epsilon)
-        return BinsDelta(
-            log_pq=min(star, plain, 0.0),
-            log_qp=min(closed, plain, 0.0),
-            order=order,
-            pq_rule="star_bound" if star <= plain else "gaussian",
-            qp_rule="closed_form" if closed <= plain else "gaussian",
-        )
+        return BinsDelta.smallest(order, star=star, closed=closed, plain=plain)
 
 
 def log_constant(epsilon: float, order: int) -> float:

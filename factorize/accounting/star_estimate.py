@@ -7,6 +7,8 @@ as 1 / s, so that an evaluation at another sigma, epsilon or order takes no furt
 from __future__ import annotations
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ from factorize.numbers.falling import descend
 _NUMBERS = 1 << 23  # of normals kept
 _MOST, _LEAST = 4 * CHUNK, CHUNK
 _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
+_NEAR = 0.04  # relative, of sigma: around an estimate by fewer samples
 
 
 class Sampled(NamedTuple):
@@ -117,14 +120,14 @@ class StarEstimate:
     def _log_l(self, multiplier: float, matrix: np.ndarray, tuples: np.ndarray) -> np.ndarray:
         from factorize.accounting.star_kernels import scaled_with_rows
 
-        log_l = np.empty(self.samples)
-        shifted = np.empty((CHUNK, self.gram.bins))
-        for start in range(0, self.samples, CHUNK):
+        def some(start: int) -> np.ndarray:
             part = slice(start, min(start + CHUNK, self.samples))
-            some = shifted[: part.stop - start]
-            scaled_with_rows(self._base[part], 1 / multiplier, tuples[part], matrix, some)
-            log_l[part] = log_mixture(some, matrix.diagonal() / 2)
-        return log_l
+            shifted = np.empty((part.stop - start, self.gram.bins))
+            scaled_with_rows(self._base[part], 1 / multiplier, tuples[part], matrix, shifted)
+            return log_mixture(shifted, matrix.diagonal() / 2)
+
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+            return np.concatenate(list(pool.map(some, range(0, self.samples, CHUNK))))
 
     def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
         """Return D, the derivative of delta of (P, Q) by the entries of K up to a factor, shape (b, b).
@@ -156,11 +159,16 @@ class StarEstimate:
             total += some.T @ some
         return (total + total.T) / 2
 
-    def sigma(self, epsilon: float, delta: float) -> float:
+    def sigma(self, epsilon: float, delta: float, *, near: float | None = None) -> float:
         """Return the multiplier s at which the estimated delta of (P, Q) is `delta`, to 2e-4.
 
         It lies between that of the single-bin lower bound and that of the star bound, whatever the samples say: a
         proposal that never meets the event it is for would report a mean of 0, and a sigma of 0 with it.
+
+        Args:
+            epsilon: of (epsilon, delta)-DP.
+            delta: of (epsilon, delta)-DP.
+            near: another estimate of it; tried first, some percent around it.
         """
         target = math.log(delta)
 
@@ -170,6 +178,10 @@ class StarEstimate:
         def lower(log_multiplier: float) -> float:
             return log_single_bin(self.gram, math.exp(log_multiplier), epsilon) - target
 
+        if near is not None:
+            low, high = math.log(near) - _NEAR, math.log(near) + _NEAR
+            if excess(low) > 0 >= excess(high):
+                return math.exp(descend(excess, low, high, tolerance=_CLOSE))
         high = math.log(bins_sigma(self.gram, epsilon=epsilon, delta=delta))
         low = high - 0.25
         while lower(low) <= 0:

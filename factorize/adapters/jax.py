@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -18,14 +17,15 @@ import optax
 from jax import numpy as jnp
 
 from factorize.adapters.coefficients import PlanTable
-from factorize.adapters.held import Held
+from factorize.adapters.jax_table import DeviceTable, SplitDouble, advance
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.engines import RowSource
-from factorize.client.noise_source import Streamable
+from factorize.client.noise_source import Streamable, source_of
 from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
 from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.format.claims import certified
 from factorize.numbers.triangular import lower_inverse
-from factorize.privacy import Calibration
+from factorize.privacy import Calibration, check_own
 
 Precision = Literal["float32", "float64"]
 
@@ -56,18 +56,19 @@ def correlated_noise(
         seed: a secret integer, `secrets.randbits(128)`, never used for a second run of the same factorization; 64 bits
             of its hash are JAX's key.
         dtype: of noise, state and arithmetic; coefficients keep 48 bits in float32, as pairs of numbers. The result has
-            the gradient's.
+            the gradient's type, and no more digits than the noise.
 
     Raises:
         InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, or the
-            roundings cannot be bounded (factorize/client/allowances.py): use float64.
+            roundings cannot be bounded (factorize/client/allowances.py): use float64. `update` raises it for gradients
+            of float16 or bfloat16.
         TooLarge: the coefficients of a tree or of coupled states are too many.
     """
-    held = Held(factors)
-    held.check(calibration)
+    held = certified(factors)
+    check_own(calibration, held)
     kind = checked_dtype(dtype)
     key = _key(seed, held.digest)
-    source = held.source()
+    source = source_of(held)
     if isinstance(source, Streamable):
         sigma = raised(calibration.sigma, _allowance(source, calibration, kind))
         return _streaming(PlanTable.of(source), key, sigma, kind)
@@ -91,7 +92,7 @@ def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
         TooLarge: the coefficients of a tree or of coupled states are too many.
     """
     kind = checked_dtype(dtype)
-    source = Held(factors).source()
+    source = source_of(certified(factors))
     if not isinstance(source, Streamable):
         return jnp.asarray(_inverse(source), dtype=kind)
     if source.recurrence().redraws:
@@ -109,8 +110,9 @@ def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
         return jnp.array(0, jnp.int32), jnp.zeros((states, *value.shape), kind)
 
     def multiply(value: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        refuse_narrow(value)
         step, buffers = state
-        x, buffers = _advance(table, step, value.astype(kind), buffers)
+        x, buffers = advance(table, step, value.astype(kind), buffers)
         return x, (step + 1, buffers)
 
     return StreamingMatrix.from_array_implementation(init, multiply)
@@ -133,54 +135,18 @@ def checked_dtype(dtype: str) -> np.dtype:
     return np.dtype(dtype)
 
 
-class Pair(NamedTuple):
-    """Numbers of a recurrence on the device: as they are in float64, or as the sum of two float32.
+def refuse_narrow(value: jax.Array) -> None:
+    """Refuse sums of clipped gradients, or normals, that are rounded to fewer digits than float32 has.
 
-    Attributes:
-        high: rounded.
-        low: the rest, rounded; None where nothing is left.
+    Raises:
+        InvalidParameter: they are. Rounding before the noise is added raises the sensitivity.
     """
-
-    high: jax.Array
-    low: jax.Array | None
-
-    @classmethod
-    def of(cls, values: np.ndarray, kind: np.dtype) -> Pair:
-        """Split float64 numbers, to 48 bits where the device has only float32."""
-        high = values.astype(kind)
-        low = None if kind == np.float64 else jnp.asarray((values - high).astype(kind))
-        return cls(jnp.asarray(high), low)
-
-    def at(self, step: Any) -> Pair:
-        """Return those of a step, NaN past the last."""
-        high, low = (None if p is None else p.at[step].get(mode="fill", fill_value=jnp.nan) for p in self)
-        assert high is not None
-        return Pair(high, low)
-
-    def times(self, values: jax.Array) -> jax.Array:
-        """Multiply element by element: XLA may round the factors of a matrix product to TF32 or bfloat16."""
-        spread = (*self.high.shape, *(1,) * (values.ndim - self.high.ndim))
-        product = self.high.reshape(spread) * values
-        return product if self.low is None else product + self.low.reshape(spread) * values
-
-
-class DeviceTable(NamedTuple):
-    """A `PlanTable` on the device; see there."""
-
-    gain: Pair
-    reads: Pair
-    moves: Pair
-    writes: Pair
-    takes: Pair
-    loads: Pair
-    scale: Pair
-    steps: jax.Array
-
-    @classmethod
-    def of(cls, table: PlanTable, kind: np.dtype) -> DeviceTable:
-        """Move one there."""
-        parts = {name: Pair.of(part, kind) for name, part in vars(table).items() if name != "steps"}
-        return cls(**parts, steps=jnp.asarray(table.steps))
+    if jnp.finfo(value.dtype).eps > jnp.finfo(np.float32).eps:
+        raise InvalidParameter(
+            f"the sum of clipped gradients (or its noise) is {value.dtype}, and rounding it before the noise is added "
+            "raises its sensitivity; clip and sum in float32: clipped_grad(..., dtype=jnp.float32) in jax_privacy",
+            field="dtype",
+        )
 
 
 def raised_sigma(factors: Any, calibration: Calibration, *, dtype: Precision = "float64") -> float:
@@ -194,9 +160,9 @@ def raised_sigma(factors: Any, calibration: Calibration, *, dtype: Precision = "
     Raises:
         InvalidParameter: the calibration is of another factorization, or the roundings cannot be bounded.
     """
-    held = Held(factors)
-    held.check(calibration)
-    kind, source = checked_dtype(dtype), held.source()
+    held = certified(factors)
+    check_own(calibration, held)
+    kind, source = checked_dtype(dtype), source_of(held)
     if isinstance(source, Streamable):
         return raised(calibration.sigma, _allowance(source, calibration, kind))
     return raised(calibration.sigma, _rows_allowance(_inverse(source), kind, terms=source.shape[0]))
@@ -232,13 +198,13 @@ def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -
 
     def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
         _refuse_past(state.step, steps)
-        leaves, shape = jax.tree.flatten(updates)
+        leaves, shape = _leaves(updates)
         noisy, kept = [], []
         for i, (leaf, buffers) in enumerate(zip(leaves, shape.flatten_up_to(state.buffers), strict=True)):
             z = _normal(key, state.step, i, leaf, kind)
             earlier = [_normal(key, step, i, leaf, kind) for step in _earlier(there, state.step)]
-            drawn, buffers = _advance(there, state.step, z, buffers, earlier)
-            noisy.append((leaf + drawn).astype(leaf.dtype))
+            drawn, buffers = advance(there, state.step, z, buffers, earlier)
+            noisy.append(_released(leaf, drawn))
             kept.append(buffers)
         return shape.unflatten(noisy), NoiseState(state.step + 1, shape.unflatten(kept))
 
@@ -247,12 +213,12 @@ def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -
 
 def _replaying(inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype) -> optax.GradientTransformation:
     """Draw all earlier rows of Z again in each step; no state. What a sum loses is carried beside it."""
-    rows = Pair.of(inverse * sigma, kind)
+    rows = SplitDouble.of(inverse * sigma, kind)
 
     def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
         _refuse_past(state.step, len(inverse))
         row = rows.at(state.step)
-        leaves, shape = jax.tree.flatten(updates)
+        leaves, shape = _leaves(updates)
         noisy = []
         for i, leaf in enumerate(leaves):
 
@@ -266,7 +232,7 @@ def _replaying(inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype
             zero = jnp.zeros(leaf.shape, kind)
             last = jnp.minimum(state.step, len(inverse) - 1) + 1
             total, lost = jax.lax.fori_loop(0, last, add, (zero, zero))
-            noisy.append((leaf + (total + lost)).astype(leaf.dtype))
+            noisy.append(_released(leaf, total + lost))
         return shape.unflatten(noisy), NoiseState(state.step + 1, ())
 
     return optax.GradientTransformation(lambda _: NoiseState(jnp.array(0, jnp.int32), ()), update)
@@ -278,25 +244,16 @@ def _earlier(table: DeviceTable, step: jax.Array) -> list[jax.Array]:
     return [steps.at[step, m].get(mode="clip") for m in range(steps.shape[1])]
 
 
-def _advance(
-    table: DeviceTable, step: jax.Array, z: jax.Array, state: jax.Array, earlier: Sequence[jax.Array] = ()
-) -> tuple[jax.Array, jax.Array]:
-    """Return row `step` of C^-1 Z and the next state, shapes z and (k, *z)."""
-    moves, u = table.moves.at(step), table.gain.at(step).times(z)
-    x = u - table.reads.at(step).times(state).sum(axis=0)
-    if moves.high.ndim == 1:
-        kept = moves.times(state)
-    else:
-        kept = moves.times(jnp.broadcast_to(state, (len(state), *state.shape))).sum(axis=1)
-    loads = table.loads.at(step)
-    if loads.high.shape[1]:
-        draws = jnp.stack([u, *earlier])
-        if earlier:
-            x = x + table.takes.at(step).times(draws[1:]).sum(axis=0)
-        kept = kept + loads.times(jnp.broadcast_to(draws, (len(state), *draws.shape))).sum(axis=1)
-    else:
-        kept = kept + table.writes.at(step).times(jnp.broadcast_to(x, state.shape))
-    return table.scale.at(step).times(x), kept
+def _leaves(updates: Any) -> tuple[list[jax.Array], Any]:
+    leaves, shape = jax.tree.flatten(updates)
+    for leaf in leaves:
+        refuse_narrow(leaf)
+    return leaves, shape
+
+
+def _released(leaf: jax.Array, drawn: jax.Array) -> jax.Array:
+    """Return the sum, rounded to the digits of the noise: beyond them a gradient of float64 would show."""
+    return (leaf + drawn).astype(drawn.dtype).astype(leaf.dtype)
 
 
 def _normal(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtype) -> jax.Array:

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 import optax
 
-from factorize.adapters.jax import Precision, correlated_noise
-from factorize.adapters.jobs import TrainingJob, find_factors
+from factorize.adapters.jax import Precision, correlated_noise, refuse_narrow
+from factorize.adapters.jobs import BINNED, TrainingJob, find_factors
 from factorize.adapters.statement import PrivacyStatement
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
@@ -44,7 +44,7 @@ def make_private(
     batch_size: int,
     clip_norm: float = 1.0,
     physical_batch_size: int | None = None,
-    sampling: Literal["fixed", "balls_in_bins"] = "fixed",
+    sampling: Literal["fixed", "balls_in_bins", "redrawn_bins"] = "fixed",
     workload: Callable[[int], dict[str, Any]] | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
@@ -73,7 +73,8 @@ def make_private(
         clip_norm: bound on an example's gradient, `l2_clip_norm` of jax_privacy's `clipped_grad`.
         physical_batch_size: examples per part, None for one part.
         sampling: `fixed`: the same batches in every epoch; or `balls_in_bins`, where each example draws its step of an
-            epoch once, in secret, and every step computes equally many padded parts.
+            epoch once, in secret, and every step computes equally many padded parts; or `redrawn_bins`, where it draws
+            in every epoch anew.
         workload: for n steps, that `auto` asks the optimum of; running sums by default.
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out`, or `replace_one` with a fixed order.
@@ -96,10 +97,11 @@ def make_private(
     secret = secrets.randbits(128) if seed is None else seed
     job = TrainingJob(examples, batch_size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
     find = partial(find_factors, spec, workload or _running_sums, url=url, store=store, solve=solve)
-    if sampling == "balls_in_bins":
+    if sampling in BINNED:
         public = None if seed is None else order_seed
-        planned = job.balls_in_bins(
+        planned = job.secret_bins(
             find,
+            sampling=sampling,
             seed=secret,
             public_seed=public,
             physical=physical_batch_size,
@@ -109,9 +111,10 @@ def make_private(
     elif sampling == "fixed" and calibration is None:
         planned = job.fixed(find, remainder, order_seed)
     else:
-        message = f"sampling={str(sampling)[:20]!r} is not fixed or balls_in_bins, or calibration= is not for it"
+        known = "fixed, balls_in_bins or redrawn_bins"
+        message = f"sampling={str(sampling)[:20]!r} is not {known}, or calibration= is not for it"
         raise InvalidParameter(message, field="sampling")
-    noise = correlated_noise(planned.held.factors, planned.calibration, seed=secret, dtype=dtype)
+    noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
     batches = AuditedBatches(planned.fixed_or_bins(), planned.auditor(users), physical=physical_batch_size)
     statement = planned.statement(examples, sampling, "example" if users is None else "user")
     return PrivateJax(noise, batches, statement)
@@ -131,15 +134,24 @@ def summed_over_parts(
         data: arrays whose first axis is the examples.
         indices: of the parts, shape (parts, physical batch size).
         mask: True where there is an example, same shape.
+
+    Raises:
+        InvalidParameter: the gradient comes in float16 or bfloat16; give `clipped_grad` `dtype=jnp.float32`.
     """
 
-    def add(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-        rows, real = part
-        one = gradient(params, *(values[rows] for values in data), is_padding_example=~real)
-        return jax.tree.map(lambda a, b: a + b, total, one), None
+    def one(indices: Any, mask: Any) -> Any:
+        return gradient(params, *(values[indices] for values in data), is_padding_example=~mask)
 
-    zero = jax.tree.map(jax.numpy.zeros_like, params)
-    return jax.lax.scan(add, zero, (jax.numpy.asarray(indices), jax.numpy.asarray(mask)))[0]
+    def add(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(lambda a, b: a + b, total, one(*part)), None
+
+    parts = jax.numpy.asarray(indices), jax.numpy.asarray(mask)
+    zero = jax.tree.map(
+        lambda like: jax.numpy.zeros(like.shape, like.dtype), jax.eval_shape(one, *(p[0] for p in parts))
+    )
+    for leaf in jax.tree.leaves(zero):
+        refuse_narrow(leaf)
+    return jax.lax.scan(add, zero, parts)[0]
 
 
 def _running_sums(steps: int) -> dict[str, Any]:

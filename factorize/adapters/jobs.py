@@ -11,22 +11,25 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.accounting.amplification import calibrate_amplified
-from factorize.adapters.held import Held
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget
-from factorize.training.bin_keys import derived_key
-from factorize.training.bin_sizes import capacity_for
+from factorize.format.claims import CertifiedFactors, certified
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
-from factorize.training.orders import Order, balls_in_bins, fixed_order
+from factorize.training.draws.bin_keys import derived_key
+from factorize.training.draws.bin_sizes import capacity_for
+from factorize.training.orders import Order, balls_in_bins, fixed_order, redrawn_bins
 from factorize.training.sampling import CyclicPoisson
 
 AnyOrder = Order | CyclicPoisson | BallsInBins
 AnyAuditor = ParticipationAuditor | BinsAuditor
 
 _SAMPLING = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
+_ORDERS = {"balls_in_bins": balls_in_bins, "redrawn_bins": redrawn_bins}
+BINNED = tuple(_ORDERS)
+"""Samplings in which an example draws bins."""
 _OVERFLOW_SHARE = 1024  # the capacity may cost this part of delta
 
 
@@ -34,7 +37,7 @@ _OVERFLOW_SHARE = 1024  # the capacity may cost this part of delta
 class Planned:
     """A factorization, its noise, and the order that both are for."""
 
-    held: Held
+    factors: CertifiedFactors
     calibration: Calibration
     order: AnyOrder
     overflow_delta: float = 0.0
@@ -46,10 +49,10 @@ class Planned:
             InvalidParameter: users with several examples, where these are sampled.
         """
         if not isinstance(self.order, BallsInBins):
-            return ParticipationAuditor.of(self.calibration, self.held.steps, users=users)
+            return ParticipationAuditor.of(self.calibration, self.factors.steps, users=users)
         if users is not None:  # refuses users with several examples: each example has a bin of its own
-            bins, participation = self.order.bins, self.calibration.sensitivity.participation
-            ParticipationAuditor(participation, self.held.steps, users=users, groups=bins)
+            bins, participation = self.order.bins, self.order.participation
+            ParticipationAuditor(participation, self.factors.steps, users=users, groups=bins)
         return BinsAuditor.of(self.order, divisor=self.calibration.batch_size)
 
     def fixed_or_bins(self) -> Order | BallsInBins:
@@ -61,8 +64,8 @@ class Planned:
         """Return what the job guarantees."""
         fixed = isinstance(self.order, Order)
         used = len(np.unique(np.concatenate(list(self.order)))) if fixed else examples
-        held, c = self.held, self.calibration
-        return PrivacyStatement(c, held.digest, held.steps, examples, used, sampling, unit, self.overflow_delta)
+        factors, c = self.factors, self.calibration
+        return PrivacyStatement(c, factors.digest, factors.steps, examples, used, sampling, unit, self.overflow_delta)
 
 
 @dataclass(frozen=True)
@@ -88,20 +91,20 @@ class TrainingJob:
     def fixed(self, find: Callable[..., Any], remainder: Literal["drop", "pad"], order_seed: int) -> Planned:
         """Plan the same public batches in every epoch."""
         order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=order_seed, remainder=remainder)
-        held = Held(find(len(order), order.participation))
-        calibration = held.calibrate(
-            self.target, clip_norm=self.clip_norm, batch_size=self.size, adjacency=self.adjacency
+        factors = certified(find(len(order), order.participation))
+        calibration = calibrate(
+            factors.sensitivity, self.target, clip_norm=self.clip_norm, batch_size=self.size, adjacency=self.adjacency
         )
-        order.check(calibration.sensitivity.participation, held.steps)
-        return Planned(held, calibration, order)
+        order.check(calibration.sensitivity.participation, factors.steps)
+        return Planned(factors, calibration, order)
 
     def cyclic_poisson(self, find: Callable[..., Any], participation: dict[str, Any], seed: int) -> Planned:
         """Plan batches sampled anew in every step, for a banded C."""
         steps = self.epochs * max(1, self.examples // self.size)
-        held = Held(find(steps, participation))
+        factors = certified(find(steps, participation))
         epsilon, delta = self._epsilon_delta()
         calibration = calibrate_amplified(
-            held.banded(),
+            factors,
             epsilon=epsilon,
             delta=delta,
             dataset_size=self.examples,
@@ -110,23 +113,25 @@ class TrainingJob:
             adjacency=self.adjacency,
         )
         order = CyclicPoisson(self.examples, calibration, steps=steps, seed=seed ^ _SAMPLING)
-        order.check(calibration.sensitivity.participation, held.steps)
-        return Planned(held, calibration, order)
+        order.check(calibration.sensitivity.participation, factors.steps)
+        return Planned(factors, calibration, order)
 
-    def balls_in_bins(
+    def secret_bins(
         self,
         find: Callable[..., Any],
         *,
+        sampling: str,
         seed: int,
         public_seed: int | None,
         physical: int | None,
         overflow: Literal["abort", "unlimited"],
         calibration: Any,
     ) -> Planned:
-        """Plan the secret order in which each example draws its bin once.
+        """Plan the secret order in which each example draws its bin once, or in every epoch anew.
 
         Args:
             find: gives the factorization for (steps, participation).
+            sampling: `balls_in_bins` or `redrawn_bins`.
             seed: secret, of the key.
             public_seed: of the run.
             physical: examples per part; None for whole batches, padded to the capacity unless that is unlimited.
@@ -140,21 +145,22 @@ class TrainingJob:
         """
         if Adjacency.parse(self.adjacency) is not Adjacency.ZERO_OUT:
             raise UnsupportedAdjacency(
-                f"adjacency={str(self.adjacency)!r} is not covered under balls in bins; use zero_out, or a fixed order",
+                f"adjacency={str(self.adjacency)!r} is not covered under {sampling}; use zero_out, or a fixed order",
                 field="adjacency",
             )
         epsilon, delta = self._epsilon_delta()
         bins, capacity = max(1, self.examples // self.size), None
         if overflow == "abort":
-            tau = delta / _OVERFLOW_SHARE / (1 + float(np.exp(min(epsilon, 700.0))))
+            draws = self.epochs if sampling == "redrawn_bins" else 1
+            tau = delta / _OVERFLOW_SHARE / (1 + float(np.exp(min(epsilon, 700.0)))) / draws
             capacity = capacity_for(self.examples, bins, physical_batch=physical or 1, tau=tau)
             physical = physical or capacity
-        held = Held(find(bins * self.epochs, _participation(self.epochs)))
-        order = balls_in_bins(
+        factors = certified(find(bins * self.epochs, _participation(self.epochs)))
+        order = _ORDERS[sampling](
             self.examples,
             bins,
             self.epochs,
-            derived_key(seed, held.digest, public_seed),
+            derived_key(seed, factors.digest, public_seed),
             physical_batch=physical,
             capacity=capacity,
             overflow=overflow,
@@ -162,19 +168,16 @@ class TrainingJob:
         extra = order.extra_delta(epsilon)
         left = math.nextafter(delta - extra, 0.0)  # so that both together are delta at most
         if calibration is None:
-            calibration = self._counting_on(held, bins, PrivacyTarget(epsilon=epsilon, delta=left))
-        order.check_calibration(calibration, held.steps)
+            calibration = self._counting_on(factors, bins, sampling, PrivacyTarget(epsilon=epsilon, delta=left))
+        order.check_calibration(calibration, factors.steps)
         self._check_given(calibration, left)
-        return Planned(held, calibration, order, extra)
+        return Planned(factors, calibration, order, extra)
 
-    def _counting_on(self, held: Held, bins: int, target: PrivacyTarget) -> Any:
-        from factorize.accounting import calibrate_bins
+    def _counting_on(self, factors: CertifiedFactors, bins: int, sampling: str, target: PrivacyTarget) -> Any:
+        from factorize.accounting import calibrate_sampling
 
-        epsilon, delta = target.epsilon, target.delta
-        assert epsilon is not None and delta is not None
-        return calibrate_bins(
-            held.banded(), epsilon=epsilon, delta=delta, bins=bins, batch_size=self.size, clip_norm=self.clip_norm
-        )
+        asked: dict[str, Any] = {"bins": bins, "batch_size": self.size, "clip_norm": self.clip_norm}
+        return calibrate_sampling(factors, target, sampling=sampling, **asked)
 
     def _check_given(self, calibration: Any, left: float) -> None:
         """Refuse a calibration for less privacy, another clip norm or another divisor than asked for."""
@@ -225,7 +228,7 @@ def find_factors(
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
     """
-    if hasattr(spec, "noise_source") or hasattr(spec, "strategy"):
+    if isinstance(spec, CertifiedFactors):
         return spec
     if spec == "auto":
         banded = {"kind": "identity"} if bands == 1 else {"kind": "banded", "bands": bands}

@@ -1,4 +1,4 @@
-"""Opacus with correlated noise: clipping as Opacus does it, the noise of a factorization, a fixed public divisor."""
+"""Opacus with correlated noise: its per-example gradients, the noise of a factorization, a fixed public divisor."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from opacus.optimizers import DPOptimizer
-from opacus.optimizers.optimizer import _check_processed_flag
+from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
 from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.adapters.clipping import clipped_sums
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -25,6 +26,9 @@ class CorrelatedOptimizer(DPOptimizer):
     Use it with a model in Opacus's `GradSampleModule` (from `PrivacyEngine.make_private(poisson_sampling=False)`, say).
     Clip norm, scale and divisor come from the calibration: sums where it has no `batch_size`, else means with that
     divisor, whatever a batch holds. Opacus's accountants do not know this noise: ask the calibration.
+
+    Gradients are clipped and summed in float64, whatever the parameters are in, the noise is added to that, and what is
+    released is rounded last, to float32 and the parameter's type.
 
     Args:
         optimizer: of torch, or one that Opacus has wrapped, whose noise is then replaced.
@@ -95,11 +99,23 @@ class CorrelatedOptimizer(DPOptimizer):
         self._masks = [] if masks is None else list(masks)
 
     def clip_and_accumulate(self) -> None:
-        """Clip as Opacus does, and count the rows; padding, and a gradient that is not finite, count as zero."""
-        self._drop_padding()
-        self._drop_not_finite()
-        super().clip_and_accumulate()
-        self._samples += len(self.grad_samples[0])
+        """Clip and add up, and count the rows; padding, and a gradient that is not finite, count as zero.
+
+        Raises:
+            InvalidParameter: clip norm, divisor or noise multiplier were changed, as Opacus's schedulers do.
+        """
+        self._check_settings()
+        samples = self.grad_samples
+        for p in self.params:
+            _check_processed_flag(p.grad_sample)
+        sums = clipped_sums(samples, self.max_grad_norm, self._unpadded(len(samples[0])))
+        for p, total in zip(self.params, sums, strict=True):
+            if p.summed_grad is None:
+                p.summed_grad = total
+            else:
+                p.summed_grad += total  # in place: it keeps the mark of sums that were released
+            _mark_as_processed(p.grad_sample)
+        self._samples += len(samples[0])
 
     def add_noise(self) -> None:
         """Put (sum of clipped gradients) / divisor + the step's noise into `p.grad`.
@@ -109,11 +125,13 @@ class CorrelatedOptimizer(DPOptimizer):
             InvalidParameter: all n steps were taken.
         """
         self._check_batch()
+        if any(hasattr(p.summed_grad, "_processed") for p in self.params):
+            raise InvalidParameter("gradients of the step before are still there; call zero_grad() after step()")
         divisor = self.expected_batch_size or 1
-        for p, drawn in zip(self.params, self.noise.next(), strict=True):
-            if hasattr(p.summed_grad, "_processed"):
-                raise InvalidParameter("gradients of the step before are still there; call zero_grad() after step()")
-            p.grad = (p.summed_grad / divisor + drawn).view_as(p)
+        for p, released in zip(
+            self.params, self.noise.release(p.summed_grad / divisor for p in self.params), strict=True
+        ):
+            p.grad = released
             p.summed_grad._processed = True
         self._samples, self._expected = 0, None
 
@@ -151,34 +169,27 @@ class CorrelatedOptimizer(DPOptimizer):
             self.auditor.load_state_dict({k: v.numpy() if torch.is_tensor(v) else v for k, v in kept.items()})
         super().load_state_dict({k: v for k, v in state_dict.items() if k not in ("noise", "auditor")})
 
-    def _drop_padding(self) -> None:
-        """Padding is computed like examples, so that no time shows how much of it there is, and then set to zero."""
+    def _check_settings(self) -> None:
+        c = self.noise.calibration
+        found = self.max_grad_norm, self.expected_batch_size, self.noise_multiplier
+        if found != (c.clip_norm, c.batch_size, c.noise_multiplier):
+            raise InvalidParameter(
+                f"clip norm, divisor and noise multiplier were changed to {found}, and the noise is for "
+                f"{(c.clip_norm, c.batch_size, c.noise_multiplier)}; leave them, or calibrate for others",
+                field="calibration",
+            )
+
+    def _unpadded(self, rows: int) -> torch.Tensor | None:
+        """Which rows do not pad. Padding is computed like examples, so that no time shows how much of it there is."""
         if not self._masks:
-            return
-        mask, rows = self._masks.pop(0), len(self.grad_samples[0])
+            return None
+        mask = self._masks.pop(0)
         if len(mask) != rows:
             raise InvalidParticipation(
                 f"a part of step {self.noise.step} has gradients of {rows} rows, not {len(mask)}; use each part whole, "
                 "once, and call step() after each"
             )
-        self._keep(torch.from_numpy(mask.copy()))
-
-    def _keep(self, kept: torch.Tensor) -> None:
-        """Set the gradients of the other rows to zero."""
-        for p, g in zip(self.params, self.grad_samples, strict=True):
-            _check_processed_flag(p.grad_sample)
-            rows = kept.to(g.device).reshape(-1, *(1,) * (g.dim() - 1))
-            p.grad_sample = torch.where(rows, g, torch.zeros_like(g))
-
-    def _drop_not_finite(self) -> None:
-        """No factor clips what is not finite: one example would make the sum NaN, and show that it was there."""
-        samples = self.grad_samples
-        if not samples or not len(samples[0]):
-            return
-        sums = [g.reshape(len(g), -1).sum(dim=1).to(samples[0].device) for g in samples]
-        finite = torch.stack(sums).isfinite().all(dim=0)
-        if not finite.all():
-            self._keep(finite)
+        return torch.from_numpy(mask.copy())
 
     def _check_batch(self) -> None:
         if self.auditor is None:
@@ -197,10 +208,13 @@ class CorrelatedOptimizer(DPOptimizer):
 
 def _check_auditor(calibration: Calibration, auditor: ParticipationAuditor | BinsAuditor | None) -> None:
     """Refuse a calibration that counts on sampling without the auditor that sees it."""
-    balls = getattr(calibration, "sampling", None) == "balls_in_bins"
+    balls = getattr(calibration, "bins", None) is not None
     missing = auditor is None and isinstance(calibration, AmplifiedCalibration)
-    if missing or (balls and not isinstance(auditor, BinsAuditor)):
-        what, kind = ("balls in bins", "BinsAuditor") if balls else ("cyclic Poisson sampling", "auditor")
+    own = isinstance(auditor, BinsAuditor) and auditor.sampling == getattr(calibration, "sampling", None)
+    if missing or (balls and not own):
+        what, kind = "cyclic Poisson sampling", "auditor"
+        if balls:
+            what, kind = str(getattr(calibration, "sampling", "")).replace("_", " "), "BinsAuditor of that sampling"
         raise InvalidParameter(
             f"epsilon={calibration.epsilon} counts on {what}; use make_private, which samples so, or give the {kind} "
             "that is told of every sampled batch",

@@ -14,7 +14,7 @@ from opacus import GradSampleModule
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader
 
-from factorize.adapters.jobs import TrainingJob, find_factors
+from factorize.adapters.jobs import BINNED, TrainingJob, find_factors
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.statement import PrivacyStatement
@@ -44,7 +44,7 @@ def make_private(
     clip_norm: float = 1.0,
     batch_size: int | None = None,
     physical_batch_size: int | None = None,
-    sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins"] = "fixed",
+    sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins", "redrawn_bins"] = "fixed",
     bands: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
@@ -77,8 +77,9 @@ def make_private(
         batch_size: examples per step and divisor of the means; the loader's by default.
         physical_batch_size: examples per forward pass, where a batch is too large for the memory; the loader then
             yields the batch in parts, and `step()` acts after the last.
-        sampling: `fixed`: the same batches in every epoch; `cyclic_poisson`, which amplifies a banded C; or
-            `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret.
+        sampling: `fixed`: the same batches in every epoch; `cyclic_poisson`, which amplifies a banded C;
+            `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret; or
+            `redrawn_bins`: it draws in every epoch anew.
         bands: of the C that `auto` asks for with `cyclic_poisson`; 1 is DP-SGD.
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out` or `replace_one`.
@@ -89,7 +90,7 @@ def make_private(
         overflow: of balls in bins. `abort`: every step computes equally many padded parts (one, without
             `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of any
             size, which shapes and times then show.
-        calibration: that counts on balls in bins in place of a new one, for (epsilon, delta) or less.
+        calibration: that counts on this very sampling in place of a new one, for (epsilon, delta) or less.
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
@@ -110,8 +111,8 @@ def make_private(
     if users is not None and len(users) != len(dataset):
         raise InvalidParameter(f"{len(users)} users for {len(dataset)} examples; name one for each", field="users")
     secret = secrets.randbits(128) if seed is None else seed
-    if calibration is not None and sampling != "balls_in_bins":
-        message = f"calibration= is for sampling='balls_in_bins'; with {sampling!r} the job's own is computed"
+    if calibration is not None and sampling not in BINNED:
+        message = f"calibration= is for sampling in {' or '.join(BINNED)}; with {sampling!r} the job's own is computed"
         raise InvalidParameter(message, field="calibration")
     job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
     workload = partial(workload_of, optimizer)
@@ -120,10 +121,11 @@ def make_private(
         planned = job.fixed(find, remainder, order_seed)
     elif sampling == "cyclic_poisson":
         planned = job.cyclic_poisson(find, _banded_participation(bands, spec), secret)
-    elif sampling == "balls_in_bins":
+    elif sampling in BINNED:
         public = None if seed is None else order_seed
-        planned = job.balls_in_bins(
+        planned = job.secret_bins(
             find,
+            sampling=sampling,
             seed=secret,
             public_seed=public,
             physical=physical_batch_size,
@@ -131,9 +133,9 @@ def make_private(
             calibration=calibration,
         )
     else:
-        known = "fixed, cyclic_poisson or balls_in_bins"
+        known = "fixed, cyclic_poisson, balls_in_bins or redrawn_bins"
         raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not {known}", field="sampling")
-    noise, factors = planned.calibration, planned.held.factors
+    noise, factors = planned.calibration, planned.factors
     private = CorrelatedOptimizer(optimizer, factors, noise, seed=secret, auditor=planned.auditor(users), **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
     loader = PrivateLoader(

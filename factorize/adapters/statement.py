@@ -18,7 +18,7 @@ class PrivacyStatement:
         steps: n; stopping earlier keeps the guarantee.
         examples: in the data.
         used: examples that the order uses.
-        sampling: `fixed`, `cyclic_poisson` or `balls_in_bins`.
+        sampling: `fixed`, `cyclic_poisson`, `balls_in_bins` or `redrawn_bins`.
         unit: whose data are protected: `example`, or `user`.
         overflow_delta: what a limited capacity adds to the calibration's delta, (1 + e^epsilon) tau.
     """

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from factorize.certificate.gram_bounds import gram_blocks, two_stage
 from factorize.errors import CertificateError, UnsupportedProblem
@@ -218,7 +218,7 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
             return Sensitivity(found.value, kind, found.rule, participation.document())
     if serving:
         matrix.finite()
-    served = {get_args(kind.model_fields["kind"].annotation)[0] for rule in RULES for kind in rule.serves}
+    served = {kind.named() for rule in RULES for kind in rule.serves}
     raise UnsupportedProblem(
         f"no rule of sensitivity is proved for participation {participation.kind!r}; use "
         f"{', '.join(sorted(served))}, or add a rule to RULES",

@@ -40,13 +40,21 @@ def _compare(claimed: Mapping[str, Any], fresh: Certificate) -> None:
                 raise CertificateError(f"loss.{name} is claimed as {stated!r}; recomputed {value!r} (null: infinite)")
         elif abs(stated - value) > 1e-9 * abs(value):
             raise CertificateError(f"loss.{name} is claimed as {claimed['loss'][name]!r}; recomputed {value!r}")
-    _compare_bounds(claimed["lower_bound"], recomputed["lower_bound"])
+    for name, words in (("lower_bound", "lower bound"), ("class_lower_bound", "lower bound within the class")):
+        _compare_bounds(words, claimed[name], recomputed[name])
+    _compare_gaps(claimed["relative_gap"], recomputed["relative_gap"])
     if claimed["converged"] and not recomputed["converged"]:
         raise CertificateError("the claim says that the tolerance was met; the recomputation does not")
 
 
-def _compare_bounds(claimed: Mapping[str, Any] | None, fresh: Mapping[str, Any] | None) -> None:
+def _compare_bounds(words: str, claimed: Mapping[str, Any] | None, fresh: Mapping[str, Any] | None) -> None:
     if claimed is None:
         return
     if fresh is None or claimed["objective"] > fresh["objective"] * (1 + 1e-9):
-        raise CertificateError(f"the lower bound {claimed['objective']!r} is not supported by the stored evidence")
+        raise CertificateError(f"the {words} {claimed['objective']!r} is not supported by the stored evidence")
+
+
+def _compare_gaps(claimed: float | None, fresh: float | None) -> None:
+    """The gap is that of two numbers, each compared to relative 1e-9."""
+    if claimed is not None and (fresh is None or claimed < fresh - 3e-9 * (1 + fresh)):
+        raise CertificateError(f"the relative gap is claimed as {claimed!r}; recomputed {fresh!r}")

@@ -1,6 +1,6 @@
 """The allowance: how much more noise finite precision needs, for every C' that roundings can make of C.
 
-    sens(C') <= (sens(C) + K max_j |(C' - C) e_j|) / (1 - ...)          for K participations    (docs/training.md)
+    sens(C') <= (sens(C) + K max_j |(C' - C) e_j|) / (1 - ...)          for K participations   (docs/notes/precision.md)
 
 The noise is multiplied by that much more than sens(C). What cannot be bounded is refused.
 """
@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from factorize.client.recurrences.base import Recurrence
-from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE, Spread
-from factorize.errors import InvalidParameter
-from factorize.format.participations import plain
+from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE, Deviation
+from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedProblem
+from factorize.participation import read_participation
 from factorize.privacy import Calibration
 
 UNITS = {"float32": SINGLE, "float64": DOUBLE}
@@ -27,11 +27,11 @@ ROWS = 2.0**-20
 _SLACK = 1 + 2.0**-16
 
 
-def allowance(spread: Spread, sensitivity: float, participations: int, steps: int) -> float:
+def allowance(deviation: Deviation, sensitivity: float, participations: int, steps: int) -> float:
     """Return what sigma has to be multiplied by, less 1: at least max sens(C') / sens(C) - 1.
 
     Args:
-        spread: of C, with columns in the units of C.
+        deviation: of C, with columns in the units of C.
         sensitivity: certified, at least that of C.
         participations: of one user, at most.
         steps: n.
@@ -39,18 +39,20 @@ def allowance(spread: Spread, sensitivity: float, participations: int, steps: in
     Returns:
         The allowance; infinite where no bound is known.
     """
-    noising = steps * sensitivity * spread.inverse  # at least the operator norm of C (X - C^-1)
+    noising = steps * sensitivity * deviation.inverse  # at least the operator norm of C (X - C^-1)
     if not noising < 0.5:
         return math.inf
-    more = participations * (spread.columns / sensitivity + spread.entries)
-    less = (1 - noising) * (1 - spread.rows) * (1 - SINGLE)  # the last: of each number that is released, to float32
+    more = participations * (deviation.columns / sensitivity + deviation.entries)
+    less = (1 - noising) * (1 - deviation.rows) * (1 - SINGLE)  # the last: of each number that is released, to float32
     return ((1 + more) / less * (1 + 4 * DOUBLE) - 1) * _SLACK
 
 
 def participations_of(participation: Mapping[str, Any], steps: int) -> int:
     """Return how often one user may take part, at most; every step, where that is not known here."""
-    known = plain(participation)
-    return steps if known is None else known.most(participation, steps)
+    try:
+        return read_participation(participation).spread(steps).most
+    except (InvalidParticipation, UnsupportedProblem):
+        return steps
 
 
 def check_allowance(found: float, precision: str) -> float:
@@ -97,8 +99,8 @@ def rounding_of(
     """Return the allowance of a recurrence whose state is rounded by up to `unit`, and each draw by up to `draws`."""
     certified = calibration.sensitivity
     times = participations_of(certified.participation, recurrence.steps)
-    spread = recurrence.spread(unit, arithmetic)
-    return allowance(replace(spread, rows=spread.rows + draws), certified.value, times, recurrence.steps)
+    deviation = recurrence.deviation(unit, arithmetic)
+    return allowance(replace(deviation, rows=deviation.rows + draws), certified.value, times, recurrence.steps)
 
 
 def raised(sigma: float, allowance: float) -> float:

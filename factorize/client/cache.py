@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from factorize.client.light_reader import check_file
 from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable
+from factorize.format.reading import check_file
 
 VARIABLE = "FACTORIZE_CACHE"
 """Environment variable that names the folder."""

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 
 from factorize.client.connection import TIMEOUT, Connection, Reply
 from factorize.client.events import Event, ProgressCallback, ignore
-from factorize.client.light_reader import check_file
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
+from factorize.format.reading import check_file
 
 ATTEMPTS = 3
 """Consecutive connections without a new byte, and whole transfers with wrong bytes, after which a download gives up."""

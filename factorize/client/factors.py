@@ -2,56 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+import numpy as np
+
+from factorize.accounting.levels.given_noise import level_without_sampling, question_of
 from factorize.client.connection import TIMEOUT
 from factorize.client.engines import RowSource
 from factorize.client.events import ProgressCallback, ignore
 from factorize.client.file_rows import BLOCK_BYTES, FileRows
-from factorize.client.light_reader import matrix_parts
 from factorize.client.loading import Source, obtain
 from factorize.client.noise import NoiseGenerator, NoiseOptions
-from factorize.client.noise_source import Streamable, noise_source
+from factorize.client.noise_source import Streamable, source_of
 from factorize.client.rows import RowStream
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter
-from factorize.manifest import steps_of
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.format.claims import StatedSensitivity
+from factorize.format.manifest import steps_of
+from factorize.format.reading import matrix_parts
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
 
-
-@dataclass(frozen=True)
-class StatedSensitivity:
-    """The sensitivity that a manifest's certificate states; see `factorize.certificate.sensitivity.Sensitivity`."""
-
-    value: float
-    kind: str
-    rule: str
-    participation: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> StatedSensitivity:
-        """Read it from the exact hexadecimal form.
-
-        Raises:
-            CorruptObject: it is missing, its two forms are two numbers, or it is for another participation than the
-                spec.
-        """
-        try:
-            stated = manifest["certificate"]["sensitivity"]
-            value = float.fromhex(stated["hex"])
-            if value != stated["value"]:
-                raise CorruptObject("the sensitivity's value and its hex form are two different numbers")
-            if stated["participation"] != manifest["spec"]["participation"]:
-                raise CorruptObject(
-                    f"the sensitivity is for {str(stated['participation'])[:80]}, the spec for "
-                    f"{str(manifest['spec']['participation'])[:80]}; do not use it"
-                )
-            return cls(value, stated["kind"], stated["rule"], stated["participation"])
-        except (KeyError, TypeError, ValueError):
-            raise CorruptObject("the manifest states no sensitivity") from None
+if TYPE_CHECKING:
+    from factorize.factorization import Factorization
 
 
 class Factors:
@@ -80,7 +54,6 @@ class Factors:
         cache: str | Path | None = None,
     ) -> None:
         self._service, self._path, self._cache = service, path, cache
-        self._source: RowSource | Streamable | None = None
         self.manifest = manifest
         self.digest = str(manifest["digest"])
         self.spec: dict[str, Any] = manifest["spec"]
@@ -126,6 +99,7 @@ class Factors:
         delta: float | None = None,
         rho: float | None = None,
         mu: float | None = None,
+        sigma: float | None = None,
         clip_norm: float = 1.0,
         batch_size: int | None = None,
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
@@ -135,24 +109,26 @@ class Factors:
     ) -> Calibration:
         """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
 
-        See `factorize.privacy.calibrate`; and with another `sampling` than `fixed`, which takes (epsilon, delta) and
-        the file of C, `factorize.accounting.calibrate_sampling`.
+        With `sigma` and one of epsilon and delta it returns what that noise is worth: the other one is found. See
+        `factorize.privacy.calibrate`; and with another `sampling` than `fixed`, which takes (epsilon, delta) and the
+        file of C, `factorize.accounting.calibrate_sampling`.
 
         Raises:
             InvalidParameter: no target, two of them, or a value out of range.
             UnsupportedAdjacency: add/remove, or an unknown name.
         """
-        if target is None:
-            target = PrivacyTarget(epsilon=epsilon, delta=delta, rho=rho, mu=mu)
-        elif any(value is not None for value in (epsilon, delta, rho, mu)):
+        numbers = {"epsilon": epsilon, "delta": delta, "rho": rho, "mu": mu, "sigma": sigma}
+        if target is not None and any(value is not None for value in numbers.values()):
             raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
+        asked = question_of(**numbers) if target is None else target
         if sampling == "fixed" and dataset_size is None and bins is None:
-            return calibrate(self.sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
-        from factorize.accounting import calibrate_sampling
+            plain: Any = calibrate if isinstance(asked, PrivacyTarget) else level_without_sampling
+            return plain(self.sensitivity, asked, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
+        from factorize.accounting.schemes import calibrate_sampling
 
         return calibrate_sampling(
             self,
-            target,
+            asked,
             sampling=sampling,
             clip_norm=clip_norm,
             batch_size=batch_size,
@@ -179,21 +155,31 @@ class Factors:
         )
 
     def noise_source(self) -> RowSource | Streamable:
-        """Return what a `NoiseGenerator` needs of C, from the file's C alone; the file is fetched where there is none.
+        """Return what a `NoiseGenerator` needs of C, from the file's C alone; the file is fetched if need be."""
+        return source_of(self)
 
-        The claim is that of C. A C_inv that is stored or streamed beside it is another matrix, of which it says
-        nothing.
+    def strategy_tensors(self) -> dict[str, np.ndarray]:
+        """Return the tensors of C by suffix ('' for a dense one), as doubles, read from the file and checked.
+
+        Raises:
+            CorruptObject: the file no longer holds what the manifest says.
         """
-        if self._source is None:
-            parts = matrix_parts(self.path(), self.manifest, "C")
-            self._source = noise_source(self.structure, parts, self.steps, self.digest)
-        return self._source
+        return matrix_parts(self.path(), self.manifest, "C")
 
-    def _strategy(self) -> Any:
-        """C in memory, as calibrations that count on sampling need it; takes pydantic, as their accounting does."""
+    def opened(self) -> Factorization:
+        """Return the factorization with its C in memory, as calibrations that count on sampling need it.
+
+        It takes pydantic, as their accounting does.
+
+        Raises:
+            CorruptObject: the file holds another factorization by now.
+        """
         from factorize.factor_file import load as open_file
 
-        return open_file(self.path()).strategy
+        found = open_file(self.path())
+        if found.digest != self.digest:
+            raise CorruptObject(f"{self.path()} now holds {found.digest}, not {self.digest}; do not use it")
+        return found
 
     def noise(
         self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Unpack[NoiseOptions]
@@ -212,7 +198,7 @@ class Factors:
             InvalidParameter: the calibration is for another sensitivity than this factorization's.
         """
         if isinstance(calibration, Calibration):
-            calibration.check_belongs(self.sensitivity, self._strategy, digest=self.digest)
+            check_own(calibration, self)
         return NoiseGenerator(self.noise_source(), calibration, shape, seed=seed, **options)
 
 

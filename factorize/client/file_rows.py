@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
-from factorize.manifest import ENDLESS, steps_of
+from factorize.format.manifest import ENDLESS, steps_of
 
 BLOCK_BYTES = 4 << 20
 MATRICES = ("C", "C_inv", "B")

@@ -9,10 +9,10 @@ from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT
 from factorize.client.download import download
 from factorize.client.events import ProgressCallback, ignore
-from factorize.client.light_reader import check_file
-from factorize.client.service import PATH, Service, SpecSource, check_answers, is_digest, spec_bytes
-from factorize.encoding import json_digest
+from factorize.client.service import PATH, Service, SpecSource, check_answers, spec_bytes
+from factorize.encoding import is_digest, json_digest
 from factorize.errors import InvalidParameter, NotFound
+from factorize.format.reading import check_file
 
 Source = SpecSource | Path
 """A file (`Path`, or text that is neither JSON, digest nor URL), a spec, a digest, or the URL of a factorization."""

@@ -5,30 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cache, partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from factorize.client.recurrences.base import (
-    BandedRecurrence,
-    BandedToeplitzRecurrence,
-    InverseBandedToeplitzRecurrence,
-    NoiseCost,
-    Recurrence,
-    ScaledRecurrence,
-    StructureRecurrence,
-    Tensors,
-    TreeRecurrence,
-)
-from factorize.client.recurrences.buffered import (
-    BltRecurrence,
-    BufferedRecurrence,
-    RedrawnRecurrence,
-    StateSpaceRecurrence,
-)
+from factorize.client.recurrences import dense, toeplitz
+from factorize.client.recurrences.banded import BandedRecurrence
+from factorize.client.recurrences.base import NoiseCost, Recurrence, RowMaker, StructureRecurrence, Tensors
+from factorize.client.recurrences.blt import BltRecurrence
+from factorize.client.recurrences.buffered import BufferedRecurrence, StateSpaceRecurrence
+from factorize.client.recurrences.inverse_banded_toeplitz import InverseBandedToeplitzRecurrence
+from factorize.client.recurrences.redrawn import RedrawnRecurrence
+from factorize.client.recurrences.scaled import ScaledRecurrence
+from factorize.client.recurrences.toeplitz import BandedToeplitzRecurrence
+from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
-from factorize.numbers.covered import covered_column, covered_inverse
-from factorize.numbers.series import series_quotient
-from factorize.structures.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED, TENSORS, wrapped_structure
+from factorize.format.claims import CertifiedFactors
+from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED, TENSORS, wrapped_structure
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class ComputedRows:
 
     shape: tuple[int, int]
     digest: str
-    make: Callable[[], Callable[[int], np.ndarray]]
+    make: RowMaker
     cost: NoiseCost
 
     def iterate(self, start: int = 0) -> Generator[np.ndarray, None, None]:
@@ -71,13 +64,31 @@ class ComputedRows:
             yield row(step)
 
 
+_MADE: WeakKeyDictionary[CertifiedFactors, Streamable | ComputedRows] = WeakKeyDictionary()
+
+
+def source_of(factors: CertifiedFactors) -> Streamable | ComputedRows:
+    """Return what makes the noise of these factors, from C alone; made once for as long as they live.
+
+    The claim is that of C. A C_inv that is stored or streamed beside it is another matrix, of which it says nothing.
+
+    Raises:
+        See `noise_source`.
+    """
+    found = _MADE.get(factors)
+    if found is None:
+        found = noise_source(factors.structure, factors.strategy_tensors(), factors.steps, factors.digest)
+        _MADE[factors] = found
+    return found
+
+
 def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streamable | ComputedRows:
     """Return the way to make C^-1 z that needs the least memory.
 
     Args:
         structure: of C, the contract's name.
         parts: its tensors by suffix ('' for a dense matrix).
-        n: number of steps, `ENDLESS` (factorize/manifest.py) where there is no last one.
+        n: number of steps, `ENDLESS` (factorize/format/manifest.py) where there is no last one.
         digest: of the factorization.
 
     Raises:
@@ -115,25 +126,7 @@ _RECURRENCES: dict[str, type[StructureRecurrence]] = {
 }
 
 
-def _dense(parts: Tensors, n: int) -> Callable[[], Callable[[int], np.ndarray]]:
-    array = parts[""]
-    return lambda: covered_inverse(array).__getitem__
-
-
-def _toeplitz(parts: Tensors, n: int) -> Callable[[], Callable[[int], np.ndarray]]:
-    column = parts["coefficients"]
-
-    def make() -> Callable[[int], np.ndarray]:
-        inverse = covered_column(column, series_quotient(np.eye(1, n)[0], column))
-        return lambda step: np.concatenate([inverse[step::-1], np.zeros(n - 1 - step)])
-
-    return make
-
-
-_ROWS: dict[str, Callable[[Tensors, int], Callable[[], Callable[[int], np.ndarray]]]] = {
-    "dense": _dense,
-    "toeplitz": _toeplitz,
-}
+_ROWS: dict[str, Callable[[Tensors, int], RowMaker]] = {"dense": dense.rows_of, "toeplitz": toeplitz.rows_of}
 
 
 def _all_rows(n: int) -> NoiseCost:
@@ -149,9 +142,7 @@ def _scaled(make: Callable[[], Recurrence], columns: np.ndarray | None) -> Calla
     return make if columns is None else lambda: ScaledRecurrence(make(), columns)
 
 
-def _scaled_rows(
-    make: Callable[[], Callable[[int], np.ndarray]], columns: np.ndarray | None
-) -> Callable[[], Callable[[int], np.ndarray]]:
+def _scaled_rows(make: RowMaker, columns: np.ndarray | None) -> RowMaker:
     """Scale rows of the inverse: (C diag(c))^-1 = diag(1/c) C^-1."""
 
     def scaled() -> Callable[[int], np.ndarray]:

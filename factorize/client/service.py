@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -11,9 +10,9 @@ from urllib.parse import quote
 
 from factorize.client.connection import TIMEOUT, Connection
 from factorize.client.events import Event, ProgressCallback, ignore, read_events
-from factorize.encoding import canonical_json, check_digest
+from factorize.encoding import canonical_json, check_digest, is_digest
 from factorize.errors import Cancelled, CorruptObject, ServiceError, ServiceUnreachable, SolveFailed
-from factorize.manifest import check_manifest
+from factorize.format.manifest import check_manifest
 
 PATH = "/v1/factorizations"
 ATTEMPTS = 5
@@ -21,8 +20,6 @@ ATTEMPTS = 5
 
 _SETTLE = 0.05
 """Seconds to wait after a job's last event, where its result is not visible yet."""
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @runtime_checkable
@@ -191,11 +188,6 @@ class Service:
         headers = {} if body is None else {"Content-Type": "application/json"}
         with self.connect() as connection:
             return connection.send(method, path, body=body, headers=headers).document()
-
-
-def is_digest(source: object) -> bool:
-    """Whether a source is a digest rather than a spec."""
-    return isinstance(source, str) and _DIGEST.fullmatch(source) is not None
 
 
 def spec_bytes(spec: SpecSource) -> bytes:

@@ -33,6 +33,7 @@ from factorize.exact.losses.check_long import check_long
 from factorize.exact.mechanism import Contradiction, Named, belongs
 from factorize.exact.noising import check_noising
 from factorize.exact.noising import whole as whole_noising
+from factorize.exact.participation import allowed
 from factorize.exact.report import (
     ADDED_NOISE,
     CLASS_BOUND,
@@ -49,7 +50,6 @@ from factorize.exact.report import (
 from factorize.exact.sensitivity import (
     TWO_STAGE,
     Bracket,
-    allowed,
     square_root_down,
     square_root_up,
     squared_sensitivity,
@@ -248,12 +248,13 @@ def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim
 
 def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str, Any]) -> list[str]:
     found = []
-    several = participation["kind"] != "single"
+    form = allowed(participation, strategy.n)
+    several = form.most > 1
     if strategy.signed and several:
         found.append("C has negative entries: adding columns up is then no bound, so absolute Gram entries were added")
-    if participation["kind"] == "min_sep" and strategy.bandwidth > participation["min_sep"]:
+    if several and not form.periodic and strategy.bandwidth > form.separation:
         found.append(
-            f"C has {strategy.bandwidth} bands, more than min_sep={participation['min_sep']}: two steps of one user "
+            f"C has {strategy.bandwidth} bands, more than min_sep={form.separation}: two steps of one user "
             "overlap, and sums of column norms are no bound"
         )
     if strategy.toeplitz is not None and several and not strategy.monotone:

@@ -13,27 +13,16 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import CorruptObject
+from factorize.exact.participation import check_canonical
+from factorize.exact.structures import ENDLESS_READINGS, READINGS
 
-PARTS: dict[str, frozenset[str]] = {
-    "dense": frozenset({""}),
-    "toeplitz": frozenset({"coefficients"}),
-    "banded_toeplitz": frozenset({"coefficients"}),
-    "banded": frozenset({"bands"}),
-    "buffered": frozenset({"diagonal", "decay", "input", "output"}),
-    "state_space": frozenset({"diagonal", "transition", "input", "output"}),
-    "blt": frozenset({"theta", "omega"}),
-    "inverse_banded_toeplitz": frozenset({"inverse_coefficients"}),
-    "redrawn": frozenset({"decay", "output", "input", "direct", "lag"}),
-    "tree": frozenset({"tree.nodes", "tree.restart"}),
-    "nu_toeplitz": frozenset({"nu"}),
-}
 SCALE = "column_scale"
-UNSCALED = ("redrawn", "tree", "nu_toeplitz")
-"""Structures that no factor for each column may stand beside."""
+TREE = READINGS["tree"].parts
 LARGEST_STORED_TREE = 1024
 _EVIDENCE = {"weights", "row_weights", "factors", "class_column", "class_signs"}
 _FIELDS = {"structure", "shape", "dtype", "tensors", "sha256", "bytes"}
 _CLAIM = {"encoder_sensitivity"}
+_LOSSES = {"total_squared", "mean_squared", "rmse", "max_error", "last_iterate", "objective"}
 _HEX = set(string.digits + "abcdef")
 
 
@@ -55,8 +44,10 @@ def check_description(manifest: Mapping[str, Any]) -> None:
     for name, entry in matrices.items():
         _check_entry(name, entry, [None, None] if endless else [m if name == "B" else n, n])
     _check_evidence(manifest["dual"])
-    _check_participation(manifest["spec"]["participation"], None if endless else n)
+    check_canonical(manifest["spec"]["participation"], None if endless else n)
     _check_claim(manifest["certificate"]["sensitivity"])
+    _check_same(manifest["certificate"]["sensitivity"]["participation"], manifest["spec"]["participation"])
+    _check_certificate(manifest["certificate"])
 
 
 def part_of(matrix: str, tensor: str) -> str:
@@ -68,9 +59,9 @@ def part_of(matrix: str, tensor: str) -> str:
     if tensor == matrix:
         return ""
     head, dot, rest = tensor.partition(".")
-    if matrix == "C" and head == "tree" and tensor in PARTS["tree"]:
+    if matrix == "C" and head == "tree" and tensor in TREE:
         return tensor
-    if head != matrix or not dot or not rest or rest in PARTS["tree"]:
+    if head != matrix or not dot or not rest or rest in TREE:
         raise CorruptObject(f"{tensor[:60]!r} is not the name of a part of {matrix}, or two are the same part")
     return rest
 
@@ -114,25 +105,46 @@ def _check_entry(name: str, entry: Mapping[str, Any], shape: list[Any]) -> None:
 
 def _check_parts(name: str, entry: Mapping[str, Any], *, endless: bool, square: bool) -> None:
     structure, tensors = entry["structure"], entry["tensors"]
+    if type(tensors) is not list:  # the letters of "C" are names too
+        raise CorruptObject(f"the tensors of {name} are {str(tensors)[:60]!r}, no list of names")
     if name != "C":
         allowed = structure == "dense" or (structure == "toeplitz" and square)
     elif endless:
-        allowed = structure in ("blt", "nu_toeplitz")
+        allowed = structure in ENDLESS_READINGS
     else:
-        allowed = structure == "scaled" or (structure in PARTS and structure != "nu_toeplitz")
+        allowed = structure == "scaled" or structure in READINGS
     if not allowed:
         raise CorruptObject(f"this checker knows no structure {str(structure)[:40]!r} of {name}")
     found = [part_of(name, tensor) for tensor in tensors]
     if len(set(found)) < len(found):
         raise CorruptObject(f"two tensors of {name} are the same part of it: {sorted(tensors)[:4]}")
     if structure == "scaled":
-        inner = {parts | {SCALE} for known, parts in PARTS.items() if known not in UNSCALED}
+        inner = {reading.parts | {SCALE} for reading in READINGS.values() if reading.scalable}
         right = frozenset(found) in inner
     else:
-        right = set(found) - ({""} if structure == "tree" else set()) == PARTS[structure]
+        own = (ENDLESS_READINGS if endless else READINGS)[structure].parts
+        right = set(found) - ({""} if structure == "tree" else set()) == own
     if not right:
         beside = " beside column_scale are not those of one structure" if structure == "scaled" else " are not its own"
         raise CorruptObject(f"a {structure} matrix has no tensors {sorted(tensors)[:6]}, which{beside}")
+
+
+def _check_certificate(stated: Mapping[str, Any]) -> None:
+    """Refuse a certificate whose other claims are not all there, as numbers, texts and a truth value."""
+    losses, bounds = stated["loss"], [stated["lower_bound"], stated["class_lower_bound"]]
+    records = [losses, stated["residual"], *(bound for bound in bounds if bound is not None)]
+    if any(type(record) is not dict for record in records) or set(losses) != _LOSSES:
+        raise CorruptObject(f"the certificate's losses are not {', '.join(sorted(_LOSSES))}, or a claim is no object")
+    open_numbers = [*losses.values(), stated["relative_gap"]]
+    numbers = [found for found in open_numbers if found is not None] + [stated["residual"]["max_abs"]]
+    numbers += [bound["objective"] for bound in bounds if bound is not None]
+    texts = [bound["rule"] for bound in bounds if bound is not None] + stated["warnings"]
+    if not all(type(found) in (int, float) and -np.inf < found < np.inf for found in numbers):
+        raise CorruptObject(f"a claim of the certificate is no finite number: {str(numbers)[:200]}")
+    if type(stated["warnings"]) is not list or not all(type(text) is str for text in texts):
+        raise CorruptObject("a rule or a warning of the certificate is no text")
+    if type(stated["converged"]) is not bool:
+        raise CorruptObject(f"the certificate's converged is {str(stated['converged'])[:40]!r}, neither true nor false")
 
 
 def _check_evidence(entry: Mapping[str, Any] | None) -> None:
@@ -146,27 +158,16 @@ def _check_evidence(entry: Mapping[str, Any] | None) -> None:
     _check_sha256(entry["sha256"])
 
 
-def _check_participation(given: Mapping[str, Any], n: int | None) -> None:
-    """One of three kinds, with its own whole numbers, written as a spec's canonical form has it."""
-    numbers = dict(given)
-    kind = numbers.pop("kind")
-    right = all(_counts(number) for number in numbers.values())
-    if kind == "single":
-        right = not numbers
-    elif kind == "fixed_epochs":
-        right = right and list(numbers) == ["epochs"] and n is not None and numbers["epochs"] > 1
-        right = right and n is not None and n % numbers["epochs"] == 0
-    else:
-        right = right and kind == "min_sep" and sorted(numbers) == ["max_participations", "min_sep"]
-        right = right and numbers["max_participations"] > 1 and (n is None or numbers["min_sep"] <= n)
-    if not right:
-        raise CorruptObject(f"{str(dict(given))[:80]} is no participation of the {n} steps of the spec")
-
-
 def _check_claim(claim: Mapping[str, Any]) -> None:
     value = float.fromhex(claim["hex"])
     if claim["hex"] != value.hex() or type(claim["value"]) not in (int, float) or type(claim["rule"]) is not str:
         raise CorruptObject("the sensitivity is not stated as a number, its exact form and a rule")
+
+
+def _check_same(stated: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """The participation of the claim is the spec's, types included; another kind is refuted as a claim."""
+    if any(type(value) is not type(asked[name]) for name, value in stated.items() if name in asked):
+        raise CorruptObject(f"the sensitivity is stated for {str(dict(stated))[:80]}, with numbers of another type")
 
 
 def _check_sha256(text: str) -> None:

@@ -150,8 +150,9 @@ def read_factor_file(data: bytes) -> FactorFile:
         if manifest["dual"] is not None:
             dual = _entry("dual", {**manifest["dual"], "dtype": "float64"}, tensors)
             named |= set(manifest["dual"]["tensors"])
-            if not all(np.isfinite(part).all() for part in dual.values()):
-                raise CorruptObject("the evidence holds NaN or infinity")
+        for name, parts in {**matrices, "the evidence": dual}.items():
+            if not all(np.isfinite(part).all() for part in parts.values()):
+                raise CorruptObject(f"{name} holds NaN or infinity")
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError) as error:
         raise CorruptObject(f"not a factor file: {type(error).__name__}: {str(error)[:200]}") from None
     if set(tensors) != named:

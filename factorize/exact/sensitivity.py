@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.errors import InvalidParticipation, TooLarge
+from factorize.errors import TooLarge
 from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.participation import Allowed, allowed
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 
 TWO_STAGE = "two-stage Gram bound"
@@ -47,34 +48,6 @@ class Bracket(NamedTuple):
     def exact(self) -> bool:
         """Whether both ends agree but for what enclosures cut away (relative 2^-80)."""
         return self.upper - self.lower <= self.upper / 2**80
-
-
-class Allowed(NamedTuple):
-    """A participation: at most `most` steps, `separation` or more apart; in fixed order if `periodic`."""
-
-    separation: int
-    most: int
-    periodic: bool
-
-
-def allowed(participation: Mapping[str, Any], n: int) -> Allowed:
-    """Read a participation.
-
-    Raises:
-        InvalidParticipation: unknown, or it does not fit n.
-    """
-    kind = participation["kind"]
-    if kind == "single":
-        return Allowed(n, 1, False)
-    # A count below 1 would allow no step at all, and C any sensitivity.
-    if kind == "fixed_epochs" and participation["epochs"] >= 1 and n % participation["epochs"] == 0:
-        return Allowed(n // participation["epochs"], participation["epochs"], True)
-    if kind == "min_sep" and 1 <= participation["min_sep"] <= n:
-        fit = math.ceil(n / participation["min_sep"])
-        most = participation.get("max_participations")
-        if most is None or most >= 1:
-            return Allowed(participation["min_sep"], fit if most is None else min(fit, most), False)
-    raise InvalidParticipation(f"participation {str(dict(participation))[:80]} does not fit n={n}")
 
 
 def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) -> Bracket:

@@ -9,32 +9,11 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, product
-from factorize.exact.description import PARTS, SCALE, UNSCALED
-from factorize.exact.structures.banded import BandedReading
-from factorize.exact.structures.base import LARGEST_WHOLE, Reading
-from factorize.exact.structures.blt import BltReading
-from factorize.exact.structures.buffered import BufferedReading, StateSpaceReading
-from factorize.exact.structures.dense import DenseReading
-from factorize.exact.structures.inverse_banded_toeplitz import InverseBandedToeplitzReading
-from factorize.exact.structures.redrawn import RedrawnReading
-from factorize.exact.structures.toeplitz import BandedToeplitzReading, ToeplitzReading
-from factorize.exact.structures.tree import TreeReading
+from factorize.exact.description import SCALE
+from factorize.exact.structures import READINGS
+from factorize.exact.structures.base import LARGEST_WHOLE
 
-__all__ = ["LARGEST_WHOLE", "READINGS", "Strategy"]
-
-READINGS: dict[str, type[Reading]] = {
-    "dense": DenseReading,
-    "toeplitz": ToeplitzReading,
-    "banded_toeplitz": BandedToeplitzReading,
-    "banded": BandedReading,
-    "buffered": BufferedReading,
-    "state_space": StateSpaceReading,
-    "blt": BltReading,
-    "inverse_banded_toeplitz": InverseBandedToeplitzReading,
-    "redrawn": RedrawnReading,
-    "tree": TreeReading,
-}
-"""Who reads a structure."""
+__all__ = ["LARGEST_WHOLE", "Strategy"]
 
 
 class Strategy:
@@ -164,7 +143,7 @@ def _factors(array: np.ndarray, n: int) -> np.ndarray:
 
 def _inner_structure(parts: Mapping[str, np.ndarray], n: int) -> str:
     """The structure whose tensors these are, all of them and no other."""
-    found = [name for name, own in PARTS.items() if name not in UNSCALED and own == set(parts)]
+    found = [name for name, kind in READINGS.items() if kind.scalable and kind.parts == set(parts)]
     if not found:
         raise CorruptObject(f"the tensors {sorted(parts)[:6]} beside {SCALE} are not those of one structure")
     if len(found) == 1:

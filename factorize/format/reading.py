@@ -1,8 +1,12 @@
-"""The reader of factor files: the one way from bytes to tensors that loading, the light client and the store take."""
+"""The reader of factor files: the one way from bytes to tensors that loading, the light client and the store take.
+
+It needs numpy alone, and checks every byte that is used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +14,9 @@ import numpy as np
 from factorize.encoding import read_json, tensor_digest
 from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy
 from factorize.format.container import Container
-from factorize.format.matrices import named_tensors
+from factorize.format.description import named_tensors
+from factorize.format.manifest import check_manifest
 from factorize.format.tensors import check_tensors
-from factorize.manifest import check_manifest
 
 _MANIFEST_BYTES = 1 << 30
 
@@ -91,3 +95,42 @@ def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) 
     if tensor_digest(arrays.values()) != entry["sha256"]:
         raise CorruptObject(f"the bytes of the dual evidence do not hash to {entry['sha256']}")
     return arrays
+
+
+def check_file(path: str | Path, digest: str | None = None) -> dict[str, Any]:
+    """Check that a file is what the format allows and nothing else, and that it is the one asked for.
+
+    Args:
+        path: the file.
+        digest: the manifest's, where it is known which file this has to be.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        CorruptObject: otherwise.
+        FileNotFoundError: there is none.
+    """
+    container = Container(path)
+    manifest = read_manifest(container)
+    if digest is not None and manifest["digest"] != digest:
+        raise CorruptObject(f"{path} holds {manifest['digest']}, not {digest}; do not use it")
+    for name in manifest["matrices"]:
+        _matrix(container, manifest, name)
+    names = [] if manifest["dual"] is None else manifest["dual"]["tensors"]
+    evidence_of(manifest, {name: container.read(name) for name in names})
+    return manifest
+
+
+def matrix_parts(path: str | Path, manifest: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
+    """Return one matrix's tensors by suffix ('' for a dense one), as a structure's reader wants them, as doubles.
+
+    Raises:
+        CorruptObject: the file no longer holds what the manifest says.
+    """
+    return _matrix(Container(path), manifest, name)
+
+
+def _matrix(container: Container, manifest: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
+    entry = manifest["matrices"][name]
+    return matrix_of(manifest, name, {tensor: container.read(tensor) for tensor in entry["tensors"]})

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.structures.names import (
+from factorize.format.names import (
     BLOCKS,
     COLUMN_SCALE,
     LARGEST_WHOLE_TREE,
@@ -25,8 +25,24 @@ SMALLEST_GAP = 2.0**-43
 """Between two decays of a `blt`: closer ones are one buffer in double precision."""
 SMALLEST_SCALE = 1e-100
 """Of the entries of `inverse_coefficients` below the first, where they are not 0."""
-LARGEST_SCALE = 1e60
-"""Of a column, up or down: beyond, norms of inner columns that underflow would be scaled to numbers that matter."""
+SCALES = 1e-60, 1e60
+"""Of columns, smallest and largest: beyond, norms of inner columns that underflow would be scaled to what matters."""
+
+Check = Callable[[Parts, int | None], None]
+VALUES: dict[str, Check] = {}
+"""What is asked of the numbers of each structure: the functions below that say `checks`."""
+
+
+def checks(*structures: str) -> Callable[[Check], Check]:
+    """Enter a function as the check of structures that have none yet."""
+
+    def enter(check: Check) -> Check:
+        for structure in structures:
+            if VALUES.setdefault(structure, check) is not check:
+                raise TypeError(f"the structure {structure!r} has two checks of its numbers")
+        return check
+
+    return enter
 
 
 def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | None, int | None]) -> None:
@@ -44,7 +60,7 @@ def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | No
     """
     n = shape[1]
     if structure == SCALED:
-        assert n is not None  # format/matrices.py
+        assert n is not None  # format/description.py
         _check_scale(parts, n)
         structure = wrapped_structure(parts, n)
         parts = {suffix: part for suffix, part in parts.items() if suffix != COLUMN_SCALE}
@@ -54,17 +70,18 @@ def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | No
         _check_derived(name, structure, parts, shape)
         return
     _check_shapes(structure, parts, n)
-    _VALUES[structure](parts, n)
+    VALUES[structure](parts, n)
 
 
 def _check_scale(parts: Parts, n: int) -> None:
     scale = parts.get(COLUMN_SCALE)
     if scale is None or scale.shape != (n,):
         raise CorruptObject(f"a {SCALED} matrix needs {COLUMN_SCALE} of shape ({n},)")
-    if not ((scale >= 1 / LARGEST_SCALE) & (scale <= LARGEST_SCALE)).all():
+    smallest, largest = SCALES
+    if not ((scale >= smallest) & (scale <= largest)).all():
         raise InvalidStrategy(
-            f"{COLUMN_SCALE} leaves [{1 / LARGEST_SCALE:g}, {LARGEST_SCALE:g}]; what underflows inside would count "
-            "again outside: scale the inner matrix"
+            f"{COLUMN_SCALE} leaves [{smallest:g}, {largest:g}]; what underflows inside would count again outside: "
+            "scale the inner matrix"
         )
 
 
@@ -113,21 +130,25 @@ def _check_positive(diagonal: np.ndarray) -> None:
         raise InvalidStrategy(f"diagonal entry {lowest} is {float(diagonal[lowest])!r}; it must be positive")
 
 
+@checks("dense")
 def _dense(parts: Parts, n: int | None) -> None:
     _check_triangular(parts[""])
     _check_positive(np.diagonal(parts[""]))
 
 
+@checks("toeplitz")
 def _toeplitz(parts: Parts, n: int | None) -> None:
     _check_positive(parts["coefficients"][:1])
 
 
+@checks("banded_toeplitz")
 def _banded_toeplitz(parts: Parts, n: int | None) -> None:
     _toeplitz(parts, n)
     if len(parts["coefficients"]) >= (n or 0):
         raise CorruptObject(f"a banded_toeplitz column of n={n} has fewer coefficients; with {n} it is toeplitz")
 
 
+@checks("banded")
 def _banded(parts: Parts, n: int | None) -> None:
     bands = parts["bands"]
     if len(bands) > bands.shape[1]:
@@ -137,10 +158,12 @@ def _banded(parts: Parts, n: int | None) -> None:
         raise InvalidStrategy("bands[d, j] must be exactly 0 where j + d >= n: there is no such row")
 
 
+@checks("buffered", "state_space")
 def _buffered(parts: Parts, n: int | None) -> None:
     _check_positive(parts["diagonal"])
 
 
+@checks("blt")
 def _blt(parts: Parts, n: int | None) -> None:
     theta, omega = parts["theta"], parts["omega"]
     if (theta < 0).any() or (theta > 1).any() or (omega < 0).any() or (n is None and (theta >= 1).any()):
@@ -175,6 +198,7 @@ def refuse_coinciding(theta: np.ndarray) -> None:
         )
 
 
+@checks("inverse_banded_toeplitz")
 def _inverse_banded_toeplitz(parts: Parts, n: int | None) -> None:
     column = parts["inverse_coefficients"]
     if len(column) > (n or 0):
@@ -192,6 +216,7 @@ def fading(noising: np.ndarray) -> bool:
     return bool((noising[1:] <= 0).all()) and sum(map(Fraction, noising.tolist())) >= 0
 
 
+@checks("redrawn")
 def _redrawn(parts: Parts, n: int | None) -> None:
     lag, direct, inputs = _whole_number(parts["lag"], "lag", n), parts["direct"], parts["input"]
     if len(direct) < 2:
@@ -202,6 +227,7 @@ def _redrawn(parts: Parts, n: int | None) -> None:
             raise InvalidStrategy(f"input[{m}] and direct[{m}] must be exactly 0 before step {m * lag}")
 
 
+@checks("tree")
 def _tree(parts: Parts, n: int | None) -> None:
     nodes, restart = parts["tree.nodes"], _whole_number(parts["tree.restart"], "tree.restart", n)
     if len(nodes) != (restart - 1).bit_length() + 1:
@@ -233,23 +259,9 @@ def _whole_number(given: np.ndarray, what: str, n: int | None) -> int:
     return int(given[0])
 
 
+@checks("nu_toeplitz")
 def _nu_toeplitz(parts: Parts, n: int | None) -> None:
     if not 0 < parts["nu"][0] < 1:
         raise InvalidStrategy(
             f"nu={parts['nu'].tolist()!r} is not one number in (0, 1), where columns have a finite norm"
         )
-
-
-_VALUES: dict[str, Callable[[Parts, int | None], None]] = {
-    "dense": _dense,
-    "toeplitz": _toeplitz,
-    "banded_toeplitz": _banded_toeplitz,
-    "banded": _banded,
-    "buffered": _buffered,
-    "state_space": _buffered,
-    "tree": _tree,
-    "blt": _blt,
-    "inverse_banded_toeplitz": _inverse_banded_toeplitz,
-    "redrawn": _redrawn,
-    "nu_toeplitz": _nu_toeplitz,
-}

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import CertificateError
+from factorize.numbers.error_free import rest_of_product
 from factorize.numbers.rounding import UNIT
 
-_SPLIT = 134_217_729.0  # 2^27 + 1: Veltkamp's constant, splits a double into two halves of 26 bits
 _LOST = 2.0**-51  # of the magnitude of a low part: its two roundings in a sum, and those of the bound itself
 _SMALL, _SMALL_ERROR = 1e-130, 1e-290  # squares of smaller numbers lose bits below the normal range
 
@@ -72,11 +72,9 @@ def of_constants(values: np.ndarray) -> Wide:
 
 @np.errstate(over="ignore", invalid="ignore")
 def product(a: np.ndarray, b: np.ndarray) -> Wide:
-    """Return products of doubles without error (Veltkamp and Dekker), but for those near the underflow."""
+    """Return products of doubles without error, but for those near the underflow."""
     first = a * b
-    a_high, b_high = _upper_half(a), _upper_half(b)
-    a_low, b_low = a - a_high, b - b_high
-    rest = ((a_high * b_high - first) + a_high * b_low + a_low * b_high) + a_low * b_low
+    rest = rest_of_product(a, b, first)
     tiny = (np.minimum(np.abs(a), np.abs(b)) < _SMALL) & (a != 0) & (b != 0)
     return Wide(first, rest, np.where(tiny, _SMALL_ERROR, 0.0))
 
@@ -173,8 +171,3 @@ def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     total = a + b
     shifted = total - a
     return total, (a - (total - shifted)) + (b - shifted)
-
-
-def _upper_half(a: np.ndarray) -> np.ndarray:
-    moved = a * _SPLIT
-    return np.asarray(moved - (moved - a))

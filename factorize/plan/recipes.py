@@ -108,6 +108,9 @@ class Mu2Plan(PlanRequest):
         diameter: D.
         dimension: d.
         trusted: whether the server adds the noise.
+        gradient_noise: sigma, sigma_L and G* of the bound, with the next two; the worst case where they are left out.
+        smoothness_noise: sigma_L.
+        optimal_gradient: G*.
         noise_kind: `independent` as printed, or `factorized`.
         output: workload that a factorization is optimised for.
     """
@@ -121,6 +124,9 @@ class Mu2Plan(PlanRequest):
     diameter: Positive
     dimension: Count
     trusted: bool = False
+    gradient_noise: NonNegative | None = None
+    smoothness_noise: NonNegative | None = None
+    optimal_gradient: NonNegative | None = None
     noise_kind: Literal["independent", "factorized"] = "independent"
     output: Literal["q", "w", "x"] = "q"
 
@@ -134,9 +140,13 @@ class Mu2Plan(PlanRequest):
         constants |= {"machines": self.machines, "diameter": self.diameter, "dimension": self.dimension}
         recipe = mu2_recipe(self.examples, **constants, mu=mu, trusted=self.trusted)
         independent = self.noise_kind == "independent"
-        risk = {"kind": "federated_risk", "rounds": self.examples, "mu": mu, "trusted": self.trusted, **constants}
+        kind = "federated_risk" if independent else "factorized_federated_risk"
+        risk = {"kind": kind, "rounds": self.examples, "mu": mu, "trusted": self.trusted, **constants, **self._given()}
         notes = ("independent noise is C = S: sens(C) = sqrt(T), so sigma is that many times the one stated",)
-        correlated = ("correlated noise improves every release; the output x_T only with curvature (docs/predict.md)",)
+        correlated = (
+            "correlated noise improves every release; the output x_T only with curvature (docs/predict.md)",
+            "the bound depends on the factorization: solve the spec, then ask the question `risk` about it",
+        )
         return Plan(
             system=self.system,
             parameters={
@@ -148,6 +158,11 @@ class Mu2Plan(PlanRequest):
             },
             noise=self.noise(recipe.clip_norm, divisor),
             spec=None if independent else {"workload": mu2_workload(self.examples, self.output)},
-            predictions={"risk": ask(risk)},
+            predictions={"risk": ask(risk)} if independent else {},
+            questions={} if independent else {"risk": risk},
             notes=notes if independent else correlated,
         )
+
+    def _given(self) -> dict[str, float]:
+        names = ("gradient_noise", "smoothness_noise", "optimal_gradient")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}

@@ -28,6 +28,7 @@ class Plan:
         noise: the target, the noise multiplier, and sigma per entry of Z at sensitivity 1.
         spec: what to solve, in the contract's JSON form; None where the noise is independent by definition.
         predictions: what the papers promise at these parameters.
+        questions: what to ask `factorize predict` about the solved spec, where the promise depends on it.
         notes: what was rounded, dropped or assumed.
         comparison: a request for `factorize compare`, whose answer may be a better mechanism under a sampling; None
             where no sampling is covered.
@@ -38,6 +39,7 @@ class Plan:
     noise: Mapping[str, Any]
     spec: Mapping[str, Any] | None
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
+    questions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     comparison: Mapping[str, Any] | None = None
 
@@ -49,6 +51,7 @@ class Plan:
             "noise": dict(self.noise),
             "spec": None if self.spec is None else dict(self.spec),
             "predictions": {name: prediction.document() for name, prediction in self.predictions.items()},
+            "questions": {name: dict(question) for name, question in self.questions.items()},
             "notes": list(self.notes),
             "comparison": None if self.comparison is None else dict(self.comparison),
         }

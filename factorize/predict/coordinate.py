@@ -124,7 +124,7 @@ class SketchedDescent(_Blocks):
                 "N2": second,
             },
             assumptions=(_SMOOTH, _BOUNDS),
-            source="Maranjyan et al. 2024, theorem 4.2 (convex), sharpened: docs/predict.md",
+            source="Maranjyan et al. 2024, theorem 4.2 (convex), sharpened: docs/notes/predict.md",
         )
 
     def _strongly_convex(self, blocks: list[np.ndarray], law: np.ndarray, noise: float) -> Prediction:

@@ -34,9 +34,9 @@ class _Federated(Question):
         dimension: d.
         mu: of mu-GDP.
         trusted: whether the server adds the noise.
-        gradient_noise: sigma, root of the stochastic gradients' variance.
-        smoothness_noise: sigma_L, the same for their Lipschitz constants.
-        optimal_gradient: G* = |grad f(x*)|.
+        gradient_noise: sigma, root of the stochastic gradients' variance; at most G, which stands for it if left out.
+        smoothness_noise: sigma_L, the same for differences of gradients, per distance; at most L, taken likewise.
+        optimal_gradient: G* = |grad f(x*)|; at most G, taken likewise.
     """
 
     rounds: Count
@@ -47,18 +47,51 @@ class _Federated(Question):
     dimension: Count
     mu: Positive
     trusted: bool = False
-    gradient_noise: NonNegative = 0.0
-    smoothness_noise: NonNegative = 0.0
-    optimal_gradient: NonNegative = 0.0
+    gradient_noise: NonNegative | None = None
+    smoothness_noise: NonNegative | None = None
+    optimal_gradient: NonNegative | None = None
+
+    def worst_cases(self) -> dict[str, tuple[str, float]]:
+        """Return, by field, the paper's symbol and the largest value that G and L allow (R24, below equation 4)."""
+        G, L = self.lipschitz, self.smoothness
+        return {"gradient_noise": ("sigma", G), "smoothness_noise": ("sigma_L", L), "optimal_gradient": ("G*", G)}
+
+    def constants(self) -> dict[str, float]:
+        """Return sigma, sigma_L and G* by field, each as given or its largest possible value.
+
+        Raises:
+            ConditionNotMet: a value is above what G and L allow, so that one of them is wrong.
+        """
+        found = {}
+        for name, (symbol, limit) in self.worst_cases().items():
+            given = getattr(self, name)
+            require(
+                given is None or given <= limit,
+                f"{symbol}={given} is above {limit}, the largest value that lipschitz and smoothness allow",
+                "correct one of them, or leave it out for the worst case",
+                field=f"/{name}",
+            )
+            found[name] = limit if given is None else given
+        return found
+
+    def assumed(self) -> tuple[str, ...]:
+        """Say which constants were not given and are taken at their largest."""
+        cases = self.worst_cases()
+        return tuple(
+            f"{name} is not given: its worst case {symbol} = {limit:g}"
+            for name, (symbol, limit) in cases.items()
+            if getattr(self, name) is None
+        )
 
     def risk(self, noise_factor: float, basis: Basis, source: str, extra: dict[str, float]) -> Prediction:
         """Return 4D [(G* + 2LD)/T + factor 2S sqrt(d)/(mu T share) + sigma~/sqrt(TM)]."""
         S = self.lipschitz + 2 * self.smoothness * self.diameter
         share = self.machines if self.trusted else math.sqrt(self.machines)
-        spread = self.gradient_noise + 2 * self.smoothness_noise * self.diameter
+        constants = self.constants()
+        spread = constants["gradient_noise"] + 2 * constants["smoothness_noise"] * self.diameter
         scale = 4 * self.diameter
         terms = {
-            "optimisation": scale * (self.optimal_gradient + 2 * self.smoothness * self.diameter) / self.rounds,
+            "optimisation": scale * (constants["optimal_gradient"] + 2 * self.smoothness * self.diameter) / self.rounds,
             "privacy": scale * noise_factor * 2 * S * math.sqrt(self.dimension) / (self.mu * self.rounds * share),
             "sampling": scale * spread / math.sqrt(self.rounds * self.machines),
         }
@@ -72,6 +105,7 @@ class _Federated(Question):
                 "losses are convex, G-Lipschitz and L-smooth on a convex set of diameter D",
                 "each sample is used once, and in both gradients of its round",
                 "increments are clipped to S = G + 2LD, which then never binds",
+                *self.assumed(),
             ),
             source=source,
         )
@@ -119,8 +153,8 @@ class FactorizedFederatedRisk(_Federated):
         return self.risk(
             gbar,
             Basis.DERIVED,
-            "derived in docs/predict.md; the proof of Reshef and Levy 2024, theorem 5.2, needs E<Y_t, w_t> = 0, which "
-            "correlated noise does not have",
+            "derived in docs/notes/predict.md; the proof of Reshef and Levy 2024, theorem 5.2, needs E<Y_t, w_t> = 0, "
+            "which correlated noise does not have",
             {
                 "gbar": gbar,
                 "learning_rate": 1 / (4 * self.smoothness * self.rounds),

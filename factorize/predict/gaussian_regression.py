@@ -1,6 +1,7 @@
 """Linear regression on Gaussian inputs in the long run, exactly: the fourth moments of x are not replaced by bounds.
 
-docs/predict.md derives it. With x_j = eta l_j and m_j = E theta_j^2 in the eigenbasis of H, a step on one example gives
+docs/notes/predict.md derives it. With x_j = eta l_j and m_j = E theta_j^2 in the eigenbasis of H, a step on one example
+gives
 
     m_j = (1 - 2 x_j + 2 x_j^2) m_j + eta x_j sum_i l_i m_i + s_j,
 
@@ -49,7 +50,7 @@ class GaussianRegression(Regression):
                 NO_CLIPPING,
                 NOT_PRIVATE,
             ),
-            source="docs/predict.md; the setting of Choquette-Choo et al. 2024, section 2.2 and figure 2",
+            source="docs/notes/predict.md; the setting of Choquette-Choo et al. 2024, section 2.2 and figure 2",
             notes=("exact where theorems C.15 and C.18 of the paper bound",),
         )
 

@@ -16,8 +16,6 @@ from factorize.plain_data import NonNegative, Positive, Real
 from factorize.predict.noise_sums import inverse_blocks
 from factorize.predict.prediction import Inverse, Question
 
-_TOEPLITZ = ("toeplitz", "banded_toeplitz", "blt")
-
 SHOWN = 257
 """Steps in the series of an answer; more are thinned evenly."""
 
@@ -62,7 +60,8 @@ class ExactRun(Question):
             )
         n = inverse.shape("C_inv")[0]
         signal = self._path(np.broadcast_to(np.array(self.initial), (count,)), n, momentum)
-        toeplitz = getattr(getattr(inverse, "strategy", None), "structure", "") in _TOEPLITZ
+        strategy = getattr(inverse, "strategy", None)
+        toeplitz = strategy is not None and strategy.finite().time_invariant
         noise = (self._filtered if toeplitz else self._swept)(inverse, n, momentum)
         return signal**2, self.sigma**2 * noise
 

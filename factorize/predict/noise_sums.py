@@ -46,6 +46,11 @@ def inverse_blocks(inverse: Inverse) -> Iterator[np.ndarray]:
         yield inverse.rows("C_inv", start, min(start + step, n))
 
 
+def inverse_norms(inverse: Inverse) -> np.ndarray:
+    """Return the norms of the rows of C^-1, shape (n,)."""
+    return np.concatenate([np.linalg.norm(block, axis=1) for block in inverse_blocks(inverse)])
+
+
 def prefix_rows(inverse: Inverse) -> Iterator[np.ndarray]:
     """Yield the rows of B = S C^-1, each valid until the next."""
     total = np.zeros(inverse.shape("C_inv")[1])

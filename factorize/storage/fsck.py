@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from factorize.encoding import DIGEST
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.findings import Finding, StoreReport, blob_kind
 from factorize.storage.medium.location import MARKER
@@ -45,7 +46,7 @@ _BLOBS = "blobs"
 _SHARDED = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
 _PLACES = {
     SPECS: re.compile(rf"{SPECS}/{_SHARDED}\.json"),
-    FAMILIES: re.compile(rf"{FAMILIES}/{_SHARDED}/[0-9a-f]{{64}}\.json"),
+    FAMILIES: re.compile(rf"{FAMILIES}/{_SHARDED}/{DIGEST}\.json"),
     MANIFESTS: re.compile(rf"{MANIFESTS}/{_SHARDED}\.json"),
     _BLOBS: re.compile(rf"{_BLOBS}/sha256/{_SHARDED}"),
     REVOKED: re.compile(rf"{REVOKED}/{_SHARDED}\.json"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import blob_key
 from factorize.storage.medium.location import MARKER
 from factorize.storage.objects import STAGING, ObjectEntry

@@ -10,7 +10,7 @@ from typing import Any
 
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
 from factorize.spec import Spec
 from factorize.storage.blobs import Blobs, Cache, blob_key
 from factorize.storage.objects import Objects, read_object

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from factorize.encoding import raw_bytes
-from factorize.errors import InvalidParameter, InvalidWorkload, NotFound
+from factorize.errors import InvalidParameter, NotFound
 from factorize.factorization import Factorization
 from factorize.spec import Spec
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.objects import Objects
 from factorize.storage.publication import Publisher
 from factorize.storage.records import user_matrices
-from factorize.workloads import UserMatrix
 from factorize.workloads.matrix import from_array
 
 
@@ -72,19 +71,18 @@ class Matrices:
 
     def bind(self, spec: Spec) -> Spec:
         """Return a spec with the numbers of its matrices; see `Store.bind`."""
-        bound: dict[str, Any] = {}
-        for name in ("workload", "optimize_for"):
-            part = getattr(spec, name)
-            if isinstance(part, UserMatrix) and part.sha256 is not None and part.shape is not None:
-                bound[name] = part.bind(self.read(part.sha256, part.shape))
-        return spec.model_copy(update=bound)
+        found = {}
+        for part in spec.user_matrices().values():
+            if part.sha256 is not None and part.shape is not None and not part.bound:
+                found[part.sha256] = self.read(part.sha256, part.shape)
+        return spec.bind(found)
+
+    def named_by(self, document: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the matrices that a canonical spec document names, by sha256; see `Store.matrices_of`."""
+        return {sha256: self.read(sha256, shape) for sha256, shape in user_matrices(document)}
 
 
 def bound_matrices(spec: Spec) -> dict[str, np.ndarray]:
     """Return the numbers of the users' matrices that a spec carries with it, by sha256."""
-    found = {}
-    for part in (spec.workload, spec.optimize_for):
-        if isinstance(part, UserMatrix):
-            with suppress(InvalidWorkload):  # known by its digest only
-                found[str(part.canonical().sha256)] = part.array
-    return found
+    parts = spec.user_matrices().values()
+    return {str(part.canonical().sha256): part.array for part in parts if part.bound}

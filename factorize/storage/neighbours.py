@@ -18,7 +18,7 @@ import numpy as np
 
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject, FactorizeError
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
 from factorize.spec import Spec, parse_spec
 from factorize.storage.blobs import blob_key
 from factorize.storage.objects import Reader

@@ -14,7 +14,7 @@ from typing import Any
 
 from factorize.encoding import canonical_json, check_digest, json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError
-from factorize.manifest import StoredFile, check_manifest
+from factorize.format.manifest import StoredFile, check_manifest
 
 MAX_RECORD_BYTES = 1 << 30
 SPECS = "specs"

@@ -15,7 +15,7 @@ from typing import Any
 
 from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
 from factorize.storage.objects import Objects, read_object
 from factorize.storage.publication import Publisher
 from factorize.storage.records import now, seal, unseal

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -30,8 +30,8 @@ from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.factor_file import from_tensors
 from factorize.factorization import Factorization
 from factorize.format.container import Container
+from factorize.format.manifest import StoredFile, steps_of
 from factorize.format.reading import read_manifest as read_inner_manifest
-from factorize.manifest import StoredFile, steps_of
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key
 from factorize.storage.incoming import Check, incoming, lasting
@@ -42,7 +42,7 @@ from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, check_format, directory_of
 from factorize.storage.objects import Objects
 from factorize.storage.publication import Publisher
-from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal, user_matrices
+from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal
 from factorize.storage.revocation import Revocation, Revocations, check_reason, taken_back_with
 
 
@@ -174,8 +174,7 @@ class Store:
         if inside["digest"] != manifest["digest"]:
             raise CorruptObject(f"the file of {manifest['digest']} holds {inside['digest']}")
         tensors = {name: container.read(name) for name in container.names}
-        matrices = {sha256: self.matrices.read(sha256, shape) for sha256, shape in user_matrices(manifest["spec"])}
-        return from_tensors(lasting(manifest), tensors, matrices=matrices)
+        return from_tensors(lasting(manifest), tensors, matrices=self.matrices_of(manifest["spec"]))
 
     def blob(self, sha256: str) -> Blob:
         """Return a blob for verified reading; see `Blobs.open`. Raises Revoked for the file of a revoked result."""
@@ -214,8 +213,12 @@ class Store:
         """
         return self.matrices.read(sha256, shape)
 
+    def matrices_of(self, document: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the users' matrices that a canonical spec document names, by sha256; see `matrix`."""
+        return self.matrices.named_by(document)
+
     def bind(self, spec: Spec) -> Spec:
-        """Return a spec with the numbers of its user-supplied matrices, read from the store; see `matrix`."""
+        """Return a spec with the numbers of its users' matrices; those that it lacks are read here, see `matrix`."""
         return self.matrices.bind(spec)
 
     def items(

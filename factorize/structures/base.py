@@ -115,6 +115,11 @@ class Matrix(ABC):
         """Whether C may have a negative entry; a structure that cannot tell may."""
         return True
 
+    @property
+    def time_invariant(self) -> bool:
+        """Whether C is Toeplitz by what is stored, and so its inverse."""
+        return False
+
     def column_above(self) -> np.ndarray | None:
         """Return the first column of |C| from above, shape (n,), if C is Toeplitz; else None."""
         column = self.coefficients()

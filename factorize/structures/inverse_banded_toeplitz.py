@@ -55,6 +55,11 @@ class ComputedToeplitz(Matrix):
         return sum((sum_above(part.times(part)) for part in parts), Fraction(0))
 
     @property
+    def time_invariant(self) -> bool:
+        """It is, by construction."""
+        return True
+
+    @property
     def signed(self) -> bool:
         """No coefficient is negative."""
         return False

@@ -9,6 +9,7 @@ import numpy as np
 
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
+from factorize.format.names import COLUMN_SCALE, SCALED, tensor_name, wrapped_structure
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
@@ -16,7 +17,6 @@ from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import AnyStrategy, EndlessBlt, EndlessMatrix, EndlessNuToeplitz
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
-from factorize.structures.names import COLUMN_SCALE, SCALED, tensor_name, wrapped_structure
 from factorize.structures.redrawn import read_redrawn
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.format.tensors import LARGEST_SCALE
+from factorize.format.names import COLUMN_SCALE, SCALED, WRAPPED
+from factorize.format.tensors import SCALES
 from factorize.numbers.rounding import UNIT
 from factorize.numbers.wide import Wide, of_constants, product, squares
 from factorize.structures.base import Matrix, RowReader
-from factorize.structures.names import COLUMN_SCALE, SCALED, WRAPPED
 from factorize.workloads.state_space import StateSpace, scaling
 
 _NUMBERS = 1 << 14  # at a time: the intermediate arrays stay in the cache
@@ -37,10 +37,10 @@ class ColumnScaled(Matrix):
         scale = np.array(scale, dtype=np.float64)
         if scale.shape != (inner.n,) or not np.isfinite(scale).all() or (scale <= 0).any():
             raise InvalidStrategy(f"column_scale needs {inner.n} positive finite entries; got shape {scale.shape}")
-        if scale.min() < 1 / LARGEST_SCALE or scale.max() > LARGEST_SCALE:
+        if scale.min() < SCALES[0] or scale.max() > SCALES[1]:
             raise InvalidStrategy(
-                f"column_scale spans [{scale.min():g}, {scale.max():g}], outside [{1 / LARGEST_SCALE:g}, "
-                f"{LARGEST_SCALE:g}]; what underflows inside would count again outside: scale the inner matrix"
+                f"column_scale spans [{scale.min():g}, {scale.max():g}], outside [{SCALES[0]:g}, "
+                f"{SCALES[1]:g}]; what underflows inside would count again outside: scale the inner matrix"
             )
         scale.setflags(write=False)
         self.inner = inner

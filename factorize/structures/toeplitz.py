@@ -49,6 +49,11 @@ class ToeplitzMatrix(StoredMatrix):
         """Slide over the column."""
         return toeplitz_rows(self.coefficients(), start, stop)
 
+    @property
+    def time_invariant(self) -> bool:
+        """It is, by construction."""
+        return True
+
     def coefficients(self) -> np.ndarray:
         """The first column, padded with zeros to n."""
         return np.concatenate([self.column, np.zeros(self.n - len(self.column))])

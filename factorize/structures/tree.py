@@ -15,10 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import InvalidStrategy
+from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.numbers.wide import Wide, running_sums, squares
 from factorize.structures.base import Bound, StoredMatrix
 from factorize.structures.forest import Forest
-from factorize.structures.names import LARGEST_WHOLE_TREE
 from factorize.structures.tree_sensitivity import fixed_order_bound, separated_bound
 from factorize.workloads.state_space import StateSpace
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.accounting.gaussian import gaussian_epsilon
 from factorize.errors import InvalidParameter
+from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Adjacency, Calibration
 from factorize.training.clip import GradientFunction, Rows, contributions_at
 
@@ -159,7 +159,10 @@ def neighbours(
     """Return the gradient functions of two data sets that differ in one example, whose gradient is then a constant.
 
     World 0 has the zero vector (zero-out) or the opposite contribution (replace-one), world 1 the contribution. Make it
-    longer than the clip norm: then the clipping lets through as much as it ever does.
+    so long that the clipping always acts: then it lets through as much as it ever does. What is clipped is the gradient
+    in most systems, so the contribution is longer than the clip norm. DP-SRG clips g_t - c_t g_{t-1}, (1 - c_t) times a
+    constant gradient: the contribution is at least clip / (1 - max c_t), and no constant will do for c_t = 1.
+    Shorter ones make a weak audit, which a broken run passes.
 
     Args:
         gradient: of all other examples.

@@ -14,8 +14,8 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency
-from factorize.training.bin_keys import KEY_BYTES, checked_key, commitment, draw_bins
-from factorize.training.bin_sizes import capacity_for, overflow_probability
+from factorize.training.draws.bin_keys import KEY_BYTES, checked_key, commitment, draw_bins
+from factorize.training.draws.bin_sizes import capacity_for, overflow_probability
 
 TAU = 2.0**-50
 """Probability of an overflow that a capacity is chosen for, where none is given."""
@@ -50,7 +50,18 @@ class BallsInBins:
 
     sampling: ClassVar[str] = "balls_in_bins"
 
-    __slots__ = ("_key", "_members", "_starts", "bins", "capacity", "epochs", "examples", "physical_batch", "tau")
+    __slots__ = (
+        "_drawn",
+        "_key",
+        "_members",
+        "_starts",
+        "bins",
+        "capacity",
+        "epochs",
+        "examples",
+        "physical_batch",
+        "tau",
+    )
 
     def __init__(
         self,
@@ -68,17 +79,43 @@ class BallsInBins:
             _at_least_one(name, value) for name, value in (("examples", examples), ("bins", bins), ("epochs", epochs))
         )
         self._key = secrets.token_bytes(KEY_BYTES) if secret_key is None else checked_key(secret_key, public_seed)
-        self.physical_batch, self.capacity = _checked_room(examples, bins, physical_batch, capacity, overflow)
-        self.tau = 0.0 if self.capacity is None else overflow_probability(examples, bins, self.capacity)
-        drawn = draw_bins(self._key, examples, bins)
-        self._members = np.argsort(drawn, kind="stable")
-        self._starts = np.concatenate([[0], np.cumsum(np.bincount(drawn, minlength=bins))])
-        if self.capacity is not None and int(np.diff(self._starts).max()) > self.capacity:
-            raise InvalidParticipation(
-                f"a bin holds more than capacity={self.capacity} examples, which happens with probability tau="
-                f"{self.tau:.3g} at most; use a larger capacity, or another key and charge extra_delta(epsilon)",
-                field="capacity",
-            )
+        room = _checked_room(examples, bins, physical_batch, capacity, overflow, self._draws)
+        self.physical_batch, self.capacity = room
+        self._drawn = -1
+        self.tau = 0.0
+        if self.capacity is not None:
+            self.tau = min(1.0, self._draws * overflow_probability(examples, bins, self.capacity))
+            self._check_capacity()
+        self._draw(0)
+
+    @property
+    def _draws(self) -> int:
+        """How often an example draws."""
+        return 1
+
+    def _key_of(self, epoch: int) -> bytes:
+        """Return the key of an epoch's draws: the same for all."""
+        return self._key
+
+    def _draw(self, epoch: int) -> None:
+        """Hold the bins of an epoch."""
+        turn = epoch % self._draws
+        if turn != self._drawn:
+            drawn = draw_bins(self._key_of(turn), self.examples, self.bins)
+            self._members = np.argsort(drawn, kind="stable")
+            self._starts = np.concatenate([[0], np.cumsum(np.bincount(drawn, minlength=self.bins))])
+            self._drawn = turn
+
+    def _check_capacity(self) -> None:
+        assert self.capacity is not None
+        for turn in range(self._draws):
+            self._draw(turn)
+            if int(np.diff(self._starts).max()) > self.capacity:
+                raise InvalidParticipation(
+                    f"a bin holds more than capacity={self.capacity} examples, which happens with probability tau="
+                    f"{self.tau:.3g} at most; use a larger capacity, or another key and charge extra_delta(epsilon)",
+                    field="capacity",
+                )
 
     def __len__(self) -> int:
         """Return the number of steps, n."""
@@ -88,6 +125,7 @@ class BallsInBins:
         """Return the indices of the examples of one step, ascending. They are secret, and so is their number."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is outside 0..{len(self) - 1}")
+        self._draw(step // self.bins)
         start, stop = self._starts[step % self.bins : step % self.bins + 2]
         return self._members[start:stop]
 
@@ -97,8 +135,9 @@ class BallsInBins:
 
     def __repr__(self) -> str:
         """Return what is public."""
+        sizes = f"examples={self.examples}, bins={self.bins}, epochs={self.epochs}"
         room = f"physical_batch={self.physical_batch}, capacity={self.capacity}"
-        return f"BallsInBins(examples={self.examples}, bins={self.bins}, epochs={self.epochs}, {room}, key is secret)"
+        return f"{type(self).__name__}({sizes}, {room}, key is secret)"
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled, copied or saved by `torch.save`.
@@ -141,8 +180,9 @@ class BallsInBins:
         indices[: len(batch)], mask[: len(batch)] = batch, True
         return MicroBatches(indices.reshape(parts, size), mask.reshape(parts, size))
 
-    def bin_of_each(self) -> np.ndarray:
-        """Return the bin of each example, shape (examples,). It is secret, for ever."""
+    def bin_of_each(self, epoch: int = 0) -> np.ndarray:
+        """Return the bin of each example in an epoch, shape (examples,). It is secret, for ever."""
+        self._draw(epoch)
         found = np.empty(self.examples, dtype=np.int64)
         found[self._members] = np.repeat(np.arange(self.bins), np.diff(self._starts))
         return found
@@ -163,7 +203,7 @@ class BallsInBins:
         if wrong == ["commitment"]:
             raise InvalidParameter(
                 "the checkpoint was made with another secret key: all bins would be drawn again, and epsilon counts on "
-                "one bin for the whole run; restart with the key of the run",
+                "one key for the whole run; restart with the key of the run",
                 field="secret_key",
             )
         if wrong:
@@ -181,17 +221,18 @@ class BallsInBins:
             InvalidParticipation: more steps than n, or epochs of another number of steps than there are bins.
         """
         n = len(self) if steps is None else steps
-        kind, epochs = participation.get("kind"), participation.get("epochs")
-        if kind == "balls_in_bins":  # where n is no multiple of b, and the last epoch is shorter
-            fits = participation.get("bins") == self.bins
-        else:
-            fits = (kind == "single" or kind == "fixed_epochs") and n == self.bins * int(epochs or 1)
-        if len(self) > n or not fits:
+        if len(self) > n or not self._fits(participation, n):
             raise InvalidParticipation(
                 f"{self.bins} bins in {self.epochs} epochs are not the participation {dict(participation)} over n={n} "
                 f"steps; factor n={len(self)} for {self.participation}",
                 field="order",
             )
+
+    def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
+        kind, epochs = participation.get("kind"), participation.get("epochs")
+        if kind == "balls_in_bins":  # where n is no multiple of b, and the last epoch is shorter
+            return participation.get("bins") == self.bins
+        return (kind == "single" or kind == "fixed_epochs") and n == self.bins * int(epochs or 1)
 
     def check_calibration(self, calibration: Any, steps: int) -> None:
         """Refuse a calibration whose epsilon does not count on exactly these bins.
@@ -210,7 +251,7 @@ class BallsInBins:
             what = f"{bins} bins" if sampling == self.sampling else f"the sampling {str(sampling)[:20]!r}"
             raise InvalidParameter(
                 f"the calibration is for {what}, the order is balls in {self.bins} bins; calibrate with "
-                f"sampling='balls_in_bins', bins={self.bins}",
+                f"sampling={self.sampling!r}, bins={self.bins}",
                 field="calibration",
             )
         if calibration.adjacency is not Adjacency.ZERO_OUT:
@@ -228,7 +269,7 @@ def _at_least_one(name: str, value: Any) -> int:
 
 
 def _checked_room(
-    examples: int, bins: int, physical: int | None, capacity: int | None, overflow: str
+    examples: int, bins: int, physical: int | None, capacity: int | None, overflow: str, draws: int
 ) -> tuple[int | None, int | None]:
     """Return physical batch size and capacity: of its own, or the smallest that overflows with probability `TAU`."""
     if overflow not in ("abort", "unlimited"):
@@ -240,7 +281,7 @@ def _checked_room(
         return (None if physical is None else _at_least_one("physical_batch", physical)), None
     physical = _at_least_one("physical_batch", physical)
     if capacity is None:
-        return physical, capacity_for(examples, bins, physical_batch=physical, tau=TAU)
+        return physical, capacity_for(examples, bins, physical_batch=physical, tau=TAU / draws)
     if _at_least_one("capacity", capacity) % physical:
         message = f"capacity={capacity} is no multiple of physical_batch={physical}; the parts of a step are equal"
         raise InvalidParameter(message, field="capacity")

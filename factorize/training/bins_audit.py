@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.training.bin_keys import checked_key
-from factorize.training.bin_sizes import equal_sizes_probability, regularity
 from factorize.training.bins import BallsInBins
+from factorize.training.draws.bin_keys import checked_key
+from factorize.training.draws.bin_sizes import equal_sizes_probability, regularity
 
 _VERSION = 1
 REFUSED_BELOW = 2.0**-64
@@ -29,6 +29,13 @@ _REMEDY = "do not release the step, and take batches from orders.balls_in_bins"
 _MOVED = (
     "examples come in other steps than their bin's, as with shuffle=True, or with bins that are drawn again in each "
     "epoch: epsilon counts on one bin for the whole run"
+)
+_OTHER = (
+    "examples come in other steps than the order's: epsilon counts on bins that the order's key draws in each epoch"
+)
+_KEPT = (
+    "every example is in the bin of the epoch before, as with balls in bins, or a shuffle that is made once: epsilon "
+    "counts on bins that every epoch draws anew"
 )
 _MISSING = (
     "examples of the bin are missing, as where a batch is truncated, or padded so that it drops some: then the bins of "
@@ -70,6 +77,7 @@ class BinsAuditor:
         order: that the job uses.
         key: secret, for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
         divisor: of the means, the calibration's `batch_size`; None takes the first that is recorded.
+        sampling: `balls_in_bins`, or `redrawn_bins`, where every epoch has bins of its own; with an order the order's.
 
     Attributes:
         step: the step that `record` expects next, from 0.
@@ -90,7 +98,11 @@ class BinsAuditor:
         order: BallsInBins | None = None,
         key: bytes | None = None,
         divisor: int | None = None,
+        sampling: str = "balls_in_bins",
     ) -> None:
+        if sampling not in ("balls_in_bins", "redrawn_bins"):
+            message = f"sampling={sampling[:20]!r} is not balls_in_bins or redrawn_bins"
+            raise InvalidParameter(message, field="sampling")
         if min(examples, bins, epochs) < 1:
             message = f"examples={examples}, bins={bins}, epochs={epochs}: give at least one of each"
             raise InvalidParameter(message, field="bins")
@@ -102,11 +114,14 @@ class BinsAuditor:
             )
         self.examples, self.bins, self.epochs, self.steps = examples, bins, epochs, bins * epochs
         self._order, self._key = order, None if key is None else checked_key(key, None)
-        self._bin = np.full(examples, -1, dtype=np.int64) if order is None else order.bin_of_each()
-        self._sizes = np.bincount(self._bin + 1, minlength=bins + 1)[1:]
+        self.sampling = sampling if order is None else order.sampling
+        self._redrawn = self.sampling == "redrawn_bins"
+        self._called = "re-drawn bins" if self._redrawn else "balls in bins"
+        self._before: np.ndarray | None = None  # the bins of the last epoch, where each has its own
+        self._begin(0)
         likely = equal_sizes_probability(examples, bins)
         self._refuses_equal = order is None and likely < REFUSED_BELOW
-        self.tau = likely if self._refuses_equal else 0.0
+        self.tau = min(1.0, likely * (epochs if self._redrawn else 1)) if self._refuses_equal else 0.0
         self.step, self.divisor = 0, divisor
 
     @classmethod
@@ -116,7 +131,8 @@ class BinsAuditor:
 
     def __repr__(self) -> str:
         """Return what is public."""
-        return f"BinsAuditor(examples={self.examples}, bins={self.bins}, epochs={self.epochs}, step={self.step})"
+        shown = f"examples={self.examples}, bins={self.bins}, epochs={self.epochs}, step={self.step}"
+        return f"BinsAuditor({shown})"
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled, copied or saved by `torch.save`.
@@ -144,14 +160,17 @@ class BinsAuditor:
             raise InvalidParticipation(
                 f"step {self.step + 1} is past n={self.steps}: no calibration covers it; stop, or factor a larger n"
             )
-        learning = self._order is None and self.step < self.bins
+        if self._redrawn and self.step and self.step % self.bins == 0:
+            self._begin(self.step // self.bins)
+        learning = self._order is None and (self._redrawn or self.step < self.bins)
         reason = self._reason_to_learn(who) if learning else self._reason(who)
         if divisor is not None and self.divisor not in (None, divisor):
             reason = _DIVISOR
         if reason:
-            raise InvalidParticipation(f"step {self.step} is not balls in bins: {reason}; {_REMEDY}", field="order")
+            raise InvalidParticipation(f"step {self.step} is not {self._called}: {reason}; {_REMEDY}", field="order")
         if learning:
-            self._bin[who], self._sizes[self.step] = self.step, len(who)
+            own = self.step % self.bins
+            self._bin[who], self._sizes[own] = own, len(who)
         self.step, self.divisor = self.step + 1, self.divisor if divisor is None else divisor
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,25 +205,42 @@ class BinsAuditor:
             message = f"the checkpoint's {wrong or 'step'} is {str(state.get(wrong or 'step'))[:80]}, not of this run"
             raise InvalidParameter(message, field=wrong or "step")
         if self._order is None:
-            self._bin = self._shown(state, step)
-            self._sizes = np.bincount(self._bin + 1, minlength=self.bins + 1)[1:]
+            self._bin, self._before, self._epoch = self._shown(state, step), None, max(step - 1, 0) // self.bins
+            self._count_sizes()
+        elif self._redrawn:
+            self._begin(max(step - 1, 0) // self.bins)
         self.step, self.divisor = step, self.divisor if state.get("divisor") is None else state["divisor"]
+
+    def _begin(self, epoch: int) -> None:
+        """Take up an epoch: with the bins of the order, or with none."""
+        if self._order is not None:
+            self._bin = self._order.bin_of_each(epoch)
+        elif epoch != getattr(self, "_epoch", None):
+            self._before = self._bin if epoch else None
+            self._bin = np.full(self.examples, -1, dtype=np.int64)
+        self._epoch = epoch
+        self._count_sizes()
+
+    def _count_sizes(self) -> None:
+        self._sizes = np.bincount(self._bin + 1, minlength=self.bins + 1)[1:]
 
     def _reason(self, who: np.ndarray) -> str | None:
         own = self.step % self.bins
         if (self._bin[who] != own).any():
-            return _MOVED
+            return _OTHER if self._redrawn else _MOVED
         return _MISSING if len(who) < self._sizes[own] else None
 
     def _reason_to_learn(self, who: np.ndarray) -> str | None:
         if (self._bin[who] >= 0).any():
             return _AGAIN
-        if self.step < self.bins - 1:
+        if (self.step + 1) % self.bins:
             return None
         sizes = self._sizes.copy()
         sizes[-1] = len(who)
         if sizes.sum() < self.examples:
             return _NEVER
+        if self._before is not None and self.bins > 1 and self._same(who):
+            return _KEPT
         if self._refuses_equal and np.ptp(sizes) <= 1:
             return _DEALT
         if regularity(sizes) < WARNED_BELOW:
@@ -215,6 +251,12 @@ class BinsAuditor:
                 stacklevel=3,
             )
         return None
+
+    def _same(self, who: np.ndarray) -> bool:
+        """Whether all bins are those of the epoch before; of honest draws with probability bins^-examples."""
+        bins = self._bin.copy()
+        bins[who] = self.bins - 1
+        return bool((bins == self._before).all())
 
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         given = np.asarray(indices)
@@ -231,7 +273,7 @@ class BinsAuditor:
         return flat
 
     def _promise(self) -> dict[str, Any]:
-        sizes = {"sampling": "balls_in_bins", "examples": self.examples, "bins": self.bins, "epochs": self.epochs}
+        sizes = {"sampling": self.sampling, "examples": self.examples, "bins": self.bins, "epochs": self.epochs}
         return sizes if self._order is None else self._order.state_dict()
 
     def _derived(self, purpose: bytes) -> bytes:

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import noise_source
+from factorize.client.noise_source import source_of
 from factorize.client.normals import BLOCK, Normals, ReplayableNormals
 from factorize.errors import CertificateError, InvalidParameter
+from factorize.format.claims import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, CertifiedSensitivity, PrivacyTarget, calibrate
 
 INDEPENDENT = (1.0,)
@@ -57,7 +58,7 @@ class FactorizationNoise:
 
     def __init__(
         self,
-        factors: Any,
+        factors: CertifiedFactors,
         target: PrivacyTarget,
         shape: int | Sequence[int],
         *,
@@ -66,13 +67,13 @@ class FactorizationNoise:
         adjacency: Adjacency | str = Adjacency.ZERO_OUT,
         seed: int,
     ) -> None:
-        sensitivity = factors.sensitivity if hasattr(factors, "sensitivity") else factors.certificate.sensitivity
+        held = certified(factors)
         self.calibration: Calibration = calibrate(
-            sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
+            held.sensitivity, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency
         )
-        self.steps: int = factors.steps if hasattr(factors, "steps") else factors.strategy.finite().n
+        self.steps = held.steps
         self._made: NoiseGenerator | None = None
-        self._factors, self._shape, self._seed = factors, shape, seed
+        self._factors, self._shape, self._seed = held, shape, seed
 
     @property
     def step(self) -> int:
@@ -95,11 +96,7 @@ class FactorizationNoise:
         return self._made.next()
 
     def _make(self) -> NoiseGenerator:
-        factors = self._factors
-        if hasattr(factors, "noise_source"):
-            source = factors.noise_source()
-        else:
-            source = noise_source(factors.strategy.structure, factors.strategy.tensors(), self.steps, factors.digest)
+        source = source_of(self._factors)
         return NoiseGenerator(source, self.calibration, self._shape, seed=self._seed, precision="float64")
 
 

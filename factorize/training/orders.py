@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.format.participations import violation
+from factorize.participation import read_participation
 from factorize.training.bins import BallsInBins
+from factorize.training.draws.redrawn_bins import RedrawnBins
 
 
 class Order:
@@ -75,7 +76,7 @@ class Order:
         if len(self) > n:
             raise InvalidParticipation(f"the order has {len(self)} steps, the factorization n={n}; use a larger n")
         gaps, most = self._gaps()
-        reason = violation(participation, n, gaps, most)
+        reason = read_participation(participation).violation(n, gaps, most)
         if reason:
             raise InvalidParticipation(
                 f"the order is not the participation {dict(participation)} of the sensitivity: {reason}; factor for "
@@ -229,6 +230,49 @@ def balls_in_bins(
         amplification for matrix mechanisms).
     """
     return BallsInBins(
+        examples,
+        bins,
+        epochs,
+        secret_key,
+        public_seed=public_seed,
+        physical_batch=physical_batch,
+        capacity=capacity,
+        overflow=overflow,
+    )
+
+
+def redrawn_bins(
+    examples: int,
+    bins: int,
+    epochs: int,
+    secret_key: bytes | None = None,
+    *,
+    public_seed: int | None = None,
+    physical_batch: int | None = None,
+    capacity: int | None = None,
+    overflow: Literal["abort", "unlimited"] = "abort",
+) -> RedrawnBins:
+    """Return the secret order in which each example draws one step of every epoch anew, uniformly and independently.
+
+    It is for calibrations with `sampling="redrawn_bins"` alone: those for balls in bins count on one bin for the whole
+    run. Everything else is as for `balls_in_bins`.
+
+    Args:
+        examples: N.
+        bins: b, the steps of one epoch.
+        epochs: in each of which an example takes part once.
+        secret_key: random bytes, at least 16, of this run alone; a restart needs them. None draws 32.
+        public_seed: of the run, where it has one; a key that is this number is refused.
+        physical_batch: examples per part, where batches are taken in equal padded parts (`micro_batches`).
+        capacity: examples that the parts of a step have room for; by default so many that in any epoch a bin holds more
+            with probability below 2^-50.
+        overflow: see `balls_in_bins`; `tau` is that of all epochs together.
+
+    Raises:
+        InvalidParameter: sizes below 1, or a key that cannot be secret.
+        InvalidParticipation: a bin holds more than the capacity.
+    """
+    return RedrawnBins(
         examples,
         bins,
         epochs,

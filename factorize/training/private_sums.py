@@ -96,7 +96,8 @@ class PrivateSums:
         if noise.shape != total.shape:
             raise InvalidParameter(f"noise of shape {noise.shape} for sums of shape {total.shape}", field="noise")
         self.step += 1
-        return total / (self.batch_size or 1) + noise
+        noisy: np.ndarray = total / (self.batch_size or 1) + noise
+        return noisy.astype(noise.dtype).astype(noisy.dtype)  # beyond its digits a total of float64 would show
 
     def check(self, order: Order | BallsInBins) -> None:
         """Refuse an order that is not within the participation of the sensitivity, or has more steps than the noise.

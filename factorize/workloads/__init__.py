@@ -1,64 +1,31 @@
-"""Workloads that may be asked for: one file per kind of workload, and the union of them."""
+"""Workloads that may be asked for: one file per kind, whose import below is its entry in the register."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from factorize.workloads.base import Workload
-from factorize.workloads.decay import ExponentialDecay
-from factorize.workloads.forms import BidiagonalInverse
-from factorize.workloads.identity import Identity
-from factorize.workloads.matrix import UserMatrix
-from factorize.workloads.momentum import Momentum
-from factorize.workloads.mu2 import MuSquared
-from factorize.workloads.prefix import Prefix
-from factorize.workloads.schedule import Schedule
-from factorize.workloads.srg import RecursiveGradient
-from factorize.workloads.weight_decay import WeightDecay
-from factorize.workloads.window import SlidingWindow
+from factorize.workloads.base import Workload as Workload
+from factorize.workloads.base import kinds_among
+from factorize.workloads.decay import ExponentialDecay as ExponentialDecay
+from factorize.workloads.forms import BidiagonalInverse as BidiagonalInverse
+from factorize.workloads.identity import Identity as Identity
+from factorize.workloads.matrix import UserMatrix as UserMatrix
+from factorize.workloads.momentum import Momentum as Momentum
+from factorize.workloads.mu2 import MuSquared as MuSquared
+from factorize.workloads.prefix import Prefix as Prefix
+from factorize.workloads.schedule import Schedule as Schedule
+from factorize.workloads.srg import RecursiveGradient as RecursiveGradient
+from factorize.workloads.weight_decay import WeightDecay as WeightDecay
+from factorize.workloads.window import SlidingWindow as SlidingWindow
 
-KINDS: dict[str, type[Workload]] = {
-    "prefix": Prefix,
-    "momentum": Momentum,
-    "schedule": Schedule,
-    "weight_decay": WeightDecay,
-    "decay": ExponentialDecay,
-    "window": SlidingWindow,
-    "srg": RecursiveGradient,
-    "mu2": MuSquared,
-    "identity": Identity,
-    "matrix": UserMatrix,
-}
+KINDS: dict[str, type[Workload]] = kinds_among(globals().values())
+"""Every kind that is imported above, by the contract's name."""
 
-AnyWorkload = Annotated[
-    Prefix
-    | Momentum
-    | Schedule
-    | WeightDecay
-    | ExponentialDecay
-    | SlidingWindow
-    | RecursiveGradient
-    | MuSquared
-    | Identity
-    | UserMatrix,
-    Field(discriminator="kind"),
-]
-
-__all__ = [
-    "KINDS",
-    "AnyWorkload",
-    "BidiagonalInverse",
-    "ExponentialDecay",
-    "Identity",
-    "Momentum",
-    "MuSquared",
-    "Prefix",
-    "RecursiveGradient",
-    "Schedule",
-    "SlidingWindow",
-    "UserMatrix",
-    "WeightDecay",
-    "Workload",
-]
+if TYPE_CHECKING:
+    AnyWorkload = Workload
+else:
+    AnyWorkload = Annotated[reduce(or_, KINDS.values()), Field(discriminator="kind")]

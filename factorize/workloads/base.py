@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
@@ -153,3 +154,18 @@ class StepWorkload(Product):
     """A product of operators over n steps."""
 
     n: Count
+
+
+def kinds_among(names: Iterable[object]) -> dict[str, type[Workload]]:
+    """Return the kinds of workload among some objects, by the contract's name.
+
+    Raises:
+        TypeError: a kind has no name of its own.
+    """
+    found: dict[str, type[Workload]] = {}
+    for kind in tuple(names):
+        if isinstance(kind, type) and issubclass(kind, Workload) and kind is not Workload:
+            stated = get_args(kind.model_fields["kind"].annotation) if "kind" in kind.model_fields else ()
+            if len(stated) != 1 or found.setdefault(stated[0], kind) is not kind:
+                raise TypeError(f"the workload {kind.__name__} states the kind {stated}; it has to be one, and its own")
+    return found

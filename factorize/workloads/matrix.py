@@ -60,6 +60,11 @@ class UserMatrix(Workload):
         return False
 
     @property
+    def bound(self) -> bool:
+        """Whether the numbers are known, and not the digest only."""
+        return self._array is not None
+
+    @property
     def array(self) -> np.ndarray:
         """The numbers, shape (m, n).
 

@@ -15,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
-from factorize.mechanisms import BandedInverseToeplitz, Blt, Toeplitz
+from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Toeplitz
 from factorize.objective import MaxError
-from factorize.participation import BinsSampling
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.amplified.column_factors import LARGEST_FITTED, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
 from factorize.solvers.amplified.spread_sensitivity import Amplified, amplified
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
-from factorize.spec import Spec
+from factorize.spec import BinsSampling, Spec
+from factorize.structures.base import Matrix
+from factorize.structures.scaled import ColumnScaled
 
 Array = NDArray[np.float64]
 
@@ -39,6 +40,7 @@ _GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate s
 _BACKTRACKS = 6
 _FORMS = 8  # that are kept
 _PATIENCE = 3  # rounds without a gain
+_FIT_SEED = 100  # of the first estimate of the columns' factors: none of the search's
 
 
 def supports(spec: Spec) -> str | None:
@@ -49,13 +51,25 @@ def supports(spec: Spec) -> str | None:
             f"mechanism {mechanism.kind!r} is optimised for a sampling; give one, or ask for "
             "banded_inverse_square_root, which needs none"
         )
+    if isinstance(mechanism, BufferedLinear):
+        return (
+            f"mechanism 'buffered_linear' is not optimised under sampling {sampling.kind!r}: its search needs a "
+            "sensitivity that is one sum for each class, and sigma depends on all pairs of bins; use blt with "
+            "normalization 'fitted', whose noise keeps as many vectors and varies in time too, or leave the sampling "
+            "out and calibrate with it"
+        )
     if not isinstance(mechanism, (Toeplitz, Blt, BandedInverseToeplitz)):
         return (
             f"mechanism {mechanism.kind!r} is not optimised under sampling {sampling.kind!r}; use toeplitz, blt or "
             "banded_inverse_toeplitz, or leave the sampling out and calibrate with it"
         )
-    if getattr(mechanism, "normalization", "none") != "none":
-        return "normalised columns are not optimised under sampling; use normalization 'none'"
+    if mechanism.normalization in ("columns", "auto"):
+        return (
+            f"normalization {mechanism.normalization!r} is not optimised under sampling; use 'fitted', whose columns "
+            "have the factors that are best under it, or 'none'"
+        )
+    if mechanism.fitted and workload.n > LARGEST_FITTED:
+        return f"n={workload.n} is above {LARGEST_FITTED}, up to which columns are fitted; use normalization 'none'"
     if isinstance(mechanism, Blt) and mechanism.buffers > LARGEST_BUFFERS:
         return f"buffers={mechanism.buffers} exceeds {LARGEST_BUFFERS}; two or three are enough under sampling"
     if isinstance(mechanism, BandedInverseToeplitz) and not 2 <= mechanism.bands <= min(LARGEST_TAPS, workload.n):
@@ -75,10 +89,12 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: a dozen rounds of 16384 samples and fifty evaluations of the loss."""
     assert spec.sampling is not None
     n = float((spec.optimize_for or spec.workload).n)
+    squares = n * n if spec.mechanism.fitted else 0.0
     bins = spec.sampling.bins(spec.participation, int(n))
     sampled = 12 * (8.0 * 16384 * bins * 40 + 4.0 * 16384 * bins**2)
     return estimate_of(
-        entries=16384.0 * bins + 4 * bins**2 + 60 * n, multiplications=sampled + _ROUNDS * 60 * (4 * n * bins + 2e3 * n)
+        entries=16384.0 * bins + 4 * bins**2 + 60 * n + 6 * squares,
+        multiplications=sampled + _ROUNDS * 60 * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,
     )
 
 
@@ -87,11 +103,14 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     assert problem.spec.sampling is not None
     found = _Search(problem, problem.spec.sampling, report).run()
+    strategy: Matrix = found.family.matrix(found.variables)
+    if problem.spec.mechanism.fitted:
+        fit = ColumnFit(problem, problem.spec.sampling, found.family.column(found.variables))
+        strategy = ColumnScaled(strategy, fit.best(_FIT_SEED)[1])
     return Solution(
-        strategy=found.family.matrix(found.variables),
+        strategy=strategy,
         outcome=Outcome.LOCAL_OPTIMUM,
         iterations=found.steps,
-        dual=evidence(problem.spec, report),
     )
 
 
@@ -152,8 +171,10 @@ class _Search:
         return math.log(here.multiplier) + self.family.log_error(column) / 2, here.form
 
     def _at(self, column: Array, seed: int) -> Amplified:
+        from factorize.solvers.amplified.spread_kernels import of_column
+
         privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
-        return amplified(column, self.family.n, self.bins, **privacy, seed=seed)
+        return amplified(of_column(column, self.family.n, self.bins), self.family.n, **privacy, seed=seed)
 
     def _descend(self, start: Array, forms: Array) -> Array:
         from scipy.optimize import minimize

@@ -14,7 +14,8 @@ from factorize.solvers.amplified.spread_sensitivity import SpreadSensitivity
 from factorize.solvers.blt.parameters import Alternating
 from factorize.solvers.blt.series_loss import SeriesLoss, powers
 from factorize.solvers.blt.starts import progressions
-from factorize.solvers.toeplitz.gradients import ErrorForm, ToeplitzLoss, Transforms, reciprocal
+from factorize.solvers.methods.transforms import Transforms, reciprocal
+from factorize.solvers.toeplitz.gradients import ErrorForm, ToeplitzLoss
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz

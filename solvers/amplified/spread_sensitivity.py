@@ -54,12 +54,9 @@ class SpreadSensitivity:
         values, gradients = np.empty(len(self.forms)), np.empty((len(self.forms), self.n))
         for i, form in enumerate(self.forms):
             values[i] = spread(form, u, gradients[i])
-        top = values.max()
-        shares = (values / top) ** _POWER
-        value = top * shares.mean() ** (1 / _POWER)
-        gradient = (value / shares.sum() * shares / values) @ gradients
+        value, gradient = largest_form(values, gradients)
         through_comb(gradient, bins)
-        return float(value), gradient[: len(column)] * slope
+        return value, gradient[: len(column)] * slope
 
     def _magnitude(self, column: Array) -> tuple[Array, Array]:
         if not self.smooth:
@@ -69,9 +66,22 @@ class SpreadSensitivity:
         return length - radius, column / length
 
 
+def largest_form(values: Array, gradients: Array) -> tuple[float, Array]:
+    """Return (mean of the values^p)^(1/p), nearly the largest one, and its derivative.
+
+    Args:
+        values: of the forms, shape (forms,), positive.
+        gradients: theirs, shape (forms, variables).
+    """
+    top = values.max()
+    shares = (values / top) ** _POWER
+    value = top * shares.mean() ** (1 / _POWER)
+    return float(value), (value / shares.sum() * shares / values) @ gradients
+
+
 @dataclass(frozen=True, eq=False)
 class Amplified:
-    """Where a column stands under sampling.
+    """Where a strategy stands under sampling.
 
     Attributes:
         multiplier: sigma at clip norm 1 and without a divisor, a point estimate.
@@ -82,29 +92,27 @@ class Amplified:
     form: Array
 
 
-def amplified(column: Array, n: int, bins: int, *, epsilon: float, delta: float, seed: int) -> Amplified:
-    """Return sigma and D of a Toeplitz column by the star sampler.
+def amplified(gram: Array, n: int, *, epsilon: float, delta: float, seed: int) -> Amplified:
+    """Return sigma and D of a strategy by the star sampler.
 
     Args:
-        column: first coefficients of C, shape (bands,).
+        gram: of its bins, in plain doubles, shape (b, b).
         n: number of steps.
-        bins: b.
         epsilon: of (epsilon, delta)-DP.
         delta: of (epsilon, delta)-DP.
         seed: of the common random numbers; an estimate chooses C and proves nothing.
     """
     from factorize.accounting.gram_matrix import BinGram
     from factorize.accounting.star_estimate import StarEstimate
-    from factorize.solvers.amplified.spread_kernels import of_column
 
-    gram = BinGram(of_column(column, n, bins), n, 0.0, bool((column < 0).any()))
-    estimate = StarEstimate(gram, seed=seed)
+    held = BinGram(gram, n, 0.0, False)
+    estimate = StarEstimate(held, seed=seed)
     with np.errstate(all="ignore"):
         multiplier = estimate.sigma(epsilon, delta)
-    if not _LEAST * gram.sensitivity < multiplier < math.inf:
+    if not _LEAST * held.sensitivity < multiplier < math.inf:
         raise SolveFailed(f"the estimate lost sigma at epsilon={epsilon:g}: {multiplier:g} is no noise")
     form = estimate.pair_weights(multiplier, epsilon, width=_WIDTH)
-    here = float((form * gram.gram).sum())
+    here = float((form * gram).sum())
     if not (math.isfinite(here) and here > 0):
         raise SolveFailed(f"no sample met epsilon={epsilon:g} at the sigma found, {multiplier:g}; use a larger delta")
     return Amplified(multiplier, form * (multiplier**2 / here))

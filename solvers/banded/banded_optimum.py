@@ -9,7 +9,6 @@ knots (knots.py).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +20,7 @@ from factorize.mechanisms import Banded
 from factorize.objective import Mean, Weighted
 from factorize.participation import Single
 from factorize.solution import ProgressCallback, Solution
-from factorize.solvers.banded.separated_evidence import work as evidence_work
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.dense import refuse_objective
 from factorize.spec import Spec
@@ -79,7 +76,7 @@ def estimate(spec: Spec) -> Estimate:
     entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
     if knotted(spec.workload.n, spec.mechanism.bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2 * most_steps(spec.workload.n, int(b))
-    needed = estimate_of(entries=entries, multiplications=work + evidence_work(spec))
+    needed = estimate_of(entries=entries, multiplications=work)
     if n * b > LARGEST:
         raise TooLarge(
             f"n x bands = {n * b:.3g} would take about {needed.bytes / 2**30:.1f} GiB and {needed.seconds:.3g} s, "
@@ -89,17 +86,12 @@ def estimate(spec: Spec) -> Estimate:
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
-    """Return the optimum over the class, with evidence for a bound over all matrices where that is not too dear.
+    """Return the optimum over the class.
 
     Raises:
         UnsupportedProblem: the workload is no recursion with few states, or its target is singular.
         SolveFailed: the numbers leave the range of double precision.
     """
-    return replace(search(problem, progress), dual=evidence(problem.spec, Reporter(progress)))
-
-
-def search(problem: Problem, progress: ProgressCallback) -> Solution:
-    """Return the optimum over the class alone; arguments and errors as `solve`."""
     assert isinstance(problem.spec.mechanism, Banded)
     from factorize.solvers.banded.gram_descent import GramDescent, Landscape
 
@@ -115,7 +107,7 @@ def search(problem: Problem, progress: ProgressCallback) -> Solution:
         landscape = Landscape(recursion(problem), problem.n, bands)
         descent = GramDescent(problem, landscape, start(problem, landscape, report), report)
     outcome = descent.run()
-    return Solution(strategy=descent.strategy, outcome=outcome, iterations=descent.steps, dual={})
+    return Solution(strategy=descent.strategy, outcome=outcome, iterations=descent.steps)
 
 
 def knotted(n: int, bands: int) -> bool:

@@ -4,6 +4,6 @@ parameters.py says which numbers are varied, closed_loss.py and series_loss.py w
 smallest cost is found, solver.py what a spec makes of all that.
 """
 
-from factorize.solvers.blt.solver import LARGEST_BUFFERS, best, estimate, solve, supports
+from factorize.solvers.blt.solver import LARGEST_BUFFERS, estimate, solve, supports
 
-__all__ = ["LARGEST_BUFFERS", "best", "estimate", "solve", "supports"]
+__all__ = ["LARGEST_BUFFERS", "estimate", "solve", "supports"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -18,8 +17,6 @@ from factorize.solvers.blt.parameters import BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.evidence import evidence
-from factorize.solvers.evidence import work as evidence_cost
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import LeadingPattern
@@ -81,27 +78,20 @@ def estimate(spec: Spec) -> Estimate:
     workload = spec.optimize_for or spec.workload
     n, m = float(workload.n), float(max(workload.m, workload.n))
     count = spec.participation.spread(workload.n).most
-    evidence_work = evidence_cost(spec)
     certificate = 200.0 * n * mechanism.buffers
     if _is_closed(spec):
         return estimate_of(
             entries=10 * n + 40.0 * count * mechanism.buffers**2,
-            multiplications=1e4 * count * mechanism.buffers**2 + certificate + evidence_work,
+            multiplications=1e4 * count * mechanism.buffers**2 + certificate,
         )
     if not workload.time_invariant:
-        return estimate_of(entries=8 * n * m, multiplications=200 * n * n + 4 * n * n * m + evidence_work)
+        return estimate_of(entries=8 * n * m, multiplications=200 * n * n + 4 * n * n * m)
     evaluations = 500 * (1500 * n + 20 * mechanism.buffers * n + count * n)
-    return estimate_of(entries=(40 + 4 * mechanism.buffers) * n, multiplications=evaluations + evidence_work)
+    return estimate_of(entries=(40 + 4 * mechanism.buffers) * n, multiplications=evaluations)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the best strategy found with that many buffers; a local optimum, since the loss is not convex."""
-    report = Reporter(progress)
-    return replace(best(problem, progress), dual=evidence(problem.spec, report))
-
-
-def best(problem: Problem, progress: ProgressCallback) -> Solution:
-    """Return what `solve` returns, without evidence for a lower bound."""
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, Blt)
     report = Reporter(progress)

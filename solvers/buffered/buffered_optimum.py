@@ -8,7 +8,7 @@ only a few steps remain.
 
 Momentum, Nesterov and SRG have several states per pole. There C itself is projected (epoch_start.py),
 while an array of its size fits; above, for momentum, poles and weights are tuned (tuned_poles.py).
-Fixed epochs are another search (epochs.py).
+Fixed epochs are other searches (epochs.py, redrawn.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from factorize.mechanisms import BufferedLinear
 from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.buffered import epochs as buffered_epochs
 from factorize.solvers.buffered import redrawn
-from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.structured import is_filtered
 from factorize.spec import Spec
@@ -58,13 +56,13 @@ def buffers_of(spec: Spec) -> int:
     return spec.mechanism.buffers
 
 
+def own(spec: Spec) -> bool:
+    """Return whether a spec has neither fixed epochs nor redraws."""
+    return not (spec.participation.periodic or redrawn.own(spec))
+
+
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    assert isinstance(spec.mechanism, BufferedLinear)
-    if spec.mechanism.redraws is not None:
-        return redrawn.supports(spec)
-    if spec.participation.periodic:
-        return buffered_epochs.supports(spec)
     workload, buffers = spec.optimize_for or spec.workload, buffers_of(spec)
     if not spec.participation.single:
         return "buffered_linear has solvers for single participation and fixed_epochs only; use banded or nu_toeplitz"
@@ -98,9 +96,6 @@ def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
-    if spec.participation.periodic:
-        assert isinstance(spec.mechanism, BufferedLinear)
-        return buffered_epochs.estimate(spec) if spec.mechanism.redraws is None else redrawn.estimate(spec)
     n, buffers = float(spec.workload.n), buffers_of(spec)
     workload = spec.optimize_for or spec.workload
     if workload.bidiagonal_inverse() is None and n <= _LARGEST_PROJECTED:
@@ -120,10 +115,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     from factorize.solvers.single.momentum import MomentumFilters
     from factorize.solvers.single.structured import structure_of
 
-    if problem.participation.periodic:
-        assert isinstance(problem.spec.mechanism, BufferedLinear)
-        solver = buffered_epochs if problem.spec.mechanism.redraws is None else redrawn
-        return solver.solve(problem, progress)
     structure = structure_of(problem.workload, problem.spec)
     report = Reporter(progress)
     buffers = buffers_of(problem.spec)
@@ -139,19 +130,13 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     raise SolveFailed(f"the {problem.workload.kind} workload has no recurrence with few buffers here; use dense")
 
 
-def _dual(problem: Problem, v: np.ndarray, report: Reporter) -> dict[str, np.ndarray]:
-    if problem.evaluates_itself:
-        return {"weights": v / v.sum()}
-    return evidence(problem.spec, report)
-
-
 def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Reporter) -> Solution:
     found = optimise(structure.p, structure.q, buffers, problem.tolerance, report)
     return Solution(
         strategy=found.loss.strategy(found.end.z),
         outcome=Outcome.CONVERGED if found.end.finished else Outcome.ITERATION_LIMIT,
         iterations=found.end.steps,
-        dual=_dual(problem, found.optimum.v, report),
+        dual={"weights": found.optimum.v / found.optimum.v.sum()},
     )
 
 
@@ -277,7 +262,7 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
         strategy=strategy,
         outcome=found.outcome,
         iterations=found.iterations,
-        dual=found.dual if problem.evaluates_itself else evidence(problem.spec, Reporter(progress)),
+        dual=found.dual,
     )
 
 
@@ -302,5 +287,5 @@ def _stream_momentum(problem: Problem, structure: MomentumFilters, buffers: int,
         strategy=found.strategy,
         outcome=Outcome.CONVERGED if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
-        dual=_dual(problem, optimum.v, report),
+        dual={"weights": optimum.v / optimum.v.sum()},
     )

@@ -8,8 +8,6 @@ import numpy as np
 
 from factorize.mechanisms import BufferedLinear
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
-from factorize.solvers.evidence import evidence
-from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 
@@ -53,12 +51,10 @@ def optimal(ring: Ring, optimum: BlockAscent) -> np.ndarray:
     return reverse_cholesky(gram)
 
 
-def dual_of(problem: Problem, optimum: BlockAscent, report: Reporter) -> dict[str, np.ndarray]:
+def dual_of(optimum: BlockAscent) -> dict[str, np.ndarray]:
     """Return the evidence for the lower bound over all matrices."""
     from factorize.solvers.epochs.step_kernels import factors
 
-    if not problem.evaluates_itself:
-        return evidence(problem.spec, report)
     out = np.empty_like(optimum.point.dual)
     factors(optimum.point.dual, out)
     return {"factors": out}

@@ -16,6 +16,7 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.buffered import redrawn
 from factorize.solvers.buffered.epoch_problem import dual_of, optimal, refusal
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.problem import Problem, Reporter
@@ -36,6 +37,11 @@ _SHARES = (0.6, 0.25, 0.15)
 _MOST, _LEAST = 2000, 60
 _LOOSE = 1e-3  # a tolerance from which on gains end the search, after 0.6 of the steps where that was measured
 _WORK_PER_STATE = 300.0  # multiplications of one gradient, per step and cubed state, in units of a dense kernel's
+
+
+def own(spec: Spec) -> bool:
+    """Return whether a spec has fixed epochs and asks for no redraws."""
+    return spec.participation.periodic and not redrawn.own(spec)
 
 
 def supports(spec: Spec) -> str | None:
@@ -74,7 +80,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=found.loss.strategy(found.z),
         outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
-        dual=dual_of(problem, found.optimum, report),
+        dual=dual_of(found.optimum),
     )
 
 

@@ -40,6 +40,12 @@ _LOOSE, _LOOSE_STEPS = 1e-3, 6  # a tolerance from which on fewer fits do: a ten
 _PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
 
 
+def own(spec: Spec) -> bool:
+    """Return whether a spec asks for redraws."""
+    assert isinstance(spec.mechanism, BufferedLinear)
+    return spec.mechanism.redraws is not None
+
+
 def supports(spec: Spec) -> str | None:
     """Return why a spec that asks for redraws is outside this solver, or None."""
     assert isinstance(spec.mechanism, BufferedLinear) and spec.mechanism.redraws is not None
@@ -93,7 +99,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=RedrawnMatrix(*found.numbers, lag=problem.n // ring.epochs),
         outcome=Outcome.LOCAL_OPTIMUM if found.finished else Outcome.ITERATION_LIMIT,
         iterations=found.steps,
-        dual=dual_of(problem, found.optimum, report),
+        dual=dual_of(found.optimum),
     )
 
 

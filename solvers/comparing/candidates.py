@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from factorize.privacy import PrivacyTarget
+from factorize.solvers.amplified.column_factors import LARGEST_FITTED
+from factorize.solvers.register import SOLVERS
 from factorize.spec import Spec
 
 BUFFERS = 4
@@ -73,10 +75,11 @@ def optimised(
     sampling = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
     kept = BUFFERS if buffers is None else buffers
     taps = min(kept + 1, MOST_TAPS, spec.workload.n)
+    fitted = {"normalization": "fitted"} if spec.workload.n <= LARGEST_FITTED else {}
     if taps >= 2:
-        yield {"kind": "blt", "buffers": min(AMPLIFIED_BUFFERS, kept)}, sampling
-        yield {"kind": "banded_inverse_toeplitz", "bands": taps}, sampling
-    yield {"kind": "toeplitz"}, sampling
+        yield {"kind": "blt", "buffers": min(AMPLIFIED_BUFFERS, kept), **fitted}, sampling
+        yield {"kind": "banded_inverse_toeplitz", "bands": taps, **fitted}, sampling
+    yield {"kind": "toeplitz", **fitted}, sampling
 
 
 def tolerance(spec: Spec, mechanism: dict[str, Any]) -> float:
@@ -97,21 +100,20 @@ def tolerance(spec: Spec, mechanism: dict[str, Any]) -> float:
 
 
 def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
-    """Yield the mechanisms that no comparison tries, with the reason."""
+    """Yield the mechanisms that no comparison tries of itself, with the reason; every other that has a solver last."""
+    reasons = {
+        "banded_inverse_toeplitz": "is optimised for a sampling; compare with balls_in_bins under fixed_epochs, or use "
+        "banded_inverse_square_root"
+    }
     if spec.mechanism.kind != "spectral":
-        yield (
-            "spectral",
-            "needs a learning rate and a curvature, which this spec does not hold; use its own spec to add it",
-        )
-    yield (
-        "banded_inverse_toeplitz",
-        "is optimised for a sampling; compare with balls_in_bins under fixed_epochs, or use banded_inverse_square_root",
-    )
+        needs = "needs a learning rate and a curvature, which this spec does not hold; use its own spec to add it"
+        reasons = {"spectral": needs, **reasons}
     if spec.workload.n > LARGEST_CONE:
-        yield (
-            "semidefinite",
-            f"is a reference for n <= {LARGEST_CONE}, and dense has the same optimum; use dense",
-        )
+        reasons["semidefinite"] = f"is a reference for n <= {LARGEST_CONE}, and dense has the same optimum; use dense"
+    yield from reasons.items()
+    for kind in SOLVERS:
+        if kind not in reasons:
+            yield kind, "no size of it is compared of itself here; name it in the spec to add it"
 
 
 def _both(mechanism: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -41,7 +41,7 @@ from factorize.solvers.comparing.sampled_rows import (
 )
 from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
-from factorize.solvers.evidence import bound_with_dual, without_evidence
+from factorize.solvers.evidence import bound_with_dual
 from factorize.solvers.problem import Reporter
 from factorize.solvers.solving import estimate, solve
 from factorize.spec import Spec, parse_spec
@@ -155,8 +155,7 @@ class _Run:
         tasks = [partial(self._bound, common)]
         for place, group in enumerate(groups(plans)):
             tasks.append(partial(self._try, group, _FIRST_SECONDS if place < workers else 0.0))
-        with without_evidence():
-            run_all(tasks, self._hear, workers=workers)
+        run_all(tasks, self._hear, workers=workers)
         return self._table([*plans, common], workers)
 
     def _optimised(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -206,7 +205,7 @@ class _Run:
         try:
             plan.spec = self._with(plan.mechanism, plan.sampling)
             given = {**plan.mechanism, "nu": 0.0} if self._takes_over(plan.mechanism) else plan.mechanism
-            plan.needed = estimate(self._with(given, plan.sampling))
+            plan.needed = estimate(self._with(given, plan.sampling), evidence=False)
             if plan.needed.seconds > most:
                 raise TooLarge(
                     f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
@@ -285,7 +284,7 @@ class _Run:
     def _solve(self, plan: Attempt, step: Callable[[Progress], None]) -> Factorization:
         assert plan.spec is not None
         began = time.monotonic()
-        found = solve(plan.spec, progress=step)
+        found = solve(plan.spec, progress=step, evidence=False)
         row = self.rows.of(found, plan.mechanism, time.monotonic() - began)
         plan.found.append(row)
         plan.bound = found.certificate.lower_bound

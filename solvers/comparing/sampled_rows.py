@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.accounting.schemes import SAMPLINGS, SCHEMES, BinsScheme, CyclicScheme, scheme_of
+from factorize.accounting.laws.binned_schemes import BinsScheme
+from factorize.accounting.schemes import SAMPLINGS, SCHEMES, CyclicScheme, scheme_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
@@ -142,7 +143,7 @@ def _next_claim(table: Sequence[Row], tested: set[tuple[str, str | None]], budge
 
 
 def _bounded(row: Row, tested: set[tuple[str, str | None]]) -> bool:
-    return isinstance(SCHEMES[row.sampling or "fixed"], BinsScheme) and _key(row) not in tested
+    return SCHEMES[row.sampling or "fixed"].claimed and _key(row) not in tested
 
 
 def _key(row: Row) -> tuple[str, str | None]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from factorize.accounting.schemes import SCHEMES, BinsScheme, SamplingOptions, SamplingScheme
+from factorize.accounting.laws.binned_schemes import BinsScheme
+from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme
+from factorize.accounting.schemes import SCHEMES
 from factorize.certificate.lower_bounds.bounds import LowerBound
 from factorize.client.noise_source import noise_source
 from factorize.encoding import canonical_json

@@ -80,14 +80,14 @@ def dual_factors(problem: Problem, accuracy: float, report: StepReport) -> np.nd
     return _optimise(problem, accuracy, report)[0].dual.factors
 
 
-def _optimise(problem: Problem, tolerance: float, report: StepReport) -> tuple[Search, Outcome]:
+def _optimise(problem: Problem, tolerance: float, report: StepReport) -> tuple[DecompositionSearch, Outcome]:
     patterns = problem.participation.patterns(problem.n)
     assert patterns is not None  # they are listed for fixed epochs
-    search = Search(start(scaled(problem.target), patterns.ravel(), patterns.shape[1]), report)
+    search = DecompositionSearch(start(scaled(problem.target), patterns.ravel(), patterns.shape[1]), report)
     return search, search.run(tolerance)
 
 
-class Search:
+class DecompositionSearch:
     """The best dual iterate and the best strategy so far, and the steps that improve them.
 
     Args:

@@ -21,11 +21,9 @@ from factorize.mechanisms import (
 from factorize.numbers.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.evidence import evidence
-from factorize.solvers.evidence import work as evidence_cost
+from factorize.solvers.methods.transforms import square_root
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.dense import refuse_weights
-from factorize.solvers.toeplitz.gradients import square_root
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.blt import BltMatrix
@@ -82,7 +80,7 @@ def estimate(spec: Spec) -> Estimate:
     entries, work = recursion_cost(spec)
     if isinstance(spec.mechanism, BandedInverseSquareRoot):
         work += _PASSES * float(n) * spec.mechanism.bands
-    return estimate_of(entries=40.0 * n + entries, multiplications=tuned * 500.0 * n + work + evidence_cost(spec))
+    return estimate_of(entries=40.0 * n + entries, multiplications=tuned * 500.0 * n + work)
 
 
 def needs_decoder(spec: Spec) -> bool:
@@ -191,9 +189,8 @@ def solve_anti_pgd(problem: Problem, progress: ProgressCallback) -> Solution:
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, AntiPgd)
     kept = np.array([1.0 - (mechanism.damping or 0.0)])
-    report = Reporter(progress)
-    report(1, None)
-    return Solution(BltMatrix(kept, kept, problem.n), Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
+    Reporter(progress)(1, None)
+    return Solution(BltMatrix(kept, kept, problem.n), Outcome.CLOSED_FORM, 1)
 
 
 def solve_identity(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -238,10 +235,9 @@ def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
 
 
 def _finish(problem: Problem, matrix: Matrix, progress: ProgressCallback) -> Solution:
-    report = Reporter(progress)
     strategy = normalised(problem.spec, matrix)
-    report(1, None)
-    return Solution(strategy, Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
+    Reporter(progress)(1, None)
+    return Solution(strategy, Outcome.CLOSED_FORM, 1)
 
 
 def normalised(spec: Spec, matrix: Matrix) -> Matrix:

@@ -26,8 +26,6 @@ from factorize.errors import NotPositiveDefinite
 from factorize.mechanisms import Fft
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.evidence import evidence
-from factorize.solvers.evidence import work as evidence_cost
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.dense import DenseMatrix
@@ -49,8 +47,7 @@ def supports(spec: Spec) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: a Cholesky factor, a triangular solve and the certificate, all of n x n arrays."""
     n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
-    evidence_work = evidence_cost(spec)
-    needed = estimate_of(entries=8.0 * n * m, multiplications=4.0 * n * n * m + evidence_work)
+    needed = estimate_of(entries=8.0 * n * m, multiplications=4.0 * n * n * m)
     return refuse_beyond_dense(needed, n, m)
 
 
@@ -62,12 +59,11 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, Fft)
-    report = Reporter(progress)
     column = problem.workload.coefficients
     assert column is not None  # supports() refuses other workloads
     strategy = DenseMatrix(square_equivalent(column, optimal=mechanism.decoder == "optimal"))
-    report(1, None)
-    return Solution(strategy, Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
+    Reporter(progress)(1, None)
+    return Solution(strategy, Outcome.CLOSED_FORM, 1)
 
 
 def covariance(column: Array) -> Array:

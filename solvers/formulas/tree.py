@@ -13,7 +13,7 @@ variance of the best estimate of a node of height h from the complete subtree be
 - honaker_full: B = S H^+, every node of the tree, later ones included. Then C^T C = H^T H, and row i of C is the
   Gaussian of x_i given the past once the future is integrated out, from the root down to the leaf.
 
-The closed forms are derived in docs/mechanisms.md.
+The closed forms are derived in docs/notes/mechanisms.md.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from factorize.mechanisms import Tree
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.evidence import evidence
-from factorize.solvers.evidence import work as evidence_cost
 from factorize.solvers.formulas.closed_form import WHOLE_CHECK
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
@@ -48,23 +46,21 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: log2(n) numbers for each step, and n x n arrays for a workload that is no recursion."""
     n, m = float(spec.workload.n), float(max(spec.workload.m, spec.workload.n))
     levels = level_count(spec.workload.n) + 1.0
-    evidence_work = evidence_cost(spec)
     if n > WHOLE_CHECK and spec.workload.state_space() is None:
         needed = estimate_of(entries=4 * n * m, multiplications=4 * n * n * m)
         return refuse_beyond_dense(needed, int(n), int(m))
     whole = 6 * min(n, WHOLE_CHECK) * min(m, WHOLE_CHECK)
-    return estimate_of(entries=whole + n * (5 * levels + 60), multiplications=200 * n * levels**2 + evidence_work)
+    return estimate_of(entries=whole + n * (5 * levels + 60), multiplications=200 * n * levels**2)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the square equivalent of the tree's noise."""
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, Tree)
-    report = Reporter(progress)
     restart = mechanism.restart_every or problem.n
     strategy = TreeMatrix(node_weights(problem.n, restart, mechanism.decoder), restart)
-    report(1, None)
-    return Solution(strategy, Outcome.CLOSED_FORM, 1, evidence(problem.spec, report))
+    Reporter(progress)(1, None)
+    return Solution(strategy, Outcome.CLOSED_FORM, 1)
 
 
 def node_weights(n: int, restart: int, decoder: str) -> Array:

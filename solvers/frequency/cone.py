@@ -2,7 +2,7 @@
 
 For F mu-strongly convex and L-smooth, SGD with step eta driven by stationary noise of spectrum S(w) satisfies, for
 every multiplier Lam(w) = lam_0 - sum_{t != 0} lam_t e^{-iwt} with lam >= 0 and sum_{t != 0} lam_t <= lam_0 (derived
-again in docs/frequency-domain.md; the printed sign of the lags is wrong),
+again in docs/notes/frequency-domain.md; the printed sign of the lags is wrong),
 
     E|x - x*|^2 <= mean(psi S),    psi = ((L - mu)^2 |Lam|^2 + 2 Re Lam) / p,
     p = 2 Re[(a - mu) conj(a - L) conj(Lam)] - 1 > 0,    a(w) = (1 - e^{iw}) / eta.

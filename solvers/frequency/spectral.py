@@ -22,7 +22,6 @@ from factorize.mechanisms import Spectral
 from factorize.predict.asymptotic import quadratic_power, stationary_losses
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.evidence import LARGEST_SINGLE, evidence
 from factorize.solvers.formulas.closed_form import needs_decoder, strategy_coefficients
 from factorize.solvers.frequency.cone import Plant
 from factorize.solvers.frequency.minimum_phase import minimum_phase
@@ -76,10 +75,9 @@ def _refusal(check: Callable[[], object]) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the design, one factorisation by FFT, and the certificate."""
     n, m = float(spec.workload.n), float(max(spec.workload.m, spec.workload.n))
-    evidence_work = 800 * n**3 if n <= LARGEST_SINGLE else 0.0
     if needs_decoder(spec):
-        return estimate_of(entries=8 * n * m, multiplications=2 * n * n * m + evidence_work + 3e10)
-    return estimate_of(entries=80 * n + 1e7, multiplications=3e3 * n + evidence_work + 3e10)
+        return estimate_of(entries=8 * n * m, multiplications=2 * n * n * m + 3e10)
+    return estimate_of(entries=80 * n + 1e7, multiplications=3e3 * n + 3e10)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -97,7 +95,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=ToeplitzMatrix(tidied(found.coefficients), problem.n),
         outcome=found.outcome,
         iterations=found.steps,
-        dual=evidence(problem.spec, report),
         provenance={"asymptotic": found.asymptotic},
     )
 

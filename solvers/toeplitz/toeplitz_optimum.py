@@ -26,10 +26,9 @@ from factorize.errors import SolveFailed
 from factorize.objective import LambdaTau, MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.evidence import evidence
-from factorize.solvers.evidence import work as evidence_cost
 from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
 from factorize.solvers.methods.projected_gradient import Minimum, descend
+from factorize.solvers.methods.transforms import square_root
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single.dense import refuse_weights
 from factorize.solvers.toeplitz.gradients import (
@@ -40,7 +39,6 @@ from factorize.solvers.toeplitz.gradients import (
     QuadraticError,
     ToeplitzError,
     ToeplitzLoss,
-    square_root,
 )
 from factorize.solvers.toeplitz.overlap_evidence import class_evidence
 from factorize.spec import Spec
@@ -82,11 +80,10 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: some twenty evaluations of a dozen FFTs, or of a dense quadratic form, and the certificate."""
     workload = spec.optimize_for or spec.workload
     n, m = float(workload.n), float(max(workload.m, workload.n))
-    evidence_work = evidence_cost(spec)
     if not workload.time_invariant or needs_decoder(spec):
-        return estimate_of(entries=8 * n * m, multiplications=4 * n * n * m + evidence_work)
+        return estimate_of(entries=8 * n * m, multiplications=4 * n * n * m)
     entries, work = recursion_cost(spec)
-    return estimate_of(entries=60 * n + entries, multiplications=20 * 12 * 100 * n + work + evidence_work)
+    return estimate_of(entries=60 * n + entries, multiplications=20 * 12 * 100 * n + work)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -104,7 +101,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         strategy=strategy,
         outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,
         iterations=sum(minimum.steps for minimum in found),
-        dual=evidence(problem.spec, report) | class_evidence(problem, error, best.x, report),
+        dual=class_evidence(problem, error, best.x, report),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import sys
 from copy import deepcopy
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import factorization, overwrite, spec, toeplitz
+from specs import spec_of
+from store_cases import factorization, overwrite, toeplitz
 
 import factorize
 import factorize.exact
@@ -19,7 +19,7 @@ from factorize import solvers
 from factorize.api.jobs import child
 from factorize.api.proof import inspect, prove
 from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 from factorize.spec import parse_spec
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
@@ -48,7 +48,9 @@ def holds_nothing(store: Store) -> bool:
 
 
 def test_what_was_checked_is_kept_beside_the_file(store):
-    manifest = store.put(factorization(5, kind="dense", strategy=toeplitz(5)), check=partial(prove, store=store.url))
+    manifest = store.put(
+        factorization(5, mechanism="dense", strategy=toeplitz(5)), check=partial(prove, store=store.url)
+    )
     proof = manifest["files"][0]["proof"]
     assert set(proof) == {"claims", "checked", "not_checked", "release", "seconds"}
     assert {one["claim"]: one["status"] for one in proof["claims"]} == {
@@ -70,7 +72,7 @@ def test_a_claim_that_does_not_hold_is_never_published(store):
 def test_a_solver_that_lies_stores_nothing(store, monkeypatch):
     monkeypatch.setattr(solvers, "solve", lambda asked, **how: overclaiming())
     with pytest.raises(CertificateError):
-        child.solve(spec(4).document(), store.url, io.StringIO())
+        child.solve({"spec": spec_of(4, "identity").document(), "store": store.url}, lambda **said: None)
     assert holds_nothing(store)
 
 
@@ -96,7 +98,7 @@ def test_bytes_that_change_after_the_check_are_not_published(store):
 
 
 def test_the_numbers_of_users_matrices_come_from_the_store(store):
-    asked = spec(workload={"kind": "matrix", "rows": LOWER})
+    asked = spec_of({"kind": "matrix", "rows": LOWER}, "identity")
     store.put_matrix(np.array(LOWER))
     manifest = store.put(factorization(of=asked), check=partial(prove, store=store.url))
     assert any("B C = A" in text for text in manifest["files"][0]["proof"]["checked"])
@@ -129,7 +131,7 @@ def test_without_memory_for_whole_matrices_the_sensitivity_is_still_proved(store
         return real(data, user=user, whole=whole)
 
     monkeypatch.setattr(factorize.exact, "check_factor_file", scarce)
-    asked = parse_spec({"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "dense"}})
+    asked = spec_of(6, "dense")
     solvers.solve(asked).save(tmp_path / "f.safetensors")
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
     assert not found["failed"] and any("is not below the true one" in text for text in found["checked"])

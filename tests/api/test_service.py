@@ -15,10 +15,9 @@ import pytest
 from hostile_server import make
 
 from factorize.api.forms import read_names
-from factorize.api.http.problems import AboveCapacity
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
-from factorize.api.service import SolverService
+from factorize.api.service import AboveCapacity, SolverService
 from factorize.api.settings import Settings
 from factorize.errors import (
     InvalidParameter,
@@ -206,7 +205,7 @@ def lie(spec, **options):
     print("a library that talks on stdout")
     found = honest(spec, **options)
     found.manifest["certificate"]["sensitivity"].update(value=0.5, hex=(0.5).hex())
-    from factorize.manifest import manifest_digest
+    from factorize.format.manifest import manifest_digest
     found.manifest["digest"] = manifest_digest(found.manifest)
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cases import MECHANISMS
+from specs import solved
 
 from factorize import parse_spec, solvers
 from factorize.api.proof import inspect, prove
@@ -62,7 +63,7 @@ def test_every_mechanism_is_published_at_the_smallest_sizes(name: str, n: int, t
 def test_one_step_of_decays_passes_the_process_that_proves(mechanism: dict[str, Any], tmp_path: Path) -> None:
     """C = 1 has sensitivity 1 and no rounding: an enclosure of its series is no reason to refuse that."""
     store = open_store(tmp_path)
-    found = solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": 1}, "mechanism": mechanism}))
+    found = solved(1, mechanism)
     assert found.certificate.sensitivity.value == 1.0
     manifest = store.put(found, check=partial(prove, store=store.url))
     proof = manifest["files"][0]["proof"]

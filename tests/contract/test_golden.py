@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from factorize import load
 from factorize.encoding import json_digest
 from factorize.exact import check_factor_file
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 from factorize.storage.store import open_store
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 

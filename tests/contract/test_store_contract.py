@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import factorization, spec, toeplitz
+from specs import spec_of
+from store_cases import factorization, toeplitz
 
 from factorize.encoding import json_digest, raw_bytes
 from factorize.errors import InvalidParameter, InvalidWorkload, NotFound
 from factorize.factor_file import load
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 from factorize.storage.blobs import CHUNK_BYTES
 from factorize.storage.fsck import fsck
 from factorize.storage.store import Store, open_store
@@ -73,7 +74,7 @@ def test_putting_again_changes_nothing(store, opener):
 
 
 def test_a_loaded_factorization_can_be_put_into_another_store(store, tmp_path):
-    put = factorization(of=spec(workload={"kind": "matrix", "rows": LOWER}))
+    put = factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity"))
     manifest = store.put(put)
     other = open_store(tmp_path / "other")
     copied = other.put(store.load(put.digest))
@@ -94,14 +95,16 @@ def test_find_prefers_the_exact_spec_then_the_loosest_tighter_converged_one(stor
     unmet = factorization(tolerance=1e-5, converged=False)
     for each in (*put.values(), unmet):
         store.put(each)
-    assert store.find(spec(tolerance=1e-6)) == put[1e-6].digest
-    assert store.find(spec(tolerance=1e-5)) == unmet.digest, "an answer that did not converge is still the answer"
-    assert store.find(spec(tolerance=5e-5)) == put[1e-6].digest, "and is no answer to another spec"
-    assert store.find(spec(tolerance=1e-3)) == put[1e-4].digest
-    assert store.find(spec(tolerance=1e-7)) == put[1e-9].digest
-    assert store.find(spec(tolerance=1e-12)) is None
-    assert store.find(spec(5, tolerance=1e-3)) is None
-    assert store.digest_of(spec(tolerance=1e-7).digest) is None
+    assert store.find(spec_of(4, "identity", tolerance=1e-6)) == put[1e-6].digest
+    assert store.find(spec_of(4, "identity", tolerance=1e-5)) == unmet.digest, (
+        "an answer that did not converge is still the answer"
+    )
+    assert store.find(spec_of(4, "identity", tolerance=5e-5)) == put[1e-6].digest, "and is no answer to another spec"
+    assert store.find(spec_of(4, "identity", tolerance=1e-3)) == put[1e-4].digest
+    assert store.find(spec_of(4, "identity", tolerance=1e-7)) == put[1e-9].digest
+    assert store.find(spec_of(4, "identity", tolerance=1e-12)) is None
+    assert store.find(spec_of(5, "identity", tolerance=1e-3)) is None
+    assert store.digest_of(spec_of(4, "identity", tolerance=1e-7).digest) is None
 
 
 def test_what_is_not_there_is_not_found(store):
@@ -134,21 +137,22 @@ def test_user_matrices_are_kept_under_the_digest_of_their_numbers(store, opener)
 
 
 def test_specs_are_bound_to_the_matrices_of_the_store(store, opener):
-    asked = spec(workload={"kind": "matrix", "rows": LOWER})
+    asked = spec_of({"kind": "matrix", "rows": LOWER}, "identity")
+    assert store.bind(asked) == asked  # it has its numbers
+    named = spec_of(asked.document()["workload"], "identity")
     with pytest.raises(NotFound):
-        store.bind(asked)
+        store.bind(named)
     store.put(factorization(of=asked))
-    named = spec(workload=asked.document()["workload"])
     bound = opener().bind(named)
     np.testing.assert_array_equal(bound.workload.array, LOWER)
     assert bound.digest == asked.digest
-    assert store.bind(spec(4)) == spec(4)
+    assert store.bind(spec_of(4, "identity")) == spec_of(4, "identity")
     np.testing.assert_array_equal(opener().load(asked.digest).spec.workload.array, LOWER)
 
 
 def test_a_factorization_of_an_unknown_matrix_is_not_stored(store, opener):
-    put = factorization(of=spec(workload={"kind": "matrix", "rows": LOWER}))
-    put.spec = spec(workload=put.spec.document()["workload"])
+    put = factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity"))
+    put.spec = spec_of(put.spec.document()["workload"], "identity")
     with pytest.raises(NotFound):
         store.put(put)
     store.put_matrix(np.array(LOWER))
@@ -159,7 +163,7 @@ def test_a_factorization_of_an_unknown_matrix_is_not_stored(store, opener):
 def test_items_are_listed_by_digest_and_filtered(store, opener):
     put = [factorization(n) for n in (2, 3, 4)]
     put += [factorization(n, workload={"kind": "decay", "n": n, "rate": 0.5}) for n in (3, 4)]
-    put += [factorization(of=spec(workload={"kind": "matrix", "rows": LOWER}))]
+    put += [factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity"))]
     for each in put:
         store.put(each)
     digests = sorted(each.digest for each in put)
@@ -190,7 +194,7 @@ def test_concurrent_puts_of_one_spec_agree(store, opener):
 
 
 def test_a_used_store_is_clean(store):
-    store.put(factorization(of=spec(workload={"kind": "matrix", "rows": LOWER})))
+    store.put(factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity")))
     store.put(factorization(converged=False))
     report = fsck(store)
     assert report.clean and not report.findings

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from specs import spec_of
 
 from factorize import load
 from factorize.encoding import json_digest, sha256
-from factorize.errors import CertificateError, CorruptObject, InvalidParameter, TooLarge
+from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factor_file import from_tensors
 from factorize.factorization import Factorization
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 from factorize.solution import Outcome, Solution
-from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -29,13 +29,13 @@ SOLVER = {"mechanism": "dense", "version": "0", "seconds": 0.5, "environment": {
 
 def optimum(vectors: dict[str, Any]) -> Factorization:
     case = vectors["D.opt_prefix.n4"]
-    spec = parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "dense"}})
+    spec = spec_of(4, "dense")
     solution = Solution(DenseMatrix(np.array(case["C"])), Outcome.CONVERGED, 7, {"weights": np.array(case["v"])})
     return Factorization.from_solution(spec, solution, solver=SOLVER)
 
 
 def square_root(n: int = 6) -> Factorization:
-    spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}})
+    spec = spec_of(n, "square_root")
     column = np.cumprod([1.0] + [(t - 0.5) / t for t in range(1, n)])
     return Factorization.from_solution(spec, Solution(ToeplitzMatrix(column, n), Outcome.CLOSED_FORM, 0), solver=SOLVER)
 
@@ -161,12 +161,7 @@ def test_further_matrices_on_request(
 
 
 def test_further_matrices_that_would_not_fit() -> None:
-    spec = parse_spec(
-        {
-            "workload": {"kind": "schedule", "n": 16_385, "learning_rates": {"kind": "cosine"}},
-            "mechanism": {"kind": "identity"},
-        }
-    )
+    spec = spec_of({"kind": "schedule", "n": 16_385, "learning_rates": {"kind": "cosine"}}, "identity")
     huge = Factorization(spec, ToeplitzMatrix(np.array([1.0]), 16_385), {}, {"matrices": {"C": {}}})
     with pytest.raises(TooLarge, match="stream its rows"):
         huge.with_matrices(["B"])
@@ -239,6 +234,9 @@ def test_a_sensitivity_that_cannot_be_is_not_opened(made: Factorization, stated:
         (lambda c: c["sensitivity"].update(rule="trust me"), "rule"),
         (lambda c: c["loss"].update(rmse=1.0), r"loss\.rmse"),
         (lambda c: c["lower_bound"].update(objective=1.8), "lower bound"),
+        (lambda c: c.update(class_lower_bound={"objective": 0.1, "rule": "made up"}), "lower bound within the class"),
+        (lambda c: c.update(relative_gap=c["relative_gap"] - 1e-6), "relative gap is claimed as"),
+        (lambda c: c.update(lower_bound=None, relative_gap=-0.5), "relative gap is claimed as"),
     ],
 )
 def test_a_forged_claim_fails_verification(made: Factorization, change: Callable[[Any], None], message: str) -> None:
@@ -272,3 +270,17 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         save_file({"C": np.eye(2)}, plain, {"manifest": text})
         with pytest.raises(CorruptObject):
             load(plain)
+
+
+def test_rows_of_an_inverse_beyond_double_precision_are_refused() -> None:
+    """C[0, 0] = 1e-200 beside 1: C^-1 has entries of 1e400."""
+    found = Factorization(
+        spec_of(3, "toeplitz"),
+        ToeplitzMatrix(np.array([1e-200, 1.0, 0.0]), 3),
+        {},
+        {"matrices": {"C": {"shape": [3, 3]}}},
+    )
+    assert found.rows("C", 0, 3)[0, 0] == 1e-200
+    assert found.rows("C_inv", 0, 1)[0, 0] == pytest.approx(1e200)
+    with pytest.raises(InvalidStrategy, match="rows 0:3 of C_inv have entries beyond double precision"):
+        found.rows("C_inv", 0, 3)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from specs import solved, spec_of
 
-from factorize import parse_spec, solvers
 from factorize.errors import TooLarge
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -26,14 +26,8 @@ PARTICIPATIONS = [
 ]
 
 
-def solved(mechanism, normalization, participation=PARTICIPATIONS[0], n=24, **more):
-    document = {
-        "workload": {"kind": "prefix", "n": n},
-        "participation": participation,
-        "mechanism": {**mechanism, "normalization": normalization},
-        **more,
-    }
-    return solvers.solve(parse_spec(document))
+def normalised(mechanism, normalization, participation=PARTICIPATIONS[0], n=24, **more):
+    return solved(n, {**mechanism, "normalization": normalization}, participation, **more)
 
 
 def names(value):
@@ -42,7 +36,7 @@ def names(value):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=names)
 def test_columns_have_norm_one_and_sensitivity_one(mechanism):
-    found = solved(mechanism, "columns")
+    found = normalised(mechanism, "columns")
     norms = np.linalg.norm(found.strategy.dense(), axis=0)
     assert np.allclose(norms, 1.0, rtol=1e-13)
     assert found.certificate.sensitivity.value == pytest.approx(1.0, rel=1e-12)
@@ -53,7 +47,7 @@ def test_columns_have_norm_one_and_sensitivity_one(mechanism):
 @pytest.mark.parametrize("participation", PARTICIPATIONS, ids=names)
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=names)
 def test_auto_keeps_what_lowers_the_certified_loss(mechanism, participation):
-    plain, scaled, chosen = (solved(mechanism, asked, participation) for asked in ("none", "columns", "auto"))
+    plain, scaled, chosen = (normalised(mechanism, asked, participation) for asked in ("none", "columns", "auto"))
     losses = [found.certificate.loss.objective for found in (plain, scaled, chosen)]
     assert losses[2] <= min(losses[:2]) * (1 + 1e-7)
     kept = chosen.manifest["matrices"]["C"]["structure"] == "scaled"
@@ -66,7 +60,7 @@ def test_auto_keeps_what_lowers_the_certified_loss(mechanism, participation):
 @pytest.mark.parametrize("mechanism", [MECHANISMS[0], MECHANISMS[4], MECHANISMS[6]], ids=names)
 def test_auto_goes_by_the_objective_of_the_spec(mechanism, objective):
     plain, scaled, chosen = (
-        solved(mechanism, asked, objective=objective).certificate.loss.objective
+        normalised(mechanism, asked, objective=objective).certificate.loss.objective
         for asked in ("none", "columns", "auto")
     )
     assert chosen == pytest.approx(min(plain, scaled), rel=1e-9)
@@ -75,14 +69,16 @@ def test_auto_goes_by_the_objective_of_the_spec(mechanism, objective):
 def test_it_may_harm_and_is_then_dropped():
     """Over epochs the square root's late columns take part too rarely to deserve the noise of the early ones."""
     epochs = {"kind": "fixed_epochs", "epochs": 12}
-    plain, scaled, chosen = (solved({"kind": "square_root"}, asked, epochs) for asked in ("none", "columns", "auto"))
+    plain, scaled, chosen = (
+        normalised({"kind": "square_root"}, asked, epochs) for asked in ("none", "columns", "auto")
+    )
     assert scaled.certificate.loss.objective > plain.certificate.loss.objective
     assert chosen.certificate.loss.objective == plain.certificate.loss.objective
     assert isinstance(chosen.strategy, ToeplitzMatrix)
 
 
 def test_a_published_value():
-    found = solved({"kind": "square_root"}, "columns", n=8)
+    found = normalised({"kind": "square_root"}, "columns", n=8)
     assert found.certificate.loss.mean_squared == pytest.approx(2.2760706554314685, rel=1e-12)
 
 
@@ -91,7 +87,7 @@ def test_a_published_value():
 def test_few_diagonals_are_normalised_at_any_length(kind, participation):
     n = 17_000
     plain, scaled, chosen = (
-        solved({"kind": kind, "bands": 4}, asked, participation, n=n) for asked in ("none", "columns", "auto")
+        normalised({"kind": kind, "bands": 4}, asked, participation, n=n) for asked in ("none", "columns", "auto")
     )
     assert isinstance(chosen.strategy, ColumnScaled)
     assert chosen.certificate.loss.objective == scaled.certificate.loss.objective
@@ -104,7 +100,7 @@ def test_few_diagonals_are_normalised_at_any_length(kind, participation):
 def test_the_recursion_of_few_diagonals_is_the_dense_loss():
     matrix = ToeplitzMatrix(np.array([1.0, 0.6, 0.3, -0.1]), 30)
     scaled = ColumnScaled(matrix, np.linspace(0.5, 2.0, 30))
-    workload = parse_spec({"workload": {"kind": "momentum", "n": 30, "momentum": 0.8}}).workload
+    workload = spec_of({"kind": "momentum", "n": 30, "momentum": 0.8}).workload
     for strategy in (matrix, scaled):
         decoder = np.linalg.solve(strategy.dense().T, workload.dense().T).T
         assert np.allclose(strategy.decoder_errors(workload.state_space()), (decoder**2).sum(axis=1), rtol=1e-11)
@@ -115,6 +111,6 @@ def test_the_recursion_of_few_diagonals_is_the_dense_loss():
 
 def test_long_columns_are_refused_with_the_size():
     with pytest.raises(TooLarge, match="GiB"):
-        solved({"kind": "square_root"}, "columns", n=20_000)
-    kept = solved({"kind": "square_root"}, "auto", n=20_000)
+        normalised({"kind": "square_root"}, "columns", n=20_000)
+    kept = normalised({"kind": "square_root"}, "auto", n=20_000)
     assert isinstance(kept.strategy, ToeplitzMatrix)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.objective import LambdaTau, MaxError, Mean, Weighted
-from factorize.spec import parse_spec
 
 
 @pytest.mark.parametrize(("m", "tau", "key"), [(12, 3, "E.lambda.12.3"), (7, 3, "E.lambda.7.3")])
@@ -57,7 +57,7 @@ def test_the_other_objectives() -> None:
 @given(st.integers(1, 14), st.integers(1, 16))
 def test_weights_as_recursions_and_inverses(m: int, tau: int) -> None:
     rates = np.random.default_rng(m).uniform(0.5, 2, m)
-    workload = parse_spec({"workload": {"kind": "schedule", "n": m, "learning_rates": list(rates)}}).workload
+    workload = spec_of({"kind": "schedule", "n": m, "learning_rates": list(rates)}).workload
     inverse = workload.bidiagonal_inverse()
     assert inverse is not None
     for objective in (Mean(), LambdaTau(kind="lambda_tau", tau=tau), Weighted(kind="weighted", weights=list(rates**3))):
@@ -75,7 +75,7 @@ def test_weights_as_recursions_and_inverses(m: int, tau: int) -> None:
 
 
 def test_weights_whose_inverse_is_not_bidiagonal() -> None:
-    decay = parse_spec({"workload": {"kind": "decay", "n": 4, "rate": 0.5}}).workload.bidiagonal_inverse()
+    decay = spec_of({"kind": "decay", "n": 4, "rate": 0.5}).workload.bidiagonal_inverse()
     assert LambdaTau(kind="lambda_tau", tau=2).weighted_inverse(decay) is None
     assert Weighted(kind="weighted", weights=[1, 0, 1, 1]).weighted_inverse(decay) is None
     assert MaxError(kind="max").weighted_inverse(decay) is None

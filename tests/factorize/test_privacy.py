@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize.accounting.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.participation import Single
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.structures.dense import DenseMatrix

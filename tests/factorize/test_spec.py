@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from factorize.encoding import json_digest
-from factorize.errors import InvalidSpec, UnsupportedProblem
+from factorize.encoding import json_digest, tensor_digest
+from factorize.errors import InvalidSpec, InvalidWorkload, UnsupportedProblem
 from factorize.spec import Spec, parse_spec
 
 PREFIX = {"kind": "prefix", "n": 8}
@@ -213,3 +214,21 @@ def test_a_spec_is_frozen() -> None:
 def test_python_callers_may_build_it_directly() -> None:
     spec = Spec.model_validate({"workload": PREFIX, "mechanism": DENSE})
     assert spec.canonical().digest == digest()
+
+
+def test_a_spec_is_bound_to_the_matrices_that_it_names_and_to_no_others() -> None:
+    own, other = np.array([[1.0, 0.0], [2.0, 3.0]]), np.array([[4.0, 0.0], [5.0, 6.0]])
+    digests = [tensor_digest([array]) for array in (own, other)]
+    workload, optimize_for = ({"kind": "matrix", "sha256": digest, "shape": [2, 2]} for digest in digests)
+    spec = parse_spec({"workload": workload, "optimize_for": optimize_for, "mechanism": DENSE})
+    assert [part.bound for part in spec.user_matrices().values()] == [False, False]
+    half = spec.bind({digests[1]: other, "0" * 64: own})
+    assert {name: part.bound for name, part in half.user_matrices().items()} == {
+        "workload": False,
+        "optimize_for": True,
+    }
+    whole = half.bind({digests[0]: own})
+    np.testing.assert_array_equal(whole.workload.dense(), own)
+    assert whole.optimize_for is half.optimize_for and whole.digest == spec.digest
+    with pytest.raises(InvalidWorkload, match="do not hash"):
+        spec.bind({digests[0]: other})

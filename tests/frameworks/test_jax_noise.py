@@ -43,7 +43,7 @@ class Rows:
 
 
 def scale(made: Handmade):
-    return calibrate(made.certificate.sensitivity, PrivacyTarget(mu=1.0), clip_norm=SIGMA)
+    return calibrate(made.sensitivity, PrivacyTarget(mu=1.0), clip_norm=SIGMA)
 
 
 def transformation(made: Handmade, *, seed: int = 7, **options) -> optax.GradientTransformation:
@@ -122,11 +122,30 @@ class TestTransformation:
         made = handmade(strategies()["blt"])
         optimizer = optax.chain(transformation(made), optax.sgd(0.5))
         params = {"w": jnp.ones(6, jnp.bfloat16)}
-        gradient = {"w": jnp.full(6, 2.0, jnp.bfloat16)}
+        gradient = {"w": jnp.full(6, 2.0, jnp.float32)}
         updates, _ = optimizer.update(gradient, optimizer.init(params), params)
         alone, _ = transformation(made).update({"w": jnp.zeros(6)}, transformation(made).init(params))
-        assert updates["w"].dtype == jnp.bfloat16
-        assert np.allclose(updates["w"].astype(float), -0.5 * (2 + alone["w"]), rtol=0.02)
+        assert updates["w"].dtype == jnp.float32
+        assert np.allclose(updates["w"], -0.5 * (2 + alone["w"]), rtol=1e-6)
+        assert optax.apply_updates(params, updates)["w"].dtype == jnp.bfloat16
+
+    @pytest.mark.parametrize("jit", [False, True])
+    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    @pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
+    def test_refuses_sums_that_were_rounded(self, kind, name, jit):
+        """Of rounded sums one example may move more than the clip norm."""
+        noise, params = transformation(handmade(strategies()[name])), {"w": jnp.ones(6, kind)}
+        update = jax.jit(noise.update) if jit else noise.update
+        with pytest.raises(InvalidParameter, match="clipped_grad"):
+            update(params, noise.init(params))
+
+    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    def test_no_digit_of_a_gradient_is_beyond_the_noise(self, x64, name):
+        noise = transformation(handmade(strategies()[name]))
+        gradient = jnp.full(6, 1 + 2.0**-45, jnp.float64)
+        released, _ = noise.update(gradient, noise.init(gradient))
+        assert released.dtype == np.float64
+        assert np.array_equal(released, np.asarray(released, dtype=np.float32))
 
     def test_float64(self, x64):
         made = handmade(strategies()["buffered"])
@@ -168,6 +187,18 @@ class TestNoisingMatrix:
             noising_matrix(made), stddev=raised_sigma(made, scale(made)), prng_key=3
         )
         assert statistic(draw(privatizer), Rows(made), scale(made).sigma) < 1
+
+    def test_normals_of_half_precision_are_refused(self):
+        params = {"w": jnp.ones(6, jnp.bfloat16)}
+        matrix = noising_matrix(handmade(strategies()["buffered"]), dtype="float32")
+        for dtype, fits in ((None, False), (jnp.float32, True)):
+            privatizer = matrix_factorization_privatizer(matrix, stddev=1.0, prng_key=3, dtype=dtype)
+            state = privatizer.init(params)
+            if fits:
+                privatizer.update(params, state)
+                continue
+            with pytest.raises(InvalidParameter, match="bfloat16"):
+                privatizer.update(params, state)
 
     def test_draws_made_again_are_not_theirs_to_give(self, x64):
         with pytest.raises(UnsupportedProblem, match="correlated_noise"):

@@ -46,7 +46,7 @@ def factors() -> Any:
 
 def noise(**more: Any) -> BinsNoise:
     target = PrivacyTarget(epsilon=4.0, delta=0.9e-5)
-    plain = calibrate(factors().certificate.sensitivity, target, clip_norm=CLIP, batch_size=SIZE)
+    plain = calibrate(factors().sensitivity, target, clip_norm=CLIP, batch_size=SIZE)
     return BinsNoise(**{**vars(plain), "bins": BINS, **more})
 
 
@@ -108,9 +108,27 @@ def one_by_one(weights: jax.Array, batch: np.ndarray) -> np.ndarray:
     """Clipped gradients without jax_privacy."""
     total = np.zeros((6, 3))
     for i in batch:
-        own = np.asarray(jax.grad(loss)(weights, X[i : i + 1], Y[i : i + 1]))
+        own = np.asarray(jax.grad(loss)(weights, X[i : i + 1], Y[i : i + 1]), dtype=np.float64)
         total += own * min(1.0, CLIP / np.linalg.norm(own))
     return total
+
+
+class TestHalfPrecision:
+    indices, mask = np.arange(6).reshape(2, 3), np.array([[True] * 3, [True, True, False]])
+
+    def total(self, gradient: Any) -> jax.Array:
+        weights = jnp.full((6, 3), 0.1, jnp.bfloat16)
+        return summed_over_parts(gradient, weights, (jnp.asarray(X), jnp.asarray(Y)), self.indices, self.mask)
+
+    def test_sums_of_half_precision_are_refused(self):
+        with pytest.raises(InvalidParameter, match="bfloat16.*dtype=jnp.float32"):
+            self.total(GRADIENT)
+
+    def test_sums_in_float32(self):
+        wide = clipped_grad(loss, l2_clip_norm=CLIP, batch_argnums=(1, 2), dtype=jnp.float32)
+        total = self.total(wide)
+        assert total.dtype == jnp.float32
+        assert np.allclose(total, one_by_one(jnp.full((6, 3), 0.1, jnp.bfloat16), np.arange(5)), atol=0.02)
 
 
 class TestBallsInBins:
@@ -156,6 +174,11 @@ class TestBallsInBins:
         )
         assert made.statement.delta <= 1e-5 and Training(made).run().made.batches.step == N
 
+    def test_bins_that_every_epoch_draws_anew(self):
+        made = job(spec="auto", solve=solve, calibration=None, sampling="redrawn_bins")
+        assert made.statement.calibration.document()["sampling"] == made.statement.sampling == "redrawn_bins"
+        assert made.statement.delta <= 1e-5 and Training(made).run().made.batches.step == N
+
     @pytest.mark.parametrize(
         ("wrong", "error"),
         [
@@ -185,7 +208,7 @@ class TestFixedOrder:
         assert made.statement.used == BINS * SIZE and "fixed order" in str(made.statement)
         c = made.statement.calibration
         target = PrivacyTarget(epsilon=4.0, delta=1e-5)
-        assert c == calibrate(factors().certificate.sensitivity, target, clip_norm=CLIP, batch_size=SIZE)
+        assert c == calibrate(factors().sensitivity, target, clip_norm=CLIP, batch_size=SIZE)
 
     def test_auto_solves_running_sums(self):
         made = fixed(spec="auto", solve=solve)

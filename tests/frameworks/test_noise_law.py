@@ -61,7 +61,7 @@ def calibrated(name: str, participation: dict[str, Any]) -> tuple[Handmade, Cali
     spec = parse_spec({"workload": {"kind": "prefix", "n": N}, "participation": participation})
     found = sensitivity_of(strategy, spec.participation)
     made = handmade(strategy, found.participation, value=found.value)
-    return made, calibrate(made.certificate.sensitivity, PrivacyTarget(mu=1.0))
+    return made, calibrate(made.sensitivity, PrivacyTarget(mu=1.0))
 
 
 def source_of(made: Handmade) -> Any:

@@ -15,6 +15,7 @@ from opacus import GradSampleModule, PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.accounting import BinsCalibration
+from factorize.accounting.redrawn.redrawn_calibration import RedrawnCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
@@ -24,6 +25,8 @@ from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.draws.redrawn_bins import RedrawnBins
 
 # Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
@@ -102,13 +105,13 @@ class TestWhatIsReleased:
         c = made.statement.calibration
         assert c.sigma == pytest.approx(c.noise_multiplier * 0.7 * 2.5 / SIZE)
         assert c == calibrate(
-            factors().certificate.sensitivity, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=0.7, batch_size=SIZE
+            factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=0.7, batch_size=SIZE
         )
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
     def test_a_gradient_that_is_not_finite_counts_as_zero(self, bad):
         made = factors()
-        c = calibrate(made.certificate.sensitivity, PrivacyTarget(mu=1e6), clip_norm=0.7)
+        c = calibrate(made.sensitivity, PrivacyTarget(mu=1e6), clip_norm=0.7)
         model = GradSampleModule(network(), loss_reduction="sum")
         optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), made, c, seed=1)
         x, y = (tensor[:5].clone() for tensor in data().tensors)
@@ -120,7 +123,7 @@ class TestWhatIsReleased:
 
     def test_sums(self):
         made = factors()
-        c = calibrate(made.certificate.sensitivity, PrivacyTarget(mu=1e6), clip_norm=0.7)
+        c = calibrate(made.sensitivity, PrivacyTarget(mu=1e6), clip_norm=0.7)
         model = GradSampleModule(network(), loss_reduction="sum")
         optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), made, c, seed=1)
         x, y = data().tensors
@@ -144,7 +147,7 @@ class TestWithThePrivacyEngine:
             poisson_sampling=False,
         )
         refuse_sampling(loader)
-        c = calibrate(factors().certificate.sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, batch_size=SIZE)
+        c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, batch_size=SIZE)
         optimizer = CorrelatedOptimizer(theirs, factors(), c, seed=3)
         x, y = next(iter(loader))
         torch.nn.functional.cross_entropy(wrapped(x), y).backward()
@@ -384,9 +387,7 @@ class BinsNoise(Calibration):
 
 
 def bins_noise(delta: float = 0.9e-5, bins: int = BINS, **more: Any) -> BinsNoise:
-    plain = calibrate(
-        factors().certificate.sensitivity, PrivacyTarget(epsilon=4.0, delta=delta), clip_norm=0.7, batch_size=SIZE
-    )
+    plain = calibrate(factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=delta), clip_norm=0.7, batch_size=SIZE)
     return BinsNoise(**{**vars(plain), "bins": bins, **more})
 
 
@@ -517,6 +518,25 @@ class TestBallsInBins:
         again = private("auto", solve=solve, sampling="balls_in_bins", seed=SECRET, calibration=kept)
         again.optimizer.load_state_dict(made.optimizer.state_dict())
         assert again.statement == made.statement
+
+    def test_bins_that_every_epoch_draws_anew(self):
+        made = private("auto", solve=solve, sampling="redrawn_bins", seed=SECRET)
+        c = made.statement.calibration
+        assert isinstance(c, RedrawnCalibration) and (c.bins, c.epochs, c.batch_size) == (BINS, EPOCHS, SIZE)
+        assert c.delta + made.statement.overflow_delta <= 1e-5 and "(redrawn_bins order" in str(made.statement)
+        order = made.loader.order
+        assert isinstance(order, RedrawnBins) and (order.bin_of_each(0) != order.bin_of_each(1)).any()
+        assert len(train(made)) == N and made.optimizer.auditor.sampling == "redrawn_bins"
+        users = private("auto", solve=solve, sampling="redrawn_bins", seed=SECRET, users=list(range(EXAMPLES)))
+        assert users.statement.unit == "user"
+        for wrong in (bins_noise(), c):  # each law's calibration is refused by the other
+            other = "redrawn_bins" if wrong is not c else "balls_in_bins"
+            with pytest.raises(InvalidParameter, match=f"sampling='{other}'"):
+                private("auto", solve=solve, sampling=other, seed=SECRET, calibration=wrong)
+        optimizer = torch.optim.SGD(network().parameters())
+        kept = BinsAuditor(EXAMPLES, BINS, EPOCHS)
+        with pytest.raises(InvalidParameter, match="counts on redrawn bins"):
+            CorrelatedOptimizer(optimizer, factors(), c, seed=SECRET, auditor=kept)
 
     def test_users_with_one_example_each(self):
         assert binned(users=list(range(EXAMPLES))).statement.unit == "user"

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from factorize import __version__, load, solvers
-from factorize.certificate.rounded import cast
 from factorize.factorization import Factorization
+from factorize.rounded import cast
 from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
 from factorize.structures.redrawn import RedrawnMatrix

@@ -256,6 +256,12 @@ class TestPage:
         missed = text.partition("## Goals that were missed")[2]
         assert missed.split("\n")[2:] == ["- `single`, prefix, n=8: seconds is 3, goal 1", ""]
 
+    def test_what_a_program_printed_stands_as_it_was(self, benchmark_of: Any, folder: Path) -> None:
+        page = benchmark_of("page")
+        document = json.loads((folder / "single.json").read_text())
+        document["rows"] = [{"remark": text} for text in ("structure   refused", "", "banded      1000")]
+        assert "```\nstructure   refused\nbanded      1000\n```\n" in page.measured([document])
+
     def test_what_stands_above_is_kept(self, benchmark_of: Any, folder: Path) -> None:
         page = benchmark_of("page")
         once = page.page("# Benchmarks\n\n", page.documents(folder))

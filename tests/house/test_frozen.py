@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,13 @@ def changed(path: Path, part: str, entry: str, **values: Any) -> None:
 def test_the_same_code_has_no_differences(frozen: Any, reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert frozen.main(["compare", str(reference), *PARTS, "--exact"]) == 0
     assert "0 differences in 186 entries of 2 parts" in capsys.readouterr().out
+
+
+def test_it_runs_outside_of_the_tests() -> None:
+    """A program of its own has no path of pytest's."""
+    program = "from benchmarks.frozen import cases; print(len(cases().MECHANISMS))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert int(done.stdout) > 20, done.stderr
 
 
 def test_every_change_is_printed(frozen: Any, reference: Path, capsys: pytest.CaptureFixture[str]) -> None:

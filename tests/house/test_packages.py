@@ -157,9 +157,9 @@ def test_a_checkout_hands_out_one_copy_under_both_names() -> None:
         "assert SOLVERS is factorize.solvers.SOLVERS and Entry is factorize.solvers.register.Entry\n"
         "assert solvers.register is factorize.solvers.register\n"
         "assert api.settings.Settings is factorize.api.settings.Settings\n"
-        "import factorize.gaussian, factorize.accounting.gaussian\n"
-        "assert factorize.gaussian is factorize.accounting.gaussian\n"
-        "assert factorize.gaussian.__spec__.name == 'factorize.accounting.gaussian'\n"
+        "import factorize.gaussian, factorize.numbers.gaussian\n"
+        "assert factorize.gaussian is factorize.numbers.gaussian\n"
+        "assert factorize.gaussian.__spec__.name == 'factorize.numbers.gaussian'\n"
     )
 
 

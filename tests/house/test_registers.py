@@ -17,27 +17,30 @@ from factorize import certify, load, parse_spec, solvers
 from factorize.certificate.sensitivity import RULES, Rule, gram_of_patterns, sensitivity_of
 from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
 from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
-from factorize.exact import check_factor_file, description
-from factorize.exact.description import PARTS, UNSCALED
-from factorize.exact.losses.check_endless import ENDLESS_READINGS
-from factorize.exact.sensitivity import allowed
+from factorize.exact import check_factor_file
+from factorize.exact.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
+from factorize.exact.participation import KINDS as EXACT_PARTICIPATIONS
+from factorize.exact.participation import allowed, check_canonical
 from factorize.exact.spec import KINDS as EXACT_KINDS
 from factorize.exact.spec import OBJECTIVES, program_of, toeplitz_column, weighing_of, workload_numbers
-from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM
-from factorize.exact.strategy import READINGS, Strategy
-from factorize.format.participations import PLAIN
-from factorize.format.tensors import _VALUES
-from factorize.manifest import ENDLESS
-from factorize.mechanisms import Dense, Semidefinite
+from factorize.exact.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, defines
+from factorize.exact.strategy import Strategy
+from factorize.exact.structures import ENDLESS_READINGS, READINGS
+from factorize.format.manifest import ENDLESS
+from factorize.format.names import ENDLESS as ENDLESS_STRUCTURES
+from factorize.format.names import ONLY_ENDLESS, SCALED, TENSORS, WRAPPED
+from factorize.format.tensors import VALUES
+from factorize.mechanisms import AnyMechanism, Dense, Semidefinite
 from factorize.objective import AnyObjective, LambdaTau, MaxError, Mean, Objective, Weighted
-from factorize.participation import AnyParticipation, MinSep, Participation, Spread
+from factorize.participation import KINDS as KINDS_OF_PARTICIPATION
+from factorize.participation import AnyParticipation, MinSep, Participation, Spread, is_canonical, read_participation
 from factorize.solution import Outcome
-from factorize.solvers.register import entry_for
+from factorize.solvers.comparing.candidates import left_out, mechanisms
+from factorize.solvers.register import SOLVERS, entry_for
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
-from factorize.structures.names import ENDLESS as ENDLESS_STRUCTURES
-from factorize.structures.names import ONLY_ENDLESS, SCALED, TENSORS, WRAPPED
-from factorize.workloads import KINDS, UserMatrix
+from factorize.workloads import KINDS, Prefix, UserMatrix
+from factorize.workloads.base import kinds_among
 
 ROOT = Path(__file__).parents[2]
 UNKNOWN = {"kind": "quarterly", "n": 4}
@@ -49,6 +52,8 @@ PARTICIPATIONS: list[dict[str, Any]] = [
     {"kind": "min_sep", "min_sep": 3, "max_participations": 2},
 ]
 STRATEGIES = list(strategies(N).items())
+PAIRED = {"banded_toeplitz": "toeplitz", "state_space": "buffered"}
+"""Structures whose files hold both of a pair."""
 
 
 def rows_of(page: str, heading: str) -> set[str]:
@@ -78,6 +83,15 @@ class TestWorkloads:
     def test_all_but_sliding_windows_and_matrices_are_programs(self) -> None:
         assert set(PROGRAMS) == set(KINDS) - {"window", "matrix"} == set(KINDS) - set(WITHOUT_PROGRAM)
 
+    def test_two_of_one_kind_are_refused(self) -> None:
+        class Twin(Prefix):
+            """Prefix sums again."""
+
+        with pytest.raises(TypeError, match="the workload Twin states the kind"):
+            kinds_among([Prefix, Prefix, Twin])
+        with pytest.raises(TypeError, match="'prefix' has two programs"):
+            defines("prefix")(PROGRAMS["identity"])
+
     def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
         manifest, tensors = parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, 4))
         assert check_factor_file(sealed(manifest, tensors)).supported
@@ -101,16 +115,16 @@ class TestWorkloads:
 
 class TestParticipations:
     def test_every_register_has_the_same_kinds(self) -> None:
-        kinds = set(get_args(get_args(AnyParticipation)[0]))
+        kinds = set(get_args(AnyParticipation))
         assert {kind for rule in RULES for kind in rule.serves} == kinds
-        names = {get_args(kind.model_fields["kind"].annotation)[0] for kind in kinds}
+        names = {kind.named() for kind in kinds}
         assert rows_of("docs/spec.md", "Participations") == names == {document["kind"] for document in PARTICIPATIONS}
-        assert set(PLAIN) == names
+        assert set(EXACT_PARTICIPATIONS) == set(KINDS_OF_PARTICIPATION) == names
         for document in PARTICIPATIONS:
-            most = parse_spec(ASKED | {"participation": document}).participation.spread(N).most
-            assert allowed(document, N).most == PLAIN[document["kind"]].most(document, N) == most
-            assert PLAIN[document["kind"]].canonical(document, N)
-            description._check_participation(document, N)
+            found = parse_spec(ASKED | {"participation": document}).participation
+            assert read_participation(document) == found and is_canonical(document, N)
+            assert allowed(document, N).most == found.spread(N).most
+            check_canonical(document, N)
 
     def test_an_unknown_kind_is_refused_and_never_passed_over(self) -> None:
         class Quarterly(Participation):
@@ -203,13 +217,29 @@ class TestObjectives:
             weighing_of({"kind": "weighted", "weights": [1.0, 1.0, 1.0]}, 4)
 
 
+class TestMechanisms:
+    def test_every_register_has_the_same_kinds(self) -> None:
+        kinds = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(AnyMechanism)[0])}
+        assert set(_RULES) == kinds - {"auto"}
+        assert set(SOLVERS) == kinds - {"auto", "added"}
+        assert set(FORMULAS) < set(_RULES) and set(_ANY_COLUMNS) < set(_RULES)
+
+    @pytest.mark.parametrize(("n", "buffers"), [(1, 0), (12, 0), (40, None)])
+    def test_a_comparison_tries_each_or_says_why_not(self, n: int, buffers: int | None) -> None:
+        spec = parse_spec({"workload": {"kind": "prefix", "n": n}})
+        tried = {mechanism["kind"] for mechanism in mechanisms(spec, buffers)}
+        assert tried | {kind for kind, _ in left_out(spec)} == set(SOLVERS)
+        assert tried < set(SOLVERS)
+
+
 class TestStructures:
     def test_every_register_has_the_same_names(self) -> None:
         every = set(BUILDERS) | set(ENDLESS_BUILDERS)
         assert set(TENSORS) | {SCALED} == every
-        assert set(_VALUES) == set(PARTS) == set(TENSORS)
-        assert {name: frozenset(parts) for name, parts in TENSORS.items()} == PARTS
-        assert set(WRAPPED) == set(TENSORS) - set(UNSCALED)
+        assert set(VALUES) == set(TENSORS)
+        read = READINGS | ENDLESS_READINGS
+        assert {name: frozenset(parts) for name, parts in TENSORS.items()} == {n: r.parts for n, r in read.items()}
+        assert set(WRAPPED) == {name for name, reading in READINGS.items() if reading.scalable}
         assert set(ENDLESS_STRUCTURES) == set(ENDLESS_BUILDERS)
         assert set(ONLY_ENDLESS) == set(ENDLESS_BUILDERS) - set(BUILDERS)
         assert set(_RECURRENCES) | set(_ROWS) == set(BUILDERS) - {SCALED}
@@ -221,9 +251,12 @@ class TestStructures:
     def test_the_exact_checker_reads_each_by_a_class_of_its_own(self) -> None:
         assert set(READINGS) == set(BUILDERS) - {SCALED} and set(ENDLESS_READINGS) == set(ENDLESS_BUILDERS)
         assert len(set(READINGS.values())) == len(READINGS)
-        homes = {"banded_toeplitz": "toeplitz", "state_space": "buffered"}  # which hold both of a pair
         for name, reading in [*READINGS.items(), *ENDLESS_READINGS.items()]:
-            assert reading.__module__ == f"factorize.exact.structures.{homes.get(name, name)}"
+            assert reading.__module__ == f"factorize.exact.structures.{PAIRED.get(name, name)}"
+
+    def test_each_makes_its_noise_in_the_file_of_its_name(self) -> None:
+        for name, maker in [*_RECURRENCES.items(), *_ROWS.items()]:
+            assert maker.__module__ == f"factorize.client.recurrences.{PAIRED.get(name, name)}"
 
     @pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[name for name, _ in STRATEGIES])
     def test_every_register_serves_each(self, name: str, strategy: Any) -> None:

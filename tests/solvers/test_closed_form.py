@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import solved, spec_of
 
-from factorize import parse_spec, solvers
+from factorize import solvers
 from factorize.errors import Cancelled, UnsupportedProblem
 from factorize.solvers.formulas.closed_form import noising_coefficients, root_coefficients, strategy_coefficients
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-
-def solve(mechanism, n, *, workload=None, progress=None, **more):
-    spec = parse_spec({"workload": workload or {"kind": "prefix", "n": n}, "mechanism": mechanism, **more})
-    return solvers.solve(spec, progress=progress)
 
 
 def nu_toeplitz(nu, **more):
@@ -27,7 +23,7 @@ def nu_toeplitz(nu, **more):
 def test_published_coefficients_and_sums(vectors, nu):
     expected = vectors[f"G.nu{nu}"]
     n = len(expected["c"])
-    found = solve(nu_toeplitz(nu), n)
+    found = solved(n, nu_toeplitz(nu))
     assert found.strategy.coefficients() == pytest.approx(expected["c"], rel=1e-12)
     assert noising_coefficients(n, nu) == pytest.approx(expected["beta"], rel=1e-12)
     assert found.certificate.sensitivity.value**2 == pytest.approx(expected["sens2"], rel=1e-12)
@@ -43,7 +39,7 @@ def test_published_values_at_a_million_steps(vectors, nu):
     # The published value is denormal where the service flushes to zero.
     assert strategy_coefficients(t + 1, float(nu))[t] == pytest.approx(expected["c_t"], rel=1e-9, abs=1e-300)
     assert noising_coefficients(t + 1, float(nu))[t] == pytest.approx(expected["beta_t"], rel=1e-9, abs=1e-300)
-    certificate = solve(nu_toeplitz(float(nu)), t).certificate
+    certificate = solvers.solve(spec_of(t, nu_toeplitz(float(nu))), evidence=False).certificate
     assert certificate.sensitivity.value**2 == pytest.approx(expected["sens2_n1e6"], rel=1e-9)
     assert certificate.loss.mean_squared == pytest.approx(expected["mean_n1e6"], rel=1e-9)
 
@@ -51,36 +47,36 @@ def test_published_values_at_a_million_steps(vectors, nu):
 @pytest.mark.parametrize("n", [8, 64, 600, 2000, 6000])
 def test_published_tuned_values(vectors, n):
     expected = vectors[f"G.tune_prefix.n{n}"]
-    tuned = solve(nu_toeplitz("tune"), n)
+    tuned = solved(n, nu_toeplitz("tune"))
     assert tuned.certificate.loss.mean_squared == pytest.approx(expected["loss"], rel=1e-9)
     nu = 1 - 2 * tuned.strategy.coefficients()[1]
     assert nu == pytest.approx(expected["nu_star"], rel=1e-3)
-    assert solve(nu_toeplitz(0), n).certificate.loss.mean_squared == pytest.approx(expected["loss_nu0"], rel=1e-9)
+    assert solved(n, nu_toeplitz(0)).certificate.loss.mean_squared == pytest.approx(expected["loss_nu0"], rel=1e-9)
 
 
 @pytest.mark.parametrize("nu", [0.001, 0.01, 0.1, 0.5])
 def test_the_limit_of_the_sensitivity(vectors, nu):
-    value = solve(nu_toeplitz(nu), int(40 / nu)).certificate.sensitivity.value
+    value = solved(int(40 / nu), nu_toeplitz(nu)).certificate.sensitivity.value
     assert value**2 == pytest.approx(vectors[f"G.gamma2_inf.nu{nu}"]["value"], rel=1e-9)
 
 
 def test_the_square_root_and_its_losses(vectors):
     expected = vectors["A.losses.sqrt.n4"]
-    found = solve({"kind": "square_root"}, 4)
+    found = solved(4, "square_root")
     assert found.strategy.coefficients().tolist() == expected["C_first_col"]
     assert found.certificate.sensitivity.value == pytest.approx(expected["sens"], rel=1e-12)
     for name in ("total_squared", "mean_squared", "rmse", "max_error", "last_iterate"):
         assert getattr(found.certificate.loss, name) == pytest.approx(expected[name], rel=1e-9)
-    restarted = solve({"kind": "square_root"}, 4, objective={"kind": "lambda_tau", "tau": 2})
+    restarted = solved(4, "square_root", objective={"kind": "lambda_tau", "tau": 2})
     assert restarted.certificate.loss.objective == pytest.approx(expected["lambda_tau2"], rel=1e-9)
 
 
 def test_the_square_root_of_sixty_four_steps(reference_values):
     expected = reference_values["P4-prefix-n64"]
-    assert solve({"kind": "square_root"}, 64).certificate.loss.total_squared == pytest.approx(
+    assert solved(64, "square_root").certificate.loss.total_squared == pytest.approx(
         expected["sqrt_factorisation_loss"], rel=1e-9
     )
-    tuned = solve(nu_toeplitz("tune"), 64)
+    tuned = solved(64, nu_toeplitz("tune"))
     assert tuned.certificate.loss.total_squared == pytest.approx(expected["best_nu_loss"], rel=1e-9)
 
 
@@ -92,19 +88,19 @@ def test_the_square_root_under_every_participation(vectors):
         "minsep_b2_k3": {"kind": "min_sep", "min_sep": 2, "max_participations": 3},
     }
     for name, participation in patterns.items():
-        sensitivity = solve({"kind": "square_root"}, 8, participation=participation).certificate.sensitivity
+        sensitivity = solved(8, "square_root", participation).certificate.sensitivity
         assert sensitivity.value == pytest.approx(expected[name], rel=1e-9)
         assert sensitivity.kind == "exact"
 
 
 def test_column_normalisation(vectors):
     expected = vectors["H.colnorm_sqrt.n8"]
-    raw = solve({"kind": "square_root"}, 8)
-    scaled = solve({"kind": "square_root", "normalization": "columns"}, 8)
+    raw = solved(8, "square_root")
+    scaled = solved(8, {"kind": "square_root", "normalization": "columns"})
     assert raw.certificate.loss.mean_squared == pytest.approx(expected["raw_mean"], rel=1e-9)
     assert scaled.certificate.loss.mean_squared == pytest.approx(expected["mean"], rel=1e-9)
     assert isinstance(scaled.strategy, ColumnScaled)
-    best = solve({"kind": "square_root", "normalization": "auto"}, 8)
+    best = solved(8, {"kind": "square_root", "normalization": "auto"})
     assert best.certificate.loss == scaled.certificate.loss
 
 
@@ -112,7 +108,7 @@ def test_automatic_normalisation_keeps_what_lowers_the_loss():
     """Over fixed epochs the scaled matrix is no longer Toeplitz, and its sensitivity may be a bound only."""
     participation = {"kind": "min_sep", "min_sep": 2}
     losses = {
-        choice: solve({"kind": "square_root", "normalization": choice}, 16, participation=participation)
+        choice: solved(16, {"kind": "square_root", "normalization": choice}, participation)
         for choice in ("none", "columns", "auto")
     }
     values = {choice: found.certificate.loss.objective for choice, found in losses.items()}
@@ -120,7 +116,7 @@ def test_automatic_normalisation_keeps_what_lowers_the_loss():
 
 
 def test_the_identity_is_plain_sgd():
-    found = solve({"kind": "identity"}, 16)
+    found = solved(16, "identity")
     assert found.strategy.structure == "banded_toeplitz"
     assert found.strategy.dense().tolist() == np.eye(16).tolist()
     assert found.certificate.loss.mean_squared == pytest.approx(17 / 2, rel=1e-12)
@@ -138,7 +134,7 @@ def test_the_identity_is_plain_sgd():
 )
 def test_no_other_nu_is_better_than_the_tuned_one(participation, objective, workload):
     def loss(nu):
-        found = solve(nu_toeplitz(nu), 48, workload=workload, participation=participation, objective=objective)
+        found = solved(workload, nu_toeplitz(nu), participation, objective)
         return found.certificate.loss.objective
 
     tuned = loss("tune")
@@ -148,7 +144,7 @@ def test_no_other_nu_is_better_than_the_tuned_one(participation, objective, work
 
 def test_a_tuned_mechanism_may_be_plain():
     """On the identity workload correlated noise only costs; the largest damping offered is the best."""
-    found = solve(nu_toeplitz("tune"), 16, workload={"kind": "identity", "n": 16})
+    found = solved({"kind": "identity", "n": 16}, nu_toeplitz("tune"))
     assert found.strategy.coefficients()[1] == pytest.approx(0.05, rel=1e-3)
 
 
@@ -170,7 +166,7 @@ def test_tiny_damping_is_not_rounded_away():
 
 
 def test_products_with_the_decoder_match_brute_force():
-    found = solve(nu_toeplitz(0.3), 12, workload={"kind": "momentum", "n": 12, "momentum": 0.5})
+    found = solved({"kind": "momentum", "n": 12, "momentum": 0.5}, nu_toeplitz(0.3))
     strategy, workload = found.strategy.dense(), found.spec.workload.dense()
     decoder = workload @ np.linalg.inv(strategy)
     assert found.rows("B", 0, 12) == pytest.approx(decoder, abs=1e-12)
@@ -179,7 +175,7 @@ def test_products_with_the_decoder_match_brute_force():
 
 
 def test_large_problems_state_their_gap():
-    certificate = solve(nu_toeplitz(0.01), 20_000).certificate
+    certificate = solved(20_000, nu_toeplitz(0.01)).certificate
     assert certificate.lower_bound is not None
     assert 0.1 < certificate.relative_gap < 100
     assert certificate.converged
@@ -191,11 +187,11 @@ def test_a_dual_in_progress_can_be_cancelled():
             raise Cancelled("asked to")
 
     with pytest.raises(Cancelled):
-        solve({"kind": "square_root"}, 64, progress=cancel)
+        solved(64, "square_root", progress=cancel)
 
 
 def test_one_step():
-    found = solve(nu_toeplitz("tune"), 1)
+    found = solved(1, nu_toeplitz("tune"))
     assert isinstance(found.strategy, ToeplitzMatrix)
     assert found.certificate.loss.objective == pytest.approx(1, rel=1e-12)
     assert found.certificate.relative_gap < 1e-12
@@ -210,7 +206,7 @@ TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
 
 def test_published_banded_square_root(vectors):
     expected = vectors["H.bsr.p4.n8"]
-    found = solve(banded_root(4), 8, participation=TWO_EPOCHS)
+    found = solved(8, banded_root(4), TWO_EPOCHS)
     assert found.strategy.structure == "banded_toeplitz"
     assert found.strategy.column == pytest.approx(expected["coef"], rel=1e-14)
     assert found.certificate.sensitivity.value == pytest.approx(expected["sens_b4_k2"], rel=1e-12)
@@ -221,7 +217,7 @@ def test_published_banded_square_root(vectors):
 
 def test_published_banded_inverse_square_root(vectors):
     expected = vectors["H.bisr.p4.n8"]
-    found = solve(banded_root(4, inverse=True), 8, participation=TWO_EPOCHS)
+    found = solved(8, banded_root(4, inverse=True), TWO_EPOCHS)
     assert found.strategy.wide_column().high == pytest.approx(expected["C_coef"], rel=1e-14)
     assert found.rows("C_inv", 7, 8)[0, :3:-1] == pytest.approx(expected["noising"], rel=1e-14)
     assert not found.rows("C_inv", 7, 8)[0, :4].any()
@@ -232,17 +228,17 @@ def test_published_banded_inverse_square_root(vectors):
 def test_the_square_root_of_momentum(vectors):
     expected = vectors["H.bsr.momentum.n6"]
     momentum = {"kind": "momentum", "n": 6, "momentum": 0.9}
-    found = solve(banded_root(6), 6, workload=momentum)
+    found = solved(momentum, banded_root(6))
     assert found.strategy.column == pytest.approx(expected["coef"], rel=1e-13)
     assert found.rows("C_inv", 5, 6)[0, ::-1] == pytest.approx(expected["inverse"], rel=1e-11)
-    inverse = solve(banded_root(3, inverse=True), 6, workload=momentum)
+    inverse = solved(momentum, banded_root(3, inverse=True))
     assert inverse.rows("C_inv", 5, 6)[0, :2:-1] == pytest.approx(expected["inverse"][:3], rel=1e-11)
 
 
 @pytest.mark.parametrize("inverse", [False, True])
 def test_all_bands_are_the_whole_square_root(inverse):
-    whole = solve({"kind": "square_root"}, 40)
-    found = solve(banded_root(40, inverse=inverse), 40)
+    whole = solved(40, "square_root")
+    found = solved(40, banded_root(40, inverse=inverse))
     assert found.rows("C", 0, 40) == pytest.approx(whole.rows("C", 0, 40), rel=1e-13)
 
 
@@ -258,8 +254,8 @@ def test_the_root_by_recursion_and_by_transforms(rate):
 def test_signed_bands_are_never_called_exact_without_a_rule():
     """The root of a window has negative coefficients; beyond the separation only a bound is known."""
     window = {"kind": "window", "n": 24, "width": 3}
-    narrow = solve(banded_root(4), 24, workload=window, participation={"kind": "min_sep", "min_sep": 4})
-    wide = solve(banded_root(9), 24, workload=window, participation={"kind": "min_sep", "min_sep": 4})
+    narrow = solved(window, banded_root(4), {"kind": "min_sep", "min_sep": 4})
+    wide = solved(window, banded_root(9), {"kind": "min_sep", "min_sep": 4})
     assert (wide.strategy.column < 0).any()
     assert narrow.certificate.sensitivity.kind == "exact"
     assert wide.certificate.sensitivity.kind == "upper_bound"
@@ -268,8 +264,8 @@ def test_signed_bands_are_never_called_exact_without_a_rule():
 
 def test_normalised_bands():
     for inverse in (False, True):
-        plain = solve(banded_root(4, inverse=inverse), 32)
-        scaled = solve(banded_root(4, inverse=inverse, normalization="auto"), 32)
+        plain = solved(32, banded_root(4, inverse=inverse))
+        scaled = solved(32, banded_root(4, inverse=inverse, normalization="auto"))
         assert isinstance(scaled.strategy, ColumnScaled)
         assert scaled.certificate.loss.objective < plain.certificate.loss.objective
 
@@ -289,12 +285,12 @@ def test_normalised_bands():
 def test_roots_that_are_refused(bands, workload, message):
     for inverse in (False, True):
         with pytest.raises(UnsupportedProblem, match=message):
-            solve(banded_root(bands, inverse=inverse), 8, workload=workload)
+            solved(workload, banded_root(bands, inverse=inverse))
 
 
 def test_a_root_for_one_workload_evaluated_on_another():
     schedule = {"kind": "schedule", "n": 16, "learning_rates": {"kind": "cosine"}}
-    found = solve(banded_root(4), 16, workload=schedule, optimize_for={"kind": "prefix", "n": 16})
+    found = solved(schedule, banded_root(4), optimize_for={"kind": "prefix", "n": 16})
     assert found.strategy.column == pytest.approx([1, 0.5, 0.375, 0.3125], rel=1e-14)
     assert found.certificate.relative_gap > 0
 
@@ -309,7 +305,7 @@ def test_a_root_for_one_workload_evaluated_on_another():
 )
 def test_anti_pgd_is_the_prefix_sum(participation, squared):
     """C = S, so B = I: the loss is the squared sensitivity, which counts the participations so far."""
-    found = solve({"kind": "anti_pgd"}, 12, participation=participation)
+    found = solved(12, "anti_pgd", participation)
     assert found.strategy.dense().tolist() == np.tri(12).tolist()
     assert found.rows("C_inv", 5, 6).tolist() == [[0, 0, 0, 0, -1, 1, 0, 0, 0, 0, 0, 0]]
     assert found.certificate.sensitivity.value**2 == pytest.approx(squared, rel=1e-15)
@@ -321,7 +317,7 @@ def test_anti_pgd_is_the_prefix_sum(participation, squared):
 def test_anti_pgd_on_a_schedule(n):
     """Above n = 2048 the losses are carried along the steps; row i of B is A's, less half of the entry to its right."""
     schedule = {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine", "final": 0.1}}
-    found = solve({"kind": "anti_pgd", "damping": 0.5}, n, workload=schedule)
+    found = solved(schedule, {"kind": "anti_pgd", "damping": 0.5})
     rates = found.spec.workload.row_block(n - 1, n)[0]
     inner = np.cumsum(np.append(0.0, (rates[:-1] - 0.5 * rates[1:]) ** 2))
     total = found.certificate.sensitivity.value**2 * (inner + rates**2).sum()
@@ -332,11 +328,11 @@ def test_anti_pgd_on_a_schedule(n):
 def test_damped_anti_pgd(vectors):
     """gamma^2 = 1 / (nu (2 - nu)) in the limit (C24); damping 1 is independent noise."""
     damping = 0.05
-    found = solve({"kind": "anti_pgd", "damping": damping}, 2000)
+    found = solved(2000, {"kind": "anti_pgd", "damping": damping})
     assert found.certificate.sensitivity.value**2 == pytest.approx(1 / (damping * (2 - damping)), rel=1e-12)
     assert found.rows("C_inv", 3, 4)[0, :5] == pytest.approx([0, 0, -0.95, 1, 0], abs=1e-15)
-    plain = solve({"kind": "anti_pgd", "damping": 1.0}, 16)
+    plain = solved(16, {"kind": "anti_pgd", "damping": 1.0})
     assert plain.strategy.dense().tolist() == np.eye(16).tolist()
     assert plain.certificate.loss.mean_squared == pytest.approx(17 / 2, rel=1e-15)
     with pytest.raises(UnsupportedProblem, match="damping=1.5 exceeds 1"):
-        solve({"kind": "anti_pgd", "damping": 1.5}, 16)
+        solved(16, {"kind": "anti_pgd", "damping": 1.5})

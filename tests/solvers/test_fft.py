@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from specs import document_of, solved, spec_of
 
-from factorize import parse_spec, solvers
 from factorize.errors import NotPositiveDefinite, TooLarge, UnsupportedProblem
 from factorize.solvers.formulas.fft import covariance, square_equivalent
 
@@ -24,9 +24,8 @@ def prefix(n):
     return np.tril(np.ones((n, n)))
 
 
-def solved(n, decoder="circulant", **more):
-    document = {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "fft", "decoder": decoder}}
-    return solvers.solve(parse_spec({**document, **more}))
+def fft(n, decoder="circulant", **more):
+    return solved({**document_of(n, {"kind": "fft", "decoder": decoder}), **more})
 
 
 @pytest.mark.parametrize("column", [np.ones(7), 0.8 ** np.arange(6), np.array([1.0, 1.0, 1.0, 0.0, 0.0])])
@@ -42,7 +41,7 @@ def test_the_published_noise_has_the_covariance_of_the_square_matrix(n):
     _, decoder = published(np.ones(n))
     # The real part of decoder (x + i y), x and y independent with unit variance.
     real = decoder.real @ decoder.real.T + decoder.imag @ decoder.imag.T
-    found = solved(n)
+    found = fft(n)
     rows = found.rows("B", 0, n)
     assert np.allclose(rows @ rows.T, real, rtol=0, atol=1e-11)
     assert np.allclose(real[0], covariance(np.ones(n)), rtol=0, atol=1e-12)
@@ -53,7 +52,7 @@ def test_the_published_noise_has_the_covariance_of_the_square_matrix(n):
 def test_the_optimal_decoder_is_the_pseudo_inverse(n):
     encoder, _ = published(np.ones(n))
     decoder = prefix(n) @ np.linalg.pinv(encoder)
-    rows = solved(n, "optimal").rows("B", 0, n)
+    rows = fft(n, "optimal").rows("B", 0, n)
     assert np.allclose(rows @ rows.T, (decoder @ decoder.conj().T).real, rtol=0, atol=1e-11)
     gram = (encoder.conj().T @ encoder).real
     whole = square_equivalent(np.ones(n), optimal=True)
@@ -65,7 +64,7 @@ def test_the_optimal_decoder_is_the_pseudo_inverse(n):
 def test_single_participation(n):
     encoder, decoder = published(np.ones(n))
     charged = (np.abs(encoder) ** 2).sum(axis=0).max()  # what the paper charges
-    own, best = solved(n).certificate, solved(n, "optimal").certificate
+    own, best = fft(n).certificate, fft(n, "optimal").certificate
     assert own.sensitivity.kind == best.sensitivity.kind == "exact"
     assert best.sensitivity.value**2 == pytest.approx(charged, rel=1e-11)
     assert own.sensitivity.value**2 <= charged * (1 + 1e-12)
@@ -78,7 +77,7 @@ def test_the_smallest_case_by_hand():
     """n = 2: abs(fft(1, 1, 0, 0)) = (2, sqrt 2, 0, sqrt 2), so K = [[(1 + sqrt 2) / 2, 1/2], [1/2, (1 + sqrt 2) / 2]]."""
     corner = (1 + 2**0.5) / 2
     assert np.allclose(covariance(np.ones(2)), [corner, 0.5])
-    certificate = solved(2).certificate
+    certificate = fft(2).certificate
     assert certificate.loss.mean_squared / certificate.sensitivity.value**2 == pytest.approx(corner)
 
 
@@ -88,7 +87,7 @@ def test_the_smallest_case_by_hand():
     [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 4}],
 )
 def test_repeated_participation_covers_every_choice_of_signs(decoder, participation):
-    found = solved(16, decoder, participation=participation)
+    found = fft(16, decoder, participation=participation)
     whole = found.strategy.dense()
     gram = whole.T @ whole
     patterns = [np.arange(j, 16, 4) for j in range(4)]
@@ -103,18 +102,11 @@ def test_repeated_participation_covers_every_choice_of_signs(decoder, participat
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_other_toeplitz_workloads(decoder):
-    found = solvers.solve(
-        parse_spec(
-            {
-                "workload": {"kind": "momentum", "n": 24, "momentum": 0.9},
-                "mechanism": {"kind": "fft", "decoder": decoder},
-            }
-        )
-    )
+    found = solved({"kind": "momentum", "n": 24, "momentum": 0.9}, {"kind": "fft", "decoder": decoder})
     found.verify()
-    own = solved(24, decoder, workload={"kind": "momentum", "n": 24, "momentum": 0.9}, optimize_for=None)
+    own = fft(24, decoder, workload={"kind": "momentum", "n": 24, "momentum": 0.9}, optimize_for=None)
     assert own.digest == found.digest
-    borrowed = solved(
+    borrowed = fft(
         24,
         decoder,
         workload={"kind": "momentum", "n": 24, "momentum": 0.9},
@@ -125,16 +117,16 @@ def test_other_toeplitz_workloads(decoder):
 
 def test_refusals():
     with pytest.raises(UnsupportedProblem, match="use optimize_for with the prefix workload"):
-        solved(6, workload={"kind": "schedule", "n": 6, "learning_rates": {"kind": "cosine"}})
+        fft(6, workload={"kind": "schedule", "n": 6, "learning_rates": {"kind": "cosine"}})
     with pytest.raises(TooLarge, match="GiB"):
-        solved(100_000)
+        fft(100_000)
     column = np.exp(-(((np.arange(200) - 100) / 12) ** 2) / 2)  # smooth, so that few frequencies carry it
     with pytest.raises(NotPositiveDefinite, match="singular"):
         square_equivalent(column, optimal=False)
 
 
 def test_the_decoder_has_a_default_and_its_own_digest():
-    plain = parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "fft"}})
-    named = parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "fft", "decoder": "circulant"}})
-    other = parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "fft", "decoder": "optimal"}})
+    plain = spec_of(4, "fft")
+    named = spec_of(4, {"kind": "fft", "decoder": "circulant"})
+    other = spec_of(4, {"kind": "fft", "decoder": "optimal"})
     assert plain.digest == named.digest != other.digest

@@ -13,11 +13,11 @@ from training_cases import nothing
 
 from factorize.accounting import calibrate_bins
 from factorize.accounting.amplification import AmplifiedCalibration, amplified_epsilon, calibrate_amplified
-from factorize.accounting.gaussian import gaussian_epsilon
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
+from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec

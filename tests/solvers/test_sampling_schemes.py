@@ -6,28 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bin_cases import ROOT
 from command_line import CommandLine
+from specs import solved
 
-from factorize import solvers
 from factorize.accounting import BinsClaim, bin_gram, calibrate_bins, calibrate_sampling, examine
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.client.factors import Factors
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.spec import parse_spec
 
 TARGET = PrivacyTarget(epsilon=4.0, delta=1e-4)
 
 
-def solved(**spec: Any) -> Factorization:
-    given = {"workload": {"kind": "prefix", "n": 64}, "participation": {"kind": "fixed_epochs", "epochs": 4}}
-    return solvers.solve(parse_spec({**given, "mechanism": {"kind": "square_root"}, **spec}))
-
-
 @pytest.fixture(scope="module")
 def base() -> Factorization:
-    return solved()
+    return solved(ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +38,7 @@ def test_each_scheme_is_answered_by_its_accountant(base: Factorization) -> None:
     bins = calibrate_sampling(base, TARGET, sampling="balls_in_bins", clip_norm=2.0, method="deterministic")
     assert bins.sigma == calibrate_bins(base, epsilon=4.0, delta=1e-4, clip_norm=2.0, method="deterministic").sigma
     assert bins.sigma < fixed.sigma
-    plain = solved(mechanism={"kind": "identity"}, participation={"kind": "single"})
+    plain = solved(ROOT, mechanism="identity", participation="single")
     given = {"dataset_size": 640, "batch_size": 10}
     poisson = calibrate_sampling(plain, TARGET, sampling="poisson", **given)
     assert poisson == calibrate_amplified(plain, epsilon=4.0, delta=1e-4, **given)
@@ -65,7 +60,8 @@ def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> No
     [
         ({"sampling": "random_allocation"}, InvalidParameter, "balls_in_bins with one epoch"),
         ({"sampling": "shuffle"}, InvalidParameter, "gives away the last bin"),
-        ({"sampling": "redrawn_bins"}, InvalidParameter, "no accountant"),
+        ({"sampling": "poisson_per_epoch"}, InvalidParameter, "no accountant.*use redrawn_bins"),
+        ({"sampling": "b_min_sep"}, InvalidParameter, "its evaluator is not here; use"),
         ({"sampling": "guess"}, InvalidParameter, "known are fixed"),
         ({"sampling": "fixed", "bins": 4}, InvalidParameter, "for balls_in_bins"),
         ({"sampling": "poisson", "dataset_size": 640, "batch_size": 10}, ConditionNotMet, "C = I alone"),

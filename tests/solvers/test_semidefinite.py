@@ -2,25 +2,15 @@
 
 import numpy as np
 import pytest
+from specs import solved
 
-from factorize import parse_spec, solvers
 from factorize.errors import SolveFailed, UnsupportedProblem
 from factorize.solvers import semidefinite
 
 
-def solve(workload, mechanism="semidefinite", *, tolerance=1e-6, **more):
-    return solvers.solve(
-        parse_spec({"workload": workload, "mechanism": {"kind": mechanism}, "tolerance": tolerance, **more})
-    )
-
-
-def prefix(n):
-    return {"kind": "prefix", "n": n}
-
-
 @pytest.mark.parametrize("n", [1, 2, 8, 32])
 def test_agreement_on_prefix_sums(vectors, n):
-    certificate = solve(prefix(n)).certificate
+    certificate = solved(n, "semidefinite", tolerance=1e-6).certificate
     assert certificate.loss.total_squared == pytest.approx(vectors[f"D.opt_prefix.n{n}"]["total"], rel=1e-6)
     assert certificate.converged
     assert certificate.sensitivity.value <= 1
@@ -37,13 +27,16 @@ def test_agreement_on_prefix_sums(vectors, n):
     ids=lambda workload: workload["kind"],
 )
 def test_agreement_on_other_workloads(workload):
-    conic, dense = solve(workload, tolerance=1e-5).certificate, solve(workload, "dense").certificate
+    conic, dense = (
+        solved(workload, "semidefinite", tolerance=1e-5).certificate,
+        solved(workload, "dense", tolerance=1e-6).certificate,
+    )
     assert conic.loss.objective == pytest.approx(dense.loss.objective, rel=1e-5)
     assert conic.lower_bound.objective <= dense.loss.objective
 
 
 def test_agreement_on_lambda_tau(vectors):
-    found = solve(prefix(12), objective={"kind": "lambda_tau", "tau": 5})
+    found = solved(12, "semidefinite", objective={"kind": "lambda_tau", "tau": 5}, tolerance=1e-6)
     assert found.certificate.loss.objective == pytest.approx(vectors["E.opt.T12.tau5"]["objective"], rel=1e-6)
 
 
@@ -51,8 +44,8 @@ def test_agreement_on_lambda_tau(vectors):
 def test_agreement_on_fixed_epochs(k, b):
     """The conic program knows nothing of correlation blocks."""
     participation = {"kind": "fixed_epochs", "epochs": k}
-    conic = solve(prefix(k * b), tolerance=1e-5, participation=participation).certificate
-    dense = solve(prefix(k * b), "dense", participation=participation).certificate
+    conic = solved(k * b, "semidefinite", participation, tolerance=1e-5).certificate
+    dense = solved(k * b, "dense", participation, tolerance=1e-6).certificate
     assert conic.loss.objective == pytest.approx(dense.loss.objective, rel=1e-5)
     assert conic.sensitivity.kind == "exact"
 
@@ -60,8 +53,8 @@ def test_agreement_on_fixed_epochs(k, b):
 def test_momentum_over_epochs_against_the_mask():
     participation = {"kind": "fixed_epochs", "epochs": 2}
     workload = {"kind": "momentum", "n": 6, "momentum": 0.9}
-    conic = solve(workload, tolerance=1e-5, participation=participation).certificate
-    dense = solve(workload, "dense", participation=participation).certificate
+    conic = solved(workload, "semidefinite", participation, tolerance=1e-5).certificate
+    dense = solved(workload, "dense", participation, tolerance=1e-6).certificate
     assert conic.loss.total_squared == pytest.approx(133.767, rel=1e-5)
     assert dense.loss.total_squared == pytest.approx(133.767, rel=1e-5)
 
@@ -86,7 +79,7 @@ def test_a_bad_answer_of_the_solver_is_repaired(monkeypatch, damage, epochs):
 
     monkeypatch.setattr(semidefinite, "_conic", bad)
     participation = {"kind": "fixed_epochs", "epochs": epochs}
-    certificate = solve(prefix(12), participation=participation).certificate
+    certificate = solved(12, "semidefinite", participation, tolerance=1e-6).certificate
     assert 1 - 1e-13 < certificate.sensitivity.value <= 1
     assert certificate.sensitivity.kind == "exact"
     assert certificate.loss.objective >= certificate.lower_bound.objective
@@ -97,23 +90,23 @@ def test_a_bad_answer_of_the_solver_is_repaired(monkeypatch, damage, epochs):
 def test_a_useless_answer_is_a_typed_error(monkeypatch, answer):
     monkeypatch.setattr(semidefinite, "_conic", lambda *_: (answer, 7))
     with pytest.raises(SolveFailed, match="dense"):
-        solve(prefix(3))
+        solved(3, "semidefinite", tolerance=1e-6)
 
 
 def test_above_the_limit():
     with pytest.raises(UnsupportedProblem, match="n <= 64, got n=65; use 'dense'"):
-        solve(prefix(65))
+        solved(65, "semidefinite", tolerance=1e-6)
 
 
 def test_many_rows_are_few_rows():
     """Only T^T T enters, so a tall matrix costs no more than a square one."""
     rows = np.random.default_rng(0).random((300, 6))
     assert semidefinite._few_rows(rows).shape == (6, 6)
-    tall = solve({"kind": "matrix", "rows": rows.tolist()}, tolerance=1e-5)
-    dense = solve({"kind": "matrix", "rows": rows.tolist()}, "dense")
+    tall = solved({"kind": "matrix", "rows": rows.tolist()}, "semidefinite", tolerance=1e-5)
+    dense = solved({"kind": "matrix", "rows": rows.tolist()}, "dense", tolerance=1e-6)
     assert tall.certificate.loss.objective == pytest.approx(dense.certificate.loss.objective, rel=1e-5)
 
 
 def test_min_sep_is_refused():
     with pytest.raises(UnsupportedProblem, match="min_sep"):
-        solve(prefix(12), participation={"kind": "min_sep", "min_sep": 4})
+        solved(12, "semidefinite", {"kind": "min_sep", "min_sep": 4}, tolerance=1e-6)

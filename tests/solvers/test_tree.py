@@ -6,16 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from specs import solved, spec_of
 
-from factorize import load, parse_spec, solvers
+from factorize import load, solvers
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CorruptObject, InvalidStrategy, UnsupportedProblem
 from factorize.exact import check_factor_file
+from factorize.format.names import LARGEST_WHOLE_TREE
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights
 from factorize.structures import tree_sensitivity
 from factorize.structures.layouts import build_matrix
-from factorize.structures.names import LARGEST_WHOLE_TREE
 from factorize.structures.tree import TreeMatrix
 
 DECODERS = ("online", "honaker_online", "honaker_full")
@@ -63,11 +64,8 @@ def matrix_of(n, kind, restart=None):
     return TreeMatrix(node_weights(n, restart or n, kind), restart or n)
 
 
-def solved(n, decoder, **more):
-    mechanism = {"kind": "tree", "decoder": decoder}
-    if "restart_every" in more:
-        mechanism["restart_every"] = more.pop("restart_every")
-    return solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism, **more}))
+def tree(n, decoder, *, participation=None, **more):
+    return solved(n, {"kind": "tree", "decoder": decoder, **more}, participation)
 
 
 def brute_force(whole, separation, most):
@@ -101,7 +99,7 @@ def test_restarts_are_blocks_of_smaller_trees(n, restart, decoder):
 @pytest.mark.parametrize(("decoder", "name"), [("online", "vanilla"), ("honaker_full", "full_honaker")])
 def test_published_errors_of_the_decoders(n, decoder, name):
     expected = VECTORS[f"H.tree.T{n}"][name]
-    certificate = solved(n, decoder).certificate
+    certificate = tree(n, decoder).certificate
     assert certificate.sensitivity.value**2 == pytest.approx(expected["sens2"], rel=1e-12)
     assert certificate.loss.mean_squared == pytest.approx(expected["mean"], rel=1e-9)
     assert certificate.loss.max_error**2 == pytest.approx(expected["max"], rel=1e-9)
@@ -109,7 +107,7 @@ def test_published_errors_of_the_decoders(n, decoder, name):
 
 @pytest.mark.parametrize(("n", "squared"), [(4, 2.7142857142857144), (8, 3.4941176470588236)])
 def test_the_online_estimates_need_less_noise_than_the_depth_of_the_tree(n, squared):
-    certificate = solved(n, "honaker_online").certificate
+    certificate = tree(n, "honaker_online").certificate
     expected = VECTORS[f"H.tree.T{n}"]["online_honaker"]
     assert certificate.sensitivity.value**2 == pytest.approx(squared, rel=1e-12)
     # The published loss charges the tree's depth; the error of the decoder is the same.
@@ -249,7 +247,7 @@ def test_rows_products_and_inverse_agree(n, restart, decoder):
     ],
 )
 def test_error_recursion(workload, decoder):
-    asked = parse_spec({"workload": workload}).workload
+    asked = spec_of(workload).workload
     for restart in (21, 6, 1):
         matrix = matrix_of(21, decoder, restart)
         decoded = np.linalg.solve(matrix.dense().T, asked.dense().T).T
@@ -278,7 +276,7 @@ def test_noise_comes_from_sums_over_blocks_alone(decoder):
 def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
     from safetensors.numpy import load_file
 
-    found = solved(n, "honaker_full", restart_every=25)
+    found = tree(n, "honaker_full", restart_every=25)
     found.save(tmp_path / "tree.safetensors")
     stored = load_file(tmp_path / "tree.safetensors")
     assert stored["tree.nodes"].shape == (6, n) and stored["tree.restart"].tolist() == [25.0]
@@ -291,7 +289,7 @@ def test_files_hold_nodes_and_for_small_n_the_matrix(tmp_path, n):
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_the_exact_checker_reads_trees(tmp_path, decoder):
-    found = solved(20, decoder, restart_every=13, participation={"kind": "fixed_epochs", "epochs": 4})
+    found = tree(20, decoder, restart_every=13, participation={"kind": "fixed_epochs", "epochs": 4})
     found.save(tmp_path / "tree.safetensors")
     report = check_factor_file((tmp_path / "tree.safetensors").read_bytes())
     assert report.supported and report.sensitivity["kind"] == "exact"
@@ -319,20 +317,15 @@ def test_damaged_trees_are_refused():
 
 
 def test_a_restart_beyond_the_end_is_refused():
-    spec = parse_spec(
-        {
-            "workload": {"kind": "prefix", "n": 8},
-            "mechanism": {"kind": "tree", "decoder": "online", "restart_every": 9},
-        }
-    )
+    spec = spec_of(8, {"kind": "tree", "decoder": "online", "restart_every": 9})
     with pytest.raises(UnsupportedProblem, match="restart_every=9 exceeds n=8"):
         solvers.solve(spec)
 
 
 def test_long_streams_need_no_dense_matrix():
-    found = solved(40_000, "honaker_online", participation={"kind": "min_sep", "min_sep": 20_000})
+    found = tree(40_000, "honaker_online", participation={"kind": "min_sep", "min_sep": 20_000})
     certificate = found.certificate
     assert certificate.sensitivity.kind == "upper_bound"
-    small = solved(2048, "honaker_full").certificate
+    small = tree(2048, "honaker_full").certificate
     assert small.sensitivity.value**2 == pytest.approx(12.0, rel=1e-12)
     assert small.relative_gap > 0.1 and small.converged

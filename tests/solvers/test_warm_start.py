@@ -6,32 +6,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specs import spec_of
 
 from factorize import solvers
 from factorize.factorization import Factorization
 from factorize.solvers.warm_start import resampled, stretched
-from factorize.spec import parse_spec
 
 PREFIX = {"kind": "prefix"}
 MOMENTUM = {"kind": "momentum", "momentum": 0.9}
 COUPLED = {"kind": "weight_decay", "rate": 0.01, "mode": "coupled", "momentum": 0.9}
 
 
-def solve(
+def counted(
     workload: dict[str, Any], n: int, k: int, near: Factorization | None = None, **parts: Any
 ) -> tuple[Factorization, int]:
-    participation = {"kind": "single"} if k == 1 else {"kind": "fixed_epochs", "epochs": k}
-    document = {"workload": workload | {"n": n}, "participation": participation, "mechanism": {"kind": "dense"}}
-    found = solvers.solve(parse_spec(document | parts), warm_start=near)
+    spec = spec_of(workload, "dense", k if k > 1 else "single", n=n, **parts)
+    found = solvers.solve(spec, warm_start=near)
     return found, int(found.manifest["solver"]["iterations"])
 
 
 @pytest.mark.parametrize(("workload", "k"), [(PREFIX, 8), (MOMENTUM, 8), (PREFIX, 1), (MOMENTUM, 1), (COUPLED, 1)])
 @pytest.mark.parametrize("near", [136, 248, 384])
 def test_a_neighbour_saves_steps(workload: dict[str, Any], k: int, near: int) -> None:
-    neighbour, _ = solve(workload, near, k)
-    cold, steps = solve(workload, 256, k)
-    warm, fewer = solve(workload, 256, k, neighbour)
+    neighbour, _ = counted(workload, near, k)
+    cold, steps = counted(workload, 256, k)
+    warm, fewer = counted(workload, 256, k, neighbour)
     assert fewer < steps
     assert warm.certificate.converged
     assert warm.certificate.loss.objective == pytest.approx(cold.certificate.loss.objective, rel=2e-9)
@@ -39,10 +38,10 @@ def test_a_neighbour_saves_steps(workload: dict[str, Any], k: int, near: int) ->
 
 
 def test_another_workload_is_a_neighbour_too() -> None:
-    neighbour, _ = solve(MOMENTUM, 256, 8)
+    neighbour, _ = counted(MOMENTUM, 256, 8)
     similar = MOMENTUM | {"momentum": 0.91}
-    _, steps = solve(similar, 256, 8)
-    warm, fewer = solve(similar, 256, 8, neighbour)
+    _, steps = counted(similar, 256, 8)
+    warm, fewer = counted(similar, 256, 8, neighbour)
     assert fewer < steps
     assert warm.certificate.converged
 
@@ -57,17 +56,17 @@ def test_another_workload_is_a_neighbour_too() -> None:
     ],
 )
 def test_one_that_does_not_fit_is_ignored(workload: dict[str, Any], k: int, parts: dict[str, Any]) -> None:
-    neighbour, _ = solve(PREFIX, 192, 8)
-    single, _ = solve(PREFIX, 192, 1)
-    cold, steps = solve(workload, 128, k, **parts)
+    neighbour, _ = counted(PREFIX, 192, 8)
+    single, _ = counted(PREFIX, 192, 1)
+    cold, steps = counted(workload, 128, k, **parts)
     for near in (neighbour, single):
-        warm, same = solve(workload, 128, k, near, **parts)
+        warm, same = counted(workload, 128, k, near, **parts)
         assert same == steps
         assert warm.certificate.loss.objective == cold.certificate.loss.objective
 
 
 def test_evidence_that_is_missing_or_zero_is_no_start() -> None:
-    neighbour, _ = solve(PREFIX, 128, 8)
+    neighbour, _ = counted(PREFIX, 128, 8)
     spec = neighbour.spec
     without = Factorization(spec, neighbour.strategy, {}, neighbour.manifest)
     assert resampled(without, spec) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from specs import document_of
 
 from factorize.accounting import BinGram
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
@@ -15,6 +16,9 @@ PAIRS = [
     ([[2, 0.7, 0.2], [0.7, 1.5, 0.9], [0.2, 0.9, 1.8]], 2.0, 3.397075e-2, 2.675055e-2, 4.502e-2),
     ([[0.3, 0.2, 0.1], [0.2, 0.3, 0.2], [0.1, 0.2, 0.25]], 2.0, 1.834130e-6, 1.148634e-6, 1.898e-6),
 ]
+
+# Four epochs of 16 steps, in closed form.
+ROOT = document_of(64, "square_root", 4)
 
 
 def of_matrix(rows: object) -> BinGram:

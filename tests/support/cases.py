@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from specs import spec_of
+
+from factorize.spec import Spec
+
 N = 12
 
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -80,3 +84,9 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "anti_pgd": {"kind": "anti_pgd"},
     "semidefinite": {"kind": "semidefinite"},
 }
+
+
+def case_of(mechanism: str, workload: str, participation: str, objective: str, **more: Any) -> Spec:
+    """Parse the spec of four names."""
+    parts = (WORKLOADS[workload], MECHANISMS[mechanism], PARTICIPATIONS[participation], OBJECTIVES[objective])
+    return spec_of(*parts, **{"tolerance": 1e-6, **more})

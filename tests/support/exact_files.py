@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from factorize import parse_spec
 from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.factorization import Factorization
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 from factorize.solution import Outcome, Solution
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix

@@ -46,7 +46,7 @@ def uneven(n: int) -> Cascade:
     return Cascade(np.full(n, 0.95), np.linspace(1.0, 0.05, n), np.full(n, 0.99), decay)
 
 
-def solve(structure: Filtered, tolerance: float = 1e-9) -> Optimum:
+def optimum_of(structure: Filtered, tolerance: float = 1e-9) -> Optimum:
     return maximise(structure, tolerance=tolerance)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
+from specs import spec_of
 
 from factorize.encoding import sha256
 from factorize.factorization import Factorization
@@ -34,7 +35,7 @@ def square_root(n: int) -> np.ndarray:
 def make(n: int, *, dense: bool = False, **spec: Any) -> Factorization:
     """Return a certified square-root factorization of the prefix workload, stored dense if asked."""
     strategy = ToeplitzMatrix(square_root(n), n)
-    parsed = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}, **spec})
+    parsed = spec_of(n, **{"mechanism": "square_root", **spec})
     claim = Solution(DenseMatrix(strategy.dense()) if dense else strategy, Outcome.CLOSED_FORM, 0)
     return Factorization.from_solution(parsed, claim, solver={"mechanism": "square_root", "version": "0"})
 

@@ -8,12 +8,14 @@ decides neither noise nor claim. Where a proof accepts a file, the noise really 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,20 +23,24 @@ from exact_files import file_of
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from factorize.api.row_blocks import RowBlocks
 from factorize.client import load as load_light
 from factorize.client.noise_source import Streamable
 from factorize.encoding import canonical_json, json_digest, tensor_digest
-from factorize.errors import FactorizeError, InvalidStrategy, UnsupportedProblem
+from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy, UnsupportedProblem
 from factorize.exact import check_factor_file
 from factorize.factor_file import from_container, load
 from factorize.factorization import Factorization
 from factorize.format.container import Container
-from factorize.manifest import ENDLESS, manifest_digest
+from factorize.format.manifest import ENDLESS, manifest_digest
+from factorize.storage.records import read_manifest, seal
+from factorize.storage.store import Store
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.1.0"
 FIRST = 48
 """Rows that are compared of strategies without end."""
 BESIDE = "is not the one that C and the workload define"
+NO_SPEC = ("InvalidSpec", "does not hash to its spec digest")
 TYPES: tuple[Any, ...] = (None, True, False, -1, 0, 1, 2, 1.5, 1e300, 10**14, "", "x", [], {}, [1], {"a": 1})
 NAMES = ("", "C", "C.", "C_inv", "B", "D", "C.row_scale", "C.column_scale", "C.coefficients", "C.x", "dual.C", "dual.",
          "dual.weights", "dual.x", "tree.nodes", "tree.x", "C.tree.nodes", "C..", "c", "C_inv.", "C.theta")  # fmt: skip
@@ -108,8 +114,10 @@ def _claim(stated: Any) -> tuple[float, str, str]:
 def _reading(found: Factorization) -> Reading:
     steps = ENDLESS if found.endless else found.strategy.n
     stop = min(steps, FIRST)
-    rows = found.rows("C", 0, stop), found.rows("C_inv", 0, stop)
-    return Reading(steps, *rows, _claim(found.certificate.sensitivity))
+    noising: np.ndarray | None = None
+    with suppress(InvalidStrategy):  # a C that is ill-conditioned
+        noising = found.rows("C_inv", 0, stop)
+    return Reading(steps, found.rows("C", 0, stop), noising, _claim(found.certificate.sensitivity))
 
 
 def read_whole(path: Path) -> Reading:
@@ -119,6 +127,43 @@ def read_whole(path: Path) -> Reading:
 def read_bytes(path: Path) -> Reading:
     """As the store and the service do, whose rows are those of this object."""
     return _reading(from_container(Container(path.read_bytes())))
+
+
+class Planted(Store):
+    """A store into which somebody put a file and its manifest, past all that `put` checks."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        inside = json.loads(Container(data).manifest_text)
+        files = [{"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}]
+        self.text = seal({**inside, "files": files, "created": "2026-01-01T00:00:00+00:00"})
+        self.digest = str(inside["digest"])
+
+    def manifest(self, digest: str) -> Manifest:
+        return read_manifest(self.text, digest)
+
+    def blob(self, sha256: str) -> Any:
+        return SimpleNamespace(read=lambda: iter([memoryview(self.data)]))
+
+    def matrices_of(self, document: Any) -> dict[str, np.ndarray]:
+        return {}
+
+
+def read_served(path: Path) -> Reading:
+    """As the service does: from the store's two copies of the manifest, rows as the bytes that it sends."""
+    try:
+        store = Planted(path.read_bytes())
+        digest = store.digest
+    except (KeyError, TypeError, ValueError, FactorizeError, RecursionError) as error:
+        raise CorruptObject(f"nothing that a store could name: {error}") from None
+    found = store.load(digest)
+    stop = min(ENDLESS if found.endless else found.strategy.n, FIRST)
+    sent: dict[str, np.ndarray] = {}
+    for name in ("C", "C_inv"):
+        with suppress(InvalidStrategy):  # a C that is ill-conditioned
+            rows = RowBlocks(found, name, 0, stop)  # type: ignore[arg-type]  # a literal
+            sent[name] = np.frombuffer(b"".join(rows.blocks()), "<f8").reshape(rows.shape)
+    return _reading(found)._replace(strategy=sent["C"], noising=sent.get("C_inv"))
 
 
 def read_light(path: Path) -> Reading:
@@ -134,6 +179,8 @@ def read_light(path: Path) -> Reading:
             noising = impulses(source, stop)
         else:
             noising = np.array([row for row, _ in zip(source.iterate(), range(stop), strict=False)])
+    if noising is not None and not np.isfinite(noising).all():  # noise beyond double precision, which tells nothing
+        noising = None
     return Reading(factors.steps, None, noising, _claim(factors.sensitivity))
 
 
@@ -195,18 +242,25 @@ def judge(original: Original, what: str, data: bytes, folder: Path) -> Verdict:
     path = folder / "changed.safetensors"
     path.write_bytes(data)
     found: dict[str, Reading | str] = {}
-    for name, read in {"whole": read_whole, "bytes": read_bytes, "light": read_light}.items():
+    for name, read in READERS.items():
         try:
             found[name] = read(path)
         except FactorizeError as error:
             found[name] = f"{type(error).__name__}: {error}"
     readings = {name: reading for name, reading in found.items() if isinstance(reading, Reading)}
     if isinstance(found["whole"], str) and BESIDE in found["whole"] and "light" in readings:
-        without = judge(original, what, without_derived(data), folder)  # which the client does not look at
-        return Verdict(what, False, without.disagreement if not proved_exactly(data) else "proved, and refused by load")
+        # Noise is not made from them. Loading compares them to 1e-9, the exact checker says how far they are from C's.
+        return Verdict(what, False, judge(original, what, without_derived(data), folder).disagreement)
+    if isinstance(found["whole"], str) and any(word in found["whole"] for word in NO_SPEC) and "light" in readings:
+        rest = with_purpose_of(original, data)
+        if rest != data:  # the client makes noise without knowing what C is good for: the rest has to read alike
+            return Verdict(what, False, judge(original, what, rest, folder).disagreement)
     exact = proved_exactly(data)
     sound = exact or (bool(readings) and proved(path))
     return Verdict(what, not readings, _disagreement(original, found, readings, exact, sound, path))
+
+
+READERS = {"whole": read_whole, "bytes": read_bytes, "served": read_served, "light": read_light}
 
 
 def without_derived(data: bytes) -> bytes:
@@ -216,6 +270,16 @@ def without_derived(data: bytes) -> bytes:
     manifest["matrices"] = {"C": manifest["matrices"]["C"]}
     named = [*manifest["matrices"]["C"]["tensors"], *(manifest["dual"] or {"tensors": []})["tensors"]]
     return sealed(manifest, {name: container.read(name) for name in named})
+
+
+def with_purpose_of(original: Original, data: bytes) -> bytes:
+    """The same file with the original's spec but for n and the participation, which alone say what noise is for."""
+    container = Container(data)
+    manifest = json.loads(container.manifest_text)
+    given, workload = manifest["spec"], dict(original.manifest["spec"]["workload"])
+    workload |= {size: given["workload"][size] for size in ("n", "shape") if size in workload}
+    manifest["spec"] = original.manifest["spec"] | {"workload": workload, "participation": given["participation"]}
+    return sealed(manifest, {name: container.read(name) for name in container.names})
 
 
 def _disagreement(
@@ -232,17 +296,19 @@ def _disagreement(
         odd = next((name for name, reading in readings.items() if not _same(reading, original, name)), None)
         return f"{odd} reads another thing than before, and others refuse it: {_brief(found)}" if odd else ""
     whole, light = readings["whole"], readings["light"]
-    if not (whole.steps == light.steps == readings["bytes"].steps and whole.claim == light.claim):
+    if len({(reading.steps, reading.claim) for reading in readings.values()}) > 1:
         return f"n or claim differ: {_brief(found)}"
-    if not np.array_equal(whole.strategy, readings["bytes"].strategy):  # type: ignore[arg-type]  # rows are there
-        return "C of the path and of the bytes differ"
+    for name in ("bytes", "served"):
+        pairs = zip(whole[1:3], readings[name][1:3], strict=True)
+        if not all(np.array_equal(a, b) for a, b in pairs):  # type: ignore[arg-type]  # rows are there
+            return f"C or C^-1 of the path and of the {name} differ"
     try:
         library = read_library(path)
     except (SafetensorError, ValueError) as error:
         return f"safetensors refuses it: {error}"
     if library is not None and not np.array_equal(library[:FIRST], whole.strategy):  # type: ignore[arg-type]
         return "C of the safetensors library is another one"
-    for name in ("whole", "light"):
+    for name in ("whole", "light"):  # those of the others are those of the whole
         noising = readings[name].noising
         if noising is not None and not _inverse(whole.strategy, noising):  # type: ignore[arg-type]
             return f"rows of C^-1 by {name} are not those of C"
@@ -264,6 +330,7 @@ def _same(reading: Reading, original: Original, name: str) -> bool:
 
 def _inverse(strategy: np.ndarray, noising: np.ndarray) -> bool:
     """Whether C N is I, but for the factor of at least 1 by which the client covers its own rounding."""
+    strategy, noising = strategy[:, : len(strategy)], noising[:, : len(noising)]  # the rest of these rows is zero
     with np.errstate(all="ignore"):
         factor = float(strategy[0] @ noising[:, 0])
         size, image = np.abs(strategy) @ np.abs(noising), strategy @ noising / factor
@@ -616,5 +683,14 @@ def changed(rng: np.random.Generator, original: Original) -> tuple[str, bytes]:
                 extra(rng, manifest, tensors)
             raw = CHANGES[name](rng, manifest, tensors)
             return name, sealed(manifest, tensors) if raw is None else raw
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, FactorizeError):
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            AttributeError,
+            IndexError,
+            StopIteration,
+            FactorizeError,
+        ):
             continue  # a change that another one has made impossible

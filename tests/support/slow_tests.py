@@ -1,6 +1,7 @@
-"""List of slow tests, made from a run: `python tests/support/slow_tests.py REPORT`, of `pytest --durations=0`.
+"""List of slow tests, made from a run: `make slow-tests`, or `pytest --seconds REPORT` and then this with REPORT.
 
-A test function is slow if its cases take half a second or more together, fixtures included.
+A test function is slow if its cases take 0.3 seconds of processor time together, fixtures included, or wait for
+four times as long.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-LIMIT = 0.5
-LINE = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +([^\[\n]+?)(?:\[.*)?$", re.MULTILINE)
+LIMIT, WAITING = 0.3, 4
+LINE = re.compile(r"^([\d.]+) ([\d.]+) ([^\[\n]+)", re.MULTILINE)
 TARGET = Path(__file__).with_name("slow_tests.txt")
 
 
 def slow(report: str) -> list[str]:
-    """Return the functions whose durations add up to the limit."""
+    """Return the functions whose seconds add up to the limit."""
     seconds: dict[str, float] = defaultdict(float)
-    for duration, name in LINE.findall(report):
-        seconds[name.strip()] += float(duration)
+    for busy, clock, name in LINE.findall(report):
+        seconds[name] += max(float(busy), float(clock) / WAITING)
     return sorted(name for name, total in seconds.items() if total >= LIMIT)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from factorize.accounting.gaussian import gaussian_epsilon
 from factorize.exact.file import read_factor_file
 from factorize.exact.sampling import bets, star
 from factorize.exact.sampling.bins import Gram, gram
 from factorize.exact.strategy import Strategy
+from factorize.numbers.gaussian import gaussian_epsilon
 
 PILOT = 5
 

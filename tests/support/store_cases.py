@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from specs import document_of, spec_of
 
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec
 from factorize.storage.medium.directory import Directory
 from factorize.storage.medium.files import Files
 from factorize.structures.base import Matrix
@@ -20,13 +21,6 @@ from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 OPERATIONS = [name for name in vars(Files) if not name.startswith("_")]
-
-
-def spec(
-    n: int = 4, *, tolerance: float = 1e-9, kind: str = "identity", workload: dict[str, Any] | None = None
-) -> Spec:
-    given = {"kind": "prefix", "n": n} if workload is None else workload
-    return parse_spec({"workload": given, "mechanism": {"kind": kind}, "tolerance": tolerance})
 
 
 def factorization(
@@ -39,7 +33,7 @@ def factorization(
     **changes: Any,
 ) -> Factorization:
     """A certified factorization; the identity by default, `converged` as the solver says."""
-    asked = spec(n, **changes) if of is None else of
+    asked = spec_of({**document_of(n, "identity"), **changes}) if of is None else of
     claim = Solution(
         DenseMatrix(np.eye(asked.workload.n)) if strategy is None else strategy,
         Outcome.CLOSED_FORM if converged else Outcome.ITERATION_LIMIT,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from factorize.numbers.error_free import rest_of_product
 from factorize.workloads.state_space import StateSpace
 
 Pair = tuple[np.ndarray, np.ndarray]
-
-_SPLIT = 134_217_729.0  # 2^27 + 1: Veltkamp's constant
 
 
 def composed(factors: Sequence[StateSpace], inputs: np.ndarray) -> Pair:
@@ -50,18 +48,6 @@ def _followed(whole: Pair, factor: StateSpace) -> Pair:
 def _times(a: Pair, b: np.ndarray) -> Pair:
     """Return a b for arrays, b of doubles; shapes broadcast."""
     product = a[0] * b
-    rest = _product_error(a[0], b, product) + a[1] * b
+    rest = rest_of_product(a[0], b, product) + a[1] * b
     high = product + rest
     return high, rest - (high - product)
-
-
-def _product_error(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> Any:
-    """Return a b - product exactly (Veltkamp and Dekker)."""
-    a_high, b_high = _upper_half(a), _upper_half(b)
-    a_low, b_low = a - a_high, b - b_high
-    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-
-
-def _upper_half(values: np.ndarray) -> Any:
-    scaled = values * _SPLIT
-    return scaled - (scaled - values)

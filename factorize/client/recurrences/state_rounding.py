@@ -19,7 +19,7 @@ _SLACK = 1 + 2.0**-16  # for the roundings of the bounds themselves
 
 
 @dataclass(frozen=True)
-class Spread:
+class Deviation:
     """How far the strategies C' that roundings can make of C are from it.
 
     Attributes:
@@ -34,7 +34,7 @@ class Spread:
     rows: float = 0.0
     inverse: float = 0.0
 
-    def scaled(self, smallest: float, largest: float, arithmetic: float) -> Spread:
+    def scaled(self, smallest: float, largest: float, arithmetic: float) -> Deviation:
         """Return that of C with its columns multiplied by numbers between these, which rounds three times more."""
         return replace(
             self,

@@ -16,7 +16,8 @@ import numpy as np
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, limbs, product, split, squares
 from factorize.exact.losses.residual import approximation
-from factorize.exact.sensitivity import allowed, square_root_down, square_root_up
+from factorize.exact.participation import allowed
+from factorize.exact.sensitivity import square_root_down, square_root_up
 from factorize.exact.spec import Weighing, weighing_of
 
 _GUESS_BITS = 54

@@ -25,7 +25,8 @@ from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds import overlaps
 from factorize.exact.bounds.bound import Piece, defect, polar, rows_of, trace, weigh
 from factorize.exact.losses.residual import approximation
-from factorize.exact.sensitivity import Allowed, allowed, square_root_up
+from factorize.exact.participation import Allowed, allowed
+from factorize.exact.sensitivity import square_root_up
 from factorize.exact.spec import Weighing, weighing_of
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 

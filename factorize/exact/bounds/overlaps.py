@@ -16,7 +16,8 @@ from factorize.errors import CertificateError
 from factorize.exact.arithmetic.integers import Numbers, integers, limbs, product
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.losses.residual import approximation
-from factorize.exact.sensitivity import Allowed, square_root_up
+from factorize.exact.participation import Allowed
+from factorize.exact.sensitivity import square_root_up
 
 _GRID = 50  # binary places of the factors of R
 _SHRUNK = 1 - 2.0**-40

@@ -7,17 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from factorize.errors import CertificateError, CorruptObject, InvalidParticipation, InvalidStrategy
+from factorize.errors import CertificateError, CorruptObject, InvalidStrategy
 from factorize.exact.convergence import is_formula
 from factorize.exact.mechanism import Contradiction, belongs_endless
+from factorize.exact.participation import allowed_endless
 from factorize.exact.report import CONVERGED, LOSS, MECHANISM, SENSITIVITY, STRATEGY, Report, check_claim
 from factorize.exact.sensitivity import Bracket
-from factorize.exact.structures.base import EndlessReading
-from factorize.exact.structures.blt import EndlessBltReading
-from factorize.exact.structures.nu_toeplitz import EndlessNuReading
-
-ENDLESS_READINGS: dict[str, type[EndlessReading]] = {"blt": EndlessBltReading, "nu_toeplitz": EndlessNuReading}
-"""Who reads a structure that has no last row."""
+from factorize.exact.structures import ENDLESS_READINGS
 
 
 def check_endless(
@@ -83,7 +79,7 @@ def limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mappin
     Raises:
         See `check_endless`.
     """
-    separation, most = _pattern(participation)
+    separation, most, _ = allowed_endless(participation)
     if structure not in ENDLESS_READINGS:
         raise CorruptObject(f"this checker knows no structure {structure[:40]!r} without end")
     if not all(np.isfinite(part).all() for part in parts.values()):
@@ -91,14 +87,3 @@ def limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mappin
     low, high = ENDLESS_READINGS[structure].read(dict(parts)).squared_sensitivity(separation, most)
     pattern = tuple(range(0, separation * most, separation))
     return Bracket(low, high, "the limit without end", pattern, (1,) * most)
-
-
-def _pattern(participation: Mapping[str, Any]) -> tuple[int, int]:
-    kind, most = participation["kind"], participation.get("max_participations")
-    if kind == "single":
-        return 1, 1
-    if kind != "min_sep" or most is None or most < 1 or participation["min_sep"] < 1:
-        raise InvalidParticipation(
-            f"participation {str(dict(participation))[:80]} has no finite sensitivity without end"
-        )
-    return int(participation["min_sep"]), int(most)

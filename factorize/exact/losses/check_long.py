@@ -20,8 +20,9 @@ from factorize.exact.claims import (
 )
 from factorize.exact.file import FactorFile
 from factorize.exact.losses import residual, row_products, toeplitz_forms, variances
+from factorize.exact.participation import allowed
 from factorize.exact.report import ADDED_NOISE, DECODER, LOSS, LOWER_BOUND, Report
-from factorize.exact.sensitivity import Bracket, allowed, square_root_up
+from factorize.exact.sensitivity import Bracket, square_root_up
 from factorize.exact.spec import toeplitz_column
 from factorize.exact.strategy import Strategy
 

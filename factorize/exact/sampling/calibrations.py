@@ -1,4 +1,4 @@
-"""Calibrations under balls-in-bins sampling: whether the bytes of C bear out a claim of the protocol star-1.
+"""Calibrations under random bins: whether the bytes of C bear out a claim of the protocol star-1 or redrawn-1.
 
 The claim is read by docs/notes/star-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
 from C, a lower bound that refutes at once, and then, for each direction, a closed form or the bet of the claim.
@@ -20,6 +20,7 @@ from factorize.exact.file import read_factor_file
 from factorize.exact.report import Report
 from factorize.exact.sampling import bets, star
 from factorize.exact.sampling.bins import Gram, gram
+from factorize.exact.sampling.law_bounds import BinBounds, Bounds, RedrawnBounds
 from factorize.exact.sampling.star_claim import Claim, ClaimRefused, integer, read_claim, real, require
 from factorize.exact.strategy import Strategy
 
@@ -92,14 +93,19 @@ def _check_file(claim: Claim, manifest: Mapping[str, Any]) -> None:
 
 
 def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: bool) -> None:
-    found = gram(strategy, claim.bins)
-    report.prove(f"column sums of |C| over {claim.bins} bins, and their Gram matrix, rounded up from the bytes of C")
     document = report.calibration
     document |= {"epsilon": claim.epsilon, "delta": claim.delta, "sigma": claim.sigma, "bins": claim.bins}
+    document |= {"sampling": claim.document["sampling"]}
     document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
     document |= {"seed": "fresh" if fresh else "claim"}
+    if claim.document["sampling"] == "redrawn_bins":
+        found: Bounds = RedrawnBounds(claim, gram(strategy, claim.n))
+        report.prove(f"the products of all {claim.n} columns of |C|, rounded up from the bytes of C")
+    else:
+        found = BinBounds(claim, gram(strategy, claim.bins))
+        report.prove(f"column sums of |C| over {claim.bins} bins, their Gram matrix, rounded up from the bytes of C")
     _check_unamplified(report, claim, found)
-    least = star.least_delta(found, claim.scale, claim.epsilon)
+    least = found.least()
     document["least_delta"] = float(least)
     with localcontext(context()):
         refuted = least > decimal(claim.delta)
@@ -109,9 +115,7 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
             of="calibration.pq",
         )
         return
-    bound = star.star(star.covariance(found, claim.scale), claim.epsilon)
-    with localcontext(context()):
-        document["star_bound"] = {"m": bound.order, "delta": float(min(bound.logarithm.exp(), Decimal(1)))}
+    document |= found.told()
     sampled = [_check_direction(report, claim, found, direction, fresh) for direction in ("pq", "qp")]
     if report.supported:
         document["accepted"] = _accepted(any(sampled))
@@ -125,7 +129,7 @@ def _accepted(sampled: bool) -> str:
     return "accepted: both directions are proved by closed forms, without samples"
 
 
-def _check_unamplified(report: CalibrationReport, claim: Claim, found: Gram) -> None:
+def _check_unamplified(report: CalibrationReport, claim: Claim, found: Bounds) -> None:
     """The epsilon that holds where the bins are known: a Gaussian mechanism with the largest norm of a class."""
     stated = claim.unamplified
     with localcontext(context()):
@@ -139,30 +143,29 @@ def _check_unamplified(report: CalibrationReport, claim: Claim, found: Gram) -> 
     )
 
 
-def _gaussian(claim: Claim, found: Gram, epsilon: Decimal) -> Decimal:
+def _gaussian(claim: Claim, found: Bounds, epsilon: Decimal) -> Decimal:
     """Return delta of the Gaussian mechanism with the largest norm of a class, rounded up."""
     with localcontext(context()):
-        norm = decimal(float(found.high.diagonal().max())).sqrt() / decimal(claim.scale) * (1 + SLACK)
+        norm = decimal(found.norm()).sqrt() / decimal(claim.scale) * (1 + SLACK)
         return star.gaussian_delta(Enclosed(epsilon, epsilon), Enclosed(norm, norm)).high
 
 
-def _check_direction(report: CalibrationReport, claim: Claim, found: Gram, direction: str, fresh: bool) -> bool:
+def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
     """Check one direction; whether it was sampled."""
     part = claim.document[direction]
     if part["rule"] == "bet":
         return _check_bet(report, claim, found, direction, fresh)
     with localcontext(context()):
         if part["rule"] == "closed_form":
-            above, rule = star.addition(found, claim.scale, claim.epsilon).high, "the closed form of theorem 7"
+            above, rule = found.addition(), "the closed form of theorem 7"
         elif part["rule"] == "gaussian":
             above, rule = (
                 _gaussian(claim, found, decimal(claim.epsilon)),
                 "the Gaussian mechanism without amplification",
             )
         else:
-            kernel = star.covariance(found, claim.scale)
             order = integer(part, "m", 2, star.MOST_ORDER)
-            above, rule = star.log_ceiling(kernel, order, claim.epsilon).exp(), f"the star bound with m={order}"
+            above, rule = found.removal(order), f"the star bound with m={order}"
         holds = above <= decimal(claim.delta)
     report.calibration[direction] = {"rule": part["rule"], "delta": float(above)}
     report.require(
@@ -178,13 +181,13 @@ def _shown(value: Decimal) -> str:
     return f"{float(value):.6g}" if value < Decimal(10) ** 300 else f"10^{value.log10():.0f}"
 
 
-def _check_bet(report: CalibrationReport, claim: Claim, found: Gram, direction: str, fresh: bool) -> bool:
+def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
     part = claim.document[direction]
     rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
     require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
     if samples * claim.bins > MOST_NORMALS:
         raise TooLarge(f"{samples} samples over {claim.bins} bins are above {MOST_NORMALS} normals, the limit here")
-    weights = _weights(claim, found, direction, part)
+    weights = _weights(claim, found.gram, direction, part)
     with localcontext(context()):
         delta = decimal(claim.delta)
         if weights.bound <= delta:
@@ -234,9 +237,10 @@ def _fresh_key() -> tuple[int, int]:
 
 def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
     left, bins = report.not_checked, report.calibration["bins"]
+    kept = "in every epoch anew" if report.calibration["sampling"] == "redrawn_bins" else "and keeps it"
     left.append(
-        f"the sampling itself: every example draws one of {bins} bins, uniformly, independently and in secret, and "
-        "keeps it; the divisor is public, and neither batch sizes nor logs show the bins"
+        f"the sampling itself: every example draws one of {bins} bins, uniformly, independently and in secret, {kept}; "
+        "the divisor is public, and neither batch sizes nor logs show the bins"
     )
     left.append("the noise of the job: independent normals with the standard deviation sigma")
     if sampled:

@@ -1,4 +1,4 @@
-"""The claim of the protocol star-1, read strictly: its keys and spellings are those of docs/notes/star-1.md."""
+"""The claims of the protocols star-1 and redrawn-1, read strictly: with keys and spellings of docs/notes/star-1.md."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 PROTOCOL = "star-1"
+SAMPLINGS = {PROTOCOL: "balls_in_bins", "redrawn-1": "redrawn_bins"}
+"""Protocols, each with the sampling that it is about."""
 LARGEST_EPSILON = 1e6
 """Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
 _KEYS = {
@@ -21,6 +23,7 @@ _RULES = {
     "pq": {"bet": {"rule", "lambda", "m", "samples"}, "star_bound": {"rule", "m"}, "gaussian": {"rule"}},
     "qp": {"bet": {"rule", "lambda", "eta", "samples"}, "closed_form": {"rule"}, "gaussian": {"rule"}},
 }
+_SAMPLED = {PROTOCOL}
 
 
 class ClaimRefused(Exception):
@@ -62,8 +65,9 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     inner = held if "protocol" not in document and isinstance(held, Mapping) else None
     stated = document.get("claim_digest") if inner is not None else None
     given = dict(document if inner is None else inner)
-    if given.get("protocol") != PROTOCOL:
-        raise ClaimRefused(f"the protocol {str(given.get('protocol'))[:40]!r} is not {PROTOCOL!r}, the one known here")
+    protocol = given.get("protocol")
+    if not isinstance(protocol, str) or protocol not in SAMPLINGS:
+        raise ClaimRefused(f"the protocol {str(protocol)[:40]!r} is none of those known here: {', '.join(SAMPLINGS)}")
     _check_keys(given, _KEYS, "the claim")
     mechanism = _part(given, "mechanism")
     _check_keys(mechanism, _MECHANISM, "mechanism")
@@ -73,9 +77,11 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
         rule = part.get("rule")
         if not isinstance(rule, str) or rule not in rules:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
+        require(rule != "bet" or protocol in _SAMPLED, f"{direction}.rule is 'bet'; {protocol} has bounds alone")
         _check_keys(part, rules[rule], direction)
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
-    require(given["sampling"] == "balls_in_bins", f"the sampling {str(given['sampling'])[:40]!r} is not balls_in_bins")
+    sampling = SAMPLINGS[protocol]
+    require(given["sampling"] == sampling, f"the sampling {str(given['sampling'])[:40]!r} is not {sampling}")
     require(integer(given, "beta_log2", -128, -128) == -128, "beta_log2 is -128")
     integer(given, "attempt", 1, 16)
     clip, divisor = real(given, "clip_norm"), integer(given, "divisor", 1, 1 << 53)
@@ -119,7 +125,7 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
 
 def _check_keys(given: Mapping[str, Any], known: set[str], name: str) -> None:
     if set(given) != known:
-        raise ClaimRefused(f"{name} has the keys {sorted(map(str, given))[:20]}; {PROTOCOL} has {sorted(known)}")
+        raise ClaimRefused(f"{name} has the keys {sorted(map(str, given))[:20]}; the protocol has {sorted(known)}")
 
 
 def _part(given: Mapping[str, Any], name: str) -> dict[str, Any]:

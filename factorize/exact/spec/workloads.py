@@ -19,6 +19,22 @@ from factorize.exact.spec.programs import Coefficient, Program, Statement, X
 
 Document = Mapping[str, Any]
 _ONE = Fraction(1)
+PROGRAMS: dict[str, Callable[[Document], Program]] = {}
+"""What states each kind of workload: the functions below that say `defines`."""
+WITHOUT_PROGRAM = ("window", "matrix")
+"""Kinds that are no program of few states."""
+
+
+def defines(*kinds: str) -> Callable[[Callable[[Document], Program]], Callable[[Document], Program]]:
+    """Enter a function as the program of kinds of workload that have none yet."""
+
+    def enter(program: Callable[[Document], Program]) -> Callable[[Document], Program]:
+        for kind in kinds:
+            if PROGRAMS.setdefault(kind, program) is not program:
+                raise TypeError(f"the workload {kind!r} has two programs, {PROGRAMS[kind].__name__} and this one")
+        return program
+
+    return enter
 
 
 def workload_numbers(document: Document, user: Mapping[str, np.ndarray]) -> Numbers | None:
@@ -97,18 +113,22 @@ def _factor(document: Document, name: str) -> Fraction:
     return Fraction(document.get(name, 0.0))
 
 
+@defines("identity")
 def _identity(_document: Document) -> Program:
     return Program([], X)
 
 
+@defines("prefix")
 def _prefix(_document: Document) -> Program:
     return Program([(0, {0: _ONE, X: _ONE})], 0)
 
 
+@defines("decay")
 def _decay(document: Document) -> Program:
     return Program([(0, {0: Fraction(document["rate"]), X: _ONE})], 0)
 
 
+@defines("momentum", "schedule")
 def _momentum(document: Document) -> Program:
     """m_i = mu m_{i-1} + g_i; the step is m_i, or g_i + mu m_i for Nesterov; the output sums eta_i times the step."""
     mu, eta = _factor(document, "momentum"), _rates(document)
@@ -118,6 +138,7 @@ def _momentum(document: Document) -> Program:
     return Program([first, (1, {1: _ONE, 0: eta})], 1)
 
 
+@defines("weight_decay")
 def _weight_decay(document: Document) -> Program:
     """Decoupled: s_i = (1 - eta_i rate) s_{i-1} + eta_i m_i. Coupled: rate s_{i-1} is taken from the gradient."""
     mu, rate, eta = _factor(document, "momentum"), Fraction(document["rate"]), _rates(document)
@@ -127,11 +148,13 @@ def _weight_decay(document: Document) -> Program:
     return Program([(0, {0: mu, X: _ONE}), (1, {1: kept, 0: eta})], 1)
 
 
+@defines("srg")
 def _srg(document: Document) -> Program:
     estimate: Statement = (0, {0: Fraction(document["decay"]), X: _ONE})
     return Program([estimate, (1, {1: Fraction(document["momentum"]), 0: _ONE}), (2, {2: _ONE, 1: _ONE})], 2)
 
 
+@defines("mu2")
 def _mu2(document: Document) -> Program:
     """Sums q = S s and w = S q, then x_i = sum over j <= i of 2 (j + 2) w_j / ((i + 2)(i + 3))."""
     program: list[Statement] = [(0, {0: _ONE, X: _ONE}), (1, {1: _ONE, 0: _ONE})]
@@ -143,18 +166,5 @@ def _mu2(document: Document) -> Program:
     return Program([*program, (3, {2: [Fraction(1, (i + 2) * (i + 3)) for i in range(n)]})], 3)
 
 
-PROGRAMS: dict[str, Callable[[Document], Program]] = {
-    "prefix": _prefix,
-    "schedule": _momentum,
-    "momentum": _momentum,
-    "weight_decay": _weight_decay,
-    "decay": _decay,
-    "srg": _srg,
-    "mu2": _mu2,
-    "identity": _identity,
-}
-"""What states each kind of workload."""
-WITHOUT_PROGRAM = ("window", "matrix")
-"""Kinds that are no program of few states."""
 KINDS = (*PROGRAMS, *WITHOUT_PROGRAM)
 """Kinds of workload that this checker has a definition of, its own or the user's numbers."""

@@ -19,6 +19,9 @@ class BandedReading(StoredReading):
         bands: shape (bands, n).
     """
 
+    parts = frozenset({"bands"})
+    scalable = True
+
     by_diagonals = True
 
     def __init__(self, bands: np.ndarray) -> None:

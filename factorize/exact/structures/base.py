@@ -66,6 +66,8 @@ class Reading(ABC):
     """C by its structure.
 
     Attributes:
+        parts: names of its tensors.
+        scalable: whether a factor for each column may stand beside them.
         n: side.
         computed: whether the entries are computed from what is stored, and so enclosed.
         unit_diagonal: whether every diagonal entry is 1, without a radius.
@@ -77,6 +79,8 @@ class Reading(ABC):
         memory: what C keeps, where it is stored as buffers.
     """
 
+    parts: ClassVar[frozenset[str]]
+    scalable: ClassVar[bool] = False
     n: int
     computed: ClassVar[bool] = False
     unit_diagonal: ClassVar[bool] = False
@@ -234,7 +238,13 @@ class ComputedReading(Reading):
 
 
 class EndlessReading(ABC):
-    """A Toeplitz C without a last row, by its structure."""
+    """A Toeplitz C without a last row, by its structure.
+
+    Attributes:
+        parts: names of its tensors.
+    """
+
+    parts: ClassVar[frozenset[str]]
 
     @classmethod
     @abstractmethod

@@ -93,6 +93,9 @@ class BltReading(ComputedReading):
         n: side.
     """
 
+    parts = frozenset({"theta", "omega"})
+    scalable = True
+
     unit_diagonal = True
 
     def __init__(self, decays: Decays, n: int) -> None:
@@ -148,6 +151,8 @@ class EndlessBltReading(EndlessReading):
     Args:
         decays: the numbers.
     """
+
+    parts = frozenset({"theta", "omega"})
 
     def __init__(self, decays: Decays) -> None:
         self._decays = decays

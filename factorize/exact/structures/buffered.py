@@ -207,6 +207,9 @@ class BufferedReading(ComputedReading):
         buffers: the numbers.
     """
 
+    parts = frozenset({"diagonal", "decay", "input", "output"})
+    scalable = True
+
     def __init__(self, buffers: Buffers) -> None:
         self.n, self._numbers = len(buffers.diagonal), buffers
         self.memory = KeptNumbers(buffers.outputs[0].size, 0)
@@ -242,3 +245,6 @@ class BufferedReading(ComputedReading):
 
 class StateSpaceReading(BufferedReading):
     """C by a diagonal and states that mix."""
+
+    parts = frozenset({"diagonal", "transition", "input", "output"})
+    scalable = True

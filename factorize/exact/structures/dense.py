@@ -22,6 +22,9 @@ class DenseReading(StoredReading):
         array: shape (n, n).
     """
 
+    parts = frozenset({""})
+    scalable = True
+
     def __init__(self, array: np.ndarray) -> None:
         self.n, self._array = len(array), array
         self.column = array[:, 0].copy() if (array[1:, 1:] == array[:-1, :-1]).all() else None

@@ -74,6 +74,9 @@ class InverseBandedToeplitzReading(ComputedReading):
         n: side.
     """
 
+    parts = frozenset({"inverse_coefficients"})
+    scalable = True
+
     unit_diagonal = True
     by_majorant = True  # enclosed to 2^-240: where it falls, the majorant is the column
 

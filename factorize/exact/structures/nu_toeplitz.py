@@ -24,6 +24,8 @@ class EndlessNuReading(EndlessReading):
         nu: the parameter.
     """
 
+    parts = frozenset({"nu"})
+
     def __init__(self, nu: float) -> None:
         self._nu = Fraction(nu)
 

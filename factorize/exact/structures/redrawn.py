@@ -224,6 +224,8 @@ class RedrawnReading(ComputedReading):
         inverse: the numbers.
     """
 
+    parts = frozenset({"decay", "output", "input", "direct", "lag"})
+
     def __init__(self, inverse: RedrawnInverse) -> None:
         self.n, self._inverse = len(inverse.decay), inverse
         self.memory = KeptNumbers(inverse.output.shape[1], len(inverse.inputs) - 1)

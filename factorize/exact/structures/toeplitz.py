@@ -19,6 +19,9 @@ class ToeplitzReading(StoredReading):
         column: shape (n,).
     """
 
+    parts = frozenset({"coefficients"})
+    scalable = True
+
     def __init__(self, column: np.ndarray) -> None:
         self.n, self.column, self._column = len(column), column, column
         self.monotone = falls(column)
@@ -72,6 +75,9 @@ class ToeplitzReading(StoredReading):
 
 class BandedToeplitzReading(ToeplitzReading):
     """C by the start of its first column."""
+
+    parts = frozenset({"coefficients"})
+    scalable = True
 
     _name = "banded_toeplitz"
 

@@ -109,6 +109,8 @@ class TreeReading(StoredReading):
         tree: the numbers.
     """
 
+    parts = frozenset({"tree.nodes", "tree.restart"})
+
     by_nodes = True
 
     def __init__(self, tree: TreeNodes) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from specs import spec_text
 
 from factorize.api.commands.application import run
 from factorize.storage.store import open_store
@@ -26,10 +26,6 @@ def call(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
     return command
 
 
-def spec(n: int, **more: Any) -> str:
-    return json.dumps({"workload": {"kind": "prefix", "n": n}, **more})
-
-
 def saved(folder: Path, array: np.ndarray) -> Path:
     np.save(folder / "C.npy", array)
     return folder / "C.npy"
@@ -42,7 +38,7 @@ def dense(n: int) -> np.ndarray:
 def test_added_strategies_are_certified_and_stored(call: Call, tmp_path: Path) -> None:
     path = saved(tmp_path, dense(8))
     code, out, err = call(
-        "add", path, "--spec", spec(8, participation={"kind": "fixed_epochs", "epochs": 2}), "--output", "json"
+        "add", path, "--spec", spec_text(8, participation={"kind": "fixed_epochs", "epochs": 2}), "--output", "json"
     )
     assert code == 0 and err == ""
     manifest = json.loads(out)
@@ -57,8 +53,8 @@ def test_added_strategies_are_certified_and_stored(call: Call, tmp_path: Path) -
 
 
 def test_an_added_strategy_does_not_answer_for_a_solver(call: Call, tmp_path: Path) -> None:
-    added = json.loads(call("add", saved(tmp_path, dense(6)), "--spec", spec(6), "--output", "json")[1])
-    solved = json.loads(call("solve", spec(6), "--output", "json")[1])
+    added = json.loads(call("add", saved(tmp_path, dense(6)), "--spec", spec_text(6), "--output", "json")[1])
+    solved = json.loads(call("solve", spec_text(6), "--output", "json")[1])
     assert solved["digest"] != added["digest"] and solved["certificate"]["converged"]
     code, _, err = call("solve", json.dumps(added["spec"]))
     assert code == 2 and "added" in err
@@ -66,7 +62,7 @@ def test_an_added_strategy_does_not_answer_for_a_solver(call: Call, tmp_path: Pa
 
 def test_toeplitz_matrices_keep_their_structure(call: Call, tmp_path: Path) -> None:
     array = ToeplitzMatrix(np.array([1.0, 0.5, 0.25, 0.125]), 4).dense()
-    sparse = spec(4, participation={"kind": "min_sep", "min_sep": 2})
+    sparse = spec_text(4, participation={"kind": "min_sep", "min_sep": 2})
     manifest = json.loads(call("add", saved(tmp_path, array), "--spec", sparse, "--output", "json")[1])
     assert manifest["matrices"]["C"]["structure"] == "toeplitz"
     assert manifest["certificate"]["sensitivity"]["kind"] == "exact"
@@ -83,5 +79,5 @@ def test_toeplitz_matrices_keep_their_structure(call: Call, tmp_path: Path) -> N
     ids=["above the diagonal", "another n", "singular", "too ill-conditioned"],
 )
 def test_what_cannot_be_added(call: Call, tmp_path: Path, array: np.ndarray, n: int, code: int) -> None:
-    found, out, err = call("add", saved(tmp_path, array), "--spec", spec(n))
+    found, out, err = call("add", saved(tmp_path, array), "--spec", spec_text(n))
     assert found == code and out == "" and err.startswith("error: ")

@@ -21,6 +21,7 @@ import pytest
 from command_line import PROGRAM, ROOT, CommandLine, Run, environment
 from exact_files import claim, parts, sealed
 from safetensors.numpy import load_file
+from specs import spec_text
 
 from factorize import __version__
 from factorize.encoding import canonical_json
@@ -36,7 +37,7 @@ from factorize.errors import (
     Violation,
 )
 from factorize.factor_file import load
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 
 COMMANDS = (
     "solve",
@@ -52,12 +53,8 @@ COMMANDS = (
     "serve",
     "fsck",
 )
-COMMANDS += ("gc", "revoke")
+COMMANDS += ("gc", "profile", "revoke")
 HEAVY = ("cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy")
-
-
-def spec(n: int, **parts: Any) -> str:
-    return json.dumps({"workload": {"kind": "prefix", "n": n}, **parts})
 
 
 SQUARE_ROOT = {"mechanism": {"kind": "square_root"}}
@@ -88,11 +85,11 @@ def factorize(tmp_path: Path) -> CommandLine:
 
 
 @pytest.fixture(scope="module")
-def solved(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     """A home whose store holds prefix n=8 by dense and square_root, and their files. Tests only read it."""
     command = CommandLine(tmp_path_factory.mktemp("solved"))
-    assert command("solve", spec(8), "--to", "dense.safetensors").code == 0
-    assert command("solve", spec(8, **SQUARE_ROOT), "--to", "root.safetensors").code == 0
+    assert command("solve", spec_text(8), "--to", "dense.safetensors").code == 0
+    assert command("solve", spec_text(8, **SQUARE_ROOT), "--to", "root.safetensors").code == 0
     return command
 
 
@@ -147,35 +144,35 @@ def test_usage_errors(within: Within, arguments: list[str]) -> None:
 
 
 def test_solve_prints_stores_and_writes(factorize: CommandLine) -> None:
-    done = factorize("solve", spec(6), "--to", "c.safetensors")
+    done = factorize("solve", spec_text(6), "--to", "c.safetensors")
     assert done.code == 0 and "converged     yes" in done.out and "solved now" in done.out
     written = load(factorize.home / "c.safetensors")
     written.verify()
-    again = factorize("solve", spec(6), "--output", "json").json()
+    again = factorize("solve", spec_text(6), "--output", "json").json()
     assert again["digest"] == written.digest
     assert again["certificate"] == written.manifest["certificate"]
     assert [p.name for p in factorize.home.iterdir() if "part" in p.name] == []
     assert (factorize.home / ".local/share/factorize/store.json").is_file()
 
 
-def test_a_known_spec_is_not_solved_again(solved: CommandLine) -> None:
-    first = solved("solve", spec(8), "--output", "json").json()
+def test_a_known_spec_is_not_solved_again(filled: CommandLine) -> None:
+    first = filled("solve", spec_text(8), "--output", "json").json()
     same = '{"tolerance": 1E-9, "objective": {"kind": "mean"}, "workload": {"n": 8, "kind": "prefix"}}'
-    assert solved("solve", same, "--output", "json").json() == first
-    assert "known before" in solved("solve", spec(8, tolerance=1e-3)).out
+    assert filled("solve", same, "--output", "json").json() == first
+    assert "known before" in filled("solve", spec_text(8, tolerance=1e-3)).out
 
 
 @pytest.mark.parametrize("way", ["inline", "path", "stdin"])
-def test_a_spec_comes_inline_from_a_file_or_from_stdin(solved: CommandLine, way: str, tmp_path: Path) -> None:
+def test_a_spec_comes_inline_from_a_file_or_from_stdin(filled: CommandLine, way: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.json"
-    path.write_text(spec(8))
-    argument = {"inline": f" {spec(8)}", "path": str(path), "stdin": "-"}[way]
-    done = solved("solve", argument, "--output", "json", stdin=spec(8))
+    path.write_text(spec_text(8))
+    argument = {"inline": f" {spec_text(8)}", "path": str(path), "stdin": "-"}[way]
+    done = filled("solve", argument, "--output", "json", stdin=spec_text(8))
     assert done.code == 0 and done.json()["spec"]["workload"] == {"kind": "prefix", "n": 8}
 
 
 def test_the_store_is_the_option_then_the_variable(factorize: CommandLine) -> None:
-    argument = spec(4, **SQUARE_ROOT)
+    argument = spec_text(4, **SQUARE_ROOT)
     assert factorize("solve", argument, "--store", "a", FACTORIZE_STORE="b").code == 0
     assert (factorize.home / "a" / "store.json").is_file() and not (factorize.home / "b").exists()
     assert factorize("solve", argument, FACTORIZE_STORE=str(factorize.home / "b")).code == 0
@@ -184,13 +181,13 @@ def test_the_store_is_the_option_then_the_variable(factorize: CommandLine) -> No
 
 def test_matrices_are_written_on_request(factorize: CommandLine) -> None:
     arguments = ("--matrices", "C,C_inv,B", "--to", "all.safetensors", "--output", "json")
-    manifest = factorize("solve", spec(5), *arguments).json()
+    manifest = factorize("solve", spec_text(5), *arguments).json()
     tensors = load_file(factorize.home / "all.safetensors")
     np.testing.assert_allclose(tensors["B"] @ tensors["C"], np.tril(np.ones((5, 5))), atol=1e-14)
     np.testing.assert_allclose(tensors["C_inv"] @ tensors["C"], np.eye(5), atol=1e-14)
     assert list(manifest["matrices"]) == ["B", "C", "C_inv"]
     assert factorize("verify", manifest["digest"]).code == 0
-    assert "'D' is not one of C, C_inv, B" in factorize("solve", spec(5), "--matrices", "C,D").error(2)
+    assert "'D' is not one of C, C_inv, B" in factorize("solve", spec_text(5), "--matrices", "C,D").error(2)
 
 
 def test_a_matrix_of_ones_own_is_solved_and_verified_from_the_store(factorize: CommandLine) -> None:
@@ -232,7 +229,7 @@ def test_every_violation_has_its_line_and_its_pointer(factorize: CommandLine) ->
 
 
 def test_what_does_not_fit_in_memory_is_refused_with_the_estimate(factorize: CommandLine) -> None:
-    huge = spec(10_000_000, mechanism={"kind": "dense"})
+    huge = spec_text(10_000_000, mechanism={"kind": "dense"})
     message = factorize("solve", huge).error(2)
     assert "10000000" in message and "GiB" in message
 
@@ -244,19 +241,19 @@ def test_files_that_cannot_be_read_are_named(factorize: CommandLine, path: str) 
 
 def test_a_store_that_cannot_be_opened_is_usage(factorize: CommandLine) -> None:
     (factorize.home / "file").write_text("no folder")
-    assert "cannot be opened" in factorize("solve", spec(4), "--store", "file").error(2)
+    assert "cannot be opened" in factorize("solve", spec_text(4), "--store", "file").error(2)
     assert "there is no store" in factorize("verify", "0" * 64, "--store", "missing").error(2)
     assert not (factorize.home / "missing").exists()
 
 
 def test_a_target_that_cannot_be_written_leaves_the_result_in_the_store(factorize: CommandLine) -> None:
-    factorize("solve", spec(4), "--to", "missing/c.safetensors").error(2)
-    assert "name the file to write" in factorize("solve", spec(4), "--to", ".").error(2)
-    assert "known before" in factorize("solve", spec(4)).out
+    factorize("solve", spec_text(4), "--to", "missing/c.safetensors").error(2)
+    assert "name the file to write" in factorize("solve", spec_text(4), "--to", ".").error(2)
+    assert "known before" in factorize("solve", spec_text(4)).out
 
 
-def test_a_closed_pipe_ends_quietly(solved: CommandLine) -> None:
-    with solved.start("solve", spec(8), "--output", "json") as process:
+def test_a_closed_pipe_ends_quietly(filled: CommandLine) -> None:
+    with filled.start("solve", spec_text(8), "--output", "json") as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
@@ -266,41 +263,41 @@ def test_a_closed_pipe_ends_quietly(solved: CommandLine) -> None:
 # verify, calibrate, plot
 
 
-def test_verify_says_what_was_checked_and_what_was_not(solved: CommandLine) -> None:
-    done = solved("verify", "dense.safetensors")
+def test_verify_says_what_was_checked_and_what_was_not(filled: CommandLine) -> None:
+    done = filled("verify", "dense.safetensors")
     assert done.code == 0 and done.err == ""
     checked = [line for line in done.out.splitlines() if line.startswith("checked")]
     left = [line for line in done.out.splitlines() if line.startswith("not checked")]
     assert any("lower bound recomputed" in line for line in checked)
     assert any("exact arithmetic" in line for line in left)
-    document = solved("verify", "dense.safetensors", "--output", "json").json()
+    document = filled("verify", "dense.safetensors", "--output", "json").json()
     assert document["verified"] is True and document["certificate"]["relative_gap"] < 1e-9
 
 
-def test_verify_takes_digests_and_reserialised_files(solved: CommandLine) -> None:
+def test_verify_takes_digests_and_reserialised_files(filled: CommandLine) -> None:
     from safetensors.numpy import save_file
 
-    known = load(solved.home / "dense.safetensors")
-    assert solved("verify", known.digest).code == 0
-    assert solved("verify", known.spec_digest).code == 0
-    other = solved.home / "other.safetensors"
+    known = load(filled.home / "dense.safetensors")
+    assert filled("verify", known.digest).code == 0
+    assert filled("verify", known.spec_digest).code == 0
+    other = filled.home / "other.safetensors"
     save_file(dict(reversed(known.tensors().items())), other, {"manifest": json.dumps(known.manifest, indent=3)})
-    assert other.read_bytes() != (solved.home / "dense.safetensors").read_bytes()
-    assert solved("verify", other).code == 0
+    assert other.read_bytes() != (filled.home / "dense.safetensors").read_bytes()
+    assert filled("verify", other).code == 0
 
 
-def test_verify_exact_checks_the_bytes_in_integers(solved: CommandLine) -> None:
-    done = solved("verify", "dense.safetensors", "--exact")
+def test_verify_exact_checks_the_bytes_in_integers(filled: CommandLine) -> None:
+    done = filled("verify", "dense.safetensors", "--exact")
     assert done.code == 0 and "attained by   steps" in done.out and "without rounding" in done.out
-    known = load(solved.home / "dense.safetensors")
-    document = solved("verify", known.digest, "--exact", "--output", "json").json()
+    known = load(filled.home / "dense.safetensors")
+    document = filled("verify", known.digest, "--exact", "--output", "json").json()
     assert document["verified"] is True and document["failed"] == []
     assert document["sensitivity"]["overstated_ulps"] >= 0
     assert document["certificate"]["sensitivity"]["value"] >= document["sensitivity"]["upper"]
 
 
-def test_verify_exact_refuses_a_claim_that_is_too_low(solved: CommandLine, within: Within, tmp_path: Path) -> None:
-    manifest, tensors = parts(load(solved.home / "dense.safetensors"))
+def test_verify_exact_refuses_a_claim_that_is_too_low(filled: CommandLine, within: Within, tmp_path: Path) -> None:
+    manifest, tensors = parts(load(filled.home / "dense.safetensors"))
     claim(manifest, manifest["certificate"]["sensitivity"]["value"] * (1 - 1e-14))
     path = tmp_path / "low.safetensors"
     path.write_bytes(sealed(manifest, tensors))
@@ -311,11 +308,11 @@ def test_verify_exact_refuses_a_claim_that_is_too_low(solved: CommandLine, withi
 
 
 def test_verify_exact_ends_with_its_own_code_where_a_claim_was_not_looked_at(
-    solved: CommandLine, within: Within, tmp_path: Path
+    filled: CommandLine, within: Within, tmp_path: Path
 ) -> None:
     """6, after the report: a tuned nu is the best of its class because its solver says so."""
     path = tmp_path / "tuned.safetensors"
-    tuned = spec(8, mechanism={"kind": "nu_toeplitz", "nu": "tune"})
+    tuned = spec_text(8, mechanism={"kind": "nu_toeplitz", "nu": "tune"})
     assert within("solve", tuned, "--to", path, "--store", tmp_path / "store").code == 0
     done = within("verify", path, "--exact")
     assert done.code == 6 and done.out.startswith("NOT ALL SEEN")
@@ -324,12 +321,12 @@ def test_verify_exact_ends_with_its_own_code_where_a_claim_was_not_looked_at(
     assert document["verified"] is True and document["complete"] is False
     status = {one["claim"]: one["status"] for one in document["claims"]}
     assert status.pop("certificate.converged") == "not_looked_at" and set(status.values()) == {"proved"}
-    sure = within("verify", solved.home / "dense.safetensors", "--exact", "--output", "json").json()
+    sure = within("verify", filled.home / "dense.safetensors", "--exact", "--output", "json").json()
     assert sure["complete"] is True and {one["status"] for one in sure["claims"]} == {"proved"}
 
 
 def test_verify_exact_ends_with_that_code_where_the_sensitivity_is_undecided(
-    solved: CommandLine, within: Within, monkeypatch: pytest.MonkeyPatch
+    filled: CommandLine, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from factorize.errors import TooLarge
 
@@ -337,7 +334,7 @@ def test_verify_exact_ends_with_that_code_where_the_sensitivity_is_undecided(
         raise TooLarge("n is above the limit")
 
     monkeypatch.setattr("factorize.exact.check_factor_file", undecided)
-    done = within("verify", solved.home / "dense.safetensors", "--exact", "--output", "json")
+    done = within("verify", filled.home / "dense.safetensors", "--exact", "--output", "json")
     document = done.json()
     assert done.code == 6 and {one["status"] for one in document["claims"]} == {"not_looked_at"}
     assert "n is above the limit" in document["claims"][0]["why"]
@@ -384,10 +381,10 @@ def damage(kind: str, data: bytes) -> bytes:
 @pytest.mark.parametrize("kind", ["bit", "truncated", "empty", "text", "longer"])
 @pytest.mark.parametrize("command", ["verify", "calibrate", "plot"])
 def test_damaged_files_are_verification_failures(
-    solved: CommandLine, within: Within, tmp_path: Path, kind: str, command: str
+    filled: CommandLine, within: Within, tmp_path: Path, kind: str, command: str
 ) -> None:
     path = tmp_path / "damaged.safetensors"
-    path.write_bytes(damage(kind, (solved.home / "dense.safetensors").read_bytes()))
+    path.write_bytes(damage(kind, (filled.home / "dense.safetensors").read_bytes()))
     more = {"verify": [], "calibrate": ["--mu", "1"], "plot": ["--to", str(tmp_path / "p.png")]}[command]
     within(command, path, *more).error(4)
     assert within(command, path, *more, "--output", "json").json()["error"]["type"] == "corrupt-object"
@@ -415,28 +412,28 @@ def raise_bound(certificate: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [lower_sensitivity, raise_bound])
-def test_forged_certificates_are_found(solved: CommandLine, tmp_path: Path, change: Any) -> None:
+def test_forged_certificates_are_found(filled: CommandLine, tmp_path: Path, change: Any) -> None:
     path = tmp_path / "forged.safetensors"
-    forge(solved.home / "root.safetensors", path, change)
+    forge(filled.home / "root.safetensors", path, change)
     assert load(path).digest  # every digest fits
-    solved("verify", path).error(4)
-    assert solved("verify", path, "--output", "json").json()["error"]["type"] == "certificate-error"
+    filled("verify", path).error(4)
+    assert filled("verify", path, "--output", "json").json()["error"]["type"] == "certificate-error"
 
 
-def test_calibrate_does_not_scale_noise_to_a_forged_sensitivity(solved: CommandLine, tmp_path: Path) -> None:
+def test_calibrate_does_not_scale_noise_to_a_forged_sensitivity(filled: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "forged.safetensors"
-    forge(solved.home / "root.safetensors", path, lower_sensitivity)
-    assert "noise scaled to it would be too small" in solved("calibrate", path, "--mu", "1").error(4)
+    forge(filled.home / "root.safetensors", path, lower_sensitivity)
+    assert "noise scaled to it would be too small" in filled("calibrate", path, "--mu", "1").error(4)
 
 
-def test_calibrate_answers_the_contract(solved: CommandLine) -> None:
+def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
     options = ("--epsilon", "1", "--delta", "1e-5", "--clip-norm", "2", "--batch-size", "4", "--output", "json")
-    answer = solved("calibrate", "dense.safetensors", *options, "--adjacency", "replace_one").json()
+    answer = filled("calibrate", "dense.safetensors", *options, "--adjacency", "replace_one").json()
     names = {"noise_multiplier", "sigma", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu"}
     assert names <= answer.keys()
     assert answer["noise_multiplier"] == pytest.approx(3.730632, rel=1e-6)  # docs/privacy.md, by Balle and Wang 2018
     assert answer["sigma"] == pytest.approx(3.730632 * 2 * 2 * answer["sensitivity"] / 4, rel=1e-6)
-    text = solved("calibrate", "dense.safetensors", "--rho", "0.5", "--adjacency", "REPLACE_SPECIAL").out
+    text = filled("calibrate", "dense.safetensors", "--rho", "0.5", "--adjacency", "REPLACE_SPECIAL").out
     assert "noise_multiplier  1.0" in text and "adjacency         zero_out" in text
 
 
@@ -452,35 +449,35 @@ def test_calibrate_answers_the_contract(solved: CommandLine) -> None:
     ],
 )
 def test_calibrate_refuses_what_is_no_target(
-    solved: CommandLine, within: Within, options: list[str], words: str
+    filled: CommandLine, within: Within, options: list[str], words: str
 ) -> None:
-    assert words in within("calibrate", solved.home / "dense.safetensors", *options).error(2)
+    assert words in within("calibrate", filled.home / "dense.safetensors", *options).error(2)
 
 
-def test_plot_writes_a_picture(solved: CommandLine, tmp_path: Path) -> None:
-    done = solved("plot", "dense.safetensors", "--to", tmp_path / "p.png")
+def test_plot_writes_a_picture(filled: CommandLine, tmp_path: Path) -> None:
+    done = filled("plot", "dense.safetensors", "--to", tmp_path / "p.png")
     assert done.code == 0 and (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
-    assert ".png, .pdf, .svg" in solved("plot", "dense.safetensors", "--to", "p.txt").error(2)
+    assert ".png, .pdf, .svg" in filled("plot", "dense.safetensors", "--to", "p.txt").error(2)
 
 
 # get, serve
 
 
-def test_get_copies_from_the_store(solved: CommandLine, tmp_path: Path) -> None:
+def test_get_copies_from_the_store(filled: CommandLine, tmp_path: Path) -> None:
     target = tmp_path / "copy.safetensors"
-    manifest = solved("get", spec(8), "--to", target, "--output", "json").json()
-    assert target.read_bytes() == (solved.home / "dense.safetensors").read_bytes()
-    assert solved("get", manifest["digest"], "--to", target).code == 0
-    assert "`factorize solve` first" in solved("get", spec(9), "--to", target).error(2)
-    assert "solve its spec first" in solved("get", "0" * 64, "--to", target).error(2)
+    manifest = filled("get", spec_text(8), "--to", target, "--output", "json").json()
+    assert target.read_bytes() == (filled.home / "dense.safetensors").read_bytes()
+    assert filled("get", manifest["digest"], "--to", target).code == 0
+    assert "`factorize solve` first" in filled("get", spec_text(9), "--to", target).error(2)
+    assert "solve its spec first" in filled("get", "0" * 64, "--to", target).error(2)
 
 
 def test_get_from_nowhere_is_unreachable(factorize: CommandLine) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        assert "cannot be reached" in factorize("get", spec(4), "--to", "c.safetensors", "--url", url).error(5)
+        assert "cannot be reached" in factorize("get", spec_text(4), "--to", "c.safetensors", "--url", url).error(5)
     assert list(factorize.home.iterdir()) == []
 
 
@@ -489,10 +486,10 @@ def test_serve_and_get_through_it(factorize: CommandLine) -> None:
         try:
             assert service.stdout is not None
             url = json.loads("".join(iter(service.stdout.readline, "}\n")) + "}")["url"]
-            manifest = factorize("get", spec(7), "--to", "c.safetensors", "--url", url, "--output", "json").json()
+            manifest = factorize("get", spec_text(7), "--to", "c.safetensors", "--url", url, "--output", "json").json()
             assert load(factorize.home / "c.safetensors").digest == manifest["digest"]
             assert factorize("get", manifest["digest"], "--to", "c2.safetensors", FACTORIZE_URL=url).code == 0
-            assert "/workload/n: " in factorize("get", spec(0), "--to", "x", "--url", url).error(2)
+            assert "/workload/n: " in factorize("get", spec_text(0), "--to", "x", "--url", url).error(2)
             factorize("get", "0" * 64, "--to", "x", "--url", url).error(2)
         finally:
             service.send_signal(signal.SIGINT)
@@ -523,7 +520,7 @@ def grid(folder: Path) -> Path:
 def test_batch_shows_the_expansion_first_and_solves_nothing_on_a_dry_run(factorize: CommandLine) -> None:
     document = factorize("batch", grid(factorize.home), "--dry-run", "--output", "json", "--store", "empty")
     assert document.code == 2 and not (factorize.home / "empty").exists()
-    factorize("solve", spec(4, **SQUARE_ROOT))
+    factorize("solve", spec_text(4, **SQUARE_ROOT))
     done = factorize("batch", grid(factorize.home), "--dry-run", "--output", "json")
     assert [item["state"] for item in done.json()["items"]] == ["to_solve", "cached"]
     assert all(len(item["spec_digest"]) == 64 for item in done.json()["items"])
@@ -543,12 +540,12 @@ def test_batch_solves_once_and_resumes(factorize: CommandLine) -> None:
 def test_batch_reports_bad_lines_and_failures_and_does_the_rest(factorize: CommandLine) -> None:
     singular = {"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}, "mechanism": {"kind": "dense"}}
     lines = [
-        spec(2, **SQUARE_ROOT),
+        spec_text(2, **SQUARE_ROOT),
         "oops",
-        spec(3, **SQUARE_ROOT),
-        spec(2, **SQUARE_ROOT),
+        spec_text(3, **SQUARE_ROOT),
+        spec_text(2, **SQUARE_ROOT),
         json.dumps(singular),
-        spec(0),
+        spec_text(0),
     ]
     (factorize.home / "specs.jsonl").write_text("\n".join(lines))
     done = factorize("batch", "specs.jsonl", "--output", "json")
@@ -575,7 +572,9 @@ def read_until(process: subprocess.Popen[str], words: str, seconds: float = 60) 
 
 
 def test_ctrl_c_leaves_what_is_finished(factorize: CommandLine) -> None:
-    (factorize.home / "specs.jsonl").write_text("\n".join([spec(2, **SQUARE_ROOT), LONG, spec(3, **SQUARE_ROOT)]))
+    (factorize.home / "specs.jsonl").write_text(
+        "\n".join([spec_text(2, **SQUARE_ROOT), LONG, spec_text(3, **SQUARE_ROOT)])
+    )
     with factorize.start("batch", "specs.jsonl") as process:
         read_until(process, "[1/3] solved")
         process.send_signal(signal.SIGINT)
@@ -587,7 +586,7 @@ def test_ctrl_c_leaves_what_is_finished(factorize: CommandLine) -> None:
 
 
 def test_ctrl_c_in_solve_stores_nothing(factorize: CommandLine) -> None:
-    factorize("solve", spec(2, **SQUARE_ROOT))
+    factorize("solve", spec_text(2, **SQUARE_ROOT))
     with factorize.start("solve", LONG) as process:
         time.sleep(1.5)
         process.send_signal(signal.SIGINT)
@@ -610,7 +609,8 @@ def test_an_interrupt_that_numerical_code_swallows_still_ends_the_process(signal
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         for _ in range(signals):
             process.send_signal(signal.SIGINT)
-            assert signals == 1 or process.stdout.readline() in ("swallowed\n", "")
+            # the second ends the process at once, perhaps in the middle of its line
+            assert signals == 1 or "swallowed\n".startswith(process.stdout.readline())
         assert process.wait(30) == 130
 
 
@@ -618,7 +618,7 @@ def test_an_interrupt_that_numerical_code_swallows_still_ends_the_process(signal
 
 
 def test_fsck_finds_and_repairs(factorize: CommandLine) -> None:
-    manifest = factorize("solve", spec(4, **SQUARE_ROOT), "--output", "json").json()
+    manifest = factorize("solve", spec_text(4, **SQUARE_ROOT), "--output", "json").json()
     assert factorize("fsck").code == 0
     (blob,) = (factorize.home / ".local/share/factorize/blobs").rglob(manifest["files"][0]["sha256"])
     blob.chmod(0o644)
@@ -628,12 +628,12 @@ def test_fsck_finds_and_repairs(factorize: CommandLine) -> None:
     factorize("verify", manifest["digest"]).error(4)
     assert factorize("fsck", "--repair", "--output", "json").json()["clean"]
     assert factorize("fsck").code == 0
-    assert "solved now" in factorize("solve", spec(4, **SQUARE_ROOT)).out
+    assert "solved now" in factorize("solve", spec_text(4, **SQUARE_ROOT)).out
     assert factorize("verify", manifest["digest"]).code == 0
 
 
 def test_progress_is_drawn_in_a_terminal(factorize: CommandLine) -> None:
-    (factorize.home / "specs.jsonl").write_text("\n".join(spec(n) for n in (2, 3)))
+    (factorize.home / "specs.jsonl").write_text("\n".join(spec_text(n) for n in (2, 3)))
     leader, follower = pty.openpty()
     arguments = [*PROGRAM, "batch", "specs.jsonl"]
     variables = environment(factorize.home) | {"TERM": "xterm"}

@@ -51,6 +51,15 @@ def test_the_command_line_gives_the_table(factorize: CommandLine, tmp_path: Path
     assert list((tmp_path / ".local").rglob("*.safetensors")) == []  # nothing is stored
 
 
+OWN = {"workload": {"kind": "matrix", "rows": [[1, 0, 0], [1, 2, 0], [1, 2, 3]]}}
+
+
+def test_a_matrix_of_ones_own_need_not_be_stored_for_the_command_line(factorize: CommandLine) -> None:
+    done = factorize("compare", json.dumps(OWN), "--output", "json")
+    assert done.code == 0, done.err
+    assert losses(done.json()) == losses(compare(parse_spec(OWN)).to_dict())
+
+
 def test_the_text_has_a_line_for_each_row_and_reason(factorize: CommandLine) -> None:
     options = ("--epsilon", 1, "--delta", 1e-6, "--dataset-size", 1200, "--batch-size", 100)
     text = factorize("compare", json.dumps(SPEC), *options).out
@@ -85,6 +94,14 @@ def test_http_gives_the_table(live_service: LiveService) -> None:
     expected = losses(compare(parse_spec(SPEC), buffers=2).to_dict())
     assert dict(losses(table)) == pytest.approx(dict(expected), rel=1e-6)
     assert table["recommendation"]
+
+
+def test_http_compares_for_a_matrix_of_ones_own(live_service: LiveService) -> None:
+    table = live_service.send("POST", "/v1/compare", {"spec": OWN}).json()
+    assert losses(table) == losses(compare(parse_spec(OWN)).to_dict())
+    unknown = {"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [3, 3]}}
+    problem = live_service.send("POST", "/v1/compare", {"spec": unknown}).problem(422, "invalid-spec")
+    assert [entry["pointer"] for entry in problem["errors"]] == ["/spec/workload/sha256"]
 
 
 def test_http_compares_under_sampling(live_service: LiveService) -> None:

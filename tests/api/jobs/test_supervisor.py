@@ -37,7 +37,7 @@ def request(body: str, *, memory_mb: int = 64, seconds_limit: float = 30, thread
     return Request("0" * 64, spec, "file:///a store", memory_mb, seconds_limit, threads, child(body))
 
 
-def solve(body: str, *, events: list[dict[str, object]] | None = None, **limits: float) -> SolveEnding:
+def run_child(body: str, *, events: list[dict[str, object]] | None = None, **limits: float) -> SolveEnding:
     report = (events if events is not None else []).append
     return run(request(body, **limits), report=report, cancelled=lambda: False)  # type: ignore[arg-type]  # ints fit
 
@@ -64,7 +64,7 @@ def read_pids(path: Path, count: int) -> list[int]:
 
 
 def test_done_with_the_documented_line_on_stdin():
-    outcome = solve(f"""
+    outcome = run_child(f"""
         line = json.loads(sys.stdin.readline())
         spec = {{"workload": {{"kind": "prefix", "n": 4}}}}
         assert line == {{"spec": spec, "store": "file:///a store"}}, line
@@ -77,7 +77,7 @@ def test_done_with_the_documented_line_on_stdin():
 def test_threads_are_in_the_environment_and_the_service_settings_are_not(monkeypatch):
     monkeypatch.setenv("FACTORIZE_DATABASE", "postgresql://user:secret@host/jobs")
     names = supervisor.THREAD_VARIABLES
-    outcome = solve(
+    outcome = run_child(
         f"""
         assert [os.environ[name] for name in {names}] == ["3"] * 4
         assert not [name for name in os.environ if name.startswith("FACTORIZE_")]
@@ -89,7 +89,7 @@ def test_threads_are_in_the_environment_and_the_service_settings_are_not(monkeyp
 
 
 def test_the_temporary_folder_of_a_child_is_removed(tmp_path):
-    outcome = solve(f"""
+    outcome = run_child(f"""
         folder = os.environ["TMPDIR"]
         open(os.path.join(folder, "scratch"), "w").close()
         open({str(tmp_path / "folder")!r}, "w").write(folder)
@@ -101,7 +101,7 @@ def test_the_temporary_folder_of_a_child_is_removed(tmp_path):
 
 def test_progress_is_the_newest_and_bounded_in_rate():
     events: list[dict[str, object]] = []
-    outcome = solve(
+    outcome = run_child(
         f"""
         for i in range(3000):
             say(event="progress", iteration=i, relative_gap=1 / (i + 1), seconds=0.1, other="dropped")
@@ -119,7 +119,7 @@ def test_progress_is_the_newest_and_bounded_in_rate():
 
 def test_nonsense_on_stdout_is_passed_over():
     events: list[dict[str, object]] = []
-    outcome = solve(
+    outcome = run_child(
         f"""
         print("a library says hello"); print("[1, 2"); print("[" * 9000); print("null")
         sys.stdout.write("x" * 300000 + json.dumps(dict(event="done", digest="{"cd" * 32}")) + "\\n")
@@ -134,7 +134,7 @@ def test_nonsense_on_stdout_is_passed_over():
 
 def test_a_flood_of_output_neither_blocks_the_child_nor_fills_the_memory():
     before = psutil.Process().memory_info().rss
-    outcome = solve(f"""
+    outcome = run_child(f"""
         for _ in range(200):
             sys.stdout.write("y" * 100000); sys.stderr.write("z" * 100000)
         print()
@@ -145,7 +145,7 @@ def test_a_flood_of_output_neither_blocks_the_child_nor_fills_the_memory():
 
 
 def test_failed_carries_the_message_of_the_child():
-    outcome = solve("""
+    outcome = run_child("""
         say(event="failed", error={"type": "unsupported-problem", "message": "bands=9 exceeds min_sep=8"})
         sys.exit(3)
     """)
@@ -165,13 +165,13 @@ def test_failed_carries_the_message_of_the_child():
     ],
 )
 def test_an_end_without_a_usable_result_is_failed(body, says):
-    outcome = solve(body)
+    outcome = run_child(body)
     assert outcome.ending is Ending.FAILED and outcome.error is not None
     assert says in outcome.error["message"]
 
 
 def test_a_very_long_message_is_cut():
-    outcome = solve('say(event="failed", error={"type": "t" * 500, "message": "m" * 5000}); sys.exit(1)')
+    outcome = run_child('say(event="failed", error={"type": "t" * 500, "message": "m" * 5000}); sys.exit(1)')
     assert outcome.error == {"type": "t" * 100, "message": "m" * 2000}
 
 
@@ -184,19 +184,19 @@ def test_a_command_that_does_not_exist_is_failed_with_its_name():
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
 def test_a_child_killed_by_a_signal_is_crashed(number):
-    outcome = solve(f"os.kill(os.getpid(), {int(number)}); time.sleep(60)")
+    outcome = run_child(f"os.kill(os.getpid(), {int(number)}); time.sleep(60)")
     assert outcome.ending is Ending.CRASHED and outcome.error is not None
     assert number.name in outcome.error["message"]
 
 
 @pytest.mark.parametrize("target", ["os.getpid()", "os.getppid()"], ids=["child", "guard"])
 def test_a_child_or_guard_told_to_end_from_outside_is_interrupted(target):
-    outcome = solve(f"os.kill({target}, {int(signal.SIGTERM)}); time.sleep(60)")
+    outcome = run_child(f"os.kill({target}, {int(signal.SIGTERM)}); time.sleep(60)")
     assert outcome.ending is Ending.INTERRUPTED
 
 
 def test_wall_limit():
-    outcome = solve("time.sleep(60)", seconds_limit=0.5)
+    outcome = run_child("time.sleep(60)", seconds_limit=0.5)
     assert outcome.ending is Ending.TIMEOUT and outcome.error is not None
     assert outcome.error["type"] == "timeout" and "0.5 s" in outcome.error["message"]
     assert outcome.seconds >= 0.5
@@ -216,19 +216,19 @@ def test_wall_limit():
 )
 def test_memory_limit(catch):
     body = textwrap.dedent("try:\n    block = bytearray(2 << 30)") + textwrap.dedent(catch or "\nfinally: pass")
-    outcome = solve(body, memory_mb=16)
+    outcome = run_child(body, memory_mb=16)
     assert outcome.ending is Ending.OUT_OF_MEMORY and outcome.error is not None
     assert outcome.error["type"] == "out_of_memory" and "16 MB" in outcome.error["message"]
 
 
 def test_memory_within_the_limit_is_given():
-    assert solve(f"block = bytearray(200 << 20); {DONE}", memory_mb=256).ending is Ending.DONE
+    assert run_child(f"block = bytearray(200 << 20); {DONE}", memory_mb=256).ending is Ending.DONE
 
 
 def test_memory_is_watched_where_the_kernel_does_not_limit_it(monkeypatch):
     monkeypatch.setattr(supervisor, "_KERNEL_LIMITS_DATA", False)
     monkeypatch.setattr(Request, "data_limit_mb", property(lambda self: self.memory_mb))
-    outcome = solve("block = bytearray(b'1') * (300 << 20); time.sleep(60)", memory_mb=100)
+    outcome = run_child("block = bytearray(b'1') * (300 << 20); time.sleep(60)", memory_mb=100)
     assert outcome.ending is Ending.OUT_OF_MEMORY
 
 
@@ -263,7 +263,7 @@ def test_cancel_kills_the_child_and_its_children_quickly(tmp_path):
 
 def test_what_a_finished_child_leaves_behind_is_killed(tmp_path):
     log = tmp_path / "pids"
-    outcome = solve(textwrap.dedent(FAMILY.format(path=str(log))) + f"\n{DONE}")
+    outcome = run_child(textwrap.dedent(FAMILY.format(path=str(log))) + f"\n{DONE}")
     assert outcome.ending is Ending.DONE
     assert not [pid for pid in read_pids(log, 4) if alive(pid)]
 
@@ -313,9 +313,9 @@ def test_kill_9_of_the_process_that_runs_the_supervisor_leaves_no_orphan(tmp_pat
 
 
 def test_no_descriptor_and_no_process_is_leaked():
-    solve(DONE)
+    run_child(DONE)
     before = psutil.Process().num_fds()
     for _ in range(3):
-        solve(DONE)
+        run_child(DONE)
     assert psutil.Process().num_fds() == before
     assert not psutil.Process().children()

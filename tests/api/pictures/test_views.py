@@ -6,21 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specs import solved
 
 from factorize.api.pictures.views import VIEWS, last_step, picture, spectrum, state_vectors
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
-from factorize.solvers import solve
-from factorize.spec import parse_spec
-
-
-def solved(mechanism: dict[str, Any], n: int = 64, **parts: Any) -> Factorization:
-    return solve(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism, **parts}))
 
 
 @pytest.fixture(scope="module")
 def results() -> list[Factorization]:
-    return [solved({"kind": "nu_toeplitz", "nu": 0.1}), solved({"kind": "buffered_linear", "buffers": 3})]
+    return [solved(64, {"kind": "nu_toeplitz", "nu": 0.1}), solved(64, {"kind": "buffered_linear", "buffers": 3})]
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -37,7 +32,7 @@ def test_heatmaps_have_a_row_for_each_result(results: list[Factorization]) -> No
 
 
 def test_coefficients_are_the_last_row_of_the_noising_matrix() -> None:
-    taps = last_step(solved({"kind": "nu_toeplitz", "nu": 0.1}, 8))
+    taps = last_step(solved(8, {"kind": "nu_toeplitz", "nu": 0.1}))
     np.testing.assert_allclose(taps[:4], [1.0, -0.45, -0.10125, -0.0455625], rtol=1e-14)
 
 
@@ -58,7 +53,7 @@ def test_the_spectrum_of_a_difference_is_known() -> None:
     ],
 )
 def test_state_is_what_the_client_keeps(mechanism: dict[str, Any], vectors: int | None) -> None:
-    found = state_vectors(solved(mechanism))
+    found = state_vectors(solved(64, mechanism))
     assert found == vectors if vectors is not None else found <= 64
 
 
@@ -67,9 +62,7 @@ def test_what_cannot_be_drawn_is_refused(results: list[Factorization]) -> None:
         picture("colours", results, ["C"])
     with pytest.raises(InvalidParameter, match="2 factorizations where overview shows 1 to 1"):
         picture("overview", results, ["C"])
-    unbounded = solved(
-        {"kind": "square_root"}, objective={"kind": "max"}, participation={"kind": "min_sep", "min_sep": 4}
-    )
+    unbounded = solved(64, "square_root", {"kind": "min_sep", "min_sep": 4}, "max")
     assert unbounded.certificate.relative_gap is None
     with pytest.raises(InvalidParameter, match="no certified lower bound"):
         picture("memory", [unbounded], ["C"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from handmade import handmade
+from specs import solved
 
 from factorize import load as open_whole
 from factorize.accounting.amplification import (
@@ -17,22 +18,15 @@ from factorize.accounting.amplification import (
     calibrate_amplified,
     sampling_probability,
 )
-from factorize.accounting.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
-from factorize.adapters.held import Held
 from factorize.client import load
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
-from factorize.privacy import Calibration, PrivacyTarget, calibrate
-from factorize.solvers import solve
-from factorize.spec import parse_spec
+from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
+from factorize.privacy import Calibration, PrivacyTarget, calibrate, check_own
 from factorize.structures.banded import BandedMatrix
 
 
-def solved(mechanism: dict[str, Any], n: int = 64) -> Any:
-    bands = mechanism.get("bands", 8)
-    participation = {"kind": "min_sep", "min_sep": bands}
-    return solve(
-        parse_spec({"workload": {"kind": "prefix", "n": n}, "participation": participation, "mechanism": mechanism})
-    )
+def separated(mechanism: dict[str, Any], n: int = 64) -> Any:
+    return solved(n, mechanism, {"kind": "min_sep", "min_sep": mechanism.get("bands", 8)})
 
 
 def test_without_sampling_it_is_the_gaussian_mechanism() -> None:
@@ -57,7 +51,7 @@ def test_a_small_epsilon_is_accounted_on_a_finer_grid() -> None:
 
 
 def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:
-    factorization = solved({"kind": "banded", "bands": 8})
+    factorization = separated({"kind": "banded", "bands": 8})
     found = calibrate_amplified(factorization, epsilon=1.0, delta=1e-6, dataset_size=8000, batch_size=10, clip_norm=2.0)
     assert isinstance(found, Calibration)
     assert (found.groups, found.compositions, found.sampling_probability) == (8, 8, 0.01)
@@ -73,7 +67,7 @@ def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:
 
 
 def test_dp_sgd_is_the_case_of_one_band() -> None:
-    identity = solve(parse_spec({"workload": {"kind": "prefix", "n": 50}, "mechanism": {"kind": "identity"}}))
+    identity = solved(50, "identity")
     found = calibrate_amplified(identity, epsilon=1.0, delta=1e-6, dataset_size=5000, batch_size=100)
     assert (found.groups, found.compositions, found.sampling_probability) == (1, 50, 0.02)
     z = amplified_multiplier(1.0, 1e-6, probability=0.02, compositions=50)
@@ -82,14 +76,14 @@ def test_dp_sgd_is_the_case_of_one_band() -> None:
 
 @pytest.mark.parametrize("mechanism", [{"kind": "banded", "bands": 4}, {"kind": "banded_toeplitz", "bands": 4}])
 def test_a_training_job_draws_the_noise_that_was_calibrated_with_sampling(mechanism, tmp_path: Path) -> None:
-    solved(mechanism, 16).save(tmp_path / "c.safetensors")
+    separated(mechanism, 16).save(tmp_path / "c.safetensors")
     factors, asked = load(tmp_path / "c.safetensors"), {"delta": 1e-6, "dataset_size": 1600, "batch_size": 10}
     found = calibrate_amplified(open_whole(tmp_path / "c.safetensors"), epsilon=1.0, **asked)
     assert factors.noise(found, 100, seed=1).calibration is found
-    other = calibrate_amplified(solved({"kind": "banded", "bands": 3}, 16), epsilon=1.0, **asked)
+    other = calibrate_amplified(separated({"kind": "banded", "bands": 3}, 16), epsilon=1.0, **asked)
     with pytest.raises(InvalidParameter, match="3 groups, this C has 4 bands; calibrate this one"):
         factors.noise(other, 100, seed=1)
-    twice = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "identity"}}))
+    twice = solved(16, "identity")
     scaled = calibrate_amplified(twice, epsilon=1.0, **asked)
     with pytest.raises(InvalidParameter, match="1 groups, this C has 4 bands"):
         factors.noise(scaled, 100, seed=1)
@@ -101,7 +95,7 @@ def test_equal_sensitivities_do_not_hide_a_larger_column() -> None:
     """diag(5, 5) and diag(7, 1) have the sensitivity sqrt(50), and a sampled step of the second shows 7 in place of 5."""
     even, uneven = (BandedMatrix(np.array([diagonal])) for diagonal in ([5.0, 5.0], [7.0, 1.0]))
     asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 8, "batch_size": 1}
-    found, other = (calibrate_amplified(SimpleNamespace(strategy=c), **asked) for c in (even, uneven))
+    found, other = (calibrate_amplified(handmade(c), **asked) for c in (even, uneven))
     assert found.sensitivity == other.sensitivity and other.sigma == pytest.approx(1.4 * found.sigma)
     found.check_belongs(found.sensitivity, lambda: even)
     with pytest.raises(InvalidParameter, match="columns of norm 5.0 at most, this C has one of 7.0"):
@@ -110,7 +104,7 @@ def test_equal_sensitivities_do_not_hide_a_larger_column() -> None:
 
 @pytest.mark.parametrize("changed", [None, "value", "kind", "rule", "participation"])
 def test_equal_sensitivities_are_equal_whoever_states_them(changed: str | None, tmp_path: Path) -> None:
-    result = solved({"kind": "banded", "bands": 4}, 16)
+    result = separated({"kind": "banded", "bands": 4}, 16)
     result.save(tmp_path / "c.safetensors")
     factors, stated = load(tmp_path / "c.safetensors"), result.certificate.sensitivity
     assert type(stated) is not type(factors.sensitivity)
@@ -118,7 +112,7 @@ def test_equal_sensitivities_are_equal_whoever_states_them(changed: str | None, 
     if changed:
         stated = replace(stated, **{changed: others[changed]})
     scale = calibrate(stated, PrivacyTarget(mu=1.0))
-    for noise in (factors.noise, lambda c, shape, seed: (Held(result).check(c), c)):
+    for noise in (factors.noise, lambda c, shape, seed: (check_own(c, result), c)[1]):
         if changed is None:
             assert noise(scale, 10, seed=1) is not None
         else:
@@ -135,14 +129,14 @@ def test_the_smallest_group_decides_the_probability() -> None:
 
 
 def test_nothing_else_is_amplified() -> None:
-    dense = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}}))
+    dense = solved(16)
     asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 1600, "batch_size": 10}
     with pytest.raises(ConditionNotMet, match="banded"):
         calibrate_amplified(dense, **asked)
-    toeplitz = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "square_root"}}))
+    toeplitz = solved(16, "square_root")
     with pytest.raises(ConditionNotMet, match="16 bands"):
         calibrate_amplified(toeplitz, **asked)
-    banded = solved({"kind": "banded", "bands": 8}, 16)
+    banded = separated({"kind": "banded", "bands": 8}, 16)
     with pytest.raises(UnsupportedAdjacency, match="zero_out"):
         calibrate_amplified(banded, **asked, adjacency="replace_one")
 
@@ -151,7 +145,7 @@ def test_nothing_else_is_amplified() -> None:
     "change", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"delta": 1.0}, {"dataset_size": 0}, {"batch_size": 1.5}]
 )
 def test_bad_values_are_refused(change: dict[str, Any]) -> None:
-    banded = solved({"kind": "banded", "bands": 4}, 16)
+    banded = separated({"kind": "banded", "bands": 4}, 16)
     asked = {"epsilon": 1.0, "delta": 1e-6, "dataset_size": 1600, "batch_size": 10, **change}
     with pytest.raises(InvalidParameter):
         calibrate_amplified(banded, **asked)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from factorize.accounting.gaussian import gaussian_delta
+from factorize.numbers.gaussian import gaussian_delta
 
 NODES = 16
 BINS = 2

@@ -16,9 +16,9 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from factorize import load
 from factorize.accounting import bin_gram, bins_delta, bins_epsilon, bins_sigma, renyi_divergence
-from factorize.accounting.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 from factorize.accounting.star_bound import log_reverse, log_single_bin, renyi_epsilon
 from factorize.errors import InvalidParameter, TooLarge
+from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bin_cases import inverse_roots
+from bin_cases import ROOT, inverse_roots
+from specs import solved
 
-from factorize import load, solvers
+from factorize import load
 from factorize.accounting import (
     BinGram,
     BinsCalibration,
@@ -27,15 +28,15 @@ from factorize.accounting import (
     epsilon_bins,
     examine,
 )
-from factorize.accounting.bins_search import BinsQuestion, FoundClaim, find_claim, find_delta, plan_bet
+from factorize.accounting.bins_search import BinsQuestion, FoundClaim, find_claim, plan_bet
 from factorize.accounting.claim_test import LOG_THRESHOLD
-from factorize.accounting.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
+from factorize.accounting.levels.bins_level import find_delta
 from factorize.accounting.star_bound import log_single_bin
 from factorize.accounting.star_estimate import Sampled, StarEstimate
 from factorize.client.factors import Factors
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
-from factorize.spec import parse_spec
+from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.structures.dense import DenseMatrix
 
 NAME = "sha256:" + "ab" * 32
@@ -171,13 +172,8 @@ def test_one_bin_is_answered_by_the_gaussian_mechanism() -> None:
     assert found.claim.multiplier == pytest.approx(noise_multiplier_for_epsilon(2.0, 1e-6) * gram.sensitivity, rel=1e-6)
 
 
-def factorization(**spec: Any) -> Any:
-    given = {"workload": {"kind": "prefix", "n": 64}, "participation": {"kind": "fixed_epochs", "epochs": 4}}
-    return solvers.solve(parse_spec({**given, "mechanism": {"kind": "square_root"}, **spec}))
-
-
 def test_calibration_says_what_it_counts_on() -> None:
-    base = factorization()
+    base = solved(ROOT)
     held = calibrate_bins(base, epsilon=4.0, delta=1e-4, batch_size=10, clip_norm=2.0)
     assert isinstance(held, BinsCalibration) and (held.bins, held.epochs, held.sampling) == (16, 4, "balls_in_bins")
     plain = noise_multiplier_for_epsilon(4.0, 1e-4) * base.certificate.sensitivity.value * 2.0 / 10
@@ -195,7 +191,7 @@ def test_calibration_says_what_it_counts_on() -> None:
 
 
 def test_calibration_of_a_file_is_that_of_the_factorization(tmp_path: Path) -> None:
-    base = factorization()
+    base = solved(ROOT)
     base.save(tmp_path / "c.safetensors")
     one = calibrate_bins(base, epsilon=4.0, delta=1e-4, method="deterministic")
     other = calibrate_bins(load(tmp_path / "c.safetensors"), epsilon=4.0, delta=1e-4, method="deterministic")
@@ -208,16 +204,7 @@ def test_calibration_of_a_file_is_that_of_the_factorization(tmp_path: Path) -> N
 def test_a_signed_strategy_says_what_its_absolute_value_costs() -> None:
     rng = np.random.default_rng(2)
     c = np.tril(0.2 * rng.normal(size=(16, 16))) + np.eye(16)
-    base = solvers.solve(
-        parse_spec(
-            {
-                "workload": {"kind": "prefix", "n": 16},
-                "mechanism": {"kind": "dense"},
-                "participation": {"kind": "fixed_epochs", "epochs": 4},
-                "tolerance": 1e-3,
-            }
-        )
-    )
+    base = solved(16, "dense", 4, tolerance=1e-3)
     plain = calibrate_bins(base, epsilon=4.0, delta=1e-4, method="deterministic")
     assert plain.absolute_cost is not None and plain.absolute_cost >= 1.0
     gram = bin_gram(DenseMatrix(c), 4)
@@ -225,7 +212,7 @@ def test_a_signed_strategy_says_what_its_absolute_value_costs() -> None:
 
 
 def test_a_short_last_epoch_is_calibrated_for_bins_that_are_given() -> None:
-    base = factorization(workload={"kind": "prefix", "n": 50}, participation={"kind": "min_sep", "min_sep": 16})
+    base = solved(ROOT, n=50, participation={"kind": "min_sep", "min_sep": 16})
     with pytest.raises(InvalidParameter, match="give bins"):
         calibrate_bins(base, epsilon=4.0, delta=1e-4)
     held = calibrate_bins(base, epsilon=4.0, delta=1e-4, bins=16, method="deterministic")
@@ -234,7 +221,7 @@ def test_a_short_last_epoch_is_calibrated_for_bins_that_are_given() -> None:
 
 
 def test_one_epoch_has_as_many_bins_as_steps() -> None:
-    base = factorization(participation={"kind": "single"}, mechanism={"kind": "identity"})
+    base = solved(ROOT, participation="single", mechanism="identity")
     held = calibrate_bins(base, epsilon=4.0, delta=1e-4, method="deterministic")
     assert (held.bins, held.epochs) == (64, 1) and held.sigma < noise_multiplier_for_epsilon(4.0, 1e-4)
 
@@ -254,11 +241,11 @@ def test_one_epoch_has_as_many_bins_as_steps() -> None:
 )
 def test_what_is_not_covered_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        calibrate_bins(factorization(), **{"epsilon": 4.0, "delta": 1e-4, **options})
+        calibrate_bins(solved(ROOT), **{"epsilon": 4.0, "delta": 1e-4, **options})
 
 
 def test_the_profile_holds_at_the_calibrated_point() -> None:
-    base = factorization()
+    base = solved(ROOT)
     held = calibrate_bins(base, epsilon=4.0, delta=1e-4, batch_size=10, method="deterministic")
     profile = epsilon_bins(base, sigma=held.sigma, batch_size=10, epsilons=[0.0, 2.0, 4.0, 8.0])
     deltas = [delta for _, delta in profile]
@@ -276,7 +263,7 @@ def test_a_delta_is_claimed_at_a_sigma_that_is_given(gram: BinGram) -> None:
 
 
 def test_a_verified_profile_lies_below_the_bounds() -> None:
-    base = factorization()
+    base = solved(ROOT)
     bounds = epsilon_bins(base, sigma=3.0, epsilons=[2.0, 4.0])
     verified = epsilon_bins(base, sigma=3.0, epsilons=[2.0, 4.0], method="verified")
     assert all(claimed < bound for (_, claimed), (_, bound) in zip(verified, bounds, strict=True))

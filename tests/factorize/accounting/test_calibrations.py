@@ -8,7 +8,7 @@ import pytest
 from servers import LiveService
 
 from factorize.accounting import BinsClaim
-from factorize.accounting.gaussian import noise_multiplier_for_epsilon
+from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 
 SPEC = {
     "workload": {"kind": "prefix", "n": 32},
@@ -35,10 +35,24 @@ def test_a_stored_factorization_is_calibrated(live_service: LiveService, digest:
     assert answer["sigma"] < answer["deterministic_sigma"] < fixed["sigma"] / 5
 
 
+def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, digest: str) -> None:
+    path = f"/v1/factorizations/{digest}/calibrations"
+    given = {"sigma": 3.0, "delta": 1e-4}
+    fixed = live_service.send("POST", path, given).json()
+    bins = live_service.send("POST", path, {**given, "sampling": "balls_in_bins"}).json()
+    claim = BinsClaim.from_document(bins["claim"])
+    assert bins["sigma"] == claim.sigma == 3.0 and bins["epsilon"] == claim.epsilon < fixed["epsilon"]
+    delta = live_service.send("POST", path, {"sigma": 3.0, "epsilon": 2.0}).json()["delta"]
+    assert delta == gaussian_delta(2.0, fixed["mu"])
+
+
 @pytest.mark.parametrize(
     ("body", "slug", "words"),
     [
         ({}, "invalid-spec", "exactly one"),
+        ({"sigma": 1.0}, "invalid-spec", "exactly one of epsilon and delta"),
+        ({"sigma": 1.0, "delta": 0.1, "mu": 1.0}, "invalid-spec", "exactly one of epsilon and delta"),
+        ({"sigma": 1e-40, "delta": 0.1}, "invalid-parameter", "sigma"),
         ({**TARGET, "colour": 1}, "invalid-spec", "colour"),
         ({**TARGET, "bins": 0, "sampling": "balls_in_bins"}, "invalid-spec", "bins"),
         ("[]", "invalid-spec", "JSON object"),

@@ -11,7 +11,6 @@ from scipy.special import ndtri
 from scipy.stats import kstest
 
 from factorize.accounting import BinGram, bin_gram, bins_sigma
-from factorize.accounting.gaussian import gaussian_delta
 from factorize.accounting.gram_matrix import bin_covariance
 from factorize.accounting.star_bound import log_single_bin
 from factorize.accounting.star_estimate import StarEstimate
@@ -25,6 +24,7 @@ from factorize.accounting.star_sampler import (
     normals_of,
 )
 from factorize.errors import CertificateError, InvalidParameter
+from factorize.numbers.gaussian import gaussian_delta
 from factorize.structures.blt import BltMatrix
 
 KEY = (0x0123456789ABCDEF, 0xFEDCBA9876543210)

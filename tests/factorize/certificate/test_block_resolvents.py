@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import spec_of
 
-from factorize import parse_spec
 from factorize.certificate.lower_bounds import block_resolvents, bounds
 from factorize.certificate.lower_bounds.block_resolvents import nuclear_norm_below
 from factorize.certificate.lower_bounds.bounds import BLOCK_RESOLVENT_RULE, DENSE_RULE, lower_bound
@@ -92,9 +92,7 @@ def test_what_is_no_chain_is_refused():
 
 
 def epochs_spec(n, epochs):
-    return parse_spec(
-        {"workload": {"kind": "prefix", "n": n}, "participation": {"kind": "fixed_epochs", "epochs": epochs}}
-    ).canonical()
+    return spec_of(n, participation=epochs).canonical()
 
 
 def test_both_routes_of_the_certificate_agree(monkeypatch):

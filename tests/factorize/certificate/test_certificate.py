@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify
@@ -15,18 +16,10 @@ from factorize.certificate.lower_bounds import bounds
 from factorize.certificate.lower_bounds.bounds import lower_bound
 from factorize.errors import CertificateError, TooLarge
 from factorize.solution import Outcome
-from factorize.spec import Spec, parse_spec
+from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-
-def spec(workload: dict[str, Any], **parts: Any) -> Spec:
-    return parse_spec({"workload": workload, "mechanism": {"kind": "dense"}} | parts)
-
-
-def prefix(n: int, **parts: Any) -> Spec:
-    return spec({"kind": "prefix", "n": n}, **parts)
 
 
 def sqrt_column(n: int) -> np.ndarray:
@@ -37,7 +30,7 @@ def sqrt_column(n: int) -> np.ndarray:
 def test_published_optima(vectors: dict[str, Any], n: int) -> None:
     case = vectors[f"D.opt_prefix.n{n}"]
     dual = {"weights": np.array(case["v"])}
-    certificate = certify(prefix(n), DenseMatrix(np.array(case["C"])), dual, outcome=Outcome.CONVERGED)
+    certificate = certify(spec_of(n, "dense"), DenseMatrix(np.array(case["C"])), dual, outcome=Outcome.CONVERGED)
     assert certificate.loss.total_squared == pytest.approx(case["total"], rel=1e-9)
     assert certificate.loss.rmse == pytest.approx(case["rmse"], rel=1e-9)
     assert certificate.loss.objective == pytest.approx(case["mean"], rel=1e-9)
@@ -50,7 +43,7 @@ def test_published_optima(vectors: dict[str, Any], n: int) -> None:
 
 def test_published_losses_of_the_square_root(vectors: dict[str, Any]) -> None:
     case = vectors["A.losses.sqrt.n4"]
-    square_root = prefix(4, mechanism={"kind": "square_root"})
+    square_root = spec_of(4, "square_root")
     for matrix in (ToeplitzMatrix(sqrt_column(4), 4), DenseMatrix(ToeplitzMatrix(sqrt_column(4), 4).dense())):
         certificate = certify(square_root, matrix, {}, outcome=Outcome.CLOSED_FORM)
         assert certificate.sensitivity.value == pytest.approx(case["sens"], rel=1e-12)
@@ -59,14 +52,14 @@ def test_published_losses_of_the_square_root(vectors: dict[str, Any]) -> None:
         assert certificate.lower_bound is None
         assert certificate.relative_gap is None
         assert certificate.converged
-    weighed = prefix(4, mechanism={"kind": "square_root"}, objective={"kind": "lambda_tau", "tau": 2})
+    weighed = spec_of(4, "square_root", objective={"kind": "lambda_tau", "tau": 2})
     certificate = certify(weighed, ToeplitzMatrix(sqrt_column(4), 4), {}, outcome=Outcome.CLOSED_FORM)
     assert certificate.loss.objective == pytest.approx(case["lambda_tau2"], rel=1e-12)
 
 
 def test_any_weights_certify(vectors: dict[str, Any]) -> None:
     case = vectors["D.dual_bound_any_v.n4"]
-    bound = lower_bound(prefix(4), {"weights": np.array(case["v"])})
+    bound = lower_bound(spec_of(4, "dense"), {"weights": np.array(case["v"])})
     assert bound is not None
     assert 4 * bound.objective == pytest.approx(case["bound"], rel=1e-9)
 
@@ -82,7 +75,7 @@ def test_no_bound_exceeds_any_strategy(n: int, seed: int) -> None:
     ):
         if n == 1 and "factors" in dual:
             continue
-        certificate = certify(prefix(n, **parts), strategy, dual, outcome=Outcome.CONVERGED)
+        certificate = certify(spec_of(n, **{"mechanism": "dense"} | parts), strategy, dual, outcome=Outcome.CONVERGED)
         assert certificate.relative_gap is not None
         assert certificate.relative_gap > -1e-12
 
@@ -93,7 +86,7 @@ def test_fixed_epochs_evidence_reaches_the_optimum(vectors: dict[str, Any]) -> N
     noising = np.linalg.inv(np.array(case["X"]))
     hessian = noising @ np.tril(np.ones((4, 4))).T @ np.tril(np.ones((4, 4))) @ noising
     factors = np.array([np.linalg.cholesky(hessian[np.ix_(pattern, pattern)]) for pattern in ((0, 2), (1, 3))])
-    two_epochs = prefix(4, participation={"kind": "fixed_epochs", "epochs": 2}, tolerance=1e-6)
+    two_epochs = spec_of(4, "dense", 2, tolerance=1e-6)
     certificate = certify(two_epochs, strategy, {"factors": factors}, outcome=Outcome.CONVERGED)
     assert certificate.sensitivity.kind == "exact"
     assert certificate.loss.total_squared == pytest.approx(case["masked_total"], rel=1e-6)
@@ -109,7 +102,7 @@ def test_large_problems_stay_tight() -> None:
     inverse = np.linalg.inv(gram)
     prefix_gram = np.minimum.outer(np.arange(n, 0, -1), np.arange(n, 0, -1)).astype(float)
     weights = np.diagonal(inverse @ prefix_gram @ inverse).copy()
-    bound = certify(prefix(n), strategy, {"weights": weights}, outcome=Outcome.CONVERGED).lower_bound
+    bound = certify(spec_of(n, "dense"), strategy, {"weights": weights}, outcome=Outcome.CONVERGED).lower_bound
     singular = np.linalg.svd(np.tril(np.ones((n, n))) * np.sqrt(weights), compute_uv=False).sum()
     assert bound is not None
     assert bound.objective == pytest.approx(singular**2 / weights.sum() / n, rel=1e-9)
@@ -118,7 +111,7 @@ def test_large_problems_stay_tight() -> None:
 
 def test_the_bound_of_fixed_epochs_knows_no_scale_and_needs_no_regular_blocks() -> None:
     momentum = {"kind": "momentum", "momentum": 0.9, "n": 128}
-    found = solvers.solve(spec(momentum, participation={"kind": "fixed_epochs", "epochs": 4}))
+    found = solvers.solve(spec_of(momentum, "dense", 4))
     factors, target = found.dual["factors"], found.spec.workload.dense()
 
     def bound(blocks: np.ndarray) -> float:
@@ -151,12 +144,12 @@ def test_the_bound_of_fixed_epochs_knows_no_scale_and_needs_no_regular_blocks() 
 )
 def test_evidence_that_is_none(dual: dict[str, np.ndarray]) -> None:
     with pytest.raises(CertificateError, match=r"dual\.weights"):
-        certify(prefix(4), DenseMatrix(np.eye(4)), dual, outcome=Outcome.CONVERGED)
+        certify(spec_of(4, "dense"), DenseMatrix(np.eye(4)), dual, outcome=Outcome.CONVERGED)
 
 
 @pytest.mark.parametrize("factors", [np.ones((2, 2, 3)), np.zeros((2, 2, 2)), np.full((2, 2, 2), np.nan)], ids=str)
 def test_factors_that_are_none(factors: np.ndarray) -> None:
-    two_epochs = prefix(4, participation={"kind": "fixed_epochs", "epochs": 2})
+    two_epochs = spec_of(4, "dense", 2)
     with pytest.raises(CertificateError, match=r"dual\.factors"):
         certify(two_epochs, DenseMatrix(np.eye(4)), {"factors": factors}, outcome=Outcome.CONVERGED)
 
@@ -164,7 +157,7 @@ def test_factors_that_are_none(factors: np.ndarray) -> None:
 def test_evidence_of_another_participation_is_not_borrowed() -> None:
     for participation in ({"kind": "min_sep", "min_sep": 2}, {"kind": "fixed_epochs", "epochs": 2}):
         certificate = certify(
-            prefix(4, participation=participation),
+            spec_of(4, "dense", participation),
             DenseMatrix(np.eye(4)),
             {"weights": np.ones(4)},
             outcome=Outcome.CONVERGED,
@@ -176,17 +169,19 @@ def test_evidence_of_another_participation_is_not_borrowed() -> None:
 
 def test_a_strategy_of_another_size() -> None:
     with pytest.raises(CertificateError, match="side 3"):
-        certify(prefix(4), DenseMatrix(np.eye(3)), {}, outcome=Outcome.CONVERGED)
+        certify(spec_of(4, "dense"), DenseMatrix(np.eye(3)), {}, outcome=Outcome.CONVERGED)
 
 
 def test_a_strategy_that_cannot_be_inverted_in_double_precision() -> None:
     array = np.tril(np.full((60, 60), -1e3)) + np.diag(np.full(60, 1e3 + 1e-3))
     with pytest.raises(CertificateError, match="ill-conditioned|not finite"):
-        certify(prefix(60), DenseMatrix(array), {}, outcome=Outcome.CONVERGED)
+        certify(spec_of(60, "dense"), DenseMatrix(array), {}, outcome=Outcome.CONVERGED)
 
 
 def test_a_solver_that_says_converged_is_not_believed() -> None:
-    certificate = certify(prefix(4), DenseMatrix(np.eye(4)), {"weights": np.ones(4)}, outcome=Outcome.CONVERGED)
+    certificate = certify(
+        spec_of(4, "dense"), DenseMatrix(np.eye(4)), {"weights": np.ones(4)}, outcome=Outcome.CONVERGED
+    )
     assert not certificate.converged
     assert certificate.relative_gap is not None
     assert certificate.relative_gap > 0.1
@@ -195,8 +190,8 @@ def test_a_solver_that_says_converged_is_not_believed() -> None:
 
 def test_losses_do_not_depend_on_the_scale_of_c() -> None:
     base = ToeplitzMatrix(sqrt_column(6), 6)
-    small = certify(prefix(6), DenseMatrix(base.dense() * 1e-3), {}, outcome=Outcome.CONVERGED)
-    large = certify(prefix(6), DenseMatrix(base.dense() * 1e3), {}, outcome=Outcome.CONVERGED)
+    small = certify(spec_of(6, "dense"), DenseMatrix(base.dense() * 1e-3), {}, outcome=Outcome.CONVERGED)
+    large = certify(spec_of(6, "dense"), DenseMatrix(base.dense() * 1e3), {}, outcome=Outcome.CONVERGED)
     assert small.loss.objective == pytest.approx(large.loss.objective, rel=1e-12)
     assert large.sensitivity.value == pytest.approx(1e6 * small.sensitivity.value)
 
@@ -205,7 +200,7 @@ def test_toeplitz_and_dense_routes_agree_for_every_objective() -> None:
     column = sqrt_column(9) * np.array([1.0] + [0.9] * 8)
     for objective in ({"kind": "mean"}, {"kind": "max"}, {"kind": "weighted", "weights": list(range(9))}):
         for workload in ({"kind": "prefix", "n": 9}, {"kind": "momentum", "n": 9, "momentum": 0.9}):
-            asked = spec(workload, objective=objective, mechanism={"kind": "square_root"})
+            asked = spec_of(workload, "square_root", objective=objective)
             fast = certify(asked, ToeplitzMatrix(column, 9), {}, outcome=Outcome.CLOSED_FORM)
             slow = certify(asked, DenseMatrix(ToeplitzMatrix(column, 9).dense()), {}, outcome=Outcome.CLOSED_FORM)
             for name, value in vars(fast.loss).items():
@@ -216,7 +211,7 @@ def test_column_normalisation_of_the_square_root(vectors: dict[str, Any]) -> Non
     case = vectors["H.colnorm_sqrt.n8"]
     base = ToeplitzMatrix(sqrt_column(8), 8)
     scaled = ColumnScaled(base, base.column_norms_squared() ** -0.5)
-    asked = prefix(8, mechanism={"kind": "square_root", "normalization": "columns"})
+    asked = spec_of(8, {"kind": "square_root", "normalization": "columns"})
     raw, normalised = (certify(asked, m, {}, outcome=Outcome.CLOSED_FORM) for m in (base, scaled))
     assert raw.loss.mean_squared == pytest.approx(case["raw_mean"], rel=1e-12)
     assert normalised.loss.mean_squared == pytest.approx(case["mean"], rel=1e-12)
@@ -224,7 +219,7 @@ def test_column_normalisation_of_the_square_root(vectors: dict[str, Any]) -> Non
 
 
 def test_what_would_not_fit_is_refused() -> None:
-    asked = prefix(100_000, objective={"kind": "lambda_tau", "tau": 10}, mechanism={"kind": "identity"})
+    asked = spec_of(100_000, "identity", objective={"kind": "lambda_tau", "tau": 10})
     with pytest.raises(TooLarge, match="GiB"):
         certify(asked, ToeplitzMatrix(0.5 ** np.arange(100), 100_000), {}, outcome=Outcome.CLOSED_FORM)
     certify(
@@ -233,21 +228,23 @@ def test_what_would_not_fit_is_refused() -> None:
 
 
 def test_an_incomplete_last_block_is_reported() -> None:
-    asked = prefix(7, objective={"kind": "lambda_tau", "tau": 3})
+    asked = spec_of(7, "dense", objective={"kind": "lambda_tau", "tau": 3})
     certificate = certify(asked, DenseMatrix(np.eye(7)), {"weights": np.ones(7)}, outcome=Outcome.CONVERGED)
     assert any("does not divide" in warning for warning in certificate.warnings)
 
 
 def test_rectangular_workloads() -> None:
     rows = [[1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 1, 1]]
-    asked = spec({"kind": "matrix", "rows": rows})
+    asked = spec_of({"kind": "matrix", "rows": rows}, "dense")
     certificate = certify(asked, DenseMatrix(np.eye(3)), {"weights": np.ones(3)}, outcome=Outcome.CONVERGED)
     assert certificate.loss.total_squared == pytest.approx(np.sum(np.square(rows)))
     assert certificate.loss.mean_squared == pytest.approx(np.sum(np.square(rows)) / 4)
 
 
 def test_the_document_reads_back() -> None:
-    certificate = certify(prefix(4), DenseMatrix(np.eye(4)), {"weights": np.ones(4)}, outcome=Outcome.CONVERGED)
+    certificate = certify(
+        spec_of(4, "dense"), DenseMatrix(np.eye(4)), {"weights": np.ones(4)}, outcome=Outcome.CONVERGED
+    )
     assert Certificate.from_document(certificate.document()) == certificate
 
 

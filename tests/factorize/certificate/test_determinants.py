@@ -11,21 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize.certificate.lower_bounds import determinants
 from factorize.certificate.lower_bounds.composition import composed
 from factorize.certificate.lower_bounds.filter_recurrences import log_determinant, reach
 from factorize.numbers.double_double import add, multiply, reciprocal, root
 from factorize.objective import MaxError
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec
 from factorize.workloads.state_space import StateSpace
 
 U = Fraction(1, 2**53)
 COOLDOWN = {"kind": "linear_cooldown", "steps": 2000, "final": 0.05}
-
-
-def spec(workload: dict[str, Any], n: int, objective: dict[str, Any] | None = None) -> Spec:
-    return parse_spec({"workload": workload | {"n": n}, "objective": objective or {"kind": "mean"}})
 
 
 def factors(case: Spec) -> list[StateSpace]:
@@ -60,13 +57,13 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("n", [1, 2, 5, 200])
 def test_below_singular_values_and_tight(name: str, n: int) -> None:
     weights = np.exp(np.random.default_rng(n).normal(size=n) * 3)
-    compare(spec(WORKLOADS[name], n), weights)
+    compare(spec_of(WORKLOADS[name], n=n), weights)
 
 
 @pytest.mark.parametrize("name", ["heavy ball", "srg", "to zero"])
 @pytest.mark.parametrize("objective", [{"kind": "lambda_tau", "tau": 7}, {"kind": "weighted", "weights": [0, 2] * 42}])
 def test_objectives_are_factors_too(name: str, objective: dict[str, Any]) -> None:
-    compare(spec(WORKLOADS[name], 84, objective), np.exp(np.random.default_rng(0).normal(size=84)))
+    compare(spec_of(WORKLOADS[name], n=84, objective=objective), np.exp(np.random.default_rng(0).normal(size=84)))
 
 
 @settings(max_examples=40)
@@ -81,17 +78,19 @@ def test_random_schedules_and_weights(rows: list[tuple[float, float]], mu: float
     """Rates and weights may vanish; the weights' scale does not matter."""
     rates, weights = (np.array(column) for column in zip(*rows, strict=True))
     rates[0], weights[0] = 1.0, 1.0
-    case = spec({"kind": "momentum", "momentum": mu, "nesterov": nesterov, "learning_rates": list(rates)}, len(rates))
+    case = spec_of(
+        {"kind": "momentum", "momentum": mu, "nesterov": nesterov, "learning_rates": list(rates)}, n=len(rates)
+    )
     compare(case, weights * 2.0**power)
 
 
 def test_more_states_than_the_proof_covers() -> None:
-    case = spec({"kind": "mu2", "output": "x"}, 8)
+    case = spec_of({"kind": "mu2", "output": "x"}, n=8)
     assert determinants.nuclear_norm_below(factors(case) * 3, np.ones(8)) is None
 
 
 def test_nothing_and_next_to_nothing() -> None:
-    case = spec({"kind": "schedule", "learning_rates": [0.0, 1.0]}, 2)
+    case = spec_of({"kind": "schedule", "learning_rates": [0.0, 1.0]}, n=2)
     assert determinants.nuclear_norm_below(factors(case), np.array([1.0, 0.0])) == 0.0
     bound = determinants.nuclear_norm_below(factors(case), np.array([1.0, 1e-240]))
     assert bound is not None
@@ -99,7 +98,7 @@ def test_nothing_and_next_to_nothing() -> None:
 
 
 def test_numbers_out_of_range_give_no_bound() -> None:
-    case = spec({"kind": "mu2", "output": "w"}, 4)
+    case = spec_of({"kind": "mu2", "output": "w"}, n=4)
     huge = [StateSpace(p.follow, p.feed, p.read * 1e170, p.through * 1e170) for p in factors(case)]
     assert determinants.nuclear_norm_below(huge, np.ones(4)) is None
 
@@ -107,7 +106,7 @@ def test_numbers_out_of_range_give_no_bound() -> None:
 @pytest.mark.parametrize("step", [1.0, 2.0])
 def test_a_coarse_quadrature_shows_in_delta(step: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its own delta and tail a coarse rule stays below; with the delta of the fine rule it does not."""
-    case = spec(WORKLOADS["prefix"], 1)
+    case = spec_of(WORKLOADS["prefix"], n=1)
     monkeypatch.setattr(determinants, "_STEP", step)
     monkeypatch.setattr(determinants, "_TAIL", math.exp(-step) / (1 - math.exp(-step)))
     scales = np.exp(np.linspace(0, 2 * step, 9))
@@ -122,7 +121,7 @@ def test_a_coarse_quadrature_shows_in_delta(step: float, monkeypatch: pytest.Mon
 
 
 def test_the_determinant_against_fifty_digits() -> None:
-    case = spec({"kind": "srg", "momentum": 0.9, "decay": 0.7}, 12)
+    case = spec_of({"kind": "srg", "momentum": 0.9, "decay": 0.7}, n=12)
     weights = np.exp(np.random.default_rng(3).normal(size=12) * 4)
     roots = np.sqrt(weights)
     for shift in (1e-12, 1.0, 1e12, 1e24):
@@ -138,7 +137,7 @@ def test_the_determinant_against_fifty_digits() -> None:
 
 
 def test_reach_is_above_the_norms_that_it_stands_for() -> None:
-    case = spec({"kind": "weight_decay", "rate": 0.05, "mode": "coupled", "momentum": 0.9}, 40)
+    case = spec_of({"kind": "weight_decay", "rate": 0.05, "mode": "coupled", "momentum": 0.9}, n=40)
     c = composed(factors(case), np.ones(40))[0]
     states = np.zeros((2, 40))
     responses = np.zeros((41, 2))
@@ -162,7 +161,7 @@ def test_momentum_beyond_any_array_has_a_certified_bound() -> None:
     from factorize.solvers.single.newton import maximise
 
     n = 9000
-    case = spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}, n)
+    case = spec_of({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}, n=n)
     form = case.workload.momentum_form()
     assert form is not None
     optimum = maximise(MomentumFilters(*form), tolerance=1e-9)

@@ -44,7 +44,7 @@ from factorize.errors import (
     StoreUnavailable,
 )
 from factorize.factorization import MatrixName
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 from factorize.privacy import PrivacyTarget
 
 N = 96

@@ -14,9 +14,9 @@ import pytest
 from client_law import demanded_mu, impulse_rows, real_mu
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 from test_noise_structures import NAMES, STREAMS, source_of, strategies
 
-from factorize import parse_spec
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client import NoiseGenerator
 from factorize.client.allowances import CHEAP, LARGEST, allowance, participations_of, raised
@@ -24,13 +24,13 @@ from factorize.client.noise_source import Streamable, noise_source
 from factorize.client.recurrences.state_rounding import (
     DOUBLE,
     SINGLE,
-    Spread,
+    Deviation,
     geometric_column,
     observed_columns,
     varying_columns,
 )
 from factorize.errors import InvalidParameter
-from factorize.manifest import ENDLESS
+from factorize.format.manifest import ENDLESS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix
@@ -45,7 +45,7 @@ PARTICIPATIONS: list[dict[str, Any]] = [
 
 
 def calibrated(strategy: Matrix, participation: dict[str, Any]) -> Calibration:
-    spec = parse_spec({"workload": {"kind": "prefix", "n": strategy.n}, "participation": participation})
+    spec = spec_of(strategy.n, participation=participation)
     return calibrate(sensitivity_of(strategy, spec.participation), PrivacyTarget(mu=1.0))
 
 
@@ -85,7 +85,7 @@ def test_and_is_not_without_the_allowance(name: str):
     recurrence.advance = rounded_up
     rows = impulse_rows(made, N)
     found = np.linalg.norm(np.linalg.inv(rows / made.sigma), axis=0).max() / scale.sensitivity.value - 1
-    promised = allowance(source_of(strategy).recurrence().spread(unit), scale.sensitivity.value, 1, N)
+    promised = allowance(source_of(strategy).recurrence().deviation(unit), scale.sensitivity.value, 1, N)
     assert 1e-7 < found <= promised
 
 
@@ -125,7 +125,7 @@ class TestBounds:
         rng, unit = np.random.default_rng(seed), 2.0**-10
         strategy = signed(name, rng)
         recurrence = source_of(strategy).recurrence()
-        bound = recurrence.spread(unit)
+        bound = recurrence.deviation(unit)
         for pick in (lambda: rng.choice([-unit, unit], recurrence.vectors), lambda: np.full(recurrence.vectors, unit)):
             errors = [pick() for _ in range(N)]
             changed = np.column_stack([column(strategy, j, errors) for j in range(N)])
@@ -177,14 +177,14 @@ class TestBounds:
         assert np.isinf(observed_columns(moves, reads, np.abs(reads), writes, 0.1, 0.1)).all()
 
     def test_the_allowance_adds_what_each_part_costs(self):
-        assert allowance(Spread(), 2.0, 3, 10) == pytest.approx(SINGLE, rel=1e-4)
-        assert allowance(Spread(columns=0.02), 2.0, 3, 10) == pytest.approx(0.03, rel=1e-4)
-        assert allowance(Spread(entries=0.01), 2.0, 3, 10) == pytest.approx(0.03, rel=1e-4)
-        assert allowance(Spread(rows=0.01), 2.0, 3, 10) == pytest.approx(1 / 0.99 - 1, rel=1e-4)
-        assert allowance(Spread(inverse=0.01), 2.0, 3, 10) == pytest.approx(0.25, rel=1e-4)
-        assert allowance(Spread(inverse=0.025), 2.0, 3, 10) == math.inf
-        scaled = Spread(0.1, 0.0, 0.2, 0.4).scaled(0.5, 3.0, DOUBLE)
-        assert scaled == Spread(pytest.approx(0.3), 3 * DOUBLE, 0.2, 0.8)
+        assert allowance(Deviation(), 2.0, 3, 10) == pytest.approx(SINGLE, rel=1e-4)
+        assert allowance(Deviation(columns=0.02), 2.0, 3, 10) == pytest.approx(0.03, rel=1e-4)
+        assert allowance(Deviation(entries=0.01), 2.0, 3, 10) == pytest.approx(0.03, rel=1e-4)
+        assert allowance(Deviation(rows=0.01), 2.0, 3, 10) == pytest.approx(1 / 0.99 - 1, rel=1e-4)
+        assert allowance(Deviation(inverse=0.01), 2.0, 3, 10) == pytest.approx(0.25, rel=1e-4)
+        assert allowance(Deviation(inverse=0.025), 2.0, 3, 10) == math.inf
+        scaled = Deviation(0.1, 0.0, 0.2, 0.4).scaled(0.5, 3.0, DOUBLE)
+        assert scaled == Deviation(pytest.approx(0.3), 3 * DOUBLE, 0.2, 0.8)
 
     @pytest.mark.parametrize(
         ("participation", "times"),

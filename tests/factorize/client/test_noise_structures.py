@@ -20,7 +20,8 @@ from factorize.client import NoiseGenerator, even_shard
 from factorize.client.engines import Streaming
 from factorize.client.noise_source import ComputedRows, Streamable, noise_source
 from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, commitment, pieces
-from factorize.client.recurrences.base import Recurrence, ScaledRecurrence
+from factorize.client.recurrences.base import Recurrence
+from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.structures.base import Matrix

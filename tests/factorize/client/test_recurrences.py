@@ -10,28 +10,25 @@ import pytest
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import allowances
 from factorize.client.allowances import CHEAP, LARGEST, check_allowance, choose_precision, raised, rounding_of
-from factorize.client.recurrences.base import (
-    BandedRecurrence,
-    InverseBandedToeplitzRecurrence,
-    Recurrence,
-    ScaledRecurrence,
-    TreeRecurrence,
-)
-from factorize.client.recurrences.buffered import (
-    BltRecurrence,
-    BufferedRecurrence,
-    RedrawnRecurrence,
-    StateSpaceRecurrence,
-)
+from factorize.client.noise_source import noise_source
+from factorize.client.recurrences.banded import BandedRecurrence
+from factorize.client.recurrences.base import Recurrence
+from factorize.client.recurrences.blt import BltRecurrence
+from factorize.client.recurrences.buffered import BufferedRecurrence, StateSpaceRecurrence
+from factorize.client.recurrences.inverse_banded_toeplitz import InverseBandedToeplitzRecurrence
+from factorize.client.recurrences.redrawn import RedrawnRecurrence
+from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.client.recurrences.state_rounding import (
     DOUBLE,
     SINGLE,
-    Spread,
+    Deviation,
     geometric_column,
     observed_columns,
     varying_columns,
 )
-from factorize.errors import InvalidParameter
+from factorize.client.recurrences.tree import TreeRecurrence
+from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.format.manifest import ENDLESS
 from factorize.privacy import PrivacyTarget, calibrate
 
 UNIT, ONE = 2.0**-24, 2.0**-40
@@ -123,29 +120,75 @@ class TestWhatAStepNeeds:
         assert (redrawn.redraws, redrawn.vectors, redrawn.scratch) == (2, 2, 7)
 
 
+def counted(structure: str, **parts: np.ndarray) -> tuple[float, ...]:
+    names = {"nodes": "tree.nodes", "restart": "tree.restart", "array": ""}
+    return tuple(noise_source(structure, {names.get(k, k): v for k, v in parts.items()}, 4, "").cost)
+
+
+class TestCost:
+    """Additions and multiplications of a step, counted on paper."""
+
+    def test_few_diagonals(self):
+        for bands, expected in ((1, (0, 0, 0)), (2, (1, 3, 0)), (4, (3, 7, 0))):
+            column = np.ones(bands)
+            assert counted("banded", bands=np.ones((bands, 4))) == expected
+            assert counted("banded_toeplitz", coefficients=column) == expected
+            assert counted("inverse_banded_toeplitz", inverse_coefficients=column) == expected
+
+    def test_buffers(self):
+        tall, ones = np.ones((4, 3)), np.ones(4)
+        assert counted("buffered", diagonal=ones, decay=tall, input=tall, output=tall) == (3, 16, 0)
+        assert counted("blt", theta=np.ones(3), omega=np.ones(3)) == (3, 12, 0)
+        for moves, expected in ((np.ones((4, 3, 3)), (3, 28, 0)), (np.ones((4, 3, 1, 1)), (3, 16, 0))):
+            assert counted("state_space", diagonal=ones, transition=moves, input=tall, output=tall) == expected
+
+    def test_draws_made_again(self):
+        """Six entries of `direct` in four steps: one draw and a half, half of a draw again."""
+        direct, tall = np.array([[1.0, 1, 1, 1], [0, 0, 1, 1]]), np.ones((4, 3))
+        parts = {"decay": tall, "output": tall, "input": np.ones((2, 4, 3)), "direct": direct, "lag": np.array([2.0])}
+        assert counted("redrawn", **parts) == (3, 9 + 8 * 1.5 - 1, 0.5)
+
+    def test_trees(self):
+        """Five blocks behind four steps."""
+        nodes = np.array([[1.0] * 4, [0, 1, 1, 1], [0, 0, 1, 1]])
+        assert counted("tree", nodes=nodes, restart=np.array([4.0])) == (2, 4.5, 0)
+
+    def test_rows_and_scales(self):
+        assert counted("dense", array=np.eye(4)) == counted("toeplitz", coefficients=np.ones(4)) == (4, 4, 0)
+        assert tuple(noise_source("dense", {"": np.eye(1)}, 1, "").cost) == (0, 0, 0)
+        assert tuple(noise_source("dense", {"": np.eye(2)}, 2, "").cost) == (2, 2, 0)
+        assert counted("scaled", array=np.eye(4), column_scale=np.ones(4)) == (4, 5, 0)
+        assert counted("scaled", bands=np.ones((2, 4)), column_scale=np.ones(4)) == (1, 4, 0)
+
+
+def test_noise_without_end_and_without_a_recurrence_is_refused():
+    with pytest.raises(UnsupportedProblem, match="the noise of nu_toeplitz without end takes all .* use blt"):
+        noise_source("nu_toeplitz", {"nu": np.array([0.5])}, ENDLESS, "")
+
+
 class TestSpreadByHand:
     def test_banded(self):
-        assert BandedRecurrence(np.ones((1, 4)), 9).spread(UNIT, ONE) == Spread(entries=UNIT + 9 * ONE)
-        assert BandedRecurrence(np.ones((1, 1)), 9).spread(UNIT, ONE) == Spread(entries=6 * ONE)
+        assert BandedRecurrence(np.ones((1, 4)), 9).deviation(UNIT, ONE) == Deviation(entries=UNIT + 9 * ONE)
+        assert BandedRecurrence(np.ones((1, 1)), 9).deviation(UNIT, ONE) == Deviation(entries=6 * ONE)
 
     def test_inverse_banded(self):
-        found = InverseBandedToeplitzRecurrence(np.array([1.0, 2.0, -2.0]), 9).spread(UNIT, ONE)
-        assert found == Spread(rows=close(UNIT + 4 * ONE), inverse=close(6 * ONE * 3 * 1.001))
+        found = InverseBandedToeplitzRecurrence(np.array([1.0, 2.0, -2.0]), 9).deviation(UNIT, ONE)
+        assert found == Deviation(rows=close(UNIT + 4 * ONE), inverse=close(6 * ONE * 3 * 1.001))
 
     def test_tree(self):
-        found = TreeRecurrence(np.ones((4, 8)), 8).spread(UNIT, ONE)
-        assert found == Spread(entries=close(1.001 * 3 * (UNIT + 4 * ONE) + 6 * ONE))
+        found = TreeRecurrence(np.ones((4, 8)), 8).deviation(UNIT, ONE)
+        assert found == Deviation(entries=close(1.001 * 3 * (UNIT + 4 * ONE) + 6 * ONE))
 
     def test_scaled(self):
         inner = InverseBandedToeplitzRecurrence(np.array([1.0, 2.0, -2.0]), 3)
-        found = ScaledRecurrence(inner, np.array([4.0, 0.5, 2.0])).spread(UNIT, ONE)
-        assert found == Spread(0, close(3 * ONE), close(UNIT + 4 * ONE), close(6 * ONE * 3 * 1.001 / 0.5))
-        columns = ScaledRecurrence(buffered(), np.array([4.0, 0.5, 2.0])).spread(UNIT, ONE)
-        assert columns.columns == close(4 * buffered().spread(UNIT, ONE).columns)
+        found = ScaledRecurrence(inner, np.array([4.0, 0.5, 2.0])).deviation(UNIT, ONE)
+        assert found == Deviation(0, close(3 * ONE), close(UNIT + 4 * ONE), close(6 * ONE * 3 * 1.001 / 0.5))
+        columns = ScaledRecurrence(buffered(), np.array([4.0, 0.5, 2.0])).deviation(UNIT, ONE)
+        assert columns.columns == close(4 * buffered().deviation(UNIT, ONE).columns)
 
     def test_blt(self):
         theta, omega = np.array([0.5, 0.25]), np.array([0.3, -0.2])
-        found = BltRecurrence(1000, theta, omega).spread(UNIT, ONE)
+        found = BltRecurrence(1000, theta, omega).deviation(UNIT, ONE)
         assert found.columns == close(geometric_column(theta, omega, 1000, UNIT + 10 * ONE))
         assert found.entries == close(10 * ONE) and (found.rows, found.inverse) == (0, 0)
 
@@ -153,34 +196,34 @@ class TestSpreadByHand:
         """Column 0: what row 1 reads has one factor, 0.4 = 0.8 0.5 of 0.25, and what row 2 reads has two and 0.5 more."""
         e = UNIT + 11 * ONE  # one state: 1, twice 1, and 8
         column = e * SLACK * 0.25 * math.hypot(0.4 * (1 + e), 2 * 0.4 * 0.5 * (1 + e) ** 2)
-        assert buffered().spread(UNIT, ONE) == Spread(columns=close(column), entries=close(11 * ONE))
+        assert buffered().deviation(UNIT, ONE) == Deviation(columns=close(column), entries=close(11 * ONE))
 
     def test_state_space(self):
         """Three groups of two states: 6, twice 2, and 8 operations; only one state of each group is written and read."""
         n, move = 2, np.zeros((2, 3, 2, 2))
         move[:, :, 0, 0] = 0.5
         chosen = np.tile([1.0, 0.0], (n, 3))
-        found = StateSpaceRecurrence(np.ones(n), move, chosen, chosen).spread(UNIT, ONE)
+        found = StateSpaceRecurrence(np.ones(n), move, chosen, chosen).deviation(UNIT, ONE)
         e = UNIT + 18 * ONE
-        assert found == Spread(columns=close(3 * e * SLACK * 0.5 * (1 + e)), entries=close(18 * ONE))
+        assert found == Deviation(columns=close(3 * e * SLACK * 0.5 * (1 + e)), entries=close(18 * ONE))
 
     def test_redrawn(self):
-        """One state that is read as 0.5 of itself; draw 0 is written as 3 at step 0, and again as 2 at step 1 = lag."""
+        """One state that is read as 0.5 of itself; draw 0 is written as 3 at step 0, and again as 2 at step 1 = lag; two redraws more."""
         decay, outputs = np.full((3, 1), 0.25), np.full((3, 1), 0.5)
-        inputs = np.array([[[3.0], [0], [0]], [[0], [2.0], [0]]])
-        direct = np.array([[1.0, 1.0, 1.0], [0.0, 0.125, 0.0]])
-        e = UNIT + (1 + 2 + 8) * ONE
+        inputs = np.array([[[3.0], [0], [0]], [[0], [2.0], [0]], *np.zeros((2, 3, 1))])
+        direct = np.array([[1.0, 1.0, 1.0], [0.0, 0.125, 0.0], [0.0, 0.0, 0.25], [0.0, 0.0, 0.0]])
+        e = UNIT + (1 + 6 + 8) * ONE
         own = e * SLACK * 3 * math.hypot(0.5 * (1 + e), 2 * 0.5 * 0.25 * (1 + e) ** 2)
         again = e * SLACK * 2 * 0.5 * (1 + e)
-        found = RedrawnRecurrence(decay, outputs, inputs, direct, 1).spread(UNIT, ONE)
-        assert found == Spread(inverse=close((own + again + 11 * ONE * (1 + 0.125)) * 1.001))
+        found = RedrawnRecurrence(decay, outputs, inputs, direct, 1).deviation(UNIT, ONE)
+        assert found == Deviation(inverse=close((own + again + 15 * ONE * (1 + 0.125 + 0.25)) * 1.001))
 
     def test_coarse_bounds_are_the_smaller_of_two(self):
         """States that turn: their sizes would grow as 1.38^n, what is read of them falls as 0.98^n."""
         n, one = 40, np.ones((40, 2))
         reads = one * [1.0, 0.9]
         move = np.broadcast_to(np.array([[[0.9, -0.9], [0.9, 0.9]]]) / 1.3, (n, 1, 2, 2))
-        found = StateSpaceRecurrence(np.ones(n), move, one, reads).spread(UNIT, DOUBLE)
+        found = StateSpaceRecurrence(np.ones(n), move, one, reads).deviation(UNIT, DOUBLE)
         sizes = np.einsum("tgi,tgij->tgj", reads[:, None], np.abs(move))
         (coarse,) = varying_columns(move, sizes, [one[:, None]], UNIT + 14 * DOUBLE)
         seen = observed_columns(
@@ -268,14 +311,18 @@ class TestAllowance:
         assert choose_precision(buffered(), self.SCALE, None, draws=1e-4)[1] == pytest.approx(1e-4, rel=2e-3)
 
     def test_of_a_recurrence(self):
-        spread = buffered().spread(UNIT, ONE)
+        deviation = buffered().deviation(UNIT, ONE)
         found = rounding_of(buffered(), self.SCALE, UNIT, 0.0, ONE)
-        expected = (1 + spread.columns / 2 + spread.entries) / (1 - SINGLE) - 1
+        expected = (1 + deviation.columns / 2 + deviation.entries) / (1 - SINGLE) - 1
         assert expected < found < expected * (1 + 2.0**-15) + 8 * DOUBLE
 
+    def test_of_nothing_but_the_release(self):
+        expected = (1 / (1 - 2.0**-24) * (1 + 4 * 2.0**-53) - 1) * (1 + 2.0**-16)
+        assert allowances.allowance(Deviation(), 1.0, 1, 1) == expected
+
     def test_half_of_c_is_too_much(self):
-        assert allowances.allowance(Spread(inverse=0.5), 1.0, 1, 1) == math.inf
-        assert allowances.allowance(Spread(inverse=0.25), 1.0, 1, 1) == pytest.approx(1 / 3, rel=1e-4)
+        assert allowances.allowance(Deviation(inverse=0.5), 1.0, 1, 1) == math.inf
+        assert allowances.allowance(Deviation(inverse=0.25), 1.0, 1, 1) == pytest.approx(1 / 3, rel=1e-4)
 
     def test_the_raise_is_rounded_up(self):
         assert raised(1.0, 0.0) == math.nextafter(1.0, 2.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize import parse_spec, solvers
 from factorize.errors import UnsupportedProblem
@@ -113,15 +114,9 @@ def test_a_fit_finds_what_has_its_decays(redraws: int) -> None:
     np.testing.assert_allclose(whole_inverse(found, length), inverse, atol=1e-8)
 
 
-def spec(epochs: int, length: int, buffers: int, redraws: int | None, **workload: Any) -> Any:
+def redrawn(epochs: int, length: int, buffers: int, redraws: int | None, **workload: Any) -> Any:
     mechanism = {"kind": "buffered_linear", "buffers": buffers} | ({"redraws": redraws} if redraws else {})
-    return parse_spec(
-        {
-            "workload": {"kind": "prefix", "n": epochs * length} | workload,
-            "participation": {"kind": "fixed_epochs", "epochs": epochs},
-            "mechanism": mechanism,
-        }
-    )
+    return spec_of({"kind": "prefix", "n": epochs * length} | workload, mechanism, epochs)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +124,15 @@ def spec(epochs: int, length: int, buffers: int, redraws: int | None, **workload
     [({}, 2.5e-3), ({"kind": "schedule", "learning_rates": [1.0 - i / 100 for i in range(72)]}, 5e-3)],
 )
 def test_two_states_with_redraws_come_near_the_optimum(workload: dict[str, Any], gap: float) -> None:
-    with_redraws = solvers.solve(spec(3, 24, 2, 2, **workload)).certificate
-    without = solvers.solve(spec(3, 24, 2, None, **workload)).certificate
+    with_redraws = solvers.solve(redrawn(3, 24, 2, 2, **workload)).certificate
+    without = solvers.solve(redrawn(3, 24, 2, None, **workload)).certificate
     assert with_redraws.relative_gap is not None and without.relative_gap is not None
     assert with_redraws.relative_gap < gap < 10 * gap < without.relative_gap
     assert with_redraws.sensitivity.kind == "exact"
 
 
 def test_one_redraw_helps_less_than_all() -> None:
-    gaps = [solvers.solve(spec(4, 16, 2, redraws)).certificate.relative_gap for redraws in (1, 2, 3)]
+    gaps = [solvers.solve(redrawn(4, 16, 2, redraws)).certificate.relative_gap for redraws in (1, 2, 3)]
     assert all(gap is not None for gap in gaps)
     assert gaps == sorted(gaps, reverse=True)  # type: ignore[type-var]  # none is None
 
@@ -152,7 +147,7 @@ def test_one_redraw_helps_less_than_all() -> None:
 )
 def test_what_cannot_be_asked_for(epochs: int, length: int, buffers: int, redraws: int, message: str) -> None:
     with pytest.raises(UnsupportedProblem, match=message):
-        solvers.solve(spec(epochs, length, buffers, redraws))
+        solvers.solve(redrawn(epochs, length, buffers, redraws))
 
 
 def test_redraws_need_steps_that_return() -> None:

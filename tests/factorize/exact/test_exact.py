@@ -13,6 +13,7 @@ import pytest
 from exact_files import claim, fractions, participation_of, parts, patterns_of, random_result, sealed, true_squares
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import solved, spec_of
 
 from factorize import parse_spec, solvers
 from factorize.errors import (
@@ -132,7 +133,7 @@ def test_square_roots_are_the_nearest_on_their_side(value: Fraction, shift: int)
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_workloads_agree_with_those_of_the_solvers(name: str) -> None:
-    spec = parse_spec({"workload": WORKLOADS[name]})
+    spec = spec_of(WORKLOADS[name])
     document, user = spec.document()["workload"], {}
     if isinstance(spec.workload, UserMatrix):
         user = {spec.workload.sha256: spec.workload.array}
@@ -684,7 +685,7 @@ def test_a_series_whose_inverse_grows_is_refused() -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_first_columns_of_workloads(name: str) -> None:
-    document = parse_spec({"workload": WORKLOADS[name]}).document()["workload"]
+    document = spec_of(WORKLOADS[name]).document()["workload"]
     column, whole = toeplitz_column(document), workload_numbers(document, {})
     if column is not None:
         assert whole is not None and (column.values == whole.values[:, 0]).all()
@@ -763,6 +764,6 @@ def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.Mo
 
     for name in ("losses.variances.losses", "bounds.resolvents.lower_bound"):
         monkeypatch.setattr(f"factorize.exact.{name}", refuse)
-    report = check_factor_file(sealed(*parts(solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": 4}})))))
+    report = check_factor_file(sealed(*parts(solved(4))))
     assert report.supported
     assert {"the lower bound: too much", "residual and losses: too much"} <= set(report.not_checked)

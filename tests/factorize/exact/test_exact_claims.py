@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from exact_files import claim, file_of, parts, random_result, sealed
 from safetensors.numpy import save
+from specs import solved
 
-from factorize import parse_spec, solvers
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject, FactorizeError, InvalidParticipation
 from factorize.exact import check_factor_file
 from factorize.exact.file import read_tensors
+from factorize.exact.participation import allowed
 from factorize.exact.report import Report
-from factorize.exact.sensitivity import allowed
 from factorize.factorization import Factorization
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 
 N = 8
 SPECS: dict[str, dict[str, Any]] = {
@@ -44,9 +44,8 @@ Path = tuple[Any, ...]
 
 
 @cache
-def solved(name: str) -> Factorization:
-    spec = parse_spec({"workload": {"kind": "prefix", "n": N}, **SPECS[name]})
-    return solvers.solve(spec).with_matrices(["C", "B", "C_inv"])
+def whole(name: str) -> Factorization:
+    return solved(N, **SPECS[name]).with_matrices(["C", "B", "C_inv"])
 
 
 def nodes(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -89,7 +88,7 @@ def others(path: Path, value: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_every_claim_matters(name: str) -> None:
-    manifest, tensors = parts(solved(name))
+    manifest, tensors = parts(whole(name))
     assert check_factor_file(sealed(copy.deepcopy(manifest), tensors)).supported
     tried = 0
     for section in ("certificate", "matrices"):
@@ -103,7 +102,7 @@ def test_every_claim_matters(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["separated", "restarts"])
 def test_manifests_full_of_nonsense_end_in_a_sentence(name: str) -> None:
-    manifest, tensors = parts(solved(name))
+    manifest, tensors = parts(whole(name))
     for path, _ in nodes(manifest):
         for nonsense in (0, -1, 2.5, None, "x", "0x1p+2000", [], {}):
             if path and path[0] not in ("digest", "spec_digest", "solver"):
@@ -119,7 +118,7 @@ def test_manifests_full_of_nonsense_end_in_a_sentence(name: str) -> None:
 
 def test_a_gap_without_a_bound() -> None:
     """Convergence is judged by the gap, so nobody may state one without the bound that it is a gap to."""
-    manifest, tensors = parts(solved("single"))
+    manifest, tensors = parts(whole("single"))
     manifest["certificate"]["lower_bound"] = None
     assert any("relative gap" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
     manifest["certificate"]["relative_gap"] = None
@@ -178,14 +177,14 @@ def test_a_tensor_that_is_named_twice() -> None:
 
 def test_matrices_stated_to_have_another_shape() -> None:
     for name in ("B", "C_inv"):
-        manifest, tensors = parts(solved("single"))
+        manifest, tensors = parts(whole("single"))
         manifest["matrices"][name]["shape"] = [N, N + 1]
         with pytest.raises(CorruptObject, match=rf"{name} is stated to have shape \[8, 9\]; the spec's n asks for"):
             check_factor_file(sealed(manifest, tensors))
 
 
 def test_an_encoder_whose_bound_is_sold_as_exact() -> None:
-    manifest, tensors = parts(solved("single"))
+    manifest, tensors = parts(whole("single"))
     manifest["matrices"]["B"]["encoder_sensitivity"]["kind"] = "exact"
     failed = check_factor_file(sealed(manifest, tensors)).failed
     assert len(failed) == 1 and "A G + B Z is claimed as" in failed[0]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from exact_files import SOLVER, parts, sealed
 from scipy.optimize import minimize_scalar
+from specs import solved
 
-from factorize import parse_spec, solvers
 from factorize.exact import Report, check_factor_file
 from factorize.exact.arithmetic import series
 from factorize.exact.arithmetic.integers import Numbers, integers
@@ -44,19 +44,6 @@ OBJECTIVES: list[dict[str, Any]] = [
     {"kind": "max"},
 ]
 BANDS = 3
-
-
-def solved(
-    mechanism: dict[str, Any], workload: str, participation: dict[str, Any], objective: dict[str, Any], tolerance: float
-) -> Factorization:
-    document = {
-        "workload": WORKLOADS[workload],
-        "participation": participation,
-        "objective": objective,
-        "mechanism": mechanism,
-        "tolerance": tolerance,
-    }
-    return solvers.solve(parse_spec(document))
 
 
 def proved(report: Report) -> bool:
@@ -101,7 +88,7 @@ def test_no_member_of_the_class_is_below_the_bound(kind: str, place: int) -> Non
     mechanism = {"kind": kind} if kind == "toeplitz" else {"kind": kind, "bands": BANDS}
     workloads = list(WORKLOADS)[: 3 if kind == "banded" else 2]
     for workload, participation in itertools.product(workloads, PARTICIPATIONS):
-        result = solved(mechanism, workload, participation, OBJECTIVES[place], 1e-9)
+        result = solved(WORKLOADS[workload], mechanism, participation, OBJECTIVES[place], tolerance=1e-9)
         claimed = result.certificate.class_lower_bound is not None
         try:
             bound = bound_of(result)
@@ -123,7 +110,7 @@ def test_no_member_of_the_class_is_below_the_bound(kind: str, place: int) -> Non
 def test_a_bound_that_the_class_does_not_have(kind: str) -> None:
     """Far from its optimum C proves less than its objective, and a claim in between is no bound."""
     mechanism = {"kind": kind} if kind == "toeplitz" else {"kind": kind, "bands": BANDS}
-    exact = solved(mechanism, "prefix", PARTICIPATIONS[0], OBJECTIVES[0], 1e-9)
+    exact = solved(WORKLOADS["prefix"], mechanism, PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-9)
     (name, optimum), rng = next(iter(exact.tensors().items())), np.random.default_rng(2)
     moved = optimum * (1 + 0.01 * rng.random(optimum.shape))
     assert name == ("C.bands" if kind == "banded" else "C.coefficients")
@@ -144,7 +131,9 @@ def test_a_bound_that_the_class_does_not_have(kind: str) -> None:
 
 
 def test_a_banded_result_converges_against_the_bound_of_its_class() -> None:
-    result = solved({"kind": "banded", "bands": BANDS}, "prefix", PARTICIPATIONS[0], OBJECTIVES[0], 1e-6)
+    result = solved(
+        WORKLOADS["prefix"], {"kind": "banded", "bands": BANDS}, PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-6
+    )
     manifest, tensors = parts(result)
     assert any("converged: the gap" in text for text in check_factor_file(sealed(manifest, tensors)).checked)
     manifest["certificate"]["class_lower_bound"]["objective"] *= 1 - 1e-5
@@ -154,14 +143,19 @@ def test_a_banded_result_converges_against_the_bound_of_its_class() -> None:
 def test_long_toeplitz_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By series alone, as beyond whole matrices; multipliers of both signs are left unchecked there."""
     report = check_factor_file(
-        sealed(*parts(solved({"kind": "toeplitz"}, "prefix", PARTICIPATIONS[0], OBJECTIVES[0], 1e-9))), whole=4
+        sealed(*parts(solved(WORKLOADS["prefix"], "toeplitz", PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-9))),
+        whole=4,
     )
     assert report.supported and proved(report)
     monkeypatch.setattr(classes, "LARGEST_WHOLE", 4)
-    signed = solved({"kind": "banded_toeplitz", "bands": 4}, "prefix", PARTICIPATIONS[0], OBJECTIVES[3], 1e-9)
+    signed = solved(
+        WORKLOADS["prefix"], {"kind": "banded_toeplitz", "bands": 4}, PARTICIPATIONS[0], OBJECTIVES[3], tolerance=1e-9
+    )
     report = check_factor_file(sealed(*parts(signed)), whole=4)
     assert report.supported and any("both signs" in text for text in report.not_checked)
-    banded = solved({"kind": "banded", "bands": BANDS}, "prefix", PARTICIPATIONS[0], OBJECTIVES[0], 1e-6)
+    banded = solved(
+        WORKLOADS["prefix"], {"kind": "banded", "bands": BANDS}, PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-6
+    )
     report = check_factor_file(sealed(*parts(banded)), whole=4)
     assert report.supported and any("the class banded is not evaluated" in text for text in report.not_checked)
 

@@ -11,6 +11,7 @@ import pytest
 from exact_files import fractions, parts, sealed
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize import parse_spec, solvers
 from factorize.encoding import tensor_digest
@@ -58,7 +59,7 @@ def document(name: str, objective: str, n: int) -> dict[str, Any]:
         "weighted": {"weights": [1.0, *(float(i % 3) for i in range(1, n))]},
     }
     chosen = {"kind": objective, **options.get(objective, {})}
-    return parse_spec({"workload": workload, "objective": chosen, "mechanism": {"kind": "dense"}}).document()
+    return spec_of(workload, "dense", objective=chosen).document()
 
 
 def target(spec: dict[str, Any], evidence: dict[str, np.ndarray]) -> tuple[np.ndarray, float]:

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import file, read_array
 from factorize.exact.file import digest_of, read_factor_file, read_tensors
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 
 
 def raw(header: Any, body: bytes = b"", *, length: int | None = None) -> bytes:
@@ -109,6 +109,16 @@ def test_evidence_is_read_by_name() -> None:
     assert read_factor_file(sealed(manifest, tensors)).dual["weights"].tolist() == [1.0] * 4
 
 
+@pytest.mark.parametrize("name", ["C", "B", "C_inv"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_matrices_that_are_not_finite(name: str, number: float) -> None:
+    manifest, tensors = small()
+    tensors[name] = tensors[name].copy()
+    tensors[name][3, 1] = number
+    with pytest.raises(CorruptObject, match=f"{name} holds NaN or infinity"):
+        read_factor_file(sealed(manifest, tensors))
+
+
 def test_manifests_are_read_strictly() -> None:
     _, tensors = small()
     for text in ('{"schema": NaN}', '{"schema": 1, "schema": 1}'):
@@ -119,7 +129,7 @@ def test_manifests_are_read_strictly() -> None:
 def test_a_manifest_that_is_not_its_digest() -> None:
     manifest, tensors = small()
     sealed(manifest, tensors)
-    manifest["certificate"]["converged"] = "perhaps"
+    manifest["certificate"]["converged"] = not manifest["certificate"]["converged"]
     with pytest.raises(CorruptObject, match="does not hash to its own digest"):
         read_factor_file(file_of(manifest, tensors))
     manifest["digest"] = manifest_digest(manifest)

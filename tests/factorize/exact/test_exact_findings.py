@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exact_files import parts, sealed
+from specs import spec_of
 
 from factorize import parse_spec, solvers
 from factorize.errors import InvalidStrategy
@@ -311,7 +312,7 @@ def test_all_that_is_said_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wide_workload_has_a_decoder_of_its_shape() -> None:
-    spec = parse_spec({"workload": {"kind": "matrix", "rows": [[1.0, 0, 1], [0, 1, 1]]}})
+    spec = spec_of({"kind": "matrix", "rows": [[1.0, 0, 1], [0, 1, 1]]})
     result = solvers.solve(spec).with_matrices(["C", "B"])
     user = {spec.document()["workload"]["sha256"]: np.array([[1.0, 0, 1], [0, 1, 1]])}
     data = sealed(*parts(result))

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from exact_files import parts, random_result, sealed
+from specs import solved
 
-from factorize import parse_spec, solvers
-from factorize.certificate.rounded import cast
 from factorize.exact import check_factor_file, undecided
 from factorize.exact.mechanism import _RULES
 from factorize.exact.report import CLASS_BOUND, CONVERGED, MECHANISM
 from factorize.factorization import Factorization
 from factorize.mechanisms import Mechanism
+from factorize.rounded import cast
 
 N = 12
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -43,14 +43,9 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 ANY = ("dense", "toeplitz", "nu tuned")  # classes that hold the C of many others
 
 
-def solved(mechanism: dict[str, Any], **parts: Any) -> Factorization:
-    document = {"workload": {"kind": "prefix", "n": N}, "mechanism": mechanism, "tolerance": 1e-3}
-    return solvers.solve(parse_spec(document | parts))
-
-
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Factorization]:
-    return {name: solved(mechanism) for name, mechanism in MECHANISMS.items()}
+    return {name: solved(N, mechanism, tolerance=1e-3) for name, mechanism in MECHANISMS.items()}
 
 
 def named(result: Factorization, mechanism: dict[str, Any]) -> Any:
@@ -123,7 +118,7 @@ def test_a_mechanism_that_nobody_knows_is_not_looked_at(answers: dict[str, Facto
 
 def test_the_frequency_domain_is_not_looked_at() -> None:
     mechanism = {"kind": "spectral", "learning_rate": 0.1, "eigenvalues": [1.0, 0.5]}
-    report = check_factor_file(sealed(*parts(solved(mechanism))))
+    report = check_factor_file(sealed(*parts(solved(N, mechanism, tolerance=1e-3))))
     assert report.supported and set(report.unseen) == {MECHANISM, CONVERGED}
 
 
@@ -143,7 +138,7 @@ def test_strategies_without_end() -> None:
         ({"kind": "blt", "buffers": 2}, {"buffers": 1}),
         ({"kind": "blt", "buffers": 2}, {"kind": "nu_toeplitz"}),
     ):
-        result = solvers.solve(parse_spec({"workload": prefix, "mechanism": mechanism}))
+        result = solved(prefix, mechanism)
         true = check_factor_file(sealed(*parts(result)))
         assert true.status(MECHANISM) == "proved"
         assert true.unseen == ([CONVERGED] if mechanism["kind"] == "blt" else [])

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from exact_files import parts, sealed
+from specs import solved
 
 from factorize import parse_spec, solvers
 from factorize.certificate.added_noise import encoder_sensitivity, toeplitz_encoder_sensitivity
-from factorize.certificate.rounded import cast
 from factorize.errors import CorruptObject
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic import integers, series
@@ -21,6 +21,7 @@ from factorize.exact.losses import toeplitz_forms
 from factorize.exact.report import Report
 from factorize.factorization import Factorization
 from factorize.numbers.series import toeplitz_rows
+from factorize.rounded import cast
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 N = 24
@@ -181,11 +182,11 @@ def test_restarts_of_toeplitz_factors(tau: int, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_claim_of_a_matrix_that_is_not_toeplitz() -> None:
-    file = solvers.solve(parse_spec({"workload": {"kind": "schedule", "n": 4, "learning_rates": [1.0, 2.0, 1.0, 1.0]}}))
+    file = solved({"kind": "schedule", "n": 4, "learning_rates": [1.0, 2.0, 1.0, 1.0]})
     given = (file.spec.workload, file.spec.participation, 1.0)
     assert toeplitz_encoder_sensitivity(np.ones(4), file.strategy, *given) is None
     identity = ToeplitzMatrix(np.array([1.0]), 4)
-    ones = solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": 4}, "mechanism": {"kind": "identity"}}))
+    ones = solved(4, "identity")
     given = (ones.spec.workload, ones.spec.participation, 1.0)
     assert toeplitz_encoder_sensitivity(np.array([0.0, 1, 1, 1]), identity, *given) is None
 

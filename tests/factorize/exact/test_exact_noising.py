@@ -12,8 +12,9 @@ import pytest
 from exact_files import SOLVER, parts, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import spec_of
 
-from factorize import load, parse_spec
+from factorize import load
 from factorize.client import load as load_factors
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy
 from factorize.exact import noising
@@ -29,7 +30,7 @@ from factorize.structures.dense import DenseMatrix
 
 
 def factorized(array: np.ndarray) -> Factorization:
-    spec = parse_spec({"workload": {"kind": "identity", "n": len(array)}, "mechanism": {"kind": "dense"}})
+    spec = spec_of({"kind": "identity", "n": len(array)}, "dense")
     return Factorization.from_solution(spec, Solution(DenseMatrix(array), Outcome.CLOSED_FORM, 0), solver=SOLVER)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from exact_files import parts, sealed
 from scipy.linalg import eigh
+from specs import solved
 
-from factorize import parse_spec, solvers
 from factorize.encoding import tensor_digest
 from factorize.errors import CertificateError, CorruptObject
 from factorize.exact import check_factor_file
@@ -21,7 +21,6 @@ from factorize.exact.report import Report
 from factorize.exact.sensitivity import Allowed, squared_sensitivity
 from factorize.exact.spec import toeplitz_column
 from factorize.exact.strategy import Strategy
-from factorize.factorization import Factorization
 
 N = 12
 FORMS = [Allowed(3, 4, False), Allowed(4, 3, True), Allowed(2, 3, False), Allowed(5, 3, False), Allowed(1, 12, False)]
@@ -89,15 +88,7 @@ PARTICIPATIONS: list[dict[str, Any]] = [
 OBJECTIVES: list[dict[str, Any]] = [{"kind": "mean"}, {"kind": "max"}]
 
 
-def solved(participation: dict[str, Any], objective: dict[str, Any], mechanism: dict[str, Any]) -> Factorization:
-    document = {
-        "workload": {"kind": "momentum", "n": N, "momentum": 0.5},
-        "participation": participation,
-        "objective": objective,
-        "mechanism": mechanism,
-        "tolerance": 1e-3,
-    }
-    return solvers.solve(parse_spec(document))
+MOMENTUM = {"kind": "momentum", "n": N, "momentum": 0.5}
 
 
 def resealed(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> Report:
@@ -111,7 +102,7 @@ def resealed(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> Report
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: o["kind"])
 @pytest.mark.parametrize("participation", PARTICIPATIONS, ids=lambda p: p["kind"])
 def test_claims_of_solvers_are_proved(participation: dict, objective: dict, mechanism: dict) -> None:
-    result = solved(participation, objective, mechanism)
+    result = solved(MOMENTUM, mechanism, participation, objective, tolerance=1e-3)
     claim = result.certificate.class_lower_bound
     assert claim is not None and "class_signs" in result.dual
     report = check_factor_file(sealed(*parts(result)))
@@ -130,7 +121,7 @@ def test_claims_of_solvers_are_proved(participation: dict, objective: dict, mech
 
 @pytest.mark.parametrize("participation", PARTICIPATIONS, ids=lambda p: p["kind"])
 def test_no_member_of_the_class_is_below(participation: dict[str, Any]) -> None:
-    result, rng = solved(participation, {"kind": "mean"}, {"kind": "toeplitz"}), np.random.default_rng(1)
+    result, rng = solved(MOMENTUM, "toeplitz", participation, "mean", tolerance=1e-3), np.random.default_rng(1)
     spec = result.spec.document()
     strategy = Strategy(result.strategy.structure, result.strategy.tensors(), N)
     bound = float(classes.class_bound(spec, strategy, None, toeplitz_column(spec["workload"]), result.dual))
@@ -146,7 +137,7 @@ def test_no_member_of_the_class_is_below(participation: dict[str, Any]) -> None:
 
 
 def test_evidence_that_is_none() -> None:
-    result = solved(PARTICIPATIONS[0], OBJECTIVES[0], {"kind": "toeplitz"})
+    result = solved(MOMENTUM, "toeplitz", PARTICIPATIONS[0], OBJECTIVES[0], tolerance=1e-3)
     for name, wrong in (
         ("class_column", np.ones(N - 1)),
         ("class_column", np.full(N, np.nan)),

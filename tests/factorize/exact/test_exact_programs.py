@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import WORKLOADS
+from specs import spec_of
 
-from factorize import parse_spec
 from factorize.exact.spec import program_of, workload_numbers
 from factorize.exact.spec.programs import Program, X
 
@@ -18,7 +18,7 @@ NAMES = [name for name, document in WORKLOADS.items() if document["kind"] not in
 
 
 def document(name: str) -> dict[str, Any]:
-    found = parse_spec({"workload": WORKLOADS[name]}).document()["workload"]
+    found = spec_of(WORKLOADS[name]).document()["workload"]
     assert isinstance(found, dict)
     return found
 

@@ -10,6 +10,7 @@ import pytest
 import redrawn_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
@@ -22,7 +23,6 @@ from factorize.exact.structures import redrawn
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs
 from factorize.solution import Outcome, Solution
-from factorize.spec import parse_spec
 from factorize.structures.redrawn import RedrawnMatrix
 
 N = 24
@@ -182,17 +182,11 @@ def test_losses_enclose_those_of_fractions(kind):
 class TestFiles:
     @staticmethod
     def file(tmp_path, change=None, *, whole=True) -> bytes:
-        spec = parse_spec(
-            {
-                "workload": {"kind": "prefix", "n": N},
-                "participation": EPOCHS,
-                "mechanism": {"kind": "buffered_linear", "buffers": 3, "redraws": 2},
-            }
-        )
+        spec = spec_of(N, {"kind": "buffered_linear", "buffers": 3, "redraws": 2}, EPOCHS)
         solution = Solution(cases.likely(N), Outcome.ITERATION_LIMIT, 1)
         made = Factorization.from_solution(spec, solution, solver={"mechanism": "buffered_linear"})
         if change is not None:
-            from factorize.manifest import manifest_digest
+            from factorize.format.manifest import manifest_digest
 
             stated = made.manifest["certificate"]["sensitivity"]
             stated["value"] = float(change(stated["value"]))
@@ -336,7 +330,7 @@ class TestByColumns:
         ids=lambda workload: workload["kind"],
     )
     def test_losses_by_columns_enclose_those_of_fractions(self, workload):
-        spec = parse_spec({"workload": workload, "mechanism": {"kind": "identity"}}).canonical()
+        spec = spec_of(workload, "identity").canonical()
         numbers: Any = workload_numbers(spec.document()["workload"], {})
         rows = numbers.values * Fraction(2) ** numbers.exponent
         for matrix in (cases.likely(N), cases.wild(N, 2, 2, 5, 1)):

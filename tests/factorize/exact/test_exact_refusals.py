@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from exact_files import file_of, parts, random_result, sealed
 from safetensors.numpy import save
+from specs import solved
 
-from factorize import parse_spec, solvers
+from factorize import load, parse_spec, solvers
+from factorize.client import load as load_light
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact import check_factor_file, check_strategy, sensitivity
@@ -24,7 +27,7 @@ from factorize.exact.losses import residual
 from factorize.exact.spec import workload_numbers
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import buffered
-from factorize.manifest import manifest_digest
+from factorize.format.manifest import manifest_digest
 
 Manifest = dict[str, Any]
 Tensors = dict[str, np.ndarray]
@@ -39,15 +42,12 @@ def valid() -> tuple[Manifest, Tensors]:
     return parts(random_result(np.random.default_rng(0), "dense", {"kind": "single"}, N))
 
 
-def solved(**more: Any) -> tuple[Manifest, Tensors]:
-    return parts(solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": N}, "tolerance": 1e-6, **more})))
-
-
 MANIFESTS: dict[str, tuple[str, Callable[[Manifest], object]]] = {
     "schema": ("schema 2", lambda m: m.update(schema=2)),
     "matrices": ("C has to be there", lambda m: m.update(matrices={"B": m["matrices"]["C"]})),
     "missing": ("not a factor file", lambda m: m.pop("dual")),
-    "claims": ("the manifest is not one", lambda m: m["certificate"].pop("loss")),
+    "names": ("no list of names", lambda m: m["matrices"]["C"].update(tensors="C")),
+    "claims": ("not a factor file", lambda m: m["certificate"].pop("loss")),
 }
 
 
@@ -99,7 +99,7 @@ def test_tensors_that_make_no_strategy(structure: str, tensors: Tensors, error: 
 
 
 def test_a_tree_and_its_array_that_differ() -> None:
-    manifest, tensors = solved(mechanism={"kind": "tree", "decoder": "online"})
+    manifest, tensors = parts(solved(N, {"kind": "tree", "decoder": "online"}, tolerance=1e-6))
     tensors["C"] = tensors["C"] * 2
     with pytest.raises(CorruptObject, match="not the same matrix"):
         check_factor_file(sealed(manifest, tensors))
@@ -173,11 +173,11 @@ def test_evidence_that_is_none(spec: Manifest, dual: Tensors, message: str) -> N
 
 
 def test_claims_without_evidence() -> None:
-    manifest, tensors = solved()
+    manifest, tensors = parts(solved(N, tolerance=1e-6))
     kept = {name: tensors[name] for name in tensors if not name.startswith("dual")}
     manifest["dual"] = None
     assert any("has no evidence" in text for text in check_factor_file(sealed(manifest, kept)).failed)
-    manifest, tensors = solved(participation={"kind": "fixed_epochs", "epochs": 2})
+    manifest, tensors = parts(solved(N, participation=2, tolerance=1e-6))
     for name in ("dual.other", "dual.class_signs"):
         other = {**tensors, name: tensors["dual.factors"]}
         del other["dual.factors"]
@@ -198,13 +198,13 @@ def _digest(array: np.ndarray) -> str:
 
 
 def test_a_claim_to_have_converged() -> None:
-    manifest, tensors = solved()
+    manifest, tensors = parts(solved(N, tolerance=1e-6))
     assert any("converged: the gap" in text for text in check_factor_file(sealed(manifest, tensors)).checked)
     manifest["spec"]["tolerance"] = 1e-16
     assert any("claims to have converged" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
     manifest["certificate"]["converged"] = False
     assert check_factor_file(sealed(manifest, tensors)).supported
-    manifest, tensors = solved(participation={"kind": "min_sep", "min_sep": 3})
+    manifest, tensors = parts(solved(N, participation={"kind": "min_sep", "min_sep": 3}, tolerance=1e-6))
     report = check_factor_file(sealed(manifest, tensors))
     assert report.supported
     assert any("converged: the gap" in text for text in report.checked)
@@ -214,7 +214,7 @@ def test_a_claim_to_have_converged() -> None:
 
 
 def test_workloads_that_are_not_known() -> None:
-    with pytest.raises(CertificateError, match="knows no workload 'other'.*known are prefix, schedule"):
+    with pytest.raises(CertificateError, match="knows no workload 'other'.*known are .*prefix.*schedule"):
         workload_numbers({"kind": "other", "n": 4}, {})
     spec = parse_spec({"workload": {"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0]]}})
     report = check_factor_file(sealed(*parts(solvers.solve(spec))))
@@ -280,3 +280,20 @@ def test_an_inverse_series_that_is_not_bounded() -> None:
     zeros = integers(np.zeros(200))
     with pytest.raises(NotEnclosed, match="cannot be bounded"):
         series.losses(column, zeros, {"kind": "mean"}, np.zeros(200))
+
+
+def test_a_claim_for_numbers_of_another_type_is_refused_by_all(tmp_path: Path) -> None:
+    """3.0 participations equal 3, but a reader that counts with them may not take them for the same."""
+    manifest, tensors = parts(
+        random_result(
+            np.random.default_rng(0), "toeplitz", {"kind": "min_sep", "min_sep": 2, "max_participations": 3}, N
+        )
+    )
+    manifest["certificate"]["sensitivity"]["participation"]["max_participations"] = 3.0
+    manifest["digest"] = manifest_digest(manifest)
+    data = file_of(manifest, tensors)
+    path = tmp_path / "changed.safetensors"
+    path.write_bytes(data)
+    for read in (lambda: check_factor_file(data), lambda: load(path), lambda: load_light(path)):
+        with pytest.raises(CorruptObject, match="sensitivity is stated for"):
+            read()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specs import spec_of
 
-from factorize import parse_spec
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds import resolvent_kernels, resolvents
@@ -20,16 +20,10 @@ ROWS = np.array([1.0, 3.0, 0.5, 0.25, 2.0, 1.5])
 SINGLE = {"kind": "single"}
 
 
-def spec_of(
-    workload: dict[str, Any], objective: dict[str, Any] | None = None, participation: dict[str, Any] = SINGLE
+def asked(
+    workload: str | dict[str, Any], objective: dict[str, Any] | None = None, participation: dict[str, Any] = SINGLE
 ) -> Any:
-    document = {
-        "workload": workload | {"n": N},
-        "objective": objective or {"kind": "mean"},
-        "participation": participation,
-        "mechanism": {"kind": "dense"},
-    }
-    return parse_spec(document).canonical()
+    return spec_of(workload, "dense", participation, objective, n=N).canonical()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +41,7 @@ def spec_of(
 )
 def test_bounds_are_just_below_the_nuclear_norm(workload: dict[str, Any], objective: dict[str, Any]) -> None:
     """(sum of the singular values of W A F)^2 over the sum of the weights, and the mean's n or the rows' sum."""
-    spec = spec_of(workload, objective)
+    spec = asked(workload, objective)
     rows = np.ones(N) if objective["kind"] == "mean" else ROWS
     divisor = {"mean": N, "weighted": 1.0, "max": ROWS.sum()}[objective["kind"]]
     whole = np.sqrt(rows)[:, None] * spec.workload.dense() * np.sqrt(WEIGHTS)
@@ -92,18 +86,18 @@ def test_the_cost_of_evidence_is_taken_from_above() -> None:
 def test_other_problems_have_no_bound_of_this_kind() -> None:
     given, epochs = {"weights": WEIGHTS}, {"kind": "fixed_epochs", "epochs": 2}
     prefix = {"kind": "prefix"}
-    assert resolvents.lower_bound(spec_of(prefix).document(), given) is not None
+    assert resolvents.lower_bound(asked(prefix).document(), given) is not None
     for spec, dual in (
-        (spec_of(prefix, participation=epochs), given),
-        (spec_of(prefix), {}),
-        (spec_of(prefix, {"kind": "max"}), given),
-        (spec_of(prefix, {"kind": "lambda_tau", "tau": 2}), given),
-        (spec_of(prefix), {"weights": WEIGHTS * (np.arange(N) > 0)}),
-        (spec_of(prefix, {"kind": "weighted", "weights": [0.0, *ROWS[1:].tolist()]}), given),
-        (spec_of({"kind": "identity"}), given),
-        (spec_of({"kind": "momentum", "momentum": 0.5}), given),
-        (spec_of({"kind": "schedule", "learning_rates": [0.0, *RATES[1:]]}), given),
-        (spec_of({"kind": "mu2", "output": "x"}), given),
+        (asked(prefix, participation=epochs), given),
+        (asked(prefix), {}),
+        (asked(prefix, {"kind": "max"}), given),
+        (asked(prefix, {"kind": "lambda_tau", "tau": 2}), given),
+        (asked(prefix), {"weights": WEIGHTS * (np.arange(N) > 0)}),
+        (asked(prefix, {"kind": "weighted", "weights": [0.0, *ROWS[1:].tolist()]}), given),
+        (asked({"kind": "identity"}), given),
+        (asked({"kind": "momentum", "momentum": 0.5}), given),
+        (asked({"kind": "schedule", "learning_rates": [0.0, *RATES[1:]]}), given),
+        (asked({"kind": "mu2", "output": "x"}), given),
     ):
         assert resolvents.lower_bound(spec.document(), dual) is None
 
@@ -111,7 +105,7 @@ def test_other_problems_have_no_bound_of_this_kind() -> None:
 def test_evidence_that_is_none() -> None:
     for wrong in (WEIGHTS[1:], -WEIGHTS, np.full(N, np.nan), np.full(N, np.inf)):
         with pytest.raises(CertificateError, match="6 finite non-negative numbers"):
-            resolvents.lower_bound(spec_of({"kind": "prefix"}).document(), {"weights": wrong})
+            resolvents.lower_bound(asked({"kind": "prefix"}).document(), {"weights": wrong})
     for far in (1e-260, 1e260):
         with pytest.raises(NotEnclosed, match="too uneven"):
-            resolvents.lower_bound(spec_of({"kind": "prefix"}).document(), {"weights": np.array([far, *WEIGHTS[1:]])})
+            resolvents.lower_bound(asked({"kind": "prefix"}).document(), {"weights": np.array([far, *WEIGHTS[1:]])})

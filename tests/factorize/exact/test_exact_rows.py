@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from exact_files import parts, sealed
+from specs import spec_of
 
 from factorize import parse_spec, solvers
-from factorize.certificate.rounded import cast
 from factorize.errors import CertificateError, CorruptObject
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.integers import Numbers
@@ -21,6 +21,7 @@ from factorize.exact.report import Report
 from factorize.exact.sensitivity import Bracket, square_root_up
 from factorize.exact.spec import workload_numbers
 from factorize.exact.strategy import Strategy
+from factorize.rounded import cast
 
 N = 14
 STRATEGIES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
@@ -67,7 +68,7 @@ def test_residuals_of_rows_are_just_above_those_of_whole_matrices(name: str, fac
         document = None
         a = [[Fraction(int(i == j)) for j in range(N)] for i in range(N)]
         if workload is not None:
-            document = parse_spec({"workload": workload}).document()["workload"]
+            document = spec_of(workload).document()["workload"]
             exact = workload_numbers(document, {})
             assert exact is not None
             a = [[exact.fraction(int(v)) for v in row] for row in exact.values]

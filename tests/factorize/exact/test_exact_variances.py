@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import redrawn_cases
 from exact_files import parts, sealed
+from specs import solved, spec_of
 
-from factorize import parse_spec, solvers
 from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
@@ -56,7 +56,7 @@ def compared(
     structure: str, tensors: dict[str, np.ndarray], workload: dict[str, Any], objective: dict[str, Any]
 ) -> None:
     """Both enclosures hold the true losses, so they overlap; and both are narrow."""
-    spec = parse_spec({"workload": workload, "objective": objective, "mechanism": {"kind": "identity"}}).document()
+    spec = spec_of(workload, "identity", objective=objective).document()
     strategy, numbers = Strategy(structure, dict(tensors), N), workload_numbers(spec["workload"], {})
     assert numbers is not None
     whole = residual.losses(strategy, numbers, spec["objective"], None)
@@ -97,7 +97,7 @@ def test_files_whose_losses_are_followed(document: dict[str, Any], monkeypatch: 
     workload = {"kind": "prefix", "n": N}
     if document["mechanism"]["kind"] == "blt":
         document = {**document, "objective": {"kind": "lambda_tau", "tau": 7}}
-    result = solvers.solve(parse_spec({"workload": workload, **document}))
+    result = solved(workload, **document)
     monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 8)
     for name in (None, *result.manifest["certificate"]["loss"]):
         for factor in (1 - 1e-8, 1 + 1e-8):
@@ -136,7 +136,7 @@ def test_what_has_no_recursion() -> None:
 def test_statements_make_the_workload(document: dict[str, Any]) -> None:
     """Column by column: the statements, run for the input 1 at one step, give the column of A."""
     n = len(RATES)
-    spec = parse_spec({"workload": document | {"n": n}, "mechanism": {"kind": "identity"}}).canonical()
+    spec = spec_of(document | {"n": n}, "identity").canonical()
     found = program_of(spec.document()["workload"])
     assert found is not None
     program, output = found

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import solved
 
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec, TooLarge
 from factorize.plan import SYSTEMS
 from factorize.predict import QUESTIONS, Basis, Question, Relation, ask
 from factorize.predict.descent import chess_rows
 from factorize.predict.noise_sums import noise_sums, prefix_norms, sums_of_rows
-from factorize.solvers import solve
-from factorize.spec import parse_spec
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "vectors.json").read_text())
 
@@ -46,7 +45,7 @@ def differences(n: int) -> Noising:
 
 
 def square_root(n: int) -> Any:
-    return solve(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}}))
+    return solved(n, "square_root")
 
 
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -251,11 +250,15 @@ def test_a_quadratic_is_what_the_iterates_do() -> None:
     assert answer.series["loss"] == pytest.approx(loss.tolist(), rel=1e-12)
 
 
-def test_toeplitz_noise_is_filtered_to_the_same_numbers() -> None:
-    factorization = square_root(200)
+@pytest.mark.parametrize("mechanism", [{"kind": "square_root"}, {"kind": "banded_inverse_square_root", "bands": 4}])
+def test_toeplitz_noise_is_filtered_to_the_same_numbers(
+    mechanism: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factorization = solved(200, mechanism)
     question = {"kind": "quadratic", "eigenvalues": [1.0, 0.01], "learning_rate": 0.3, "momentum": 0.5, "sigma": 1.0}
-    fast = ask(question, factorization)
     slow = ask(question, Noising(factorization.rows("C_inv", 0, 200)))
+    monkeypatch.delattr("factorize.predict.moments.ExactRun._swept")
+    fast = ask(question, factorization)
     assert fast.series["loss"] == pytest.approx(slow.series["loss"], rel=1e-9)
 
 
@@ -324,6 +327,26 @@ def test_federated_noise_and_factor_agree_with_the_published_run() -> None:
     assert untrusted.terms["privacy"] == pytest.approx(10 * trusted.terms["privacy"])
 
 
+def test_what_is_not_known_of_a_federated_run_is_its_worst_case() -> None:
+    """4D [(G + 2LD)/T + 2S sqrt(d)/(mu T) + (G + 2LD)/sqrt(T)] with G = L = D = 1: S = 3."""
+    asked = example("federated_risk")
+    answer = ask(asked)
+    root = math.sqrt(10)
+    assert answer.terms["optimisation"] == pytest.approx(4 * 3 / 16)
+    assert answer.terms["privacy"] == pytest.approx(4 * 6 * root / 16)
+    assert answer.terms["sampling"] == pytest.approx(4 * 3 / 4)
+    assert [line.split()[-3] for line in answer.assumptions if "worst case" in line] == ["sigma", "sigma_L", "G*"]
+    known = {"gradient_noise": 0.5, "smoothness_noise": 0.25, "optimal_gradient": 0.0}
+    better = ask({**asked, **known})
+    assert better.terms["optimisation"] == pytest.approx(4 * 2 / 16)
+    assert better.terms["sampling"] == pytest.approx(4 * 1 / 4)
+    assert not any("worst case" in line for line in better.assumptions)
+    for field, value in (("gradient_noise", 1.5), ("smoothness_noise", 1.5), ("optimal_gradient", 1.5)):
+        with pytest.raises(ConditionNotMet, match=r"1\.5 is above 1\.0") as caught:
+            ask({**asked, field: value})
+        assert caught.value.field == f"/{field}"
+
+
 def test_accelerated_risk_by_brute_force_and_its_monotony() -> None:
     inverse = square_root(20)
     asked = example("accelerated_risk", sigma=0.3)
@@ -344,7 +367,34 @@ def test_accelerated_risk_by_brute_force_and_its_monotony() -> None:
     last = 20 * 21 / 2
     assert answer.value == pytest.approx(total / last + beta * D**2 / last, rel=1e-12)
     assert ask({**asked, "sigma": 0.6}, inverse).value > answer.value
-    assert ask(example("independent_gradient_risk"), inverse).value > 0
+
+
+def test_the_risk_of_fresh_gradients_has_the_noise_of_each_step_and_every_term_weighed() -> None:
+    """C = I, 64 steps, beta D^2 = 4 beta: b_t = eta_t sigma sqrt(d) / beta, and E_4 of theorem 4.7 in place of a slip."""
+    n, sigma, d, L, D, B, beta = 64, 0.3, 5, 1.0, 2.0, 100, 2001.0
+    asked = example("independent_gradient_risk", sigma=sigma, dimension=d)
+    last, step = n * (n + 1) / 2, sigma * math.sqrt(d) / beta
+    weights = [(t + 1) * (t + 2) / 2 for t in range(n)]
+    sampling = 8 * L**2 / (math.sqrt(B) * beta) * sum(weights) / last
+    linear = 5 * L * step * sum(weights) / last
+    distance = 3 * beta * D * step * sum(t + 1 for t in range(n)) / last  # = 3 D sigma sqrt(d)
+    squared = beta * step**2 * sum(weights) / last
+    answer = ask(asked, independent(n))
+    assert answer.terms == pytest.approx(
+        {
+            "sampling": sampling,
+            "noise_linear": linear,
+            "noise_distance": distance,
+            "noise_squared": squared,
+            "initial": beta * D**2 / last,
+        },
+        rel=1e-12,
+    )
+    assert distance == pytest.approx(3 * D * sigma * math.sqrt(d))
+    assert answer.value == pytest.approx(sum(answer.terms.values()), rel=1e-12)
+    halved = ask(asked, Noising(0.5 * np.eye(n)))  # linear in the rows of C^-1, not in those of B
+    assert halved.terms["noise_distance"] == pytest.approx(distance / 2)
+    assert "clipped to L" in " ".join(answer.assumptions)
 
 
 def test_sketched_bounds_are_ordered_and_importance_gains_where_smoothness_differs() -> None:
@@ -457,6 +507,6 @@ def test_every_kind_is_on_the_page() -> None:
 )
 def test_numbers_that_leave_double_precision_are_refused(question: dict[str, Any]) -> None:
     """Each was a fault of the service: OverflowError, ZeroDivisionError, or an infinity that JSON has no word for."""
-    found = solve(parse_spec({"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "square_root"}}))
+    found = solved(8, "square_root")
     with pytest.raises((InvalidParameter, ConditionNotMet)):
         ask(question, found)

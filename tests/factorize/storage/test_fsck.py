@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import factorization, flip, overwrite, path_of, spec, toeplitz
+from specs import spec_of
+from store_cases import factorization, flip, overwrite, path_of, toeplitz
 
 from factorize.errors import NotFound, StoreUnavailable
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.findings import ERRORS, KINDS
 from factorize.storage.fsck import GRACE_SECONDS, fsck
@@ -25,7 +26,7 @@ from factorize.storage.records import SpecEntry, family_key, manifest_key, seal,
 from factorize.storage.store import Store, open_store
 
 LOWER = [[1.0, 0.0], [2.0, 1.0]]
-PUT = factorization(of=spec(workload={"kind": "matrix", "rows": LOWER}))
+PUT = factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity"))
 MATRIX = PUT.spec.workload.sha256
 OTHER = factorization(3)
 

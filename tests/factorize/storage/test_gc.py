@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import CommandLine
-from store_cases import factorization, failing, flip, path_of, recording, spec, toeplitz
+from specs import spec_of
+from store_cases import factorization, failing, flip, path_of, recording, toeplitz
 
-from factorize.certificate.rounded import cast
 from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
+from factorize.rounded import cast
 from factorize.storage.blobs import blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import GRACE_SECONDS, Removed, gc
@@ -49,7 +50,7 @@ def removed(found: Removed) -> list[tuple[str, str]]:
 
 
 def test_a_store_without_waste_is_left_alone(store):
-    store.put(factorization(of=spec(workload={"kind": "matrix", "rows": LOWER})))
+    store.put(factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity")))
     store.put(factorization(5))
     store.put(factorization(5, strategy=toeplitz(5)))
     before = everything(store)
@@ -132,7 +133,7 @@ def test_a_damaged_manifest_protects_every_blob(store):
 def test_deleting_a_result_takes_its_entries_and_its_file(store):
     kept = store.put(factorization(5))
     rest = everything(store)
-    put = factorization(of=spec(workload={"kind": "matrix", "rows": LOWER}))
+    put = factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity"))
     manifest = store.put(put)
     shown = gc(store, delete=[put.digest], dry_run=True)
     found = gc(store, delete=[put.digest])
@@ -252,7 +253,7 @@ def test_a_put_waits_for_a_sweep_and_a_sweep_for_a_put(store):
     thread.start()
     try:
         for n in range(2, 30):
-            put = factorization(of=spec(workload={"kind": "matrix", "rows": [[1.0, 0.0], [float(n), 1.0]]}))
+            put = factorization(of=spec_of({"kind": "matrix", "rows": [[1.0, 0.0], [float(n), 1.0]]}, "identity"))
             store.put(put)
             assert store.load(put.digest).digest == put.digest
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save
+from specs import spec_of
 
 from factorize import solvers
 from factorize.api import local
@@ -32,15 +32,13 @@ from factorize.storage.store import Store, open_store
 MOMENTUM = {"kind": "momentum", "momentum": 0.9}
 
 
-def spec(n: int = 512, *, workload: dict[str, Any] = MOMENTUM, epochs: int = 4, **parts: Any) -> Spec:
-    participation = {"kind": "fixed_epochs", "epochs": epochs}
-    document = {"workload": workload | {"n": n}, "participation": participation, "mechanism": {"kind": "dense"}}
-    return solvers.choose(parse_spec({"tolerance": 1e-6} | document | parts))
+def of_epochs(n: int = 512, *, workload: dict[str, Any] = MOMENTUM, epochs: int = 4, **parts: Any) -> Spec:
+    return solvers.choose(spec_of(workload, "dense", epochs, n=n, **{"tolerance": 1e-6, **parts}))
 
 
 @cache
-def solved(n: int, **parts: Any) -> Factorization:
-    return solvers.solve(spec(n, **parts))
+def answer(n: int, **parts: Any) -> Factorization:
+    return solvers.solve(of_epochs(n, **parts))
 
 
 def at(folder: Path, *found: Factorization) -> Store:
@@ -55,51 +53,51 @@ def digest_of(found: Neighbour | None) -> str | None:
 
 
 def test_the_nearest_is_taken_with_its_dual_alone(tmp_path: Path) -> None:
-    store = at(tmp_path, solved(256), solved(480), solved(480, epochs=8))
-    found = nearest(spec(), store)
+    store = at(tmp_path, answer(256), answer(480), answer(480, epochs=8))
+    found = nearest(of_epochs(), store)
     assert found is not None
-    assert (found.digest, found.spec) == (solved(480).digest, solved(480).spec)
-    assert found.dual["factors"].tobytes() == solved(480).dual["factors"].tobytes()
+    assert (found.digest, found.spec) == (answer(480).digest, answer(480).spec)
+    assert found.dual["factors"].tobytes() == answer(480).dual["factors"].tobytes()
 
 
 def test_what_is_unlike_is_no_neighbour(tmp_path: Path) -> None:
-    store = at(tmp_path, solved(128))
-    assert nearest(spec(), store) is not None
-    assert nearest(spec(516), store) is None  # more than four times as long
+    store = at(tmp_path, answer(128))
+    assert nearest(of_epochs(), store) is not None
+    assert nearest(of_epochs(516), store) is None  # more than four times as long
     for other in (
-        spec(epochs=8),
-        spec(workload={"kind": "momentum", "momentum": 0.5}),
-        spec(workload=MOMENTUM | {"nesterov": True}),
-        spec(workload=MOMENTUM | {"learning_rates": {"kind": "cosine", "final": 0.1}}),
-        spec(objective={"kind": "lambda_tau", "tau": 8}),
+        of_epochs(epochs=8),
+        of_epochs(workload={"kind": "momentum", "momentum": 0.5}),
+        of_epochs(workload=MOMENTUM | {"nesterov": True}),
+        of_epochs(workload=MOMENTUM | {"learning_rates": {"kind": "cosine", "final": 0.1}}),
+        of_epochs(objective={"kind": "lambda_tau", "tau": 8}),
     ):
         assert nearest(other, store) is None
 
 
 def test_a_users_matrix_has_no_neighbours(tmp_path: Path) -> None:
     """Nothing tells two of them apart but their digests, and those say nothing about the distance."""
-    document = spec().document() | {"workload": {"kind": "matrix", "rows": np.tril(np.ones((512, 512))).tolist()}}
+    document = of_epochs().document() | {"workload": {"kind": "matrix", "rows": np.tril(np.ones((512, 512))).tolist()}}
     wanted = parse_spec(document)
-    store = at(tmp_path, solved(480))
-    found = {**store.manifest(solved(480).digest), "spec": wanted.canonical().document()}
+    store = at(tmp_path, answer(480))
+    found = {**store.manifest(answer(480).digest), "spec": wanted.canonical().document()}
     store.items = lambda **_filters: iter([found])  # type: ignore[method-assign]
     assert nearest(wanted, store) is None
 
 
 def test_schedules_are_compared_by_their_shape(tmp_path: Path) -> None:
     cosine = MOMENTUM | {"learning_rates": {"kind": "cosine", "final": 0.5}}
-    found = solvers.solve(spec(480, workload=cosine))
+    found = solvers.solve(of_epochs(480, workload=cosine))
     store = at(tmp_path, found)
-    assert digest_of(nearest(spec(workload=cosine), store)) == found.digest
+    assert digest_of(nearest(of_epochs(workload=cosine), store)) == found.digest
     steeper = MOMENTUM | {"learning_rates": {"kind": "cosine", "final": 0.01}}
-    assert nearest(spec(workload=steeper), store) is None
+    assert nearest(of_epochs(workload=steeper), store) is None
 
 
 def test_searches_that_are_quick_look_for_nobody(tmp_path: Path) -> None:
-    store = at(tmp_path, solved(480))
-    assert nearest(spec(508), store) is None
-    assert nearest(spec(workload={"kind": "prefix"}), store) is None
-    alone = parse_spec({"workload": MOMENTUM | {"n": 512}, "mechanism": {"kind": "dense"}})
+    store = at(tmp_path, answer(480))
+    assert nearest(of_epochs(508), store) is None
+    assert nearest(of_epochs(workload={"kind": "prefix"}), store) is None
+    alone = spec_of(MOMENTUM | {"n": 512}, "dense")
     assert nearest(solvers.choose(alone), store) is None
 
 
@@ -108,9 +106,9 @@ def test_searches_that_are_quick_look_for_nobody(tmp_path: Path) -> None:
     [(1 << 15, 4, True), ((1 << 15) - 4, 4, False), (8192, 4, False), (512, 32, True), (256, 64, False)],
 )
 def test_a_bidiagonal_inverse_is_worth_it_from_half_a_million_numbers(n: int, epochs: int, worth: bool) -> None:
-    assert worthwhile(spec(n, workload={"kind": "prefix"}, epochs=epochs)) is worth
-    assert worthwhile(spec(n, workload=MOMENTUM | {"nesterov": True}, epochs=epochs)) is (n >= 512)
-    alone = parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}})
+    assert worthwhile(of_epochs(n, workload={"kind": "prefix"}, epochs=epochs)) is worth
+    assert worthwhile(of_epochs(n, workload=MOMENTUM | {"nesterov": True}, epochs=epochs)) is (n >= 512)
+    alone = spec_of(n, "dense")
     assert worthwhile(alone) is False
 
 
@@ -204,18 +202,18 @@ def test_a_dual_with_other_numbers_is_corrupt(tmp_path: Path) -> None:
 
 
 def test_the_dual_of_a_revoked_result_is_not_given_out(tmp_path: Path) -> None:
-    store = at(tmp_path, solved(128))
-    manifest = store.manifest(solved(128).digest)
+    store = at(tmp_path, answer(128))
+    manifest = store.manifest(answer(128).digest)
     store.revoke(manifest["digest"], "a test")
     with pytest.raises(Revoked):
         stored_dual(manifest, store)
 
 
 def test_damaged_and_revoked_neighbours_are_passed_over(tmp_path: Path) -> None:
-    store = at(tmp_path, solved(256), solved(480))
-    store.revoke(solved(480).digest, "a test")
-    assert digest_of(nearest(spec(), store)) == solved(256).digest
-    manifest = store.manifest(solved(256).digest)
+    store = at(tmp_path, answer(256), answer(480))
+    store.revoke(answer(480).digest, "a test")
+    assert digest_of(nearest(of_epochs(), store)) == answer(256).digest
+    manifest = store.manifest(answer(256).digest)
     path = tmp_path / "store" / blob_key(manifest["files"][0]["sha256"])
     whole = path.read_bytes()
     start = 8 + int.from_bytes(whole[:8], "little")
@@ -233,11 +231,11 @@ def test_damaged_and_revoked_neighbours_are_passed_over(tmp_path: Path) -> None:
         _beginning({"dual.factors": {"shape": [0], "data_offsets": [-8, -8]}}),
     ):
         path.write_bytes(damaged)
-        assert nearest(spec(), store) is None
+        assert nearest(of_epochs(), store) is None
     path.write_bytes(whole)
     assert stored_dual(manifest, store)["factors"].shape == (64, 4, 4)
     path.unlink()
-    assert nearest(spec(), store) is None
+    assert nearest(of_epochs(), store) is None
 
 
 def _beginning(header: dict[str, Any]) -> bytes:
@@ -246,13 +244,13 @@ def _beginning(header: dict[str, Any]) -> bytes:
 
 
 def test_a_medium_that_fails_costs_the_start_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = at(tmp_path, solved(480))
+    store = at(tmp_path, answer(480))
 
     def refuse(**_filters: Any) -> None:
         raise StoreUnavailable("no")
 
     monkeypatch.setattr(store, "items", refuse)
-    assert nearest(spec(), store) is None
+    assert nearest(of_epochs(), store) is None
 
 
 @pytest.mark.parametrize("way", ["child", "local"])
@@ -260,14 +258,14 @@ def test_child_and_command_line_start_from_it_and_say_so(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neighbours, "SMALLEST", 128)  # larger files take seconds to be checked exactly
-    cold, asked = solved(128), spec(128)
-    store = at(tmp_path, solved(136))
+    cold, asked = answer(128), of_epochs(128)
+    store = at(tmp_path, answer(136))
     if way == "child":
-        digest = child.solve(asked.document(), store.url, io.StringIO())
+        digest = child.solve({"spec": asked.document(), "store": store.url}, lambda **said: None)["digest"]
     else:
         digest = local.obtain(local.plan(asked, store), store, progress=lambda _: None)["digest"]
     warm = store.load(digest)
-    assert warm.manifest["solver"]["warm_start"] == solved(136).digest
+    assert warm.manifest["solver"]["warm_start"] == answer(136).digest
     assert warm.manifest["solver"]["iterations"] < cold.manifest["solver"]["iterations"]
     assert warm.certificate.converged
     assert warm.spec_digest == cold.spec_digest
@@ -277,9 +275,9 @@ def test_child_and_command_line_start_from_it_and_say_so(
 
 @pytest.mark.parametrize("failure", ["raises", "stalls"])
 def test_a_start_that_leads_nowhere_is_dropped(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = entry_for(spec())
+    entry = entry_for(of_epochs())
     asked: list[bool] = []
-    near = Neighbour(solved(480).digest, solved(480).spec, solved(480).dual)
+    near = Neighbour(answer(480).digest, answer(480).spec, answer(480).dual)
 
     def solve(problem: Any, progress: Any) -> Any:
         asked.append(problem.start is not None)
@@ -291,7 +289,7 @@ def test_a_start_that_leads_nowhere_is_dropped(failure: str, monkeypatch: pytest
         return cold.__class__(cold.strategy, Outcome.ROUNDING_LIMIT, cold.iterations, cold.dual)
 
     monkeypatch.setattr(solving, "entry_for", lambda _spec: solvers.Entry(solve, entry.supports, entry.estimate))
-    found = solvers.solve(spec(), warm_start=near)
+    found = solvers.solve(of_epochs(), warm_start=near)
     assert asked == [True, False]
     assert "warm_start" not in found.manifest["solver"]
     assert found.certificate.converged

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from command_line import CommandLine
 from servers import LiveService, serving
-from store_cases import factorization, failing, flip, overwrite, path_of, recording, spec, toeplitz
+from specs import spec_of
+from store_cases import factorization, failing, flip, overwrite, path_of, recording, toeplitz
 
 from factorize.api.settings import Settings
-from factorize.certificate.rounded import cast
 from factorize.client import Service as RemoteService
 from factorize.client import fetch
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
-from factorize.manifest import StoredFile
+from factorize.format.manifest import StoredFile
+from factorize.rounded import cast
 from factorize.storage.fsck import fsck
 from factorize.storage.records import manifest_key, seal
 from factorize.storage.revocation import REVOKED, revocation_key
@@ -48,7 +49,7 @@ def test_every_name_of_it_answers_with_the_reason(store):
                 assert caught.value.digest == digest and caught.value.reason == REASON
         with pytest.raises(Revoked):
             reading.blob(file)
-        assert reading.digest_of(manifest["spec_digest"]) is None and reading.find(spec(4)) is None
+        assert reading.digest_of(manifest["spec_digest"]) is None and reading.find(spec_of(4, "identity")) is None
         assert [each["digest"] for each in reading.items()] == [other["digest"]]
     report = fsck(store)
     assert report.clean and [finding.kind for finding in report.findings] == ["revoked"]
@@ -56,7 +57,7 @@ def test_every_name_of_it_answers_with_the_reason(store):
 
 def test_a_tighter_answer_that_was_revoked_answers_nothing(store):
     store.revoke(store.put(factorization(tolerance=1e-9))["digest"], REASON)
-    assert store.find(spec(tolerance=1e-3)) is None
+    assert store.find(spec_of(4, "identity", tolerance=1e-3)) is None
 
 
 def test_what_was_rounded_from_it_is_revoked_with_it(store):

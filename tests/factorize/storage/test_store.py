@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import factorization, flip, overwrite, path_of, recording, spec, toeplitz
+from specs import spec_of
+from store_cases import factorization, flip, overwrite, path_of, recording, toeplitz
 
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, NotFound, StoreUnavailable
-from factorize.manifest import StoredFile, manifest_digest
+from factorize.format.manifest import StoredFile, manifest_digest
 from factorize.spec import parse_spec
 from factorize.storage import incoming as incoming_module
 from factorize.storage.blobs import Blobs, blob_key
@@ -185,7 +186,7 @@ def test_a_put_mends_what_is_damaged(store, part, damage):
     after = store.put(again)
     assert after["digest"] == put.digest
     assert open_store(store.url).load(put.spec_digest).digest == put.digest
-    assert store.find(spec(5, tolerance=0.1)) == put.digest
+    assert store.find(spec_of(5, "identity", tolerance=0.1)) == put.digest
     moved = quarantined(store)
     if damage != "remove":
         assert keys[part] in moved
@@ -250,7 +251,7 @@ def test_a_spec_that_lost_its_entry_is_solved_again(store):
     put = factorization(4, tolerance=1e-6)
     store.put(put)
     path_of(store, spec_key(put.spec_digest)).unlink()
-    assert store.find(put.spec) is None and store.find(spec(4, tolerance=0.1)) == put.digest
+    assert store.find(put.spec) is None and store.find(spec_of(4, "identity", tolerance=0.1)) == put.digest
     store.put(put)
     assert store.find(put.spec) == put.digest
 
@@ -263,7 +264,7 @@ def test_entries_that_name_another_spec_are_passed_over(store):
     for key in mine.keys:
         overwrite(path_of(store, key), theirs.sealed())
     assert store.digest_of(one.spec_digest) is None
-    assert store.find(one.spec) is None and store.find(spec(4, tolerance=0.1)) is None
+    assert store.find(one.spec) is None and store.find(spec_of(4, "identity", tolerance=0.1)) is None
     for key in mine.keys:
         replace(store, key, {"spec_digest": one.spec_digest, "family": mine.family, "tolerance": 1e-9,
                              "converged": True, "digest": one.digest})  # fmt: skip
@@ -411,13 +412,7 @@ def test_of_two_different_files_with_one_digest_the_first_stays(store, tmp_path)
 
 def test_specs_that_name_two_matrices_are_bound_twice(store):
     given = {"kind": "matrix", "rows": LOWER}
-    asked = parse_spec(
-        {
-            "workload": given,
-            "mechanism": {"kind": "identity"},
-            "optimize_for": {"kind": "matrix", "rows": [[1.0, 0.0], [0.0, 3.0]]},
-        }
-    )
+    asked = spec_of(given, "identity", optimize_for={"kind": "matrix", "rows": [[1.0, 0.0], [0.0, 3.0]]})
     put = factorization(of=asked)
     store.put(put)
     bound = open_store(store.url).bind(parse_spec(asked.document()))
@@ -427,7 +422,7 @@ def test_specs_that_name_two_matrices_are_bound_twice(store):
 
 
 def test_files_are_read_only_and_none_stays_behind(store, tmp_path):
-    store.put(factorization(of=spec(workload={"kind": "matrix", "rows": LOWER})))
+    store.put(factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity")))
     entries = list(store.objects.list())
     assert not any(entry.writable for entry in entries)
     assert not any(entry.key.startswith("tmp/") for entry in entries)
@@ -473,7 +468,7 @@ def test_processes_that_race_agree(tmp_path):
     assert len(list(store.items())) == 8
     report = fsck(store)
     assert report.clean and {finding.kind for finding in report.findings} == {"orphan-manifest"}
-    assert answers == {" ".join(store.digest_of(spec(n).digest) for n in (3, 4)) + "\n"}
+    assert answers == {" ".join(store.digest_of(spec_of(n, "identity").digest) for n in (3, 4)) + "\n"}
 
 
 def test_threads_may_share_a_store(store):

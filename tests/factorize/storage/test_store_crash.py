@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from power_loss import MemoryFiles, Moment, PowerModel, Tree, survivors, together
-from store_cases import factorization, failing, recording, spec, toeplitz
+from specs import spec_of
+from store_cases import factorization, failing, recording, toeplitz
 
 from factorize.errors import NotFound, Revoked, StoreUnavailable
 from factorize.factorization import Factorization
@@ -33,7 +34,7 @@ LOWER = [[1.0, 0.0], [2.0, 1.0]]
 
 def artifact():
     """One put that publishes everything: a user's matrix, a file, a manifest, two entries."""
-    return factorization(of=spec(workload={"kind": "matrix", "rows": LOWER}))
+    return factorization(of=spec_of({"kind": "matrix", "rows": LOWER}, "identity"))
 
 
 PUT = artifact()

@@ -9,11 +9,11 @@ import pytest
 from structure_cases import strategies
 
 from factorize.errors import UnsupportedProblem
+from factorize.format.names import WRAPPED
 from factorize.numbers.wide import Wide
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import EndlessBlt, EndlessMatrix, EndlessNuToeplitz
-from factorize.structures.names import WRAPPED
 from factorize.structures.scaled import ColumnScaled
 
 N = 20
@@ -42,6 +42,14 @@ def test_entries_and_norms_are_enclosed(matrix: Matrix) -> None:
     assert covers(matrix.enclosed_column_norms(), (dense**2).sum(axis=0), 1e-11)
     largest = max(sum(Fraction(v) ** 2 for v in column) for column in dense.T.tolist())
     assert largest * (1 - Fraction(1, 10**12)) <= matrix.largest_column() <= largest * (1 + Fraction(1, 10**12))
+
+
+@every
+def test_who_is_time_invariant_says_so(matrix: Matrix) -> None:
+    dense = matrix.dense()
+    if matrix.time_invariant:
+        assert np.array_equal(dense[1:, 1:], dense[:-1, :-1])
+    assert matrix.time_invariant == (matrix.divide(np.eye(1, N)[0]) is not None)
 
 
 @every

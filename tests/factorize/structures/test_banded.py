@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import min_sep_patterns, sign_sensitivity
+from specs import spec_of
 
 from factorize.certificate import decoder
 from factorize.certificate.certificate import certify
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidStrategy
 from factorize.solution import Outcome
-from factorize.spec import parse_spec
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import build_matrix
@@ -61,13 +61,7 @@ def test_bandwidth_counts_bands_that_are_not_zero() -> None:
 
 def test_sensitivity_is_the_best_selection_of_columns() -> None:
     matrix = example(9, 3, seed=2)
-    asked = parse_spec(
-        {
-            "workload": {"kind": "prefix", "n": 9},
-            "participation": {"kind": "min_sep", "min_sep": 3},
-            "mechanism": {"kind": "banded", "bands": 3},
-        }
-    )
+    asked = spec_of(9, {"kind": "banded", "bands": 3}, {"kind": "min_sep", "min_sep": 3})
     sensitivity = sensitivity_of(matrix, asked.participation)
     assert sensitivity.kind == "exact"
     assert sensitivity.value == pytest.approx(sign_sensitivity(matrix.dense(), min_sep_patterns(9, 3, 3)), rel=1e-13)
@@ -91,9 +85,7 @@ def test_structured_and_dense_certificates_agree(
     monkeypatch: pytest.MonkeyPatch, workload: dict[str, Any], objective: dict[str, Any], bands: int
 ) -> None:
     n = 12
-    spec = parse_spec(
-        {"workload": workload | {"n": n}, "objective": objective, "mechanism": {"kind": "banded", "bands": bands}}
-    )
+    spec = spec_of(workload | {"n": n}, {"kind": "banded", "bands": bands}, objective=objective)
     matrix = example(n, bands)
     slow = certify(spec, DenseMatrix(matrix.dense()), {}, outcome=Outcome.CONVERGED)
     monkeypatch.setattr(decoder, "_WHOLE_CHECK", 4)

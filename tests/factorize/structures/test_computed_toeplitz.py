@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from specs import solved
 
 from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
@@ -137,6 +138,6 @@ def test_the_square_root_is_stored_so_and_its_noise_keeps_few_vectors(participat
 )
 def test_where_the_inverse_has_positive_entries_the_column_is_stored(workload, structure):
     mechanism = {"kind": "banded_inverse_square_root", "bands": 4}
-    found = solvers.solve(parse_spec({"workload": {**workload, "n": 64}, "mechanism": mechanism}))
+    found = solved({**workload, "n": 64}, mechanism)
     assert found.strategy.structure == structure
     assert found.rows("C_inv", 0, 64) @ found.rows("C", 0, 64) == pytest.approx(np.eye(64), abs=1e-12)

@@ -4,22 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import solved, spec_of
 
-from factorize import parse_spec, solvers
 from factorize.errors import Cancelled, SolveFailed
 from factorize.solvers.single.ascent import evaluate, maximise, scaled
 from factorize.solvers.single.recovery import loss_of, ql_factor, recover
 
 DENSE = {"kind": "dense"}
-
-
-def solve(workload, *, tolerance=1e-9, progress=None, **more):
-    spec = parse_spec({"workload": workload, "mechanism": DENSE, "tolerance": tolerance, **more})
-    return solvers.solve(spec, progress=progress)
-
-
-def prefix(n):
-    return {"kind": "prefix", "n": n}
 
 
 def rounded(*_):
@@ -29,7 +20,7 @@ def rounded(*_):
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 16, 32, 64])
 def test_published_prefix_optima(vectors, n):
     expected = vectors[f"D.opt_prefix.n{n}"]
-    found = solve(prefix(n), tolerance=1e-14)
+    found = solved(n, "dense", tolerance=1e-14)
     loss = found.certificate.loss
     assert loss.total_squared == pytest.approx(expected["total"], rel=1e-9)
     assert loss.mean_squared == pytest.approx(expected["mean"], rel=1e-9)
@@ -45,7 +36,7 @@ def test_published_prefix_optima(vectors, n):
 
 
 def test_closed_form_at_two_and_digits_at_three(vectors):
-    two, three = solve(prefix(2), tolerance=1e-14), solve(prefix(3), tolerance=1e-14)
+    two, three = solved(2, "dense", tolerance=1e-14), solved(3, "dense", tolerance=1e-14)
     assert two.certificate.loss.total_squared == pytest.approx((3 + 5**0.5) / 2, rel=1e-13)
     digits = vectors["D.n3_digits"]
     assert three.certificate.loss.total_squared == pytest.approx(float(digits["total"]), rel=1e-13)
@@ -58,7 +49,7 @@ def test_closed_form_at_two_and_digits_at_three(vectors):
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16, 32, 64, 128, 256])
 def test_reference_prefix_optima(reference_values, n):
     expected = reference_values[f"P1-prefix-n{n}"]
-    certificate = solve(prefix(n)).certificate
+    certificate = solved(n, "dense").certificate
     assert certificate.loss.total_squared == pytest.approx(expected["optimal_loss"], rel=1e-9)
     assert n * certificate.lower_bound.objective == pytest.approx(expected["dual_bound"], rel=1e-9)
     assert certificate.converged
@@ -67,7 +58,7 @@ def test_reference_prefix_optima(reference_values, n):
 @pytest.mark.parametrize("n", [4, 8])
 def test_published_srg_optima(vectors, n):
     expected, workload = vectors[f"B.srg_true.opt.n{n}"], vectors["B.srg_true.n6"]
-    found = solve({"kind": "srg", "n": n, "momentum": workload["mu"], "decay": workload["c"]})
+    found = solved({"kind": "srg", "n": n, "momentum": workload["mu"], "decay": workload["c"]}, "dense")
     assert found.certificate.loss.total_squared == pytest.approx(expected["opt_total"], rel=1e-9)
     assert n * found.certificate.lower_bound.objective == pytest.approx(expected["lower"], rel=1e-9)
 
@@ -75,7 +66,7 @@ def test_published_srg_optima(vectors, n):
 @pytest.mark.parametrize(("n", "tau"), [(12, 1), (12, 3), (12, 5), (12, 12), (12, 13), (16, 4), (7, 3)])
 def test_published_lambda_tau_optima(vectors, n, tau):
     expected = vectors[f"E.opt.T{n}.tau{tau}"]
-    found = solve(prefix(n), objective={"kind": "lambda_tau", "tau": tau}, tolerance=1e-15)
+    found = solved(n, "dense", objective={"kind": "lambda_tau", "tau": tau}, tolerance=1e-15)
     loss = found.certificate.loss
     assert loss.objective == pytest.approx(expected["objective"], rel=1e-9)
     assert loss.objective == pytest.approx(expected["check"], rel=1e-9)
@@ -84,28 +75,28 @@ def test_published_lambda_tau_optima(vectors, n, tau):
 
 
 def test_reference_lambda_tau_optimum(reference_values):
-    found = solve(prefix(12), objective={"kind": "lambda_tau", "tau": 3})
+    found = solved(12, "dense", objective={"kind": "lambda_tau", "tau": 3})
     assert found.certificate.loss.objective == pytest.approx(
         reference_values["P1-LambdaS-T12-tau3"]["optimal_loss"], rel=1e-9
     )
 
 
 def test_lambda_with_tau_one_is_plain_sgd():
-    found = solve(prefix(16), objective={"kind": "lambda_tau", "tau": 1})
+    found = solved(16, "dense", objective={"kind": "lambda_tau", "tau": 1})
     assert np.allclose(found.strategy.dense(), np.eye(16), atol=1e-7)
 
 
 @pytest.mark.parametrize(
     "workload",
     [
-        prefix(512),
+        {"kind": "prefix", "n": 512},
         {"kind": "momentum", "n": 512, "momentum": 0.9},
         {"kind": "schedule", "n": 512, "learning_rates": {"kind": "cosine"}},
     ],
     ids=lambda workload: workload["kind"],
 )
 def test_five_hundred_steps_to_the_default_tolerance(workload):
-    certificate = solve(workload).certificate
+    certificate = solved(workload, "dense").certificate
     assert certificate.relative_gap <= 1e-9
     assert certificate.converged
     assert 1 - 1e-11 < certificate.sensitivity.value <= 1
@@ -129,7 +120,7 @@ HARD = {
 
 @pytest.mark.parametrize("name", HARD)
 def test_hard_workloads_reach_the_tolerance(name):
-    certificate = solve(HARD[name]).certificate
+    certificate = solved(HARD[name], "dense").certificate
     assert certificate.relative_gap <= 1e-9
     assert certificate.converged
 
@@ -142,7 +133,7 @@ def user(array):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_random_matrices_of_any_rank(shape, seed):
     array = np.random.default_rng(seed).standard_normal(shape)
-    certificate = solve(user(np.tril(array) if shape[0] == shape[1] else array)).certificate
+    certificate = solved(user(np.tril(array) if shape[0] == shape[1] else array), "dense").certificate
     assert certificate.relative_gap <= 1e-9
 
 
@@ -157,28 +148,28 @@ def test_random_matrices_of_any_rank(shape, seed):
     ],
 )
 def test_awkward_numbers_end_with_a_certificate(array):
-    certificate = solve(user(array)).certificate
+    certificate = solved(user(array), "dense").certificate
     assert certificate.relative_gap <= 1e-6
 
 
 def test_a_zero_rate_drops_its_column():
     rates = [1.0, 0.5, 0.0, 0.25, 0.0]
-    found = solve({"kind": "schedule", "n": 5, "learning_rates": rates})
+    found = solved({"kind": "schedule", "n": 5, "learning_rates": rates}, "dense")
     strategy = found.strategy.dense()
     assert np.allclose(strategy[:, [2, 4]], np.eye(5)[:, [2, 4]], rtol=0, atol=1e-14)
     assert np.allclose(strategy[[2, 4]], np.eye(5)[[2, 4]], rtol=0, atol=1e-14)
-    remaining = solve(user(parse_spec({"workload": found.spec.workload.document()}).workload.dense()[:, [0, 1, 3]]))
+    remaining = solved(user(spec_of(found.spec.workload.document()).workload.dense()[:, [0, 1, 3]]), "dense")
     assert found.certificate.loss.objective == pytest.approx(remaining.certificate.loss.objective, rel=1e-9)
 
 
 def test_weights_of_zero_are_allowed():
     weights = [0.0] * 6 + [1.0, 0.0] * 5
-    certificate = solve(prefix(16), objective={"kind": "weighted", "weights": weights}, tolerance=1e-6).certificate
+    certificate = solved(16, "dense", objective={"kind": "weighted", "weights": weights}, tolerance=1e-6).certificate
     assert certificate.converged
 
 
 def test_a_tolerance_below_rounding_gets_an_honest_gap():
-    found = solve(prefix(48), tolerance=1e-17)
+    found = solved(48, "dense", tolerance=1e-17)
     assert found.manifest["solver"]["outcome"] == "rounding_limit"
     assert not found.certificate.converged
     assert 0 < found.certificate.relative_gap < 1e-11
@@ -187,7 +178,7 @@ def test_a_tolerance_below_rounding_gets_an_honest_gap():
 
 def test_progress_and_cancellation():
     seen = []
-    solve(prefix(32), progress=seen.append)
+    solved(32, "dense", progress=seen.append)
     assert [step.iteration for step in seen] == list(range(1, len(seen) + 1))
     assert seen[0].relative_gap > 1e-3 > 1e-9 >= seen[-1].relative_gap
     assert 0 <= seen[0].seconds <= seen[-1].seconds
@@ -197,7 +188,7 @@ def test_progress_and_cancellation():
             raise Cancelled("asked to")
 
     with pytest.raises(Cancelled):
-        solve(prefix(32), progress=cancel)
+        solved(32, "dense", progress=cancel)
 
 
 def test_lapack_giving_up_is_a_typed_error(monkeypatch):
@@ -206,7 +197,7 @@ def test_lapack_giving_up_is_a_typed_error(monkeypatch):
 
     monkeypatch.setattr(np.linalg, "svd", refuse)
     with pytest.raises(SolveFailed, match="singular values"):
-        solve(prefix(4))
+        solved(4, "dense")
 
 
 @settings(max_examples=25)

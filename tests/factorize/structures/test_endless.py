@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from specs import solved, spec_of
 
 from factorize import load
 from factorize.api.results import Results
@@ -29,12 +30,12 @@ from factorize.errors import (
 from factorize.exact import Report, check_factor_file
 from factorize.exact.losses.check_endless import limit
 from factorize.factorization import Factorization
-from factorize.manifest import ENDLESS, manifest_digest
+from factorize.format.manifest import ENDLESS, manifest_digest
 from factorize.numbers.endless_limits import elliptic_column, geometric_pattern
 from factorize.participation import MinSep, Single
-from factorize.solvers import choose, estimate, solve
+from factorize.solvers import choose, estimate
 from factorize.solvers import compare as compare_mechanisms
-from factorize.spec import Spec, parse_spec
+from factorize.spec import parse_spec
 from factorize.storage.store import open_store
 from factorize.structures.endless import LARGEST_ROW, EndlessBlt, EndlessNuToeplitz
 from factorize.structures.layouts import build_matrix
@@ -43,12 +44,7 @@ BLT = {"kind": "blt", "buffers": 3}
 SEVERAL = {"kind": "min_sep", "min_sep": 50, "max_participations": 4}
 
 
-def asked(mechanism: dict, **more) -> Spec:
-    return parse_spec({"workload": {"kind": "prefix", "n": "unbounded"}, "mechanism": mechanism, **more})
-
-
-def solved(mechanism: dict, **more) -> Factorization:
-    return solve(asked(mechanism, **more))
+UNBOUNDED = {"kind": "prefix", "n": "unbounded"}
 
 
 def min_sep(separation: int, most: int) -> MinSep:
@@ -121,7 +117,7 @@ class TestSolving:
     @pytest.mark.parametrize("mechanism", [BLT, {"kind": "nu_toeplitz", "nu": 0.01}], ids=str)
     @pytest.mark.parametrize("participation", [{"kind": "single"}, SEVERAL], ids=str)
     def test_it_is_certified_stored_and_read_back(self, mechanism, participation, tmp_path):
-        found = solved(mechanism, participation=participation)
+        found = solved(UNBOUNDED, mechanism, participation=participation)
         certificate = found.manifest["certificate"]
         assert set(certificate["loss"].values()) == {None}
         assert certificate["lower_bound"] is certificate["relative_gap"] is None
@@ -137,7 +133,7 @@ class TestSolving:
 
     @pytest.mark.parametrize("mechanism", [BLT, {"kind": "nu_toeplitz", "nu": 0.01}], ids=str)
     def test_rows_come_in_ranges_and_agree_with_each_other(self, mechanism):
-        found = solved(mechanism)
+        found = solved(UNBOUNDED, mechanism)
         c, inverse, decoder = (found.rows(name, 0, 40) for name in ("C", "C_inv", "B"))
         assert c.shape == (40, 40)
         assert inverse @ c == pytest.approx(np.eye(40), abs=1e-13)
@@ -147,27 +143,30 @@ class TestSolving:
             found.rows("C", 0, LARGEST_ROW + 1)
 
     def test_the_stated_growth_is_that_of_long_finite_decoders(self):
-        found = solved({"kind": "nu_toeplitz", "nu": 0.05})
+        found = solved(UNBOUNDED, {"kind": "nu_toeplitz", "nu": 0.05})
         sums = np.cumsum(found.rows("C_inv", 2999, 3000)[0][::-1])
         growth = found.certificate.sensitivity.value**2 * sums[-1] ** 2
         assert any(f"grows by {growth:.6g} a step" in warning for warning in found.certificate.warnings)
 
     def test_the_horizon_is_what_optimize_for_says(self):
         horizon = {"kind": "prefix", "n": 500}
-        endless = solved(BLT, optimize_for=horizon)
-        finite = solve(parse_spec({"workload": horizon, "mechanism": BLT}))
+        endless = solved(UNBOUNDED, BLT, optimize_for=horizon)
+        finite = solved(horizon, BLT)
         assert endless.strategy.theta.tolist() == finite.strategy.theta.tolist()
         assert endless.manifest["solver"]["optimized_for"] == horizon
         assert endless.certificate.sensitivity.value > finite.certificate.sensitivity.value
-        assert solved(BLT).manifest["solver"]["optimized_for"] == {"kind": "prefix", "n": 1 << 20}
+        assert solved(UNBOUNDED, BLT).manifest["solver"]["optimized_for"] == {"kind": "prefix", "n": 1 << 20}
 
     def test_its_digest_is_its_own(self):
         finite = parse_spec({"workload": {"kind": "prefix", "n": 64}, "mechanism": BLT})
-        assert asked(BLT).digest != finite.digest
-        assert asked(BLT).digest == asked(BLT, participation={**SEVERAL, "max_participations": 1}).digest
+        assert spec_of(UNBOUNDED, BLT).digest != finite.digest
+        assert (
+            spec_of(UNBOUNDED, BLT).digest
+            == spec_of(UNBOUNDED, BLT, participation={**SEVERAL, "max_participations": 1}).digest
+        )
 
     def test_an_estimate_needs_no_number_of_steps(self):
-        assert estimate(asked(BLT)).seconds < 60
+        assert estimate(spec_of(UNBOUNDED, BLT)).seconds < 60
 
 
 class TestRefusals:
@@ -205,19 +204,19 @@ class TestRefusals:
     )
     def test_mechanisms_without_an_answer_are_refused(self, mechanism, message):
         with pytest.raises(UnsupportedProblem, match=message):
-            choose(asked(mechanism))
+            choose(spec_of(UNBOUNDED, mechanism))
 
     def test_what_needs_a_last_step_says_so(self):
-        found = solved(BLT)
+        found = solved(UNBOUNDED, BLT)
         with pytest.raises(UnsupportedProblem, match="rows without end"):
             found.shape("C")
         with pytest.raises(UnsupportedProblem, match="read their rows in ranges"):
             found.with_matrices(["C_inv"])
         with pytest.raises(UnsupportedProblem, match="n is 'unbounded'"):
-            compare_mechanisms(asked(BLT))
+            compare_mechanisms(spec_of(UNBOUNDED, BLT))
 
     def test_a_finite_loss_is_a_false_claim(self):
-        found = solved(BLT)
+        found = solved(UNBOUNDED, BLT)
         claim = {**found.manifest["certificate"], "loss": {**found.manifest["certificate"]["loss"], "rmse": 1.0}}
         with pytest.raises(CertificateError, match="loss.rmse is claimed as 1.0; recomputed None"):
             compare(claim, found.certificate)
@@ -233,7 +232,7 @@ class TestExactly:
     @pytest.mark.parametrize("participation", [{"kind": "single"}, SEVERAL], ids=str)
     @pytest.mark.parametrize("buffers", [1, 4])
     def test_the_exact_checker_agrees_by_another_sum(self, buffers, participation, tmp_path):
-        found = solved({"kind": "blt", "buffers": buffers}, participation=participation)
+        found = solved(UNBOUNDED, {"kind": "blt", "buffers": buffers}, participation=participation)
         report = checked(found, tmp_path)
         assert report.supported, report.failed
         assert report.sensitivity["overstated_ulps"] == 0
@@ -241,7 +240,7 @@ class TestExactly:
 
     @pytest.mark.parametrize("nu", [1e-12, 0.3])
     def test_the_elliptic_limit_is_enclosed_from_both_sides(self, nu, tmp_path):
-        report = checked(solved({"kind": "nu_toeplitz", "nu": nu}), tmp_path)
+        report = checked(solved(UNBOUNDED, {"kind": "nu_toeplitz", "nu": nu}), tmp_path)
         assert report.supported, report.failed
         assert report.sensitivity["overstated_ulps"] == 0
 
@@ -251,7 +250,7 @@ class TestExactly:
 
     @pytest.mark.parametrize("place", ["sensitivity", "loss", "lower_bound"])
     def test_claims_that_are_too_good_fail(self, place, tmp_path):
-        found = solved(BLT)
+        found = solved(UNBOUNDED, BLT)
         claims = found.manifest["certificate"]
         if place == "sensitivity":
             value = math.nextafter(claims["sensitivity"]["value"], 0)
@@ -286,7 +285,7 @@ def checked(found: Factorization, folder: Path) -> Report:
 
 class TestConsumers:
     def test_noise_goes_on_and_is_that_of_the_rows(self, tmp_path):
-        found = solved({"kind": "blt", "buffers": 2})
+        found = solved(UNBOUNDED, {"kind": "blt", "buffers": 2})
         found.save(tmp_path / "file.safetensors")
         factors = client_load(tmp_path / "file.safetensors")
         assert factors.steps == ENDLESS
@@ -301,7 +300,7 @@ class TestConsumers:
         assert (plain.next() == noise.next()).all()
 
     def test_noise_of_nu_toeplitz_names_the_way_out(self, tmp_path):
-        solved({"kind": "nu_toeplitz", "nu": 0.1}).save(tmp_path / "file.safetensors")
+        solved(UNBOUNDED, {"kind": "nu_toeplitz", "nu": 0.1}).save(tmp_path / "file.safetensors")
         factors = client_load(tmp_path / "file.safetensors")
         with pytest.raises(UnsupportedProblem, match="use blt"):
             factors.noise(factors.calibrate(mu=1.0), 5, seed=1)
@@ -310,7 +309,7 @@ class TestConsumers:
 
     def test_a_store_serves_rows_in_ranges(self, tmp_path):
         store = open_store(str(tmp_path / "store"))
-        found = solved(BLT)
+        found = solved(UNBOUNDED, BLT)
         store.put(found)
         results = Results(store, cache_bytes=1 << 24)
         result = results.answer(found.spec)
@@ -326,5 +325,5 @@ class TestConsumers:
             results.rows(result, "C", 0, None)
 
     def test_the_text_says_infinite(self):
-        lines = describe_certificate(solved(BLT).manifest["certificate"])
+        lines = describe_certificate(solved(UNBOUNDED, BLT).manifest["certificate"])
         assert "objective     infinite" in lines

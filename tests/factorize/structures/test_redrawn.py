@@ -9,16 +9,16 @@ import pytest
 import redrawn_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize import load
 from factorize.certificate.certificate import certify
-from factorize.certificate.rounded import cast
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, TooLarge
 from factorize.factorization import Factorization
 from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.rounded import cast
 from factorize.solution import Outcome, Solution
-from factorize.spec import parse_spec
 from factorize.structures.kernels import redrawn_columns
 from factorize.structures.layouts import build_matrix
 from factorize.structures.redrawn import RedrawnMatrix, read_redrawn
@@ -250,7 +250,7 @@ class TestLosses:
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["kind"])
     def test_row_norms_by_recursion_are_those_of_rows(self, workload, monkeypatch):
         monkeypatch.setattr("factorize.structures.redrawn._VARIANCES", 7)
-        spec = parse_spec({"workload": workload, "mechanism": {"kind": "buffered_linear", "buffers": 2}})
+        spec = spec_of(workload, {"kind": "buffered_linear", "buffers": 2})
         matrix = cases.wild(24, 2, 2, 5, 3)
         decoder = spec.workload.row_block(0, 24) @ matrix.inverse_rows(0, 24)
         found = matrix.decoder_errors(spec.workload.state_space())
@@ -266,13 +266,7 @@ class TestLosses:
 
 
 def asked(n: int, epochs: int = 4):
-    return parse_spec(
-        {
-            "workload": {"kind": "prefix", "n": n},
-            "participation": {"kind": "fixed_epochs", "epochs": epochs},
-            "mechanism": {"kind": "buffered_linear", "buffers": 3},
-        }
-    ).canonical()
+    return spec_of(n, {"kind": "buffered_linear", "buffers": 3}, epochs).canonical()
 
 
 class TestFiles:

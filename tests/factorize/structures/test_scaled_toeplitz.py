@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from specs import spec_of
 
 import factorize.certificate.certificate as certificates
 from factorize import parse_spec
@@ -41,7 +42,7 @@ def scaled(name):
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["kind"])
 @pytest.mark.parametrize("name", INNER)
 def test_rows_are_those_of_the_whole_decoder(name, workload):
-    spec = parse_spec({"workload": workload})
+    spec = spec_of(workload)
     for matrix in (scaled(name), INNER[name]):
         found = decoder_rows(matrix, spec.workload.state_space())
         whole = spec.workload.dense() @ np.linalg.inv(matrix.dense())
@@ -61,7 +62,7 @@ class Wrong(ToeplitzMatrix):
 def test_the_residual_is_that_of_the_whole_matrices():
     """A wrong inverse: the largest entry of |B C - A|, up to rounding."""
     inner, scale = Wrong(INNER["toeplitz"].column, N), RNG.uniform(0.5, 2.0, N)
-    matrix, workload = ColumnScaled(inner, scale), parse_spec({"workload": WORKLOADS[1]}).workload
+    matrix, workload = ColumnScaled(inner, scale), spec_of(WORKLOADS[1]).workload
     inverse = np.zeros((N, N))
     for j in range(N):
         inverse[j:, j] = inner.divide(np.eye(1, N)[0])[: N - j]
@@ -72,14 +73,14 @@ def test_the_residual_is_that_of_the_whole_matrices():
 
 
 def test_a_wrong_inverse_is_no_certificate():
-    spec = parse_spec({"workload": WORKLOADS[0], "mechanism": {"kind": "square_root", "normalization": "columns"}})
+    spec = spec_of(WORKLOADS[0], {"kind": "square_root", "normalization": "columns"})
     matrix = ColumnScaled(Wrong(INNER["toeplitz"].column, N), np.ones(N) + 0.1 * np.arange(N))
     with pytest.raises(CertificateError, match="B C differs from A"):
         certificates.certify(spec.canonical(), matrix, {}, outcome=Outcome.CLOSED_FORM)
 
 
 def test_an_inverse_that_overflows_is_no_certificate():
-    spec = parse_spec({"workload": WORKLOADS[0], "mechanism": {"kind": "square_root", "normalization": "columns"}})
+    spec = spec_of(WORKLOADS[0], {"kind": "square_root", "normalization": "columns"})
     matrix = ColumnScaled(ToeplitzMatrix(np.array([1e-20, 1.0]), N), np.ones(N) + 0.1 * np.arange(N))
     with pytest.raises(CertificateError, match="B C differs from A|not finite"):
         certificates.certify(spec.canonical(), matrix, {}, outcome=Outcome.CLOSED_FORM)
@@ -102,6 +103,6 @@ def test_certificates_are_those_of_the_same_numbers_stored_whole(name, objective
 
 
 def test_other_matrices_have_no_such_rows():
-    workload = parse_spec({"workload": WORKLOADS[0]}).workload.state_space()
+    workload = spec_of(WORKLOADS[0]).workload.state_space()
     assert decoder_rows(DenseMatrix(np.eye(N)), workload) is None
     assert decoder_rows(ColumnScaled(DenseMatrix(np.eye(N)), np.ones(N)), workload) is None

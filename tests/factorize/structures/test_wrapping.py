@@ -18,10 +18,10 @@ from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import check_factor_file
 from factorize.exact.strategy import Strategy
 from factorize.factorization import Factorization
+from factorize.format.names import BESIDE, COLUMN_SCALE, TENSORS, WRAPPED
 from factorize.solution import Outcome, Solution
 from factorize.structures.base import Matrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
-from factorize.structures.names import BESIDE, COLUMN_SCALE, TENSORS, WRAPPED
 from factorize.structures.scaled import ColumnScaled
 
 N = 12

@@ -10,33 +10,33 @@ import math
 import pickle
 from dataclasses import dataclass
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import solved
 
 from factorize import parse_spec
 from factorize.accounting import calibrate_bins
-from factorize.adapters.held import Held
 from factorize.auditor import ParticipationAuditor
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
-from factorize.privacy import Adjacency, Calibration
+from factorize.factorization import Factorization
+from factorize.privacy import Adjacency, Calibration, check_own
 from factorize.solvers import solve
 from factorize.training.algorithms.ftrl import dp_ftrl
 from factorize.training.audited import AuditedBatches
-from factorize.training.bin_keys import derived_key, draw_bins
-from factorize.training.bin_sizes import (
+from factorize.training.bins import BallsInBins
+from factorize.training.bins_audit import BinsAuditor, RegularBins
+from factorize.training.draws.bin_keys import derived_key, draw_bins
+from factorize.training.draws.bin_sizes import (
     capacity_for,
     equal_sizes_probability,
     overflow_probability,
     regularity,
 )
-from factorize.training.bins import BallsInBins
-from factorize.training.bins_audit import BinsAuditor, RegularBins
 from factorize.training.optimizers import Sgd
 from factorize.training.orders import balls_in_bins, fixed_order
 from factorize.training.private_sums import PrivateSums
@@ -519,12 +519,12 @@ def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path):
 
 def test_a_claim_is_for_one_factorization(tmp_path):
     """Equal sensitivity is not enough: two C may have it, and columns that are more or less alike."""
-    made = solve(parse_spec({"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "identity"}}))
+    made = solved(6, "identity")
     scale = calibrate_bins(made, epsilon=4.0, delta=1e-5, method="deterministic")
-    Held(made).check(scale)
-    other = SimpleNamespace(strategy=made.strategy, certificate=made.certificate, digest="0" * 64)
+    check_own(scale, made)
+    other = Factorization(made.spec, made.strategy, made.dual, made.manifest | {"digest": "0" * 64})
     with pytest.raises(InvalidParameter, match="counts on all of C"):
-        Held(other).check(scale)
+        check_own(scale, other)
     made.save(tmp_path / "factors.safetensors")
     factors = load(tmp_path / "factors.safetensors")
     factors.noise(scale, 3, seed=1)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from specs import spec_of
 from training_cases import nothing, unit_door
 
 from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
@@ -111,7 +112,7 @@ def test_noise_reaches_the_output_by_the_workload_of_x() -> None:
         project=everywhere,
         observe=lambda step, weights, release: rows.append(-weights / 0.5),
     )
-    workload = parse_spec({"workload": mu2_workload(n, "x")}).workload.row_block(0, n)
+    workload = spec_of(mu2_workload(n, "x")).workload.row_block(0, n)
     np.testing.assert_allclose(np.array(rows), workload, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(-run.weights / 0.5, workload[n - 2], rtol=1e-12, atol=1e-14)
 
@@ -288,7 +289,7 @@ def test_what_each_workload_does_to_the_release_and_to_the_output() -> None:
     assert found["q"].flat > independent.flat > found["x"].flat > found["w"].flat
     assert independent.flat / found["w"].flat > 1.2
     assert all(one.curved < independent.curved for one in found.values())
-    influence = parse_spec({"workload": mu2_workload(rounds, "x")}).workload.row_block(rounds - 2, rounds - 1)
+    influence = spec_of(mu2_workload(rounds, "x")).workload.row_block(rounds - 2, rounds - 1)
     assert min(one.flat for one in found.values()) >= np.abs(influence).max() ** 2
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specs import spec_of
 from training_cases import digits, nothing, unit_door
 
 from factorize.errors import ConditionNotMet, InvalidParameter
@@ -77,7 +78,7 @@ def test_the_workload_of_the_increments_is_m_a_l(momentum: float, decay: float) 
         optimizer=Sgd(learning_rate=1.0, momentum=momentum),
         observe=lambda step, weights, release: rows.append(-weights),
     )
-    workload = parse_spec({"workload": srg_workload(n, momentum=momentum, decay=decay)}).workload
+    workload = spec_of(srg_workload(n, momentum=momentum, decay=decay)).workload
     np.testing.assert_allclose(np.array(rows), workload.row_block(0, n), atol=1e-13)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize.errors import InvalidWorkload
 from factorize.numbers.series import toeplitz_rows
-from factorize.spec import parse_spec
 from factorize.workloads import KINDS, UserMatrix, Workload
 from factorize.workloads.matrix import from_array
 from factorize.workloads.operators import Decay
@@ -20,7 +20,7 @@ ETA = [1.0, 1.0, 0.5, 0.25]
 
 
 def workload(**fields: Any) -> Workload:
-    return parse_spec({"workload": fields}).workload
+    return spec_of(fields).workload
 
 
 EXAMPLES: list[dict[str, Any]] = [

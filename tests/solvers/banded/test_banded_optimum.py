@@ -9,6 +9,7 @@ import pytest
 from brute_force import min_sep_patterns
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify
@@ -22,9 +23,10 @@ from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.banded.gram_descent import GramDescent, Landscape
 from factorize.solvers.banded.knots import KnotLandscape, Knots
 from factorize.solvers.banded.preconditioner import Preconditioner
-from factorize.solvers.banded.separated_evidence import _by_decompositions, _by_ring
+from factorize.solvers.epochs.separated_evidence import _by_decompositions, _by_ring
+from factorize.solvers.evidence import with_evidence
 from factorize.solvers.problem import Problem, Reporter
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.kernels.banded import band_cholesky
 from factorize.workloads.matrix import from_array
@@ -32,22 +34,24 @@ from factorize.workloads.matrix import from_array
 Document = dict[str, Any]
 
 
-def spec_of(workload: Document, bands: int, participation: Document | None = None, **more: Any) -> Spec:
-    asked = {"workload": workload, "mechanism": {"kind": "banded", "bands": bands}, **more}
-    return parse_spec(asked | ({"participation": participation} if participation else {}))
+def bandwise(workload: int | Document, bands: int, participation: int | Document | None = None, **more: Any) -> Spec:
+    return spec_of(workload, {"kind": "banded", "bands": bands}, participation, **more)
 
 
-def prefix(n: int, bands: int, **more: Any) -> Spec:
-    return spec_of({"kind": "prefix", "n": n}, bands, {"kind": "min_sep", "min_sep": bands}, **more)
+def separated(n: int, bands: int, **more: Any) -> Spec:
+    return bandwise(n, bands, {"kind": "min_sep", "min_sep": bands}, **more)
 
 
 def quiet(_step: Progress) -> None:
     """Ignore the progress."""
 
 
-def solved(spec: Spec) -> tuple[Solution, Certificate]:
+def searched(spec: Spec, *, evidence: bool = True) -> tuple[Solution, Certificate]:
+    """Solve, without evidence over all matrices where nobody asks for its bound: it takes most of the time."""
     assert banded.supports(spec) is None
-    solution = banded.solve(Problem(spec), lambda _step: None)
+    problem = Problem(spec)
+    solution = banded.solve(problem, quiet)
+    solution = with_evidence(problem, solution, Reporter(quiet)) if evidence else solution
     return solution, certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
 
 
@@ -62,7 +66,7 @@ def participations(n: int, bands: int) -> int:
 
 @pytest.mark.parametrize(("n", "bands"), [(8, 2), (64, 4)])
 def test_published_optima(n: int, bands: int, reference_values: dict[str, Any]) -> None:
-    _, certificate = solved(prefix(n, bands, tolerance=1e-10))
+    _, certificate = searched(separated(n, bands, tolerance=1e-10))
     published = reference_values[f"P3-prefix-n{n}-b{bands}"]["optimal_loss"]
     assert certificate.loss.total_squared == pytest.approx(participations(n, bands) * published, rel=2e-10)
     assert certificate.converged and class_gap(certificate) < 1e-10
@@ -72,7 +76,7 @@ def test_published_optima(n: int, bands: int, reference_values: dict[str, Any]) 
 
 def test_published_vector(vectors: dict[str, Any]) -> None:
     vector = vectors["F.banded.n8.p3"]
-    _, certificate = solved(prefix(8, 3))
+    _, certificate = searched(separated(8, 3))
     assert certificate.loss.total_squared / 3 == pytest.approx(vector["total"], abs=1e-6)
 
 
@@ -102,8 +106,8 @@ def conic_optimum(target: np.ndarray, bands: int) -> float:
     ids=str,
 )
 def test_agrees_with_the_conic_program(workload: Document, objective: Document, bands: int) -> None:
-    spec = spec_of(workload, bands, objective=objective)
-    _, certificate = solved(spec)
+    spec = bandwise(workload, bands, objective=objective)
+    _, certificate = searched(spec)
     optimum = conic_optimum(Problem(spec).target, bands) * spec.objective.scale(spec.workload.m)
     assert certificate.loss.objective == pytest.approx(optimum, rel=2e-5)
     assert certificate.converged
@@ -138,7 +142,7 @@ def random_offsets(n: int, bands: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("bands", [2, 6, 11])
 def test_loss_and_gradient(workload: Document, objective: Document, bands: int) -> None:
     n = 11
-    spec = spec_of(workload | {"n": n}, bands, objective=objective)
+    spec = bandwise(workload | {"n": n}, bands, objective=objective)
     landscape, offsets = landscape_of(spec), random_offsets(n, bands)
     point = landscape(offsets)
     assert point is not None
@@ -159,7 +163,7 @@ def test_loss_and_gradient(workload: Document, objective: Document, bands: int) 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w["kind"])
 @pytest.mark.parametrize("n", [96, 99])
 def test_knots_at_all_epochs_give_the_same_loss_and_gradient(workload: Document, n: int) -> None:
-    spec = spec_of(workload | {"n": n}, 3)
+    spec = bandwise(workload | {"n": n}, 3)
     landscape, offsets = landscape_of(spec), random_offsets(n, 3)
     point = landscape(offsets)
     knots = Knots.of(n, 3, 1e-9)
@@ -181,7 +185,7 @@ def test_knots_at_all_epochs_give_the_same_loss_and_gradient(workload: Document,
 
 @pytest.mark.parametrize("n", [160, 163])
 def test_the_gradient_at_knots_that_are_far_apart(n: int) -> None:
-    spec = prefix(n, 4)
+    spec = separated(n, 4)
     knots = Knots.of(n, 4, 0.4)
     assert len(knots.starts) < 30 and (knots.starts[0], knots.starts[-1]) == (0, n - 4)
     sparse = KnotLandscape(banded.recursion(Problem(spec)), knots)
@@ -199,8 +203,8 @@ def test_the_gradient_at_knots_that_are_far_apart(n: int) -> None:
 
 def test_the_search_on_knots_reaches_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of n = 10^6, at a length where the whole search has the same optimum."""
-    spec = prefix(1502, 4, tolerance=1e-8)
-    optimum = solved(spec)[1].loss.objective
+    spec = separated(1502, 4, tolerance=1e-8)
+    optimum = searched(spec)[1].loss.objective
     monkeypatch.setattr(banded, "LARGEST_WHOLE", 4096)
     assert banded.knotted(1502, 4) and not banded.knotted(64, 4)
     seen: list[Progress] = []
@@ -211,22 +215,22 @@ def test_the_search_on_knots_reaches_the_optimum(monkeypatch: pytest.MonkeyPatch
     assert seen[-1].class_gap == pytest.approx(class_gap(certificate), rel=0.1)
     monkeypatch.setattr(banded, "_LEAST_STEPS", 5)
     monkeypatch.setattr(banded, "_KNOT_WORK", 0.0)
-    solution, certificate = solved(spec)
+    solution, certificate = searched(spec)
     assert solution.outcome is Outcome.ITERATION_LIMIT and solution.iterations == 5
     assert not certificate.converged and optimum < certificate.loss.objective < optimum * 1.01
 
 
 def test_a_matrix_that_is_not_positive_definite_has_no_loss() -> None:
     """W^-1 = X M^-1 X is definite all the same, so the loss alone would not tell."""
-    landscape = landscape_of(prefix(8, 3))
+    landscape = landscape_of(separated(8, 3))
     offsets = np.zeros((2, 8))
     offsets[0, :7] = 0.9
     assert landscape(offsets) is None
 
 
 def test_the_preconditioner_is_symmetric_positive_and_near_the_inverse() -> None:
-    spec = prefix(40, 5)
-    solution, _ = solved(spec)
+    spec = separated(40, 5)
+    solution, _ = searched(spec)
     landscape = landscape_of(spec)
     whole = solution.strategy.dense()
     gram = whole.T @ whole
@@ -267,8 +271,8 @@ def test_the_preconditioner_is_symmetric_positive_and_near_the_inverse() -> None
 def test_random_schedules_are_certified(n: int, bands: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rates = [float(rate) for rate in np.exp(rng.normal(size=n))]
-    spec = spec_of({"kind": "schedule", "n": n, "learning_rates": rates}, min(bands, n))
-    _, certificate = solved(spec)
+    spec = bandwise({"kind": "schedule", "n": n, "learning_rates": rates}, min(bands, n))
+    _, certificate = searched(spec)
     assert certificate.converged
     assert certificate.lower_bound is not None and certificate.class_lower_bound is not None
     assert certificate.lower_bound.objective <= certificate.class_lower_bound.objective * (1 + 1e-9)
@@ -277,8 +281,8 @@ def test_random_schedules_are_certified(n: int, bands: int, seed: int) -> None:
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.floats(-9, -1))
 def test_no_member_of_the_class_has_a_bound_above_the_optimum(seed: int, magnitude: float) -> None:
-    spec = prefix(12, 4, tolerance=1e-11)
-    solution, certificate = solved(spec)
+    spec = separated(12, 4, tolerance=1e-11)
+    solution, certificate = searched(spec)
     optimum = certificate.loss.objective
     rng = np.random.default_rng(seed)
     assert isinstance(solution.strategy, BandedMatrix)
@@ -296,8 +300,8 @@ def test_no_member_of_the_class_has_a_bound_above_the_optimum(seed: int, magnitu
 
 @pytest.mark.parametrize("bands", [2, 5])
 def test_both_routes_to_the_class_bound_agree(bands: int) -> None:
-    spec = prefix(30, bands, tolerance=1e-8)
-    solution, _ = solved(spec)
+    spec = separated(30, bands, tolerance=1e-8)
+    solution, _ = searched(spec)
     strategy = solution.strategy
     assert isinstance(strategy, BandedMatrix)
     target = Problem(spec).target
@@ -310,7 +314,7 @@ def test_both_routes_to_the_class_bound_agree(bands: int) -> None:
 
 
 def test_a_solver_that_lies_about_convergence_is_caught() -> None:
-    spec = prefix(16, 4)
+    spec = separated(16, 4)
     bands = np.zeros((4, 16))
     bands[0] = 1.0
     certificate = certify(spec, BandedMatrix(bands), {}, outcome=Outcome.CONVERGED)
@@ -326,8 +330,8 @@ def test_patterns_are_disjoint_allowed_and_cover(n: int, b: int, most: int) -> N
 
 def test_the_bound_over_all_matrices_is_below_the_true_optimum(vectors: dict[str, Any]) -> None:
     true = vectors["F.minsep.n6.b2.k2"]["true"]
-    spec = spec_of({"kind": "prefix", "n": 6}, 2, {"kind": "min_sep", "min_sep": 2, "max_participations": 2})
-    _, certificate = solved(spec)
+    spec = bandwise(6, 2, {"kind": "min_sep", "min_sep": 2, "max_participations": 2})
+    _, certificate = searched(spec)
     assert certificate.lower_bound is not None and certificate.relative_gap is not None
     assert certificate.lower_bound.objective * 6 <= true
     assert certificate.lower_bound.objective * 6 > 0.85 * true
@@ -337,7 +341,7 @@ def test_the_bound_over_all_matrices_is_below_the_true_optimum(vectors: dict[str
 @pytest.mark.parametrize(("n", "b", "most"), [(144, 9, None), (150, 16, None), (150, 16, 3), (133, 12, 2)])
 def test_evidence_by_rings_certifies_what_decompositions_do(n: int, b: int, most: int | None) -> None:
     participation = {"kind": "min_sep", "min_sep": b} | ({"max_participations": most} if most else {})
-    own = Problem(spec_of({"kind": "prefix", "n": n}, b, participation))
+    own = Problem(bandwise(n, b, participation))
     rings, dense = _by_ring(own, Reporter(quiet)), _by_decompositions(own, Reporter(quiet))
     assert rings is not None
     found = [separated_lower_bound(own.spec, {"factors": factors}) for factors in (rings, dense)]
@@ -353,8 +357,8 @@ def test_long_bounds_by_block_resolvents(
 ) -> None:
     rates = {"learning_rates": {"kind": "cosine", "final": 0.3}} if workload == "schedule" else {}
     asked = {"kind": workload, "n": 704} | rates
-    spec = spec_of(asked, participation["min_sep"], {"kind": "min_sep"} | participation, tolerance=1e-7)
-    solution, certificate = solved(spec)
+    spec = bandwise(asked, participation["min_sep"], {"kind": "min_sep"} | participation, tolerance=1e-7)
+    solution, certificate = searched(spec)
     assert certificate.converged and certificate.lower_bound is not None and certificate.relative_gap is not None
     assert certificate.lower_bound.rule == separated_bounds.SEPARATED_RING_RULE
     assert 0 < certificate.relative_gap < (0.5 if participation == {"min_sep": 64} and workload == "prefix" else 1.5)
@@ -365,13 +369,13 @@ def test_long_bounds_by_block_resolvents(
 
 
 def test_momentum_borrows_the_evidence_of_the_prefix_sum() -> None:
-    spec = spec_of({"kind": "momentum", "n": 300, "momentum": 0.9}, 20, {"kind": "min_sep", "min_sep": 20})
-    _, certificate = solved(spec)
+    spec = bandwise({"kind": "momentum", "n": 300, "momentum": 0.9}, 20, {"kind": "min_sep", "min_sep": 20})
+    _, certificate = searched(spec)
     assert certificate.relative_gap is not None and 0 < certificate.relative_gap < 0.4
 
 
 def test_too_many_epochs_have_no_evidence() -> None:
-    own = Problem(prefix(2048, 4))
+    own = Problem(separated(2048, 4))
     assert _by_ring(own, Reporter(quiet)) is None
 
 
@@ -381,7 +385,7 @@ def test_both_routes_to_the_separated_norm_agree(b: int, n: int, most: int, seed
     rng = np.random.default_rng(seed)
     rates = [float(rate) for rate in np.exp(0.3 * rng.normal(size=n))]
     participation = {"kind": "min_sep", "min_sep": b, "max_participations": most}
-    spec = spec_of({"kind": "schedule", "n": n, "learning_rates": rates}, 1, participation)
+    spec = bandwise({"kind": "schedule", "n": n, "learning_rates": rates}, 1, participation)
     assert isinstance(spec.participation, MinSep)
     patterns = disjoint_patterns(n, b, spec.participation.spread(n).most)
     factors = rng.normal(size=(*patterns.shape, patterns.shape[1]))
@@ -396,8 +400,8 @@ def test_both_routes_to_the_separated_norm_agree(b: int, n: int, most: int, seed
 
 
 def test_any_factors_certify_and_none_too_much() -> None:
-    spec = prefix(12, 4)
-    _, certificate = solved(spec)
+    spec = separated(12, 4)
+    _, certificate = searched(spec)
     assert certificate.lower_bound is not None
     rng = np.random.default_rng(3)
     for _ in range(20):
@@ -414,20 +418,20 @@ def test_any_factors_certify_and_none_too_much() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        (spec_of({"kind": "prefix", "n": 20}, 9, {"kind": "min_sep", "min_sep": 8}), "bands=9 exceeds min_sep=8"),
+        (bandwise(20, 9, {"kind": "min_sep", "min_sep": 8}), "bands=9 exceeds min_sep=8"),
         (
-            spec_of({"kind": "prefix", "n": 20}, 6, {"kind": "fixed_epochs", "epochs": 4}),
+            bandwise(20, 6, 4),
             "bands=6 exceeds n / epochs=5",
         ),
-        (spec_of({"kind": "prefix", "n": 5}, 6), "bands=6 exceeds n=5"),
-        (spec_of({"kind": "prefix", "n": 5}, 2, objective={"kind": "max"}), "max"),
+        (bandwise(5, 6), "bands=6 exceeds n=5"),
+        (bandwise(5, 2, objective={"kind": "max"}), "max"),
         (
-            spec_of({"kind": "prefix", "n": 3}, 2, objective={"kind": "weighted", "weights": [1, 0, 1]}),
+            bandwise(3, 2, objective={"kind": "weighted", "weights": [1, 0, 1]}),
             "weight of zero",
         ),
-        (spec_of({"kind": "window", "n": 30, "width": 20}, 3), "at most 16 states"),
+        (bandwise({"kind": "window", "n": 30, "width": 20}, 3), "at most 16 states"),
         (
-            spec_of({"kind": "momentum", "n": 3, "momentum": 0.9, "learning_rates": [1, 0, 1]}, 2),
+            bandwise({"kind": "momentum", "n": 3, "momentum": 0.9, "learning_rates": [1, 0, 1]}, 2),
             "positive learning rates",
         ),
     ],
@@ -439,13 +443,11 @@ def test_what_is_refused(spec: Spec, words: str) -> None:
 
 def test_too_many_numbers_are_refused_before_they_are_made() -> None:
     with pytest.raises(TooLarge, match="n x bands"):
-        solvers.estimate(spec_of({"kind": "prefix", "n": 10**7}, 100))
+        solvers.estimate(bandwise(10**7, 100))
 
 
 def test_auto_means_banded_for_min_sep() -> None:
-    asked = parse_spec(
-        {"workload": {"kind": "prefix", "n": 20}, "participation": {"kind": "min_sep", "min_sep": 5}, "tolerance": 1e-6}
-    )
+    asked = spec_of(20, participation={"kind": "min_sep", "min_sep": 5}, tolerance=1e-6)
     found = solvers.solve(asked)
     assert found.spec.mechanism.document() == {"kind": "banded", "bands": 5}
     assert found.certificate.converged
@@ -453,27 +455,27 @@ def test_auto_means_banded_for_min_sep() -> None:
 
 @pytest.mark.parametrize("bands", [1, 2, 6])
 def test_fixed_epochs_count_their_columns(bands: int) -> None:
-    spec = spec_of({"kind": "prefix", "n": 24}, bands, {"kind": "fixed_epochs", "epochs": 4})
-    _, certificate = solved(spec)
+    spec = bandwise(24, bands, 4)
+    _, certificate = searched(spec)
     assert certificate.sensitivity.value == pytest.approx(2.0, rel=1e-13)
     assert certificate.converged
     assert certificate.relative_gap is not None and certificate.relative_gap > 0
 
 
 def test_all_bands_are_the_dense_optimum(reference_values: dict[str, Any]) -> None:
-    _, certificate = solved(spec_of({"kind": "prefix", "n": 16}, 16))
+    _, certificate = searched(bandwise(16, 16))
     assert certificate.loss.total_squared == pytest.approx(reference_values["P1-prefix-n16"]["optimal_loss"], rel=1e-9)
     assert certificate.relative_gap is not None and certificate.relative_gap < 1e-9
 
 
 def test_the_larger_band_is_never_worse() -> None:
-    losses = [solved(spec_of({"kind": "prefix", "n": 20}, bands))[1].loss.objective for bands in (1, 2, 4, 8)]
+    losses = [searched(bandwise(20, bands))[1].loss.objective for bands in (1, 2, 4, 8)]
     assert losses == sorted(losses, reverse=True)
 
 
 def test_progress_states_the_gap_and_may_cancel() -> None:
     seen: list[Progress] = []
-    banded.solve(Problem(prefix(40, 5)), seen.append)
+    banded.solve(Problem(separated(40, 5)), seen.append)
     gaps = [step.class_gap for step in seen if step.class_gap is not None]
     assert gaps[-1] < 1e-9 < gaps[0]
 
@@ -481,13 +483,13 @@ def test_progress_states_the_gap_and_may_cancel() -> None:
         raise Cancelled("asked to")
 
     with pytest.raises(Cancelled):
-        banded.solve(Problem(prefix(40, 5)), cancel)
+        banded.solve(Problem(separated(40, 5)), cancel)
 
 
 def test_one_workload_optimised_and_another_evaluated() -> None:
-    asked = spec_of({"kind": "momentum", "n": 20, "momentum": 0.9}, 4, optimize_for={"kind": "prefix", "n": 20})
-    solution, certificate = solved(asked)
-    own, _ = solved(spec_of({"kind": "prefix", "n": 20}, 4))
+    asked = bandwise({"kind": "momentum", "n": 20, "momentum": 0.9}, 4, optimize_for={"kind": "prefix", "n": 20})
+    solution, certificate = searched(asked)
+    own, _ = searched(bandwise(20, 4))
     np.testing.assert_allclose(solution.strategy.dense(), own.strategy.dense(), atol=1e-12)
     assert certificate.class_lower_bound is None and certificate.converged
 
@@ -537,8 +539,8 @@ def test_cholesky_of_a_band() -> None:
 
 def test_a_search_that_stops_early_keeps_a_bound() -> None:
     """Where eta alone would be above 1, a diagonal takes over, in both routes."""
-    spec = prefix(256, 4, tolerance=1e-9)
-    optimum = solved(spec)[1].loss.objective
+    spec = separated(256, 4, tolerance=1e-9)
+    optimum = searched(spec, evidence=False)[1].loss.objective
     landscape, problem = landscape_of(spec), Problem(spec)
     descent = GramDescent(problem, landscape, banded.start(problem, landscape, Reporter(quiet)), Reporter(quiet))
     first = class_bounds.band_gap(spec, descent.strategy, descent.at.loss)
@@ -561,7 +563,7 @@ def test_a_search_that_stops_early_keeps_a_bound() -> None:
 
 @pytest.mark.parametrize(("n", "bands", "tolerance"), [(12, 2, 1e-16), (64, 8, 1e-15), (200, 5, 1e-15)])
 def test_a_tolerance_below_rounding_ends_with_the_honest_gap(n: int, bands: int, tolerance: float) -> None:
-    solution, certificate = solved(prefix(n, bands, tolerance=tolerance))
+    solution, certificate = searched(separated(n, bands, tolerance=tolerance))
     assert solution.outcome is Outcome.ROUNDING_LIMIT and solution.iterations < 200
     assert not certificate.converged and tolerance < class_gap(certificate) < 1e-12
     assert any("was not met" in warning for warning in certificate.warnings)
@@ -569,27 +571,27 @@ def test_a_tolerance_below_rounding_ends_with_the_honest_gap(n: int, bands: int,
 
 def test_rates_of_zero_only_are_no_workload() -> None:
     with pytest.raises(InvalidSpec, match="all zero"):
-        spec_of({"kind": "schedule", "n": 4, "learning_rates": [0, 0, 0, 0]}, 2)
+        bandwise({"kind": "schedule", "n": 4, "learning_rates": [0, 0, 0, 0]}, 2)
 
 
 def test_one_step_that_moves_anything_is_enough() -> None:
-    spec = spec_of({"kind": "schedule", "n": 6, "learning_rates": [0, 0, 1, 0, 0, 0]}, 2)
-    _, certificate = solved(spec)
+    spec = bandwise({"kind": "schedule", "n": 6, "learning_rates": [0, 0, 1, 0, 0, 0]}, 2)
+    _, certificate = searched(spec)
     assert certificate.loss.total_squared == pytest.approx(4.0, rel=1e-12)
     assert certificate.converged and certificate.relative_gap is not None and certificate.relative_gap < 1e-9
 
 
 def test_a_matrix_without_full_column_rank_is_refused() -> None:
     workload = from_array(np.array([[1.0, 0, 0], [1, 0, 0], [1, 1, 1]]))
-    spec = prefix(3, 2).model_copy(update={"workload": workload})
+    spec = separated(3, 2).model_copy(update={"workload": workload})
     assert "no recursion" in (banded.supports(spec) or "")
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_tangent_bounds_the_class_from_any_member(seed: int) -> None:
     """Even far from the optimum, and for a workload that is done densely."""
-    spec = spec_of({"kind": "momentum", "n": 12, "momentum": 0.9}, 4, {"kind": "single"}, tolerance=1e-10)
-    optimum = solved(spec)[1].loss.objective / spec.objective.scale(12)
+    spec = bandwise({"kind": "momentum", "n": 12, "momentum": 0.9}, 4, "single", tolerance=1e-10)
+    optimum = searched(spec)[1].loss.objective / spec.objective.scale(12)
     target, bands = Problem(spec).target, np.random.default_rng(seed).normal(size=(4, 12))
     bands[0] = 1 + np.abs(bands[0])
     for d in range(1, 4):
@@ -608,7 +610,7 @@ def test_the_tangent_bounds_the_class_from_any_member(seed: int) -> None:
 def test_steps_that_count_for_nothing_do_not_raise_the_bound(beside: float) -> None:
     """A column that reaches into them has norm to spare: its loss is above that of the block, which the bound is of."""
     workload = {"kind": "schedule", "n": 6, "learning_rates": [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]}
-    spec = spec_of(workload, 2, tolerance=1e-9).canonical()
+    spec = bandwise(workload, 2, tolerance=1e-9).canonical()
     member = solvers.solve(spec).strategy.dense()
     target = spec.workload.dense()
 

@@ -8,8 +8,9 @@ import pytest
 from brute_force import absolute_sensitivity, fixed_epoch_patterns, min_sep_patterns
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import solved, spec_of
 
-from factorize import load, parse_spec, solvers
+from factorize import load
 from factorize.certificate.certificate import certify
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import Cancelled, InvalidStrategy, UnsupportedProblem
@@ -25,11 +26,8 @@ from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 
 
-def solve(buffers, workload, *, progress=None, **more):
-    workload = {"kind": "prefix", "n": workload} if isinstance(workload, int) else workload
-    normalization = more.pop("normalization", "none")
-    mechanism = {"kind": "blt", "buffers": buffers, "normalization": normalization}
-    return solvers.solve(parse_spec({"workload": workload, "mechanism": mechanism, **more}), progress=progress)
+def blt(buffers, workload, *, normalization="none", **more):
+    return solved(workload, {"kind": "blt", "buffers": buffers, "normalization": normalization}, **more)
 
 
 def best(buffers, n, *, mean, separation=None, count=1):
@@ -96,7 +94,7 @@ class TestMatrix:
         ],
     )
     def test_decoder_errors_by_recursion(self, workload):
-        given_workload = parse_spec({"workload": workload}).workload
+        given_workload = spec_of(workload).workload
         matrix = BltMatrix(np.array([0.95, 0.4, 0.0]), np.array([0.1, 0.2, 0.3]), 20)
         scaled = ColumnScaled(matrix, np.linspace(0.5, 2, 20))
         for strategy in (matrix, scaled):
@@ -119,7 +117,7 @@ class TestMatrix:
             ({"kind": "fixed_epochs", "epochs": k}, fixed_epoch_patterns(n, k)) for k in range(1, n + 1) if n % k == 0
         ]
         for participation, patterns in cases:
-            spec = parse_spec({"workload": {"kind": "prefix", "n": n}, "participation": participation})
+            spec = spec_of(n, participation=participation)
             found, true = sensitivity_of(matrix, spec.participation), absolute_sensitivity(matrix.dense(), patterns)
             assert found.value >= true * (1 - 1e-14)
             if found.kind == "exact":
@@ -129,11 +127,11 @@ class TestMatrix:
 
     def test_a_growing_column_is_an_upper_bound(self):
         matrix = BltMatrix(np.array([0.9]), np.array([1.5]), 12)
-        spec = parse_spec({"workload": {"kind": "prefix", "n": 12}, "participation": {"kind": "min_sep", "min_sep": 3}})
+        spec = spec_of(12, participation={"kind": "min_sep", "min_sep": 3})
         found = sensitivity_of(matrix, spec.participation)
         assert found.kind == "upper_bound"
         assert found.value >= absolute_sensitivity(matrix.dense(), min_sep_patterns(12, 3, 4)) * (1 - 1e-14)
-        single = sensitivity_of(matrix, parse_spec({"workload": {"kind": "prefix", "n": 12}}).participation)
+        single = sensitivity_of(matrix, spec_of(12).participation)
         assert single.kind == "exact"
         assert single.value == pytest.approx(np.linalg.norm(matrix.column()), rel=1e-15)
 
@@ -268,7 +266,7 @@ class TestOptimum:
     @pytest.mark.parametrize(("buffers", "total"), [(3, 22050.8259), (4, 22005.3793)])
     def test_mean_error_at_2048_steps(self, buffers, total):
         """The values that jax_privacy's optimiser reaches."""
-        found = solve(buffers, 2048)
+        found = blt(buffers, 2048)
         assert found.certificate.loss.total_squared <= total + 1e-4
         assert found.certificate.converged
         assert 0.06 < found.certificate.relative_gap < 0.08
@@ -276,7 +274,7 @@ class TestOptimum:
 
     @pytest.mark.parametrize(("buffers", "epochs", "gap"), [(1, 4, 0.308), (2, 4, 0.226), (1, 8, 0.348), (2, 8, 0.316)])
     def test_over_epochs(self, buffers, epochs, gap):
-        found = solve(buffers, 512, participation={"kind": "fixed_epochs", "epochs": epochs})
+        found = blt(buffers, 512, participation={"kind": "fixed_epochs", "epochs": epochs})
         assert found.certificate.relative_gap == pytest.approx(gap, abs=1e-3)
         assert found.certificate.sensitivity.kind == "exact"
         assert found.certificate.sensitivity.rule == "monotone Toeplitz: leading pattern"
@@ -286,7 +284,7 @@ class TestOptimum:
         assert all(later <= earlier * (1 + 1e-9) for earlier, later in zip(losses, losses[1:], strict=False))
 
     def test_participation_in_every_step_leaves_independent_noise(self):
-        found = solve(2, 16, participation={"kind": "fixed_epochs", "epochs": 16}, tolerance=1e-6)
+        found = blt(2, 16, participation={"kind": "fixed_epochs", "epochs": 16}, tolerance=1e-6)
         assert found.certificate.loss.max_error == pytest.approx(16, rel=1e-3)
         assert found.strategy.omega.sum() < 1e-2
 
@@ -309,7 +307,7 @@ class TestOptimum:
         ],
     )
     def test_other_problems_end_where_no_neighbour_is_better(self, workload, participation, objective):
-        found = solve(2, workload, participation=participation, objective=objective)
+        found = blt(2, workload, participation=participation, objective=objective)
         assert found.certificate.converged
         spec, strategy = found.spec, found.strategy
         for factor in (0.99, 1.01):
@@ -324,7 +322,7 @@ class TestOptimum:
 
     def test_normalised_columns(self):
         """Moved for the normalised loss itself, 4 buffers come within 2.3 % at n = 2048; 3.2 % without that."""
-        found = solve(4, 2048, normalization="columns")
+        found = blt(4, 2048, normalization="columns")
         assert found.strategy.structure == "scaled"
         assert found.certificate.relative_gap == pytest.approx(0.0228, abs=2e-4)
         assert found.certificate.sensitivity.value == pytest.approx(1, abs=1e-13)
@@ -334,23 +332,23 @@ class TestOptimum:
     def test_automatic_normalisation_keeps_the_better(self, participation, objective):
         more = {"participation": participation, "objective": objective}
         losses = {
-            choice: solve(2, 32, normalization=choice, **more).certificate.loss.objective
+            choice: blt(2, 32, normalization=choice, **more).certificate.loss.objective
             for choice in ("none", "columns", "auto")
         }
         assert losses["auto"] == min(losses["none"], losses["columns"])
 
     def test_normalised_columns_at_a_hundred_thousand_steps(self):
-        scaled, plain = (solve(6, 100_000, normalization=choice).certificate for choice in ("auto", "none"))
+        scaled, plain = (blt(6, 100_000, normalization=choice).certificate for choice in ("auto", "none"))
         assert scaled.relative_gap < 0.02 < 0.05 < plain.relative_gap
 
     def test_a_million_steps(self):
-        found = solve(6, 1_100_000)
+        found = blt(6, 1_100_000)
         loss, _ = best(6, 1_100_000, mean=True)
         assert found.certificate.loss.objective == pytest.approx(loss, rel=1e-8)
         assert found.certificate.sensitivity.kind == "exact"
 
     def test_one_step(self):
-        found = solve(2, 1)
+        found = blt(2, 1)
         assert found.certificate.loss.objective == 1.0
 
     def test_cancelling(self):
@@ -359,13 +357,13 @@ class TestOptimum:
                 raise Cancelled("asked to")
 
         with pytest.raises(Cancelled):
-            solve(2, 64, progress=cancel)
+            blt(2, 64, progress=cancel)
 
 
 class TestSpec:
     def test_a_file_and_back(self, tmp_path):
-        found = solve(3, 40, normalization="columns")
-        plain_found = solve(3, 40)
+        found = blt(3, 40, normalization="columns")
+        plain_found = blt(3, 40)
         for result, structure in ((found, "scaled"), (plain_found, "blt")):
             result.save(tmp_path / "factors.safetensors")
             again = load(tmp_path / "factors.safetensors")
@@ -379,7 +377,7 @@ class TestSpec:
 
     def test_optimised_for_prefix_sums_and_evaluated_on_a_long_schedule(self):
         schedule = {"kind": "schedule", "n": 20_000, "learning_rates": {"kind": "cosine", "final": 0.1}}
-        found = solve(3, schedule, optimize_for={"kind": "prefix", "n": 20_000})
+        found = blt(3, schedule, optimize_for={"kind": "prefix", "n": 20_000})
         assert found.strategy.theta == pytest.approx(best(3, 20_000, mean=True)[1].theta, rel=1e-6)
         assert 0 < found.certificate.relative_gap < 1
 
@@ -400,4 +398,4 @@ class TestSpec:
     )
     def test_refusals(self, buffers, workload, more, message):
         with pytest.raises(UnsupportedProblem, match=message):
-            solve(buffers, workload, **more)
+            blt(buffers, workload, **more)

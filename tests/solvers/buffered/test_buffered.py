@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize.certificate import decoder
 from factorize.certificate.certificate import certify
 from factorize.certificate.lower_bounds import resolvents
 from factorize.errors import InvalidStrategy
 from factorize.solution import Outcome
-from factorize.spec import parse_spec
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import build_matrix
@@ -81,13 +81,7 @@ def test_structured_and_dense_certificates_agree(
     monkeypatch: pytest.MonkeyPatch, workload: dict[str, Any], objective: dict[str, Any]
 ) -> None:
     n = 12
-    spec = parse_spec(
-        {
-            "workload": workload | {"n": n},
-            "objective": objective,
-            "mechanism": {"kind": "buffered_linear", "buffers": 4},
-        }
-    )
+    spec = spec_of(workload | {"n": n}, {"kind": "buffered_linear", "buffers": 4}, objective=objective)
     matrix = example(n, (2, 2, 2), 4)
     slow = certify(spec, DenseMatrix(matrix.dense()), {}, outcome=Outcome.CONVERGED)
     monkeypatch.setattr(decoder, "_WHOLE_CHECK", 4)
@@ -173,13 +167,7 @@ def test_the_resolvent_bound_in_exact_arithmetic() -> None:
 
 def test_large_problems_are_certified_without_an_array() -> None:
     n = 20_000
-    spec = parse_spec(
-        {
-            "workload": {"kind": "prefix", "n": n},
-            "mechanism": {"kind": "buffered_linear", "buffers": 1},
-            "tolerance": 0.5,
-        }
-    )
+    spec = spec_of(n, {"kind": "buffered_linear", "buffers": 1}, tolerance=0.5)
     one = np.ones((n, 1))
     matrix = BufferedMatrix(np.ones(n), 0.99 * one, 0.1 * one, one)
     certificate = certify(spec, matrix, {"weights": np.ones(n)}, outcome=Outcome.CONVERGED)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specs import document_of, spec_of
 
 from factorize import solvers
 from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
@@ -16,16 +17,11 @@ from factorize.spec import Spec, parse_spec
 
 
 def document(n: int, epochs: int, **more: Any) -> dict[str, Any]:
-    return {
-        "workload": {"kind": "prefix", "n": n},
-        "participation": {"kind": "fixed_epochs", "epochs": epochs},
-        "tolerance": 1e-3,
-        **more,
-    }
+    return {**document_of(n, participation=epochs, tolerance=1e-3), **more}
 
 
-def spec_of(n: int, epochs: int, buffers: int, **more: Any) -> Spec:
-    return parse_spec({**document(n, epochs, **more), "mechanism": {"kind": "buffered_linear", "buffers": buffers}})
+def buffered(n: int, epochs: int, buffers: int, **more: Any) -> Spec:
+    return spec_of(document(n, epochs, **more), {"kind": "buffered_linear", "buffers": buffers})
 
 
 def example(n: int = 24, epochs: int = 4, m: int = 3, seed: int = 0) -> tuple[EpochLoss, EpochRecurrence]:
@@ -110,7 +106,7 @@ def gap(spec: Spec) -> float:
 
 
 def test_the_distance_falls_with_the_states() -> None:
-    gaps = [gap(spec_of(128, 4, buffers)) for buffers in (1, 2, 4, 8)]
+    gaps = [gap(buffered(128, 4, buffers)) for buffers in (1, 2, 4, 8)]
     assert all(0 < after < 0.8 * before for before, after in zip(gaps, gaps[1:], strict=False)), gaps
     assert gaps[2] < 0.065
     assert gaps[3] < 0.035
@@ -129,17 +125,17 @@ MORE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", MORE)
 def test_other_workloads_and_objectives(name: str) -> None:
-    assert 0 <= gap(spec_of(128, 4, 6, **MORE[name])) < 0.08
+    assert 0 <= gap(buffered(128, 4, 6, **MORE[name])) < 0.08
 
 
 def test_the_gap_is_the_distance_to_the_dense_optimum() -> None:
     optimum = solvers.solve(parse_spec({**document(128, 4), "tolerance": 1e-7})).certificate.loss.objective
-    found = solvers.solve(spec_of(128, 4, 4)).certificate
+    found = solvers.solve(buffered(128, 4, 4)).certificate
     assert found.loss.objective / optimum - 1 == pytest.approx(found.relative_gap, abs=1e-6)
 
 
 def test_the_recurrence_makes_the_noise() -> None:
-    strategy = solvers.solve(spec_of(64, 4, 3)).strategy
+    strategy = solvers.solve(buffered(64, 4, 3)).strategy
     tensors = strategy.tensors()
     assert tensors["transition"].shape == (64, 3, 3)
     y = np.random.default_rng(3).normal(size=64)
@@ -153,7 +149,7 @@ def test_the_recurrence_makes_the_noise() -> None:
 
 def test_one_workload_optimised_and_another_evaluated() -> None:
     other = {"kind": "weight_decay", "n": 128, "rate": 0.05, "mode": "decoupled"}
-    own, foreign = gap(spec_of(128, 4, 4)), gap(spec_of(128, 4, 4, optimize_for=other))
+    own, foreign = gap(buffered(128, 4, 4)), gap(buffered(128, 4, 4, optimize_for=other))
     assert foreign > own
 
 
@@ -170,7 +166,7 @@ REFUSED: list[tuple[int, int, int, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("n", "epochs", "buffers", "more", "words"), REFUSED)
 def test_what_has_no_answer_is_refused(n: int, epochs: int, buffers: int, more: dict[str, Any], words: str) -> None:
     with pytest.raises(UnsupportedProblem, match=words) as refusal:
-        solvers.solve(spec_of(n, epochs, buffers, **more))
+        solvers.solve(buffered(n, epochs, buffers, **more))
     assert "use " in str(refusal.value)
 
 
@@ -178,7 +174,7 @@ def test_numbers_out_of_range_are_an_error() -> None:
     rates = [1e-65] + [1.0] * 63
     workload = {"kind": "schedule", "n": 64, "learning_rates": rates}
     with pytest.raises(SolveFailed, match="use fewer buffers"):
-        solvers.solve(spec_of(64, 4, 2, workload=workload))
+        solvers.solve(buffered(64, 4, 2, workload=workload))
 
 
 def test_what_the_callback_raises_ends_the_solve() -> None:
@@ -186,7 +182,7 @@ def test_what_the_callback_raises_ends_the_solve() -> None:
         raise Cancelled("enough")
 
     with pytest.raises(Cancelled):
-        solvers.solve(spec_of(64, 4, 2), progress=cancel)
+        solvers.solve(buffered(64, 4, 2), progress=cancel)
 
 
 def test_the_descent_crosses_a_curved_valley_and_a_wall() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.errors import Cancelled, SolveFailed, UnsupportedProblem
@@ -38,12 +39,12 @@ SPECS: dict[str, dict[str, Any]] = {
 MOMENTUM = {"workload": {"kind": "momentum", "n": 192, "momentum": 0.9}}
 
 
-def spec_of(document: dict[str, Any], buffers: int, **more: Any) -> Spec:
-    return parse_spec({**document, "mechanism": {"kind": "buffered_linear", "buffers": buffers}, **more})
+def buffered(document: dict[str, Any], buffers: int, **more: Any) -> Spec:
+    return spec_of(document, {"kind": "buffered_linear", "buffers": buffers}, **more)
 
 
 def gap(document: dict[str, Any], buffers: int) -> float:
-    certificate = solvers.solve(spec_of(document, buffers, tolerance=1e-3)).certificate
+    certificate = solvers.solve(buffered(document, buffers, tolerance=1e-3)).certificate
     assert certificate.sensitivity.kind == "exact"
     assert 1 - 1e-11 < certificate.sensitivity.value <= 1
     assert certificate.relative_gap is not None
@@ -103,7 +104,7 @@ def test_the_distance_to_the_optimum_falls_with_the_buffers(name: str) -> None:
 @pytest.mark.parametrize("name", ["prefix", "schedule", "uneven blocks"])
 def test_the_gap_is_the_distance_to_the_dense_optimum(name: str) -> None:
     dense = solvers.solve(parse_spec(SPECS[name])).certificate.loss.objective
-    found = solvers.solve(spec_of(SPECS[name], 3, tolerance=1e-3)).certificate
+    found = solvers.solve(buffered(SPECS[name], 3, tolerance=1e-3)).certificate
     assert found.loss.objective / dense - 1 == pytest.approx(found.relative_gap, abs=1e-8)
 
 
@@ -134,7 +135,7 @@ def test_a_projected_optimum_needs_few_states(name: str) -> None:
 def test_too_few_states_to_invert_are_an_error() -> None:
     mu2 = {"workload": {"kind": "mu2", "n": 192, "output": "x"}}
     with pytest.raises(SolveFailed, match="use more buffers"):
-        solvers.solve(spec_of(mu2, 1))
+        solvers.solve(buffered(mu2, 1))
     assert gap(mu2, 4) < 1e-5 < gap(mu2, 2) < 1e-2
 
 
@@ -163,7 +164,7 @@ def test_long_momentum_has_pairs_of_buffers() -> None:
 @pytest.mark.parametrize("document", [SPECS["schedule"], MOMENTUM])
 def test_the_recurrence_makes_the_noise(document: dict[str, Any]) -> None:
     """x = (y - eta . R s) / delta, s <- R s + g x, run by hand, against C^-1 y."""
-    strategy = solvers.solve(spec_of(document, 4, tolerance=1e-2)).strategy
+    strategy = solvers.solve(buffered(document, 4, tolerance=1e-2)).strategy
     tensors = strategy.tensors()
     y = np.random.default_rng(3).normal(size=192)
     state, noise = np.zeros(4), np.empty(192)
@@ -179,7 +180,7 @@ def test_the_recurrence_makes_the_noise(document: dict[str, Any]) -> None:
 
 
 def test_auto_streams_a_long_workload() -> None:
-    found = solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": 20_000}, "tolerance": 1e-4}))
+    found = solved(20_000, tolerance=1e-4)
     assert found.spec.mechanism.kind == "buffered_linear"
     assert found.spec.mechanism.buffers == register.BUFFERS_AUTOMATIC
     assert found.certificate.converged
@@ -194,8 +195,8 @@ def test_one_workload_optimised_and_another_evaluated() -> None:
         "workload": {"kind": "momentum", "n": 192, "momentum": 0.5},
         "optimize_for": SPECS["prefix"]["workload"],
     }
-    found = solvers.solve(spec_of(document, 3, tolerance=1e-2))
-    own = solvers.solve(parse_spec({"workload": document["workload"]}))
+    found = solvers.solve(buffered(document, 3, tolerance=1e-2))
+    own = solved(document["workload"])
     assert found.certificate.loss.objective > own.certificate.loss.objective
     assert found.certificate.lower_bound.objective <= own.certificate.loss.objective
 
@@ -232,13 +233,13 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 @pytest.mark.parametrize(("document", "buffers", "words"), REFUSED)
 def test_what_has_no_answer_is_refused(document: dict[str, Any], buffers: int, words: str) -> None:
     with pytest.raises(UnsupportedProblem, match=words) as refusal:
-        solvers.solve(spec_of(document, buffers))
+        solvers.solve(buffered(document, buffers))
     assert "use " in str(refusal.value)
 
 
 def test_auto_names_what_it_cannot_stream() -> None:
     with pytest.raises(UnsupportedProblem, match="'auto' means 'buffered_linear' above n=8192"):
-        solvers.choose(parse_spec({"workload": {"kind": "window", "n": 9000, "width": 3}}))
+        solvers.choose(spec_of({"kind": "window", "n": 9000, "width": 3}))
 
 
 @pytest.mark.parametrize("workload", [{"kind": "identity", "n": 64}, {"kind": "decay", "n": 64, "rate": 0.001}])
@@ -264,7 +265,7 @@ def test_poles_that_coincide_are_an_error(monkeypatch: pytest.MonkeyPatch) -> No
         buffered_linear._choose_poles(Lost(), (1e-3, 1.0), 3)
     monkeypatch.setattr(BufferedLoss, "value", Lost.value)
     with pytest.raises(SolveFailed, match="use fewer buffers than 3"):
-        solvers.solve(spec_of(SPECS["prefix"], 3))
+        solvers.solve(buffered(SPECS["prefix"], 3))
 
 
 def test_what_the_callback_raises_ends_the_solve() -> None:
@@ -272,7 +273,7 @@ def test_what_the_callback_raises_ends_the_solve() -> None:
         raise Cancelled("enough")
 
     with pytest.raises(Cancelled):
-        solvers.solve(spec_of(SPECS["prefix"], 2), progress=cancel)
+        solvers.solve(buffered(SPECS["prefix"], 2), progress=cancel)
 
 
 def test_the_trust_region_leaves_a_saddle() -> None:

@@ -5,8 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+from specs import solved, spec_of
 
-from factorize import parse_spec, solvers
+from factorize import solvers
 from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import Cancelled, InvalidParameter, SolveFailed
 from factorize.mechanisms import Mechanism
@@ -18,13 +19,9 @@ from factorize.solvers.comparing.comparison import recommend
 N = 24
 
 
-def spec_of(n=N, **more):
-    return parse_spec({"workload": {"kind": "prefix", "n": n}, **more})
-
-
 @pytest.fixture(scope="module")
 def table():
-    return compare(spec_of(), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6))
+    return compare(spec_of(N), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6))
 
 
 def rows_of(table, mechanism):
@@ -43,7 +40,7 @@ def test_rows_are_sorted_and_repeat_what_the_solvers_say(table):
     for row in (*rows_of(table, "square_root"), *rows_of(table, "banded"), *rows_of(table, "blt")):
         option = {} if row.normalization is None else {"normalization": row.normalization}
         mechanism = {"kind": row.mechanism, **row.parameters, **option}
-        found = solvers.solve(spec_of(mechanism=mechanism, tolerance=row.tolerance))
+        found = solved(N, mechanism, tolerance=row.tolerance)
         assert row.spec_digest == found.spec_digest
         assert row.loss == found.certificate.loss
         assert row.sensitivity == found.certificate.sensitivity
@@ -51,18 +48,18 @@ def test_rows_are_sorted_and_repeat_what_the_solvers_say(table):
 
 def test_long_searches_stop_earlier_and_the_own_mechanism_does_not():
     epochs = {"kind": "fixed_epochs", "epochs": 3}
-    loose = compare(spec_of(participation=epochs), buffers=2)
+    loose = compare(spec_of(N, participation=epochs), buffers=2)
     assert {row.tolerance for row in rows_of(loose, "banded")} == {1e-4}
     assert {row.tolerance for row in rows_of(loose, "buffered_linear")} == {4e-3}
     assert {row.tolerance for row in rows_of(loose, "dense")} == {1e-9}
-    own = compare(spec_of(mechanism={"kind": "banded", "bands": 3}), buffers=2)
+    own = compare(spec_of(N, {"kind": "banded", "bands": 3}), buffers=2)
     assert {row.tolerance for row in rows_of(own, "banded")} == {1e-9}
-    coarse = compare(spec_of(tolerance=0.01), buffers=2)
+    coarse = compare(spec_of(N, tolerance=0.01), buffers=2)
     assert {row.tolerance for row in coarse.rows} == {0.01}
 
 
 def test_several_epochs_have_a_row_with_redraws():
-    table = compare(spec_of(participation={"kind": "fixed_epochs", "epochs": 3}), buffers=2)
+    table = compare(spec_of(N, participation=3), buffers=2)
     with_redraws, without = sorted(rows_of(table, "buffered_linear"), key=lambda row: row.loss.objective)
     assert with_redraws.parameters == {"buffers": 2, "redraws": 2} and without.parameters == {"buffers": 2}
     assert with_redraws.noise_vectors == without.noise_vectors == 2
@@ -123,7 +120,7 @@ def test_the_table_is_plain_json(table):
 
 def test_a_matrix_of_the_user_keeps_its_numbers():
     lower = np.tril(np.ones((6, 6))).tolist()
-    own = compare(parse_spec({"workload": {"kind": "matrix", "rows": lower}}))
+    own = compare(spec_of({"kind": "matrix", "rows": lower}))
     prefix = {(row.mechanism, row.normalization): row.loss.objective for row in compare(spec_of(6)).rows}
     assert {"dense", "identity", "tree", "blt"} <= {row.mechanism for row in own.rows}
     assert own.lower_bound.objective == pytest.approx(own.rows[0].loss.objective, rel=1e-8)
@@ -135,7 +132,7 @@ def test_how_many_run_at_a_time_changes_nothing(monkeypatch):
     tables = []
     for cores in (1, 3):
         monkeypatch.setattr(sys.modules["factorize.solvers.comparing.attempts"], "CORES", cores)
-        document = compare(spec_of(9, participation={"kind": "fixed_epochs", "epochs": 3})).to_dict()
+        document = compare(spec_of(9, participation=3)).to_dict()
         del document["seconds"]
         tables.append([{**row, "seconds": None} for row in document.pop("rows")] + [document])
     assert tables[0] == tables[1]
@@ -143,7 +140,7 @@ def test_how_many_run_at_a_time_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("participation", [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 6}])
 def test_repeated_participation(participation):
-    table = compare(spec_of(participation=participation), buffers=2)
+    table = compare(spec_of(N, participation=participation), buffers=2)
     assert table.lower_bound is not None and table.budget == 2
     assert {"tree", "banded", "toeplitz"} <= {row.mechanism for row in table.rows}
     assert {row.parameters.get("restart_every") for row in rows_of(table, "tree")} == {None, 6}
@@ -154,20 +151,20 @@ def test_repeated_participation(participation):
 
 def test_a_budget_is_kept_by_the_recommendation():
     for buffers in (0, 1, 3):
-        table = compare(spec_of(), buffers=buffers)
+        table = compare(spec_of(N), buffers=buffers)
         chosen = table.rows[table.recommendation.row]
         assert chosen.noise_vectors <= buffers
         fitting = [row for row in table.rows if row.noise_vectors <= buffers]
         assert chosen.loss.objective <= fitting[0].loss.objective * 1.001
         assert chosen.mechanism in table.recommendation.reason
-    in_bytes = compare(spec_of(), bytes_per_parameter=13.9)
+    in_bytes = compare(spec_of(N), bytes_per_parameter=13.9)
     assert in_bytes.budget == 3
     assert [row.spec_digest for row in in_bytes.rows] == [row.spec_digest for row in table.rows]
 
 
 def test_ties_go_to_the_smaller_memory():
     """With 6 buffers the streaming optimum is within 1e-3 of the dense one, which keeps n vectors."""
-    table = compare(spec_of(), buffers=6)
+    table = compare(spec_of(N), buffers=6)
     open_ended = recommend(table.rows, None)
     assert table.rows[0].mechanism == "dense"
     assert table.rows[open_ended.row].mechanism == "buffered_linear"
@@ -176,7 +173,7 @@ def test_ties_go_to_the_smaller_memory():
 
 
 def test_a_mechanism_that_was_asked_for_is_among_the_rows():
-    spec = spec_of(mechanism={"kind": "nu_toeplitz", "nu": 0.2})
+    spec = spec_of(N, {"kind": "nu_toeplitz", "nu": 0.2})
     assert {"nu": 0.2} in [row.parameters for row in rows_of(compare(spec), "nu_toeplitz")]
 
 
@@ -220,16 +217,16 @@ def test_progress_counts_and_may_cancel():
 @pytest.mark.parametrize("budget", [{"buffers": -1}, {"bytes_per_parameter": -0.5}, {"bytes_per_parameter": np.nan}])
 def test_budgets_are_checked(budget):
     with pytest.raises(InvalidParameter, match="memory for noise state"):
-        compare(spec_of(), **budget)
+        compare(spec_of(N), **budget)
 
 
 def test_vectors_are_those_that_the_client_keeps():
     """Every structure that streams."""
     checked = set()
-    for mechanism in mechanisms(spec_of(participation={"kind": "min_sep", "min_sep": 6}), 3):
+    for mechanism in mechanisms(spec_of(N, participation={"kind": "min_sep", "min_sep": 6}), 3):
         if mechanism["kind"] == "semidefinite":
             continue
-        spec = spec_of(mechanism=mechanism)
+        spec = spec_of(N, mechanism)
         found = solvers.solve(spec)
         parts = found.strategy.tensors()
         source = noise_source(found.strategy.structure, parts, N, found.digest)
@@ -242,8 +239,8 @@ def test_vectors_are_those_that_the_client_keeps():
 
 
 def test_operations_of_a_banded_inverse_and_of_scaling():
-    spec = spec_of(mechanism={"kind": "banded_inverse_square_root", "bands": 5})
-    scaled = spec_of(mechanism={"kind": "banded_inverse_square_root", "bands": 5, "normalization": "columns"})
+    spec = spec_of(N, {"kind": "banded_inverse_square_root", "bands": 5})
+    scaled = spec_of(N, {"kind": "banded_inverse_square_root", "bands": 5, "normalization": "columns"})
     strategies = [solvers.solve(s).strategy for s in (spec, scaled)]
     plain, more = (noise_source(c.structure, c.tensors(), c.n, "").cost for c in strategies)
     assert plain.vectors == more.vectors == 4
@@ -254,30 +251,30 @@ def test_mechanisms_are_valid_specs():
     for participation in ({"kind": "single"}, {"kind": "fixed_epochs", "epochs": 2}, {"kind": "min_sep", "min_sep": 1}):
         for n in (2, 7 + 1):
             for mechanism in mechanisms(spec_of(n, participation=participation), None):
-                assert isinstance(spec_of(n, mechanism=mechanism).mechanism, Mechanism)
+                assert isinstance(spec_of(n, mechanism).mechanism, Mechanism)
 
 
 def test_evidence_is_found_once(monkeypatch):
     from factorize.solvers import evidence
 
     calls = []
-    original = evidence._found
+    original = evidence.evidence
 
     def counted(spec, report):
         calls.append(spec.mechanism.kind)
         return original(spec, report)
 
-    monkeypatch.setattr(evidence, "_found", counted)
+    monkeypatch.setattr(evidence, "evidence", counted)
     compare(spec_of(8))
     assert len(calls) == 1
-    solvers.solve(spec_of(8, mechanism={"kind": "identity"}))
-    solvers.solve(spec_of(8, mechanism={"kind": "identity"}))
+    solved(8, "identity")
+    solved(8, "identity")
     assert len(calls) == 3
 
 
 def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy():
     target = PrivacyTarget(epsilon=1.0, delta=1e-6)
-    table = compare(spec_of(), privacy=target, sampling=Sampling(dataset_size=2400, batch_size=100))
+    table = compare(spec_of(N), privacy=target, sampling=Sampling(dataset_size=2400, batch_size=100))
     banded = [row for row in table.rows if row.sampling == "cyclic_poisson"]
     assert "banded" in {row.mechanism for row in banded}
     assert all(row.noise_vectors < N - 1 for row in banded)
@@ -295,9 +292,9 @@ def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy()
 
 def test_sampling_needs_an_epsilon_and_groups_as_large_as_a_batch():
     with pytest.raises(InvalidParameter, match="epsilon"):
-        compare(spec_of(), sampling=Sampling(2400, 100))
+        compare(spec_of(N), sampling=Sampling(2400, 100))
     with pytest.raises(InvalidParameter, match="epsilon"):
-        compare(spec_of(), privacy=PrivacyTarget(rho=0.1), sampling=Sampling(2400, 100))
-    table = compare(spec_of(), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6), sampling=Sampling(150, 100))
+        compare(spec_of(N), privacy=PrivacyTarget(rho=0.1), sampling=Sampling(2400, 100))
+    table = compare(spec_of(N), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6), sampling=Sampling(150, 100))
     assert [row.mechanism for row in table.rows if row.sampling in ("poisson", "cyclic_poisson")] == ["identity"]
     assert any(refused.reason.startswith("sampled: ") for refused in table.refused)

@@ -6,6 +6,7 @@ import json
 import shlex
 
 import pytest
+from specs import spec_of
 
 from factorize import parse_spec, solvers
 from factorize.accounting import calibrate_sampling
@@ -127,12 +128,10 @@ def test_a_spec_with_a_sampling_brings_its_privacy_and_its_own_mechanism() -> No
 
 
 def test_a_scheme_that_fits_nothing_says_why() -> None:
-    spec = parse_spec({"workload": {"kind": "prefix", "n": 8}, "participation": {"kind": "min_sep", "min_sep": 4}})
+    spec = spec_of(8, participation={"kind": "min_sep", "min_sep": 4})
     found = compare(spec, privacy=TARGET, samplings=["balls_in_bins"])
     assert "fixed_epochs" in next(one["misfit"] for one in found.samplings if one["sampling"] == "balls_in_bins")
-    one_epoch = compare(
-        parse_spec({"workload": {"kind": "prefix", "n": 8}}), privacy=TARGET, samplings=["balls_in_bins"]
-    )
+    one_epoch = compare(spec_of(8), privacy=TARGET, samplings=["balls_in_bins"])
     assert "random allocation" in one_epoch.samplings[1]["title"] and one_epoch.samplings[1]["rows"] > 0
 
 

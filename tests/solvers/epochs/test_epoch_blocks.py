@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize import parse_spec, solvers
 from factorize.certificate.certificate import certify
@@ -134,14 +135,7 @@ def test_reference_prefix_optima(reference_values, k, b):
 
 @pytest.mark.parametrize(("k", "b", "optimum"), [(4, 128, 16209.859698), (8, 64, 37664.550409), (16, 32, 99920.668365)])
 def test_optima_of_512_steps(k, b, optimum):
-    spec = parse_spec(
-        {
-            "workload": {"kind": "prefix", "n": 512},
-            "participation": {"kind": "fixed_epochs", "epochs": k},
-            "mechanism": {"kind": "dense"},
-            "tolerance": 1e-9,
-        }
-    )
+    spec = spec_of(512, "dense", k, tolerance=1e-9)
     entries = [found for found in solvers.SOLVERS["dense"] if found.supports(spec) is None]
     assert entries[0].solve is epoch_optimum.solve
     found = solvers.solve(spec).certificate
@@ -275,15 +269,7 @@ def test_a_start_near_the_optimum_saves_steps():
 
 
 def test_cancellation_between_steps():
-    spec = solvers.choose(
-        parse_spec(
-            {
-                "workload": {"kind": "prefix", "n": 128},
-                "participation": {"kind": "fixed_epochs", "epochs": 4},
-                "mechanism": {"kind": "dense"},
-            }
-        )
-    )
+    spec = solvers.choose(spec_of(128, "dense", 4))
     seen = []
 
     def cancel(step):
@@ -298,9 +284,7 @@ def test_cancellation_between_steps():
 
 
 def test_evidence_without_a_matrix():
-    spec = parse_spec(
-        {"workload": {"kind": "prefix", "n": 512}, "participation": {"kind": "fixed_epochs", "epochs": 8}}
-    )
+    spec = spec_of(512, participation=8)
     found = epoch_optimum.dual_factors(Problem(spec.canonical()), 1e-7, lambda step, gap: None)
     bound = np.linalg.svd(np.tri(512) @ whole(prefix_ring(8, 64), found), compute_uv=False).sum() ** 2
     assert 37664.550409 * (1 - 1e-7) < bound / np.einsum("jik,jik->ji", found, found).max(axis=1).sum() < 37664.55041
@@ -315,7 +299,7 @@ def test_closed_forms_state_their_gap_over_epochs():
 
 def test_what_is_outside_says_why():
     def reason(workload, epochs_):
-        spec = parse_spec({"workload": workload, "participation": {"kind": "fixed_epochs", "epochs": epochs_}})
+        spec = spec_of(workload, participation=epochs_)
         return epoch_optimum.supports(spec.canonical())
 
     assert reason({"kind": "prefix", "n": 256}, 8) is None

@@ -2,27 +2,14 @@
 
 import numpy as np
 import pytest
+from specs import solved, spec_of
 
-from factorize import parse_spec, solvers
 from factorize.errors import Cancelled
 from factorize.solvers.epochs import block_newton
 from factorize.solvers.epochs.correlation_blocks import evaluate, normalised, power, start
 from factorize.solvers.epochs.feasible import dominating, masked
 from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.single.ascent import scaled
-
-
-def solve(workload, epochs, *, tolerance=1e-6, progress=None, **more):
-    document = {
-        "workload": workload,
-        "participation": {"kind": "fixed_epochs", "epochs": epochs},
-        "tolerance": tolerance,
-    }
-    return solvers.solve(parse_spec({"mechanism": {"kind": "dense"}, **document, **more}), progress=progress)
-
-
-def prefix(n):
-    return {"kind": "prefix", "n": n}
 
 
 def in_classes(found):
@@ -36,7 +23,7 @@ def in_classes(found):
 @pytest.mark.parametrize(("k", "b"), [(2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 2)])
 def test_published_prefix_optima(vectors, k, b):
     expected = vectors[f"F.prefix.k{k}.b{b}"]
-    found = solve(prefix(k * b), k, tolerance=1e-9)
+    found = solved(k * b, "dense", k, tolerance=1e-9)
     total = found.certificate.loss.total_squared
     assert total == pytest.approx(expected["masked_total"], rel=1e-6)
     assert k * b * found.certificate.lower_bound.objective == pytest.approx(expected["lower"], rel=1e-6)
@@ -51,13 +38,13 @@ def test_published_prefix_optima(vectors, k, b):
 @pytest.mark.parametrize(("k", "b"), [(2, 2), (3, 4), (4, 4)])
 def test_reference_prefix_optima(reference_values, k, b):
     expected = reference_values[f"P2-prefix-k{k}-b{b}"]
-    certificate = solve(prefix(k * b), k, tolerance=1e-10).certificate
+    certificate = solved(k * b, "dense", k, tolerance=1e-10).certificate
     assert certificate.loss.total_squared == pytest.approx(expected["optimal_loss"], rel=1e-9)
     assert k * b * certificate.lower_bound.objective == pytest.approx(expected["dual_bound"], rel=1e-9)
 
 
 def test_the_sensitivity_is_exact_and_one():
-    found = solve(prefix(24), 4)
+    found = solved(24, "dense", 4, tolerance=1e-6)
     sensitivity = found.certificate.sensitivity
     assert sensitivity.kind == "exact"
     assert 1 - 1e-13 < sensitivity.value <= 1
@@ -67,7 +54,7 @@ def test_the_sensitivity_is_exact_and_one():
 
 
 def test_eight_epochs_of_sixty_four_steps():
-    certificate = solve(prefix(512), 8).certificate
+    certificate = solved(512, "dense", 8, tolerance=1e-6).certificate
     assert certificate.relative_gap <= 1e-6
     assert certificate.converged
     assert certificate.loss.total_squared == pytest.approx(37664.550409, rel=1e-6)
@@ -86,23 +73,23 @@ def test_eight_epochs_of_sixty_four_steps():
     ids=lambda workload: workload["kind"],
 )
 def test_other_workloads(workload, k):
-    certificate = solve(workload, k).certificate
+    certificate = solved(workload, "dense", k, tolerance=1e-6).certificate
     assert certificate.relative_gap <= 1e-6
     assert certificate.converged
 
 
 def test_a_tighter_tolerance_is_reached():
-    assert solve(prefix(64), 4, tolerance=1e-11).certificate.relative_gap <= 1e-11
+    assert solved(64, "dense", 4, tolerance=1e-11).certificate.relative_gap <= 1e-11
 
 
 def test_lambda_tau_over_epochs():
-    certificate = solve(prefix(48), 4, objective={"kind": "lambda_tau", "tau": 8}).certificate
+    certificate = solved(48, "dense", 4, {"kind": "lambda_tau", "tau": 8}, tolerance=1e-6).certificate
     assert certificate.converged
 
 
 def test_one_class_has_a_closed_form():
     """With b = 1 every pair of steps is in one class: X is diagonal, and the optimum is (sum_j ||A e_j||)^2."""
-    found = solve(prefix(6), 6, tolerance=1e-9)
+    found = solved(6, "dense", 6, tolerance=1e-9)
     expected = sum(np.sqrt(np.arange(6, 0, -1))) ** 2
     assert found.certificate.loss.total_squared == pytest.approx(expected, rel=1e-8)
 
@@ -111,7 +98,7 @@ def test_zero_rates_cost_next_to_nothing():
     """A step that moves nothing leaves its class's budget to the others."""
     rates = [1.0] * 8
     rates[2] = rates[5] = 0.0
-    found = solve({"kind": "schedule", "n": 8, "learning_rates": rates}, 2)
+    found = solved({"kind": "schedule", "n": 8, "learning_rates": rates}, "dense", 2, tolerance=1e-6)
     assert found.certificate.converged
     blocks = in_classes(found)
     assert blocks[2, 0, 0] < 1e-8
@@ -119,13 +106,13 @@ def test_zero_rates_cost_next_to_nothing():
 
 
 def test_a_class_that_moves_nothing():
-    found = solve({"kind": "schedule", "n": 8, "learning_rates": [1.0, 0.0, 1.0, 1.0] * 2}, 2)
+    found = solved({"kind": "schedule", "n": 8, "learning_rates": [1.0, 0.0, 1.0, 1.0] * 2}, "dense", 2, tolerance=1e-6)
     assert found.certificate.converged
     assert np.allclose(np.diagonal(in_classes(found)[1]), 0.5)
 
 
 def test_a_tolerance_below_rounding_gets_an_honest_gap():
-    found = solve(prefix(16), 4, tolerance=1e-17)
+    found = solved(16, "dense", 4, tolerance=1e-17)
     assert not found.certificate.converged
     assert 0 < found.certificate.relative_gap < 1e-11
 
@@ -136,7 +123,7 @@ def test_cancellation():
             raise Cancelled("asked to")
 
     with pytest.raises(Cancelled):
-        solve(prefix(32), 4, progress=cancel)
+        solved(32, "dense", 4, tolerance=1e-6, progress=cancel)
 
 
 def test_masked_and_dominating_matrices():
@@ -174,7 +161,7 @@ def test_anderson_solves_a_linear_fixed_point():
     ids=lambda workload: workload["kind"],
 )
 def test_ill_conditioned_workloads_follow_the_central_path(workload):
-    certificate = solve(workload, 8).certificate
+    certificate = solved(workload, "dense", 8, tolerance=1e-6).certificate
     assert certificate.relative_gap <= 1e-6
     assert certificate.converged
 
@@ -183,13 +170,15 @@ def test_ill_conditioned_workloads_follow_the_central_path(workload):
 def test_matrices_of_any_rank(shape):
     array = np.random.default_rng(4).standard_normal(shape)
     rows = (np.tril(array) if shape[0] == shape[1] else array).tolist()
-    assert solve({"kind": "matrix", "rows": rows}, 4).certificate.relative_gap <= 1e-6
+    assert solved({"kind": "matrix", "rows": rows}, "dense", 4, tolerance=1e-6).certificate.relative_gap <= 1e-6
 
 
 def test_rates_of_zero_inside_momentum():
     """The columns are not zero, but dependent: the optimum is approached and not attained."""
     rates = [1.0] * 8 + [0.0] * 6 + [1.0] * 10
-    certificate = solve({"kind": "momentum", "n": 24, "momentum": 0.9, "learning_rates": rates}, 4).certificate
+    certificate = solved(
+        {"kind": "momentum", "n": 24, "momentum": 0.9, "learning_rates": rates}, "dense", 4, tolerance=1e-6
+    ).certificate
     assert certificate.relative_gap <= 1e-6
 
 
@@ -199,7 +188,7 @@ class TestNewton:
     k, n = 4, 24
 
     def iterate(self):
-        workload = parse_spec({"workload": {"kind": "momentum", "n": self.n, "momentum": 0.9}}).workload
+        workload = spec_of({"kind": "momentum", "n": self.n, "momentum": 0.9}).workload
         order = np.arange(self.n).reshape(self.k, -1).T.ravel()
         return power_steps(start(scaled(workload.dense()), order, self.k), 3)
 

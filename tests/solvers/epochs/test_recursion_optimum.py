@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import certify
@@ -22,7 +23,7 @@ from factorize.solvers.methods.lane_algebra import invert, multiply
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec
 
 N = 64
 COOLDOWN = {"kind": "linear_cooldown", "steps": 16}  # the last rate is zero
@@ -50,10 +51,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 }
 
 
-def spec_of(workload: dict[str, Any], k: int, n: int = N, **parts: Any) -> Spec:
-    participation = {"kind": "single"} if k == 1 else {"kind": "fixed_epochs", "epochs": k}
-    document = {"workload": {"n": n} | workload, "participation": participation, "mechanism": {"kind": "dense"}}
-    return parse_spec(document | parts).canonical()
+def asked(workload: dict[str, Any], k: int, n: int = N, **parts: Any) -> Spec:
+    return spec_of({"n": n} | workload, "dense", k if k > 1 else "single", **parts).canonical()
 
 
 def by_filters(spec: Spec) -> Any:
@@ -97,7 +96,7 @@ def exact(ring: RecursionRing, spec: Spec, dual: np.ndarray) -> tuple[np.ndarray
 @pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
 @pytest.mark.parametrize("name", ["prefix", "momentum", "nesterov", "srg", "mu2", "coupled"])
 def test_blocks_and_the_whole_matrix_agree_with_singular_values(name: str, objective: str, k: int) -> None:
-    spec = spec_of(WORKLOADS[name], k, n=24, objective=OBJECTIVES[objective])
+    spec = asked(WORKLOADS[name], k, n=24, objective=OBJECTIVES[objective])
     ring = recursion_optimum.ring_of(Problem(spec))
     dual = random_dual(ring, k)
     x, norm = exact(ring, spec, dual)
@@ -115,7 +114,7 @@ def test_blocks_and_the_whole_matrix_agree_with_singular_values(name: str, objec
 @pytest.mark.parametrize("k", [1, 2, 8])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_agrees_with_decompositions(name: str, k: int) -> None:
-    spec = spec_of(WORKLOADS[name], k)
+    spec = asked(WORKLOADS[name], k)
     ours, theirs = by_filters(spec), by_decompositions(spec)
     assert ours.converged
     assert 0 <= ours.relative_gap <= 1e-9
@@ -129,7 +128,7 @@ def test_agrees_with_decompositions(name: str, k: int) -> None:
 @pytest.mark.parametrize("objective", ["lambda_tau", "weighted"])
 @pytest.mark.parametrize("name", ["momentum", "cooldown", "coupled", "nesterov"])
 def test_other_objectives_agree_with_decompositions(name: str, objective: str, k: int) -> None:
-    spec = spec_of(WORKLOADS[name], k, objective=OBJECTIVES[objective])
+    spec = asked(WORKLOADS[name], k, objective=OBJECTIVES[objective])
     ours, theirs = by_filters(spec), by_decompositions(spec)
     assert ours.converged
     assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-9)
@@ -139,7 +138,7 @@ def test_other_objectives_agree_with_decompositions(name: str, objective: str, k
 @pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
 @pytest.mark.parametrize("name", WITH_HOLES)
 def test_rates_of_zero_in_one_epoch(name: str, objective: str) -> None:
-    spec = spec_of(WITH_HOLES[name], 1, objective=OBJECTIVES[objective], tolerance=1e-8)
+    spec = asked(WITH_HOLES[name], 1, objective=OBJECTIVES[objective], tolerance=1e-8)
     ours, theirs = by_filters(spec), by_decompositions(spec)
     assert ours.converged
     assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-8)
@@ -147,7 +146,7 @@ def test_rates_of_zero_in_one_epoch(name: str, objective: str) -> None:
 
 
 def test_columns_of_zero_over_epochs() -> None:
-    spec = spec_of({"kind": "schedule", "learning_rates": HOLES}, 4, tolerance=1e-8)
+    spec = asked({"kind": "schedule", "learning_rates": HOLES}, 4, tolerance=1e-8)
     ours, theirs = by_filters(spec), by_decompositions(spec)
     assert ours.converged
     assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-8)
@@ -165,7 +164,7 @@ def in_every_epoch(places: list[int], k: int, n: int) -> list[float]:
 @pytest.mark.parametrize("name", ["momentum", "coupled"])
 def test_rates_of_zero_at_the_same_place_of_every_epoch(name: str, objective: str, places: list[int]) -> None:
     workload = WORKLOADS[name] | {"learning_rates": in_every_epoch(places, 4, N)}
-    spec = spec_of(workload, 4, objective=OBJECTIVES[objective])
+    spec = asked(workload, 4, objective=OBJECTIVES[objective])
     ours, theirs = by_filters(spec), by_decompositions(spec)
     assert ours.converged
     assert ours.loss.objective == pytest.approx(theirs.loss.objective, rel=2e-9)
@@ -175,7 +174,7 @@ def test_rates_of_zero_at_the_same_place_of_every_epoch(name: str, objective: st
 @pytest.mark.parametrize(("k", "b"), [(2, 2), (2, 4), (3, 3), (4, 2)])
 def test_published_prefix_optima(vectors: dict[str, Any], k: int, b: int) -> None:
     expected = vectors[f"F.prefix.k{k}.b{b}"]
-    found = by_filters(spec_of({"kind": "prefix"}, k, n=k * b))
+    found = by_filters(asked({"kind": "prefix"}, k, n=k * b))
     assert found.loss.total_squared == pytest.approx(expected["masked_total"], rel=1e-6)
     assert k * b * found.lower_bound.objective == pytest.approx(expected["lower"], rel=1e-6)
 
@@ -183,9 +182,9 @@ def test_published_prefix_optima(vectors: dict[str, Any], k: int, b: int) -> Non
 @pytest.mark.parametrize("name", ["momentum", "nesterov", "coupled"])
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_conic_program_finds_nothing_better(name: str, k: int) -> None:
-    spec = spec_of(WORKLOADS[name], k, n=12)
+    spec = asked(WORKLOADS[name], k, n=12)
     ours = by_filters(spec)
-    conic = solvers.solve(parse_spec(spec.document() | {"mechanism": {"kind": "semidefinite"}, "tolerance": 1e-3}))
+    conic = solved(spec.document(), "semidefinite", tolerance=1e-3)
     loss = conic.certificate.loss.objective
     assert ours.loss.objective <= loss * (1 + 1e-9)
     assert ours.loss.objective == pytest.approx(loss, rel=1e-3)
@@ -204,7 +203,7 @@ def test_random_schedules(learning_rates: list[float], momentum: float, k: int, 
         "learning_rates": learning_rates,
         "nesterov": nesterov and momentum > 0.01,
     }
-    spec = spec_of(workload, k, n=24, tolerance=1e-7)
+    spec = asked(workload, k, n=24, tolerance=1e-7)
     ours = by_filters(spec)
     assert ours.converged
     assert ours.lower_bound.objective <= ours.loss.objective
@@ -214,7 +213,7 @@ def test_random_schedules(learning_rates: list[float], momentum: float, k: int, 
 @settings(max_examples=12)
 @given(st.integers(0, 1000))
 def test_no_dual_point_is_above_the_optimum(seed: int) -> None:
-    spec = spec_of(WORKLOADS["momentum"], 3, n=12)
+    spec = asked(WORKLOADS["momentum"], 3, n=12)
     ring = recursion_optimum.ring_of(Problem(spec))
     best = maximise(ring, tolerance=1e-9).point.lower
     point = evaluate(ring, random_dual(ring, seed), 1e-8)
@@ -231,7 +230,7 @@ def test_a_wrong_quadrature_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(RecursionRing, "poles", wrong)
     monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
-    spec = spec_of(WORKLOADS["momentum"], 4)
+    spec = asked(WORKLOADS["momentum"], 4)
     ours, theirs = by_filters(spec), by_decompositions(spec)
     assert not ours.converged
     assert ours.relative_gap > 1e-4
@@ -239,7 +238,7 @@ def test_a_wrong_quadrature_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_decompositions_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = spec_of(WORKLOADS["momentum"], 4)
+    spec = asked(WORKLOADS["momentum"], 4)
     whole_ascent = recursion_optimum.ascend
 
     def hurried(ring: RecursionRing, tolerance: float, report: Any, start: Any) -> BlockAscent:
@@ -260,7 +259,7 @@ def test_what_rounding_makes_indefinite_is_repaired(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
     rates = np.exp(np.random.default_rng(0).normal(0.0, 2.0, N))
     workload = {"kind": "momentum", "momentum": 0.999, "learning_rates": (rates / rates.max()).tolist()}
-    certificate: Any = by_filters(spec_of(workload, 8))
+    certificate: Any = by_filters(asked(workload, 8))
     assert 0 <= certificate.relative_gap < 0.1
     gram = np.diag([0.5, 0.5, 0.5, 0.5])
     gram[3, 0] = gram[0, 3] = 0.5 * (1 + 1e-9)
@@ -273,7 +272,7 @@ def test_what_rounding_makes_indefinite_is_repaired(monkeypatch: pytest.MonkeyPa
 
 def test_numbers_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_optimum, "LARGEST_REPLACED", 1)
-    spec = spec_of({"kind": "momentum", "momentum": 0.9, "learning_rates": [1e-300] * 32 + [1e300] * 32}, 4)
+    spec = asked({"kind": "momentum", "momentum": 0.9, "learning_rates": [1e-300] * 32 + [1e300] * 32}, 4)
     with pytest.raises(SolveFailed, match="rescale"):
         recursion_optimum.solve(Problem(spec), lambda _step: None)
 
@@ -284,13 +283,13 @@ def test_cancellation_between_steps() -> None:
             raise Cancelled("asked to")
 
     with pytest.raises(Cancelled):
-        recursion_optimum.solve(Problem(spec_of(WORKLOADS["momentum"], 4)), cancel)
+        recursion_optimum.solve(Problem(asked(WORKLOADS["momentum"], 4)), cancel)
 
 
 @pytest.mark.parametrize("k", [1, 8])
 @pytest.mark.parametrize("name", ["coupled", "cooldown"])
 def test_it_is_the_route_of_a_spec(name: str, k: int) -> None:
-    spec = spec_of(WORKLOADS[name], k, n=192)
+    spec = asked(WORKLOADS[name], k, n=192)
     assert recursion_optimum.supports(spec) is None
     found = solvers.solve(spec).certificate
     assert found.converged
@@ -298,22 +297,22 @@ def test_it_is_the_route_of_a_spec(name: str, k: int) -> None:
 
 
 def test_closed_forms_state_their_gap_over_epochs() -> None:
-    spec = spec_of(WORKLOADS["momentum"], 8, n=192)
-    found: Any = solvers.solve(parse_spec(spec.document() | {"mechanism": {"kind": "square_root"}})).certificate
+    spec = asked(WORKLOADS["momentum"], 8, n=192)
+    found: Any = solved(spec.document(), "square_root").certificate
     best: Any = solvers.solve(spec).certificate
     assert found.lower_bound.objective == pytest.approx(best.lower_bound.objective, rel=1e-6)
     assert found.relative_gap > 0.1
 
 
 def test_closed_forms_state_their_gap_where_no_newton_form_is_known() -> None:
-    spec = spec_of(WORKLOADS["momentum"], 1, n=1100, objective=OBJECTIVES["lambda_tau"])
-    found: Any = solvers.solve(parse_spec(spec.document() | {"mechanism": {"kind": "square_root"}})).certificate
+    spec = asked(WORKLOADS["momentum"], 1, n=1100, objective=OBJECTIVES["lambda_tau"])
+    found: Any = solved(spec.document(), "square_root").certificate
     assert found.lower_bound.rule.endswith("log-determinants of the recursion")
     assert 0 < found.relative_gap < 10
 
 
 def test_large_ones_are_certified_in_linear_time() -> None:
-    certificate: Any = solvers.solve(spec_of(WORKLOADS["coupled"], 1, n=768)).certificate
+    certificate: Any = solvers.solve(asked(WORKLOADS["coupled"], 1, n=768)).certificate
     assert 0 <= certificate.relative_gap <= 1e-9
     assert certificate.lower_bound is not None
     assert certificate.lower_bound.rule.endswith("log-determinants of the recursion")
@@ -321,7 +320,7 @@ def test_large_ones_are_certified_in_linear_time() -> None:
 
 def test_what_is_outside_says_why() -> None:
     def reason(workload: dict[str, Any], k: int, n: int = 256, **parts: Any) -> str | None:
-        return recursion_optimum.supports(spec_of(workload, k, n=n, **parts))
+        return recursion_optimum.supports(asked(workload, k, n=n, **parts))
 
     assert reason({"kind": "momentum", "momentum": 0.9}, 8) is None
     assert "decompositions" in str(reason({"kind": "momentum", "momentum": 0.9}, 8, n=64))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import solve_discrete_lyapunov
+from specs import spec_of
 
 from factorize.errors import ConditionNotMet, SolveFailed
 from factorize.factorization import Factorization
@@ -30,7 +31,7 @@ from factorize.solvers.frequency.cone import ConeProgram, Multiplier, Plant
 from factorize.solvers.frequency.enclosure import CellIntervals, Cells, Jet, mean_enclosure
 from factorize.solvers.frequency.strongly_convex import best_bound, design, first_edges, gain_jet, nu_bound, white_bound
 from factorize.solvers.problem import Problem
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec
 
 Array = np.ndarray
 
@@ -339,26 +340,18 @@ def test_an_infeasible_multiplier_has_infinite_gain() -> None:
 # --- strategies ---------------------------------------------------------------------------------------------------
 
 
-def spec(n: int = 200, participation: Any = None, **mechanism: Any) -> Spec:
-    return parse_spec(
-        {
-            "workload": {"kind": "prefix", "n": n},
-            "participation": participation or {"kind": "single"},
-            "mechanism": {"kind": "spectral", **mechanism},
-        }
-    )
+def asked_of(n: int = 200, participation: Any = None, **mechanism: Any) -> Spec:
+    return spec_of(n, {"kind": "spectral", **mechanism}, participation)
 
 
-def solved(asked: Spec) -> Factorization:
+def searched(asked: Spec) -> Factorization:
     assert spectral.supports(asked) is None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spectral, "evidence", lambda *_: {})  # a dense solver's work
-        solution = spectral.solve(Problem(asked), lambda step: None)
+    solution = spectral.solve(Problem(asked), lambda step: None)
     return Factorization.from_solution(asked, solution, solver={"mechanism": "spectral"})
 
 
 def test_one_eigenvalue_is_nu_toeplitz() -> None:
-    found = solved(spec(learning_rate=0.05, eigenvalues=[2.0, 2.0]))
+    found = searched(asked_of(learning_rate=0.05, eigenvalues=[2.0, 2.0]))
     np.testing.assert_allclose(found.strategy.coefficients(), strategy_coefficients(200, 0.1), rtol=1e-14)
     asymptotic = found.manifest["solver"]["asymptotic"]
     assert asymptotic["objective"] == pytest.approx(asymptotic["nu_toeplitz"], rel=1e-12)
@@ -367,7 +360,7 @@ def test_one_eigenvalue_is_nu_toeplitz() -> None:
 @pytest.mark.parametrize("eigenvalues", [[1.0, 0.5, 0.125], [1.0, 0.01], [30.0, 1.0]])
 def test_the_noising_filter_has_the_optimal_spectrum(eigenvalues: list[float]) -> None:
     eta, n = 0.05, 20_000
-    found = solved(spec(n, learning_rate=eta, eigenvalues=eigenvalues))
+    found = searched(asked_of(n, learning_rate=eta, eigenvalues=eigenvalues))
     column = found.strategy.coefficients()
     assert column is not None and column[0] == 1.0
     w = np.array([0.01, 0.3, 1.0, 3.0])
@@ -379,7 +372,7 @@ def test_the_noising_filter_has_the_optimal_spectrum(eigenvalues: list[float]) -
 
 
 def test_the_manifest_states_the_asymptotic_loss_and_survives_storage(tmp_path: Any) -> None:
-    found = solved(spec(learning_rate=0.5, strong_convexity=0.1, smoothness=1.0))
+    found = searched(asked_of(learning_rate=0.5, strong_convexity=0.1, smoothness=1.0))
     asymptotic = found.manifest["solver"]["asymptotic"]
     assert asymptotic["kind"] == "upper_bound" and asymptotic["unit"] == "d G^2 / (2 rho)"
     assert asymptotic["objective"] < asymptotic["nu_toeplitz"] < asymptotic["dp_sgd"]
@@ -396,12 +389,12 @@ def test_the_manifest_states_the_asymptotic_loss_and_survives_storage(tmp_path: 
 @pytest.mark.parametrize("participation", [{"kind": "fixed_epochs", "epochs": 4}, {"kind": "min_sep", "min_sep": 50}])
 def test_several_participations_are_exact_where_the_filter_falls(participation: Any) -> None:
     for mechanism in ({"eigenvalues": [1.0, 0.3, 0.1]}, {"strong_convexity": 0.05, "smoothness": 1.0}):
-        found = solved(spec(2000, participation, learning_rate=0.5, **mechanism))
+        found = searched(asked_of(2000, participation, learning_rate=0.5, **mechanism))
         assert found.certificate.sensitivity.kind == "exact"
 
 
 def test_equal_constants_are_one_curvature() -> None:
-    same = solved(spec(learning_rate=0.1, strong_convexity=1.0, smoothness=1.0))
+    same = searched(asked_of(learning_rate=0.1, strong_convexity=1.0, smoothness=1.0))
     np.testing.assert_allclose(same.strategy.coefficients(), strategy_coefficients(200, 0.1), rtol=1e-14)
 
 
@@ -417,7 +410,7 @@ def test_equal_constants_are_one_curvature() -> None:
     ],
 )
 def test_what_is_refused(mechanism: dict[str, Any], words: str) -> None:
-    assert words in (spectral.supports(spec(**mechanism)) or "")
+    assert words in (spectral.supports(asked_of(**mechanism)) or "")
 
 
 def test_a_column_that_rises_is_left_alone() -> None:
@@ -429,8 +422,6 @@ def test_a_column_that_rises_is_left_alone() -> None:
 
 def test_progress_reports_each_round() -> None:
     seen: list[Progress] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spectral, "evidence", lambda *_: {})
-        spectral.solve(Problem(spec(learning_rate=0.5, strong_convexity=0.2, smoothness=1.0)), seen.append)
+    spectral.solve(Problem(asked_of(learning_rate=0.5, strong_convexity=0.2, smoothness=1.0)), seen.append)
     assert [step.iteration for step in seen] == list(range(1, len(seen) + 1))
     assert seen[-1].class_gap is not None and seen[-1].class_gap <= 1e-9

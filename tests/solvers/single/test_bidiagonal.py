@@ -21,7 +21,7 @@ REFERENCE = {
 }
 
 
-def solve(p, q, **options):
+def maximised(p, q, **options):
     return maximise(Bidiagonal(p, q), **options)
 
 
@@ -44,7 +44,7 @@ def lambda_tau(n, tau):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16, 32, 64, 128, 256])
 def test_prefix_reference_values(n):
-    optimum = solve(np.ones(n), np.ones(n), tolerance=1e-11)
+    optimum = maximised(np.ones(n), np.ones(n), tolerance=1e-11)
     reference = REFERENCE[f"P1-prefix-n{n}"]["optimal_loss"]
     assert optimum.lower_bound <= reference * (1 + 1e-12)
     assert optimum.upper_bound >= reference * (1 - 1e-12)
@@ -52,22 +52,22 @@ def test_prefix_reference_values(n):
 
 
 def test_prefix_2048_is_the_known_optimum():
-    optimum = solve(np.ones(2048), np.ones(2048), tolerance=1e-11)
+    optimum = maximised(np.ones(2048), np.ones(2048), tolerance=1e-11)
     assert optimum.lower_bound == pytest.approx(20610.2158960, abs=2e-6)
     assert optimum.relative_gap < 1e-11
 
 
 def test_a_single_step():
-    optimum = solve(np.array([4.0]), np.array([9.0]), tolerance=1e-12)
+    optimum = maximised(np.array([4.0]), np.array([9.0]), tolerance=1e-12)
     assert optimum.lower_bound <= 1 / 16 <= optimum.upper_bound
     assert optimum.relative_gap < 1e-12
 
 
 def test_lambda_tau_splits_into_blocks():
-    optimum = solve(*lambda_tau(12, 3), tolerance=1e-11)
+    optimum = maximised(*lambda_tau(12, 3), tolerance=1e-11)
     reference = REFERENCE["P1-LambdaS-T12-tau3"]["optimal_loss"]
     assert optimum.lower_bound <= reference <= optimum.upper_bound * (1 + 1e-12)
-    even = solve(*lambda_tau(2048, 2), tolerance=1e-11)
+    even = maximised(*lambda_tau(2048, 2), tolerance=1e-11)
     assert even.lower_bound <= 2048 <= even.upper_bound
     assert even.relative_gap < 1e-11
 
@@ -88,7 +88,7 @@ def schedules(n):
 @pytest.mark.parametrize("name", schedules(1))
 def test_extreme_schedules_reach_the_dense_optimum(name, n):
     p = 1.0 / schedules(n)[name]
-    optimum = solve(p, p, tolerance=1e-9)
+    optimum = maximised(p, p, tolerance=1e-9)
     lower, upper = dense_bounds(dense(p, p), optimum.v)
     assert optimum.relative_gap < 1e-9
     assert optimum.lower_bound <= lower * (1 + 1e-12)
@@ -106,7 +106,7 @@ def test_random_workloads(rows, seed):
     """Random p, decay q / p and breaks q = 0: no dual value, dense ones included, exceeds a primal one."""
     p = np.exp([row[0] for row in rows])
     q = np.array([0.0 if row[2] == 0 else row[1] for row in rows]) * p
-    optimum = solve(p, q, tolerance=1e-9)
+    optimum = maximised(p, q, tolerance=1e-9)
     assert optimum.relative_gap < 1e-9
     assert optimum.lower_bound <= optimum.upper_bound
     a = dense(p, q)
@@ -183,7 +183,7 @@ def test_chunks_and_threads_change_nothing(monkeypatch):
 
 def test_coarse_poles_give_wide_but_true_bounds():
     structure = Bidiagonal(np.ones(64), np.ones(64))
-    v = solve(np.ones(64), np.ones(64), tolerance=1e-9).v
+    v = maximised(np.ones(64), np.ones(64), tolerance=1e-9).v
     truth = REFERENCE["P1-prefix-n64"]["optimal_loss"]
     for error in (0.1, 1e-2, 1e-5):
         lower, upper = bounds(structure, v, zolotarev(*structure.interval(v), error=error))
@@ -211,10 +211,10 @@ def test_poles_for_too_narrow_an_interval_still_give_a_lower_bound():
 
 def test_warm_start_and_progress():
     seen = []
-    cold = solve(np.ones(128), np.ones(128), tolerance=1e-9, callback=lambda step, gap: seen.append((step, gap)))
+    cold = maximised(np.ones(128), np.ones(128), tolerance=1e-9, callback=lambda step, gap: seen.append((step, gap)))
     assert [step for step, _ in seen] == list(range(1, cold.iterations + 1))
     assert seen[-1][1] <= 1e-9 < seen[0][1]
-    warm = solve(np.ones(128), np.ones(128), tolerance=1e-9, start=7.0 * cold.v)
+    warm = maximised(np.ones(128), np.ones(128), tolerance=1e-9, start=7.0 * cold.v)
     assert warm.iterations < cold.iterations
 
 
@@ -224,11 +224,11 @@ def test_a_callback_can_cancel():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        solve(np.ones(64), np.ones(64), tolerance=1e-9, callback=cancel)
+        maximised(np.ones(64), np.ones(64), tolerance=1e-9, callback=cancel)
 
 
 def test_a_tolerance_below_rounding_gets_an_honest_gap():
-    optimum = solve(np.ones(300), np.ones(300), tolerance=0.0)
+    optimum = maximised(np.ones(300), np.ones(300), tolerance=0.0)
     assert 0.0 < optimum.relative_gap < 2e-12
     assert optimum.iterations < 60
 
@@ -246,16 +246,16 @@ def test_a_tolerance_below_rounding_gets_an_honest_gap():
 )
 def test_bad_arrays_are_refused(p, q, message):
     with pytest.raises(ValueError, match=message):
-        solve(np.array(p), np.array(q), tolerance=1e-9)
+        maximised(np.array(p), np.array(q), tolerance=1e-9)
 
 
 @pytest.mark.parametrize("tolerance", [-1.0, float("nan"), float("inf")])
 def test_bad_tolerances_are_refused(tolerance):
     with pytest.raises(ValueError, match="tolerance"):
-        solve(np.ones(3), np.ones(3), tolerance=tolerance)
+        maximised(np.ones(3), np.ones(3), tolerance=tolerance)
 
 
 @pytest.mark.parametrize("start", [np.ones(3), np.array([1.0, 0.0]), np.array([1.0, np.inf])])
 def test_bad_starts_are_refused(start):
     with pytest.raises(ValueError, match="start"):
-        solve(np.ones(2), np.ones(2), tolerance=1e-9, start=start)
+        maximised(np.ones(2), np.ones(2), tolerance=1e-9, start=start)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import mpmath
 import numpy as np
 import pytest
-from filter_cases import dense, dense_bounds, momentum, nesterov, solve, srg, uneven
+from filter_cases import dense, dense_bounds, momentum, nesterov, optimum_of, srg, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ MANY: dict[str, Make] = {
 @pytest.mark.parametrize("name", MANY)
 def test_the_dense_optimum_is_reached(name: str) -> None:
     structure = MANY[name](128)
-    optimum = solve(structure)
+    optimum = optimum_of(structure)
     lower, upper = dense_bounds(dense(structure), optimum.v)
     assert optimum.relative_gap < 1e-9
     assert optimum.lower_bound <= lower * (1 + 1e-12)
@@ -55,7 +55,7 @@ def test_the_dense_optimum_is_reached(name: str) -> None:
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_few_steps(name: str, n: int) -> None:
     structure = ONE_EACH[name](n)
-    optimum = solve(structure, 1e-10)
+    optimum = optimum_of(structure, 1e-10)
     lower, upper = dense_bounds(dense(structure), optimum.v)
     assert optimum.lower_bound <= lower * (1 + 1e-13)
     assert upper <= optimum.upper_bound * (1 + 1e-13)
@@ -64,7 +64,7 @@ def test_few_steps(name: str, n: int) -> None:
 
 def check_bounds(structure: Filtered, seed: int, gap: float = 1e-9) -> None:
     """No dual value, dense ones included, exceeds a primal one."""
-    optimum = solve(structure)
+    optimum = optimum_of(structure)
     assert optimum.relative_gap < gap
     a = dense(structure)
     lower, _ = dense_bounds(a, optimum.v)
@@ -198,7 +198,7 @@ STREAMED: dict[str, Make] = {
 @pytest.mark.parametrize("name", STREAMED)
 def test_the_streaming_factor_attains_the_bound(name: str) -> None:
     structure = STREAMED[name](180)
-    optimum = solve(structure, 1e-10)
+    optimum = optimum_of(structure, 1e-10)
     c = streaming_factor(structure, optimum.v, optimum.poles).dense()
     assert np.array_equal(c, np.tril(c))
     norms = np.sqrt((c**2).sum(axis=0))
@@ -211,7 +211,7 @@ def test_the_streaming_factor_attains_the_bound(name: str) -> None:
 @pytest.mark.parametrize(("name", "states"), [("momentum", 2), ("nesterov", 2), ("cascade", 3)])
 def test_the_state_space_tensors_follow_the_contract(name: str, states: int) -> None:
     n, structure = 90, ONE_EACH[name](90)
-    optimum = solve(structure, 1e-6)
+    optimum = optimum_of(structure, 1e-6)
     factor = streaming_factor(structure, optimum.v, optimum.poles)
     tensors = factor.tensors()
     assert set(tensors) == {"diagonal", "transition", "input", "output"}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.certificate.lower_bounds.bounds import MAX_RESOLVENT_RULE, MAX_RULE, lower_bound
@@ -18,22 +19,9 @@ from factorize.factorization import Factorization
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single import max_error
 from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
-from factorize.spec import Spec, parse_spec
 
 MAX = {"kind": "max"}
 WARM = {"kind": "warmup_cosine", "warmup": 20, "final": 0.01}
-
-
-def spec(workload: dict[str, Any], **parts: Any) -> Spec:
-    return parse_spec({"workload": workload, "objective": MAX, "mechanism": {"kind": "dense"}} | parts)
-
-
-def solve(workload: dict[str, Any], **parts: Any) -> Factorization:
-    return solvers.solve(spec(workload, **parts))
-
-
-def prefix(n: int) -> dict[str, Any]:
-    return {"kind": "prefix", "n": n}
 
 
 def worst_row(found: Factorization) -> float:
@@ -46,24 +34,24 @@ def worst_row(found: Factorization) -> float:
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_published_factorization_norms(vectors: dict[str, Any], n: int) -> None:
     published = vectors["D.gamma2_prefix"]
-    found = solve(prefix(n), tolerance=1e-12)
+    found = solved(n, "dense", objective=MAX, tolerance=1e-12)
     assert found.certificate.loss.objective == pytest.approx(published[f"n{n}_sq"], rel=published["tolerance"])
     assert found.certificate.loss.objective == pytest.approx(worst_row(found), rel=1e-12)
     assert found.certificate.converged
 
 
 def test_closed_form_at_two() -> None:
-    found = solve(prefix(2), tolerance=1e-13)
+    found = solved(2, "dense", objective=MAX, tolerance=1e-13)
     assert found.certificate.loss.objective == pytest.approx(4 / 3, rel=1e-13)
     np.testing.assert_allclose(found.dual["weights"], [2 / 3, 1 / 3], rtol=1e-6)
     np.testing.assert_allclose(found.dual["row_weights"], [1 / 3, 2 / 3], rtol=1e-6)
 
 
 def test_the_square_root_is_worse_but_the_best_toeplitz(vectors: dict[str, Any]) -> None:
-    found = solvers.solve(spec(prefix(8), mechanism={"kind": "square_root"}))
+    found = solved(8, "square_root", objective=MAX)
     assert found.certificate.loss.objective == pytest.approx(vectors["D.gamma2_prefix"]["sqrt_n8_sq"], rel=1e-12)
     assert found.certificate.lower_bound is not None
-    best = solve(prefix(8)).certificate.loss.objective
+    best = solved(8, "dense", objective=MAX).certificate.loss.objective
     assert found.certificate.lower_bound.objective == pytest.approx(best, rel=1e-6)
     assert found.certificate.lower_bound.objective <= best
 
@@ -80,7 +68,7 @@ def conic(target: np.ndarray) -> float:
 @pytest.mark.parametrize(
     "workload",
     [
-        prefix(5),
+        {"kind": "prefix", "n": 5},
         {"kind": "momentum", "n": 6, "momentum": 0.9},
         {"kind": "schedule", "n": 6, "learning_rates": [0.1, 0.5, 1.0, 1.0, 0.0, 0.25]},
         {"kind": "matrix", "rows": [[1.0, 0.0, 0.0], [-2.0, 0.5, 0.0], [0.3, 0.3, 0.01]]},
@@ -90,7 +78,7 @@ def conic(target: np.ndarray) -> float:
     ids=["prefix", "momentum", "warm-up", "graded", "wide", "tall"],
 )
 def test_agrees_with_a_conic_solver(workload: dict[str, Any]) -> None:
-    found = solve(workload)
+    found = solved(workload, "dense", objective=MAX)
     assert found.certificate.converged, found.certificate.warnings
     assert found.certificate.loss.objective == pytest.approx(conic(found.spec.workload.dense()), rel=2e-6)
 
@@ -110,7 +98,7 @@ def test_agrees_with_a_conic_solver(workload: dict[str, Any]) -> None:
     ids=lambda workload: workload["kind"],
 )
 def test_rows_and_columns_that_are_not_tight(workload: dict[str, Any]) -> None:
-    found = solve(workload)
+    found = solved(workload, "dense", objective=MAX)
     assert found.certificate.converged, found.certificate.warnings
     assert found.certificate.lower_bound is not None
     assert found.certificate.lower_bound.rule == MAX_RULE
@@ -121,7 +109,7 @@ def test_rows_and_columns_that_are_not_tight(workload: dict[str, Any]) -> None:
 
 
 STRUCTURED = [
-    prefix(40),
+    {"kind": "prefix", "n": 40},
     {"kind": "decay", "n": 40, "rate": 0.9},
     {"kind": "schedule", "n": 40, "learning_rates": WARM},
     {"kind": "schedule", "n": 40, "learning_rates": {"kind": "cosine"}},
@@ -132,7 +120,7 @@ STRUCTURED = [
 
 @pytest.mark.parametrize("workload", STRUCTURED, ids=lambda workload: workload["kind"])
 def test_both_routes_meet(workload: dict[str, Any]) -> None:
-    problem = Problem(spec(workload))
+    problem = Problem(spec_of(workload, "dense", objective=MAX))
     found = []
     for route in (max_error.solve_bidiagonal, max_error.solve_dense):
         solution = route(problem, Reporter(lambda _: None))
@@ -143,13 +131,15 @@ def test_both_routes_meet(workload: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("n", [127, 128])
 def test_the_route_is_chosen_by_the_size(n: int) -> None:
-    assert max_error.is_structured(spec(prefix(n)).workload) == (n == 128)
-    assert not max_error.is_structured(spec({"kind": "momentum", "n": n, "momentum": 0.9}).workload)
-    assert solve(prefix(n), tolerance=1e-6).certificate.converged
+    assert max_error.is_structured(spec_of(n, "dense", objective=MAX).workload) == (n == 128)
+    assert not max_error.is_structured(
+        spec_of({"kind": "momentum", "n": n, "momentum": 0.9}, "dense", objective=MAX).workload
+    )
+    assert solved(n, "dense", objective=MAX, tolerance=1e-6).certificate.converged
 
 
 def test_seven_hundred_steps_without_a_decomposition() -> None:
-    found = solve({"kind": "schedule", "n": 700, "learning_rates": {"kind": "cosine"}})
+    found = solved({"kind": "schedule", "n": 700, "learning_rates": {"kind": "cosine"}}, "dense", objective=MAX)
     certificate = found.certificate
     assert certificate.converged
     assert certificate.lower_bound is not None
@@ -169,7 +159,7 @@ def test_seven_hundred_steps_without_a_decomposition() -> None:
 def test_no_weights_prove_more_than_a_strategy_has(weights: np.ndarray, entries: np.ndarray) -> None:
     if not weights[0].any() or not weights[1].any():
         weights = np.ones((2, 6))
-    asked = spec({"kind": "momentum", "n": 6, "momentum": 0.5})
+    asked = spec_of({"kind": "momentum", "n": 6, "momentum": 0.5}, "dense", objective=MAX)
     strategy = np.tril(entries, -1) + np.diag(1.5 + np.diagonal(entries))
     dual = {"weights": weights[0], "row_weights": weights[1]}
     bound = lower_bound(asked, dual)
@@ -191,20 +181,22 @@ WRONG = {
 def test_wrong_evidence_is_refused(name: str, fault: str) -> None:
     dual = {"weights": np.ones(4), "row_weights": np.ones(4)} | {name: WRONG[fault]}
     with pytest.raises(CertificateError, match=f"dual.{name} must be 4 finite"):
-        lower_bound(spec(prefix(4)), dual)
+        lower_bound(spec_of(4, "dense", objective=MAX), dual)
 
 
 def test_evidence_for_another_objective_proves_nothing() -> None:
-    assert lower_bound(spec(prefix(4)), {"weights": np.ones(4)}) is None
+    assert lower_bound(spec_of(4, "dense", objective=MAX), {"weights": np.ones(4)}) is None
     both = {"weights": np.ones(4), "row_weights": np.ones(4)}
-    epochs = spec(prefix(4), participation={"kind": "fixed_epochs", "epochs": 2})
+    epochs = spec_of(4, "dense", 2, MAX)
     assert lower_bound(epochs, both) is None
 
 
 def test_the_scale_of_the_evidence_does_not_matter() -> None:
     dual = {"weights": np.arange(1.0, 5.0), "row_weights": np.arange(4.0, 0.0, -1.0)}
     bounds = [
-        lower_bound(spec(prefix(4)), {"weights": a * dual["weights"], "row_weights": b * dual["row_weights"]})
+        lower_bound(
+            spec_of(4, "dense", objective=MAX), {"weights": a * dual["weights"], "row_weights": b * dual["row_weights"]}
+        )
         for a, b in ((1.0, 1.0), (1e6, 1e-3))
     ]
     assert bounds[0] is not None
@@ -213,18 +205,22 @@ def test_the_scale_of_the_evidence_does_not_matter() -> None:
 
 
 def test_automatic_means_dense_for_single_participation_only() -> None:
-    chosen = solvers.choose(spec(prefix(6), mechanism={"kind": "auto"}))
+    chosen = solvers.choose(spec_of(6, "auto", objective=MAX))
     assert chosen.mechanism.kind == "dense"
     for mechanism in ("auto", "dense"):
         for participation in ({"kind": "fixed_epochs", "epochs": 2}, {"kind": "min_sep", "min_sep": 2}):
             with pytest.raises(UnsupportedProblem, match="nu_toeplitz"):
-                solvers.choose(spec(prefix(6), mechanism={"kind": mechanism}, participation=participation))
+                solvers.choose(spec_of(6, {"kind": mechanism}, participation, MAX))
 
 
 def test_optimising_for_one_workload_and_evaluating_another() -> None:
-    borrowed = solve({"kind": "momentum", "n": 8, "momentum": 0.9}, optimize_for=prefix(8))
-    own = solve({"kind": "momentum", "n": 8, "momentum": 0.9})
-    np.testing.assert_allclose(borrowed.strategy.dense(), solve(prefix(8)).strategy.dense(), atol=1e-12)
+    borrowed = solved(
+        {"kind": "momentum", "n": 8, "momentum": 0.9}, "dense", objective=MAX, optimize_for={"kind": "prefix", "n": 8}
+    )
+    own = solved({"kind": "momentum", "n": 8, "momentum": 0.9}, "dense", objective=MAX)
+    np.testing.assert_allclose(
+        borrowed.strategy.dense(), solved(8, "dense", objective=MAX).strategy.dense(), atol=1e-12
+    )
     assert borrowed.certificate.loss.objective > own.certificate.loss.objective
     assert borrowed.certificate.lower_bound is not None
     assert borrowed.certificate.lower_bound.objective <= own.certificate.loss.objective
@@ -236,7 +232,7 @@ def test_a_solve_can_be_cancelled(n: int) -> None:
         raise Cancelled("enough")
 
     with pytest.raises(Cancelled):
-        solvers.solve(spec(prefix(n)), progress=stop)
+        solved(n, "dense", objective=MAX, progress=stop)
 
 
 def test_the_curvature_is_the_derivative_and_symmetric() -> None:

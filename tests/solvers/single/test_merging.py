@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from specs import spec_of
 
 from factorize import solvers
 from factorize.certificate.lower_bounds.bounds import RESOLVENT_RULE
@@ -16,15 +17,15 @@ from factorize.certificate.lower_bounds.resolvents import nuclear_norm_of_recurs
 from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense, recovery, structured
 from factorize.solvers.single.merging import merge
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec
 from factorize.workloads.forms import FirstOrder
 
 N = 140
 
 
-def spec(workload: dict[str, Any], weights: list[float] | None = None, n: int = N) -> Spec:
+def asked(workload: dict[str, Any], weights: list[float] | None = None, n: int = N) -> Spec:
     objective = {"kind": "mean"} if weights is None else {"kind": "weighted", "weights": weights}
-    return parse_spec({"workload": {"n": n} | workload, "objective": objective, "mechanism": {"kind": "dense"}})
+    return spec_of({"n": n} | workload, "dense", objective=objective)
 
 
 def schedule(rates: list[float] | dict[str, Any]) -> dict[str, Any]:
@@ -34,16 +35,16 @@ def schedule(rates: list[float] | dict[str, Any]) -> dict[str, Any]:
 RESTS = [0.0] * 3 + [1.0] * 50 + [0.0] * 20 + [0.2, 0.0, 0.5] + [0.7] * (N - 77) + [0.0]
 SPARSE = [float(i % 3) for i in range(N)]
 CASES = {
-    "cosine to zero": spec(schedule({"kind": "cosine"})),
-    "rests": spec(schedule(RESTS)),
-    "momentum zero, rests": spec({"kind": "momentum", "momentum": 0.0, "learning_rates": RESTS}),
-    "decay and rests": spec({"kind": "weight_decay", "rate": 0.1, "mode": "decoupled", "learning_rates": RESTS}),
-    "weights on rests": spec(schedule(RESTS), [1.0 + i % 5 for i in range(N)]),
-    "zero weights": spec({"kind": "prefix"}, SPARSE),
-    "zero weights, decaying": spec({"kind": "decay", "rate": 0.8}, SPARSE),
-    "zero weights and rests": spec(schedule(RESTS), SPARSE),
-    "only the middle weighs": spec({"kind": "prefix"}, [0.0] * 60 + [1.0] * 20 + [0.0] * (N - 80)),
-    "independent outputs": spec({"kind": "identity"}, SPARSE),
+    "cosine to zero": asked(schedule({"kind": "cosine"})),
+    "rests": asked(schedule(RESTS)),
+    "momentum zero, rests": asked({"kind": "momentum", "momentum": 0.0, "learning_rates": RESTS}),
+    "decay and rests": asked({"kind": "weight_decay", "rate": 0.1, "mode": "decoupled", "learning_rates": RESTS}),
+    "weights on rests": asked(schedule(RESTS), [1.0 + i % 5 for i in range(N)]),
+    "zero weights": asked({"kind": "prefix"}, SPARSE),
+    "zero weights, decaying": asked({"kind": "decay", "rate": 0.8}, SPARSE),
+    "zero weights and rests": asked(schedule(RESTS), SPARSE),
+    "only the middle weighs": asked({"kind": "prefix"}, [0.0] * 60 + [1.0] * 20 + [0.0] * (N - 80)),
+    "independent outputs": asked({"kind": "identity"}, SPARSE),
 }
 
 
@@ -60,7 +61,7 @@ def test_agrees_with_decompositions(name: str) -> None:
 
 
 def test_long_schedule_is_certified_without_a_decomposition() -> None:
-    found = solvers.solve(spec(schedule({"kind": "cosine"}), n=700))
+    found = solvers.solve(asked(schedule({"kind": "cosine"}), n=700))
     certificate = found.certificate
     assert certificate.converged
     assert certificate.lower_bound is not None
@@ -71,7 +72,7 @@ def test_long_schedule_is_certified_without_a_decomposition() -> None:
 
 def test_long_zero_weights_are_certified_without_a_decomposition() -> None:
     weights = [0.0 if 100 < i < 180 else 1.0 + i % 2 for i in range(700)]
-    certificate = solvers.solve(spec({"kind": "prefix"}, weights, 700)).certificate
+    certificate = solvers.solve(asked({"kind": "prefix"}, weights, 700)).certificate
     assert certificate.converged
     assert certificate.lower_bound is not None
     assert certificate.lower_bound.rule == RESOLVENT_RULE

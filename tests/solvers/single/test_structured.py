@@ -8,44 +8,45 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import spec_of
 
 from factorize import solvers
 from factorize.errors import Cancelled
 from factorize.solution import Progress
 from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense, structured
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec
 
 N = 160
 
 
-def spec(workload: dict[str, Any], **parts: Any) -> Spec:
-    return parse_spec({"workload": {"n": N} | workload, "mechanism": {"kind": "dense"}} | parts)
+def asked(workload: dict[str, Any], **parts: Any) -> Spec:
+    return spec_of({"n": N} | workload, "dense", **parts)
 
 
 COOLDOWN = {"kind": "linear_cooldown", "steps": 40, "final": 0.05}
 WARM_UP = [min(1.0, (i + 1) / 20) for i in range(N)]
 STRUCTURED = [
-    spec({"kind": "prefix"}),
-    spec({"kind": "decay", "rate": 0.9}),
-    spec({"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 1e-6}}),
-    spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "learning_rates": COOLDOWN}),
-    spec({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "momentum": 0.9, "learning_rates": COOLDOWN}),
-    spec({"kind": "weight_decay", "rate": 0.001, "mode": "coupled", "momentum": 0.9}),
-    spec({"kind": "weight_decay", "rate": 0.02, "mode": "coupled", "momentum": 0.7, "learning_rates": COOLDOWN}),
-    spec({"kind": "weight_decay", "rate": 0.3, "mode": "coupled"}),
-    spec({"kind": "momentum", "momentum": 0.9}),
-    spec({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}),
-    spec({"kind": "momentum", "momentum": 0.9, "nesterov": True}),
-    spec({"kind": "momentum", "momentum": 0.95, "nesterov": True, "learning_rates": COOLDOWN}),
-    spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": WARM_UP}),
-    spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}),
-    spec({"kind": "srg", "momentum": 0.9, "decay": 0.0}),
-    spec({"kind": "mu2", "output": "w"}),
-    spec({"kind": "mu2", "output": "x"}),
-    spec({"kind": "prefix"}, objective={"kind": "lambda_tau", "tau": 7}),
-    spec({"kind": "schedule", "learning_rates": COOLDOWN}, objective={"kind": "lambda_tau", "tau": 16}),
-    spec({"kind": "prefix"}, objective={"kind": "weighted", "weights": [1 + i % 3 for i in range(N)]}),
+    asked({"kind": "prefix"}),
+    asked({"kind": "decay", "rate": 0.9}),
+    asked({"kind": "schedule", "learning_rates": {"kind": "cosine", "final": 1e-6}}),
+    asked({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "learning_rates": COOLDOWN}),
+    asked({"kind": "weight_decay", "rate": 0.01, "mode": "decoupled", "momentum": 0.9, "learning_rates": COOLDOWN}),
+    asked({"kind": "weight_decay", "rate": 0.001, "mode": "coupled", "momentum": 0.9}),
+    asked({"kind": "weight_decay", "rate": 0.02, "mode": "coupled", "momentum": 0.7, "learning_rates": COOLDOWN}),
+    asked({"kind": "weight_decay", "rate": 0.3, "mode": "coupled"}),
+    asked({"kind": "momentum", "momentum": 0.9}),
+    asked({"kind": "momentum", "momentum": 0.95, "learning_rates": COOLDOWN}),
+    asked({"kind": "momentum", "momentum": 0.9, "nesterov": True}),
+    asked({"kind": "momentum", "momentum": 0.95, "nesterov": True, "learning_rates": COOLDOWN}),
+    asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": WARM_UP}),
+    asked({"kind": "srg", "momentum": 0.9, "decay": 0.5}),
+    asked({"kind": "srg", "momentum": 0.9, "decay": 0.0}),
+    asked({"kind": "mu2", "output": "w"}),
+    asked({"kind": "mu2", "output": "x"}),
+    asked({"kind": "prefix"}, objective={"kind": "lambda_tau", "tau": 7}),
+    asked({"kind": "schedule", "learning_rates": COOLDOWN}, objective={"kind": "lambda_tau", "tau": 16}),
+    asked({"kind": "prefix"}, objective={"kind": "weighted", "weights": [1 + i % 3 for i in range(N)]}),
 ]
 
 
@@ -72,14 +73,14 @@ def test_agrees_with_decompositions(case: Spec) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        spec({"kind": "prefix"}, participation={"kind": "fixed_epochs", "epochs": 2}),
-        spec({"kind": "prefix", "n": 8}),
-        spec({"kind": "momentum", "momentum": 0.9}, objective={"kind": "lambda_tau", "tau": 4}),
-        spec({"kind": "srg", "momentum": 0.9, "decay": 0.5}, objective={"kind": "lambda_tau", "tau": 4}),
-        spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [0.1] * 80 + [1.0] * 80}),
-        spec({"kind": "momentum", "momentum": 0.0001, "nesterov": True}),
-        spec({"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9}),  # it oscillates
-        spec({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [1.0] * 159 + [0.0]}),
+        asked({"kind": "prefix"}, participation={"kind": "fixed_epochs", "epochs": 2}),
+        asked({"kind": "prefix", "n": 8}),
+        asked({"kind": "momentum", "momentum": 0.9}, objective={"kind": "lambda_tau", "tau": 4}),
+        asked({"kind": "srg", "momentum": 0.9, "decay": 0.5}, objective={"kind": "lambda_tau", "tau": 4}),
+        asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [0.1] * 80 + [1.0] * 80}),
+        asked({"kind": "momentum", "momentum": 0.0001, "nesterov": True}),
+        asked({"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9}),  # it oscillates
+        asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [1.0] * 159 + [0.0]}),
     ],
     ids=name,
 )
@@ -101,7 +102,7 @@ def test_says_what_it_does_not_do(case: Spec) -> None:
     ids=["srg", "nesterov"],
 )
 def test_large_ones_are_certified_to_the_tolerance(workload: dict[str, Any]) -> None:
-    certificate = solvers.solve(spec(workload | {"n": 1024})).certificate
+    certificate = solvers.solve(asked(workload | {"n": 1024})).certificate
     assert certificate.relative_gap is not None
     assert 0 <= certificate.relative_gap <= 1e-9
     assert certificate.lower_bound is not None
@@ -136,7 +137,7 @@ def test_forms_are_the_workload() -> None:
 @given(st.lists(st.floats(0.05, 1.0), min_size=12, max_size=12), st.floats(0.0, 0.95), st.floats(0.0, 0.5))
 def test_coupled_decay_is_two_decays_unless_it_oscillates(rates: list[float], momentum: float, rate: float) -> None:
     document = {"kind": "weight_decay", "n": 12, "rate": rate, "mode": "coupled", "momentum": momentum}
-    workload = parse_spec({"workload": document | {"learning_rates": rates}}).workload
+    workload = spec_of(document | {"learning_rates": rates}).workload
     form, a = workload.momentum_form(), workload.dense()
     if form is None:
         assert momentum > 0
@@ -161,9 +162,9 @@ def test_progress_and_cancellation() -> None:
 
 
 def test_optimising_for_one_workload_and_evaluating_another() -> None:
-    own = solvers.solve(spec({"kind": "momentum", "momentum": 0.9}))
-    borrowed = solvers.solve(spec({"kind": "momentum", "momentum": 0.9}, optimize_for={"kind": "prefix", "n": N}))
-    prefix = solvers.solve(spec({"kind": "prefix"}))
+    own = solvers.solve(asked({"kind": "momentum", "momentum": 0.9}))
+    borrowed = solvers.solve(asked({"kind": "momentum", "momentum": 0.9}, optimize_for={"kind": "prefix", "n": N}))
+    prefix = solvers.solve(asked({"kind": "prefix"}))
     np.testing.assert_array_equal(borrowed.rows("C", 0, N), prefix.rows("C", 0, N))
     assert borrowed.certificate.loss.objective > own.certificate.loss.objective
     assert borrowed.certificate.lower_bound is not None

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, feasible, quiet, solved, spec
+from test_toeplitz_optimum import APART, EPOCHS, WORKLOADS, asked_of, feasible, quiet, searched
 
+from factorize import solvers
 from factorize.certificate.certificate import certify
 from factorize.certificate.lower_bounds import toeplitz_bounds
 from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
@@ -28,7 +29,7 @@ INVARIANT = sorted(set(WORKLOADS) - {"cosine", "x"})
 
 def gap(asked: Spec, dual: dict[str, np.ndarray] | None = None) -> float:
     """Relative distance between the optimum found and the bound over its class."""
-    solution, certificate = solved(asked)
+    solution, certificate = searched(asked)
     bound = class_lower_bound(asked, solution.strategy, 0.0, dual)
     assert bound is not None
     return certificate.loss.objective / bound.objective - 1
@@ -37,7 +38,7 @@ def gap(asked: Spec, dual: dict[str, np.ndarray] | None = None) -> float:
 def evidence_of(asked: Spec) -> dict[str, np.ndarray]:
     problem = Problem(asked)
     return class_evidence(
-        problem, toeplitz.error_form(problem), solved(asked)[0].strategy.coefficients(), Reporter(quiet)
+        problem, toeplitz.error_form(problem), searched(asked)[0].strategy.coefficients(), Reporter(quiet)
     )
 
 
@@ -56,29 +57,29 @@ def loss_of(asked: Spec, column: np.ndarray) -> float:
 @pytest.mark.parametrize("bands", [60, 11, 2, 1])
 @pytest.mark.parametrize("workload", INVARIANT)
 def test_optima_are_global(workload: str, bands: int) -> None:
-    assert -1e-12 < gap(spec(workload, 60, kind="banded_toeplitz", bands=bands)) < 2e-9
+    assert -1e-12 < gap(asked_of(workload, 60, kind="banded_toeplitz", bands=bands)) < 2e-9
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 200])
 @pytest.mark.parametrize("objective", [{"kind": "mean"}, {"kind": "max"}], ids=lambda o: o["kind"])
 def test_every_length_is_certified(n: int, objective: dict[str, Any]) -> None:
-    assert -1e-12 < gap(spec("prefix", n, objective=objective)) < 2e-9
+    assert -1e-12 < gap(asked_of("prefix", n, objective=objective)) < 2e-9
 
 
 @pytest.mark.parametrize("participation", [EPOCHS, APART, {"kind": "min_sep", "min_sep": 6, "max_participations": 2}])
 @pytest.mark.parametrize("workload", ["prefix", "window", "momentum"])
 def test_columns_that_cannot_overlap_are_certified(workload: str, participation: Any) -> None:
-    asked = spec(workload, 20, participation, kind="banded_toeplitz", bands=5)
+    asked = asked_of(workload, 20, participation, kind="banded_toeplitz", bands=5)
     assert -1e-12 < gap(asked) < 2e-9
 
 
 def test_weights_of_rows_count() -> None:
     weights = [float(1 + i % 5) for i in range(40)]
-    assert -1e-12 < gap(spec("prefix", 40, objective={"kind": "weighted", "weights": weights})) < 2e-9
+    assert -1e-12 < gap(asked_of("prefix", 40, objective={"kind": "weighted", "weights": weights})) < 2e-9
 
 
 def test_the_certificate_states_it() -> None:
-    solution, certificate = solved(spec("prefix", 64))
+    solution, certificate = searched(asked_of("prefix", 64))
     assert certificate.class_lower_bound is not None
     assert certificate.class_lower_bound.rule == toeplitz_bounds.TOEPLITZ_RULE
     assert certificate.loss.objective / certificate.class_lower_bound.objective < 1 + 2e-9
@@ -87,8 +88,8 @@ def test_the_certificate_states_it() -> None:
 @settings(max_examples=25)
 @given(st.sampled_from(["prefix", "window", "srg"]), st.integers(5, 12), st.integers(0, 10_000), st.floats(-6, 0))
 def test_no_column_has_a_bound_above_another(workload: str, n: int, seed: int, magnitude: float) -> None:
-    asked = spec(workload, n)
-    solution, certificate = solved(asked)
+    asked = asked_of(workload, n)
+    solution, certificate = searched(asked)
     rng = np.random.default_rng(seed)
     column = solution.strategy.coefficients() + 10**magnitude * rng.normal(size=n)
     column[0] = abs(column[0]) + 0.1
@@ -100,8 +101,8 @@ def test_no_column_has_a_bound_above_another(workload: str, n: int, seed: int, m
 @settings(max_examples=30)
 @given(st.integers(0, 10_000))
 def test_any_multipliers_certify(seed: int) -> None:
-    asked = spec("prefix", 10)
-    solution, certificate = solved(asked)
+    asked = asked_of("prefix", 10)
+    solution, certificate = searched(asked)
     numbers = np.random.default_rng(seed).normal(size=10)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toeplitz_bounds, "_multipliers", lambda *_: numbers)
@@ -114,8 +115,8 @@ def test_any_multipliers_certify(seed: int) -> None:
     [("prefix", EPOCHS, 0.06), ("momentum", EPOCHS, 0.02), ("prefix", APART, 0.06), ("decay", EPOCHS, 0.01)],
 )
 def test_overlapping_columns_have_evidence(workload: str, participation: Any, most: float) -> None:
-    asked = spec(workload, 20, participation)
-    assert class_lower_bound(asked, solved(asked)[0].strategy, 0.0, {}) is None
+    asked = asked_of(workload, 20, participation)
+    assert class_lower_bound(asked, searched(asked)[0].strategy, 0.0, {}) is None
     assert -1e-12 < gap(asked, evidence_of(asked)) < most
 
 
@@ -123,27 +124,26 @@ def test_overlapping_columns_have_evidence(workload: str, participation: Any, mo
 @given(st.sampled_from(["prefix", "window"]), st.booleans(), st.integers(0, 10_000), st.floats(0.05, 2))
 def test_the_bound_is_below_all_columns_of_any_sign(workload: str, apart: bool, seed: int, size: float) -> None:
     participation = {"kind": "min_sep", "min_sep": 3} if apart else {"kind": "fixed_epochs", "epochs": 3}
-    asked = spec(workload, 9, participation)
-    bound = class_lower_bound(asked, solved(asked)[0].strategy, 0.0, evidence_of(asked))
+    asked = asked_of(workload, 9, participation)
+    bound = class_lower_bound(asked, searched(asked)[0].strategy, 0.0, evidence_of(asked))
     assert bound is not None
     rng = np.random.default_rng(seed)
     for _ in range(3):
-        column = solved(asked)[0].strategy.coefficients() + size * rng.normal(size=9) * rng.integers(0, 2, size=9)
+        column = searched(asked)[0].strategy.coefficients() + size * rng.normal(size=9) * rng.integers(0, 2, size=9)
         assert loss_of(asked, column) > bound.objective
 
 
 def test_evidence_reaches_the_certificate() -> None:
-    asked = spec("prefix", 24, EPOCHS)
-    solution = toeplitz.solve(Problem(asked), quiet)
-    certificate = certify(asked, solution.strategy, solution.dual, outcome=solution.outcome)
+    asked = asked_of("prefix", 24, EPOCHS)
+    certificate = solvers.solve(asked).certificate
     assert certificate.class_lower_bound is not None and certificate.lower_bound is not None
     assert certificate.lower_bound.objective < certificate.class_lower_bound.objective < certificate.loss.objective
     assert certificate.loss.objective < 1.06 * certificate.class_lower_bound.objective
 
 
 def test_random_evidence_certifies_and_never_too_much() -> None:
-    asked = spec("prefix", 12, {"kind": "fixed_epochs", "epochs": 3})
-    solution, certificate = solved(asked)
+    asked = asked_of("prefix", 12, {"kind": "fixed_epochs", "epochs": 3})
+    solution, certificate = searched(asked)
     rng = np.random.default_rng(1)
     for _ in range(20):
         column = solution.strategy.coefficients() + 0.3 * rng.normal(size=12)
@@ -165,14 +165,14 @@ def test_random_evidence_certifies_and_never_too_much() -> None:
     ids=range(6),
 )
 def test_forged_evidence_is_refused(column: np.ndarray, signs: np.ndarray) -> None:
-    asked = spec("prefix", 12, {"kind": "fixed_epochs", "epochs": 3})
+    asked = asked_of("prefix", 12, {"kind": "fixed_epochs", "epochs": 3})
     with pytest.raises(CertificateError):
-        class_lower_bound(asked, solved(asked)[0].strategy, 0.0, {"class_column": column, "class_signs": signs})
+        class_lower_bound(asked, searched(asked)[0].strategy, 0.0, {"class_column": column, "class_signs": signs})
 
 
 @pytest.mark.parametrize("workload", ["prefix", "momentum"])
 def test_both_ways_to_the_norm_agree(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = spec(workload, 300)
+    asked = asked_of(workload, 300)
     dense = gap(asked)
     monkeypatch.setattr(toeplitz_bounds, "LARGEST_DENSE", 0)
     by_ratios = gap(asked)
@@ -181,8 +181,8 @@ def test_both_ways_to_the_norm_agree(workload: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_long_columns_are_certified_by_ratios() -> None:
-    assert 0 < gap(spec("prefix", 16_384)) < 1e-6
-    assert 0 < gap(spec("prefix", 20_000, kind="banded_toeplitz", bands=30)) < 2e-9
+    assert 0 < gap(asked_of("prefix", 16_384)) < 1e-6
+    assert 0 < gap(asked_of("prefix", 20_000, kind="banded_toeplitz", bands=30)) < 2e-9
 
 
 def test_the_error_of_the_transforms_is_allowed_for() -> None:
@@ -196,20 +196,20 @@ def test_the_error_of_the_transforms_is_allowed_for() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        spec("prefix", 20, objective={"kind": "lambda_tau", "tau": 3}),
-        spec("cosine", 20),
-        spec("prefix", 20).model_copy(update={"optimize_for": spec("momentum", 20).workload}),
+        asked_of("prefix", 20, objective={"kind": "lambda_tau", "tau": 3}),
+        asked_of("cosine", 20),
+        asked_of("prefix", 20).model_copy(update={"optimize_for": asked_of("momentum", 20).workload}),
     ],
     ids=["lambda_tau", "schedule", "optimize_for"],
 )
 def test_nothing_is_claimed_elsewhere(asked: Spec) -> None:
-    solution, certificate = solved(asked)
+    solution, certificate = searched(asked)
     assert certificate.class_lower_bound is None
     assert class_evidence(Problem(asked), toeplitz.error_form(Problem(asked)), np.ones(20), Reporter(quiet)) == {}
 
 
 def test_a_wrong_bandwidth_proves_nothing() -> None:
-    asked = spec("prefix", 20, kind="banded_toeplitz", bands=3)
+    asked = asked_of("prefix", 20, kind="banded_toeplitz", bands=3)
     wide = ToeplitzMatrix(np.ones(4), 20)
     assert class_lower_bound(asked, wide, 0.0) is None
     assert certify(asked, wide, {}, outcome=Outcome.CLOSED_FORM).class_lower_bound is None

@@ -1,0 +1,221 @@
+"""Balls in bins at n = 2048 and 8 epochs: optima, claims, their verification, bounds, and checks by other routes.
+
+For each mechanism and privacy: C is optimised under the sampling, its sigma is claimed and tested, and the claim is
+tested again with a seed of the verifier's own. Each goal of an error holds for columns without factors and with them.
+Seconds are of the wall clock; the note of each row has the processor's. A thousand forged claims are a benchmark of
+their own, `forged_claims`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks import forged_claims
+from benchmarks.report import Report, at_most
+from factorize import parse_spec, solvers
+from factorize.accounting import bin_gram, calibrate_bins
+from factorize.accounting.bins_lower_bound import bins_lower_bound
+from factorize.accounting.claim_test import examine
+from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.star_estimate import StarEstimate
+from factorize.solvers.evidence import evidence
+from factorize.solvers.problem import Reporter
+from factorize.spec import Spec
+
+N, EPOCHS = 2048, 8
+ALL, TWO, FOUR = (
+    {"kind": "toeplitz"},
+    {"kind": "blt", "buffers": 2},
+    {"kind": "banded_inverse_toeplitz", "bands": 4},
+)
+NAMES = {"toeplitz": "all taps", "blt": "BLT of 2", "banded_inverse_toeplitz": "4 taps"}
+SECRET = bytes(16)
+
+
+class Goal(NamedTuple):
+    """A verified error to reach."""
+
+    epsilon: float
+    delta: float
+    mechanism: dict[str, Any]
+    rmse: float
+
+
+GOALS = (
+    Goal(8.0, 1e-5, ALL, 4.50),
+    Goal(8.0, 1e-5, TWO, 4.69),
+    Goal(8.0, 1e-5, FOUR, 5.9),
+    Goal(2.0, 1e-6, ALL, 14.05),
+    Goal(2.0, 1e-6, TWO, 14.15),
+    Goal(2.0, 1e-6, FOUR, 16.1),
+    Goal(2.0, 1e-10, ALL, 18.9),
+    Goal(2.0, 1e-10, TWO, 18.9),
+)
+
+
+class Clock:
+    """Seconds of the wall clock and of the processor since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._processor = time.perf_counter(), time.process_time()
+
+    @property
+    def wall(self) -> float:
+        """Of the wall clock."""
+        return time.perf_counter() - self._wall
+
+    @property
+    def processor(self) -> float:
+        """Of all threads."""
+        return time.process_time() - self._processor
+
+
+def spec_of(mechanism: dict[str, Any], epsilon: float, delta: float, *, n: int, epochs: int) -> Spec:
+    """Return prefix sums under balls in bins."""
+    return parse_spec(
+        {
+            "workload": {"kind": "prefix", "n": n},
+            "participation": {"kind": "fixed_epochs", "epochs": epochs},
+            "mechanism": mechanism,
+            "sampling": {"kind": "balls_in_bins", "epsilon": epsilon, "delta": delta},
+        }
+    )
+
+
+def run(report: Report) -> None:
+    """Errors, times, checks by other routes, other sizes."""
+    n, epochs = (64, 4) if report.quick else (N, EPOCHS)
+    solvers.solve(spec_of(TWO | {"normalization": "fitted"}, 4.0, 1e-3, n=16, epochs=2))  # compiles
+    bounds: dict[float, float] = {}
+    for goal in GOALS[:3] if report.quick else GOALS:
+        if goal.delta not in bounds:
+            bounds[goal.delta] = lower_bound(report, goal, n, epochs)
+        for normalization in ("none", "fitted"):
+            optimum(report, goal, normalization, bounds[goal.delta], n, epochs)
+    routes(report)
+    if not report.quick:
+        wide(report)
+        longest(report)
+    report.remark("forged claims: python -m benchmarks forged_claims")
+
+
+def lower_bound(report: Report, goal: Goal, n: int, epochs: int) -> float:
+    """Return the certified error that no matrix beats."""
+    clock = Clock()
+    spec = parse_spec({**spec_of(ALL, 1.0, 0.5, n=n, epochs=epochs).document(), "mechanism": {"kind": "dense"}})
+    plain = spec.model_copy(update={"sampling": None})
+    found = bins_lower_bound(plain, evidence(plain, Reporter(lambda _: None)), epsilon=goal.epsilon, delta=goal.delta)
+    if found is None:
+        raise RuntimeError("no bound over all matrices")
+    title = f"bound over all C, ({goal.epsilon:g}, {goal.delta:g})"
+    report.row(title, seconds=clock.wall, ratio=found.rmse, of="= RMSE", note=found.rule)
+    return found.rmse
+
+
+def optimum(report: Report, goal: Goal, normalization: str, bound: float, n: int, epochs: int) -> None:
+    """Solve, claim, verify: three rows."""
+    goals = not report.quick
+    given = {} if normalization == "none" else {"normalization": normalization}
+    title = f"{NAMES[goal.mechanism['kind']]}, {normalization}, ({goal.epsilon:g}, {goal.delta:g})"
+    clock = Clock()
+    found = solvers.solve(spec_of(goal.mechanism | given, goal.epsilon, goal.delta, n=n, epochs=epochs))
+    solving, processor = clock.wall, clock.processor
+    unit = found.certificate.loss.rmse / found.certificate.sensitivity.value
+    held = bin_gram(found.strategy, n // epochs)
+    clock = Clock()
+    noise = calibrate_bins(found, epsilon=goal.epsilon, delta=goal.delta)
+    claiming, claimed = clock.wall, clock.processor
+    clock = Clock()
+    accepted = all(test.accepted for test in examine(noise.claim, held, secret=SECRET).values())
+    checking = clock.wall
+    rmse = noise.sigma * unit
+    report.row(
+        f"optimum, {title}",
+        seconds=solving,
+        ratio=rmse / bound,
+        of="the bound over all C",
+        note=f"verified RMSE {rmse:.4g}; processor {processor:.1f} s",
+        goals=[at_most(f"RMSE of {title}", rmse, goal.rmse), at_most("seconds", solving, 20.0)] if goals else [],
+        rmse=rmse,
+    )
+    estimate = StarEstimate(held, seed=99).sigma(goal.epsilon, goal.delta)
+    report.row(
+        f"claim, {title}",
+        seconds=claiming,
+        ratio=noise.sigma / estimate,
+        of="the estimate",
+        note=f"{noise.samples} samples; processor {claimed:.1f} s; by bounds {noise.deterministic_sigma * unit:.4g}",
+        goals=[at_most("seconds of a claim", claiming, 3.0)] if goals else [],
+    )
+    report.row(
+        f"verification, {title}",
+        seconds=checking,
+        ratio=checking / claiming,
+        of="its making",
+        note="accepted" if accepted else "REFUSED with a seed of the verifier's own",
+        goals=[
+            at_most("times the making", checking / claiming, 2.0),
+            at_most("1 + claims refused", 2.0 - accepted, 1.0),
+        ],
+    )
+
+
+def routes(report: Report) -> None:
+    """Compare estimates with quadrature (b = 2, 3) and dp_accounting (one bin)."""
+    for bins, wanted in ((2, 4.982612e-2), (3, 3.397075e-2)):
+        entries = [[2.0, 0.7, 0.2], [0.7, 1.5, 0.9], [0.2, 0.9, 1.8]]
+        against(report, f"quadrature, b={bins}", np.array(entries)[:bins, :bins], 2.0, wanted, 1e-6)
+    if find_spec("dp_accounting"):
+        from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+        wanted = from_gaussian_mechanism(1.0, value_discretization_interval=1e-5).get_delta_for_epsilon(1.0)
+        against(report, "dp_accounting, C = I, b=1", np.ones((1, 1)), 1.0, wanted, 1e-4)
+    else:
+        report.remark("dp_accounting is not installed")
+
+
+def against(report: Report, name: str, gram: np.ndarray, epsilon: float, wanted: float, error: float) -> None:
+    """Report an estimate of delta in standard errors from another route's."""
+    clock = Clock()
+    found = StarEstimate(BinGram(gram, len(gram), 0.0, False), seed=4, samples=1 << 17).forward(1.0, epsilon)
+    spread = math.hypot(found.relative_error, error)
+    away = float(abs(found.delta / wanted - 1) / spread)
+    goals = [at_most(f"standard errors from {name}", away, 4.0)]
+    report.row(name, seconds=clock.wall, ratio=found.delta / wanted, of="the other route's delta", goals=goals)
+
+
+def wide(report: Report) -> None:
+    """A claim at 1000 bins."""
+    for epsilon, delta in ((8.0, 1e-5), (2.0, 1e-10)):
+        found = forged_claims.factorization(forged_claims.truncated_root(4000, 125), 4)
+        clock = Clock()
+        noise = calibrate_bins(found, epsilon=epsilon, delta=delta)
+        report.row(
+            f"claim, 1000 bins, 125 taps, ({epsilon:g}, {delta:g})",
+            seconds=clock.wall,
+            ratio=noise.deterministic_sigma / noise.sigma,
+            of="times less than the bound without samples",
+            note=f"{noise.samples} samples; processor {clock.processor:.1f} s",
+            goals=[at_most("seconds of a claim, b = 1000", clock.wall, 60.0)],
+        )
+
+
+def longest(report: Report) -> None:
+    """The optimum of two buffers at n = 10,000 and 16 epochs."""
+    clock = Clock()
+    found = solvers.solve(spec_of(TWO, 8.0, 1e-5, n=10_000, epochs=16))
+    seconds, processor = clock.wall, clock.processor
+    noise = calibrate_bins(found, epsilon=8.0, delta=1e-5)
+    rmse = noise.sigma * found.certificate.loss.rmse / found.certificate.sensitivity.value
+    report.row(
+        "optimum, BLT of 2, n=10000, 16 epochs",
+        seconds=seconds,
+        ratio=noise.deterministic_sigma / noise.sigma,
+        of="times less than the bound without samples",
+        note=f"verified RMSE {rmse:.4g}; processor {processor:.1f} s",
+    )

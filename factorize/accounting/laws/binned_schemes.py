@@ -1,0 +1,120 @@
+"""Schemes in which an example draws bins: once, for good, or in every epoch anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins, epsilon_bins
+from factorize.accounting.gram_matrix import LARGEST_BINS
+from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme, level_of
+from factorize.accounting.levels.given_noise import Question
+from factorize.format.claims import CertifiedFactors
+from factorize.participation import Participation
+from factorize.privacy import Calibration
+from factorize.structures.base import Matrix
+
+
+class BinsScheme(SamplingScheme):
+    """Each example draws the step of its epoch once, for good: for every C."""
+
+    name = "balls_in_bins"
+    title = "balls in bins"
+    loader = (
+        "Let each example draw one step of the epoch, once, uniformly and from a secret seed, and take it in that step "
+        "of every epoch; divide by a public constant, never by the batch's size."
+    )
+    secret = "the bins, which examples are in a batch, and the sizes of batches, for ever"
+    claimed = True
+
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return why: no epochs, or too few or too many bins."""
+        bins = self.bins(participation, strategy.n)
+        if bins is None:
+            return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
+        if not 2 <= bins <= LARGEST_BINS:
+            return f"takes 2 to {LARGEST_BINS} bins, the steps of an epoch, and there would be {bins}"
+        return None
+
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
+        """Return the noise by a claim that was tested, or by bounds."""
+        return calibrate_bins(
+            factorization,
+            **level_of(target, self.name),
+            clip_norm=asked.clip_norm,
+            adjacency=asked.adjacency,
+            bins=asked.bins,
+            batch_size=asked.batch_size,
+            method=asked.method,
+        )
+
+    def deltas(
+        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
+    ) -> list[float]:
+        """Return them by the bounds."""
+        ratio: dict[str, Any] = {"bins": asked.bins, "batch_size": asked.batch_size, "clip_norm": asked.clip_norm}
+        return [delta for _, delta in epsilon_bins(held, sigma=sigma, epsilons=epsilons, **ratio)]
+
+    def check_used(self, asked: SamplingOptions) -> None:
+        """Refuse nothing."""
+
+    def method(self, found: Calibration) -> str:
+        """Return the calibration's own."""
+        assert isinstance(found, BinsCalibration)
+        return found.method
+
+    def called(self, epochs: int) -> str:
+        """Return the title; with one epoch the scheme is random allocation."""
+        return "random allocation (balls in bins)" if epochs == 1 else self.title
+
+    @staticmethod
+    def bins(participation: Participation, n: int) -> int | None:
+        """Return the steps of an epoch, None where there are no epochs."""
+        return None if participation.passes is None else n // participation.passes
+
+
+class RedrawnScheme(BinsScheme):
+    """Each example draws a step in every epoch anew: for every C of at most 4096 steps, by bounds."""
+
+    name = "redrawn_bins"
+    title = "re-drawn bins"
+    loader = (
+        "Let each example draw one step in every epoch anew, uniformly, independently and from a secret seed; "
+        "divide by a public constant, never by the batch's size."
+    )
+    secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
+    claimed = False
+
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return why: no or one epoch, too many steps, or too few or too many bins."""
+        if participation.single:
+            return "is balls_in_bins where there is one epoch; use balls_in_bins"
+        if strategy.n > LARGEST_BINS:
+            return f"takes up to {LARGEST_BINS} steps, and there are {strategy.n}; use balls_in_bins"
+        return super().misfit(participation, strategy, asked)
+
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
+        """Return the noise by bounds."""
+        from factorize.accounting.redrawn.redrawn_calibration import calibrate_redrawn
+
+        return calibrate_redrawn(
+            factorization,
+            **level_of(target, self.name),
+            clip_norm=asked.clip_norm,
+            adjacency=asked.adjacency,
+            bins=asked.bins,
+            batch_size=asked.batch_size,
+        )
+
+    def deltas(
+        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
+    ) -> list[float]:
+        """Return them by the bounds."""
+        from factorize.accounting.redrawn.redrawn_calibration import redrawn_deltas
+
+        ratio: dict[str, Any] = {"bins": asked.bins, "batch_size": asked.batch_size, "clip_norm": asked.clip_norm}
+        return redrawn_deltas(held, sigma=sigma, epsilons=epsilons, **ratio)
+
+    def called(self, epochs: int) -> str:
+        """Return the title."""
+        return self.title

@@ -1,0 +1,119 @@
+"""The scheme of a sampling: what it is called, what it needs, how it calibrates, what a loader has to do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from factorize.accounting.bins_calibration import Method
+from factorize.accounting.levels.given_noise import GivenNoise, Question
+from factorize.errors import InvalidParameter
+from factorize.format.claims import CertifiedFactors
+from factorize.participation import Participation
+from factorize.privacy import Adjacency, Calibration
+from factorize.structures.base import Matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """What a calibration is asked for, beside the privacy.
+
+    Attributes:
+        clip_norm: bound on one contribution.
+        batch_size: the fixed public divisor of means; the expected batch of the Poisson schemes.
+        adjacency: `zero_out`, and for `fixed` also `replace_one`.
+        dataset_size: N, public, of the Poisson schemes.
+        bins: of `balls_in_bins` and `redrawn_bins`; by default the steps of an epoch.
+        method: of `balls_in_bins`.
+    """
+
+    clip_norm: float = 1.0
+    batch_size: int | None = None
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT
+    dataset_size: int | None = None
+    bins: int | None = None
+    method: Method = "verified"
+
+    @property
+    def sized(self) -> bool:
+        """Whether the Poisson schemes have what they need."""
+        return self.dataset_size is not None and self.batch_size is not None
+
+
+class SamplingScheme(ABC):
+    """A law by which examples take part in the steps of a run, with its accountant.
+
+    Attributes:
+        name: as calibrations, comparisons and `--sampling` call it.
+        title: for people.
+        loader: one sentence on what a training job's loader has to do.
+        secret: what epsilon counts on nobody knowing.
+        claimed: whether samples can verify less noise than bounds prove.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    loader: ClassVar[str]
+    secret: ClassVar[str]
+    claimed: ClassVar[bool] = False
+
+    @abstractmethod
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return why the scheme has nothing to say about a strategy, or None where it fits."""
+
+    @abstractmethod
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
+        """Return the noise; see `calibrate_sampling`."""
+
+    def deltas(
+        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
+    ) -> list[float]:
+        """Return a delta at each epsilon for a noise that is given, without samples; all hold at once."""
+        asking = (GivenNoise(sigma=sigma, epsilon=epsilon) for epsilon in epsilons)
+        return [float(self.calibrate(held, one, asked).delta or 0.0) for one in asking]
+
+    def check_used(self, asked: SamplingOptions) -> None:
+        """Refuse options that the scheme has no use for.
+
+        Raises:
+            InvalidParameter: one is given.
+        """
+        if asked.bins is not None:
+            raise InvalidParameter(
+                f"bins={asked.bins} is for balls_in_bins, not for {self.name}; leave it out", field="bins"
+            )
+
+    def method(self, found: Calibration) -> str:
+        """Return what a calibration rests on: `deterministic`, `verified` by a claim, or `accountant`."""
+        return "accountant"
+
+    def called(self, epochs: int) -> str:
+        """Return the title for a run of so many epochs."""
+        return self.title
+
+    def options(self, asked: SamplingOptions) -> str:
+        """Return the options of `factorize calibrate` that ask for this, beside epsilon and delta."""
+        return f" --sampling {self.name}"
+
+    def document(self) -> dict[str, str]:
+        """Return the plain JSON form."""
+        return {"sampling": self.name, "title": self.title, "loader": self.loader, "secret": self.secret}
+
+
+def level_of(target: Question, name: str) -> dict[str, Any]:
+    """Return epsilon and delta, or sigma and one of them.
+
+    Raises:
+        InvalidParameter: the target is another one.
+    """
+    if isinstance(target, GivenNoise):
+        return {"epsilon": target.epsilon, "delta": target.delta, "sigma": target.sigma}
+    if target.epsilon is None or target.delta is None:
+        raise InvalidParameter(
+            f"rho and mu describe the noise without {name}, and an amplified run is no Gaussian mechanism; give "
+            "epsilon and delta",
+            field="epsilon",
+        )
+    return {"epsilon": target.epsilon, "delta": target.delta}

@@ -1,0 +1,143 @@
+"""The loss distribution of a run under random bins, for dp_accounting: what composes with runs of every other kind.
+
+The deterministic bounds give delta of both directions at every epsilon: points above the curve of the run's dominating
+pair. Their greatest convex minorant in T = e^epsilon is still above it, since that curve is convex. The distribution
+whose curve connects these dots dominates the run's (Doroshenko et al. 2022, Connect the dots), so that dp_accounting
+composes it with any other, and what it says is never too small.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from factorize.accounting.bins_calibration import OpenedFactors, bins_of
+from factorize.accounting.gram_matrix import bin_gram
+from factorize.accounting.levels.given_noise import multiplier_of
+from factorize.accounting.redrawn.redrawn_bound import RedrawnEvaluator
+from factorize.accounting.redrawn.redrawn_gram import redrawn_gram
+from factorize.accounting.star_bound import BinsDelta, StarEvaluator
+from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.format.claims import CertifiedFactors, certified
+from factorize.numbers.scalars import finite_real
+
+_NEGLIGIBLE = math.log(1e-30)
+"""Of a delta: beyond the epsilon that has it, the loss counts as infinite."""
+_LARGEST_EPSILON = 200.0
+
+
+class Evaluator(Protocol):
+    """Bounds of both directions at a noise multiplier and an epsilon >= 0."""
+
+    def delta(self, multiplier: float, epsilon: float) -> BinsDelta:
+        """Return them."""
+
+
+def loss_distribution(
+    factorization: CertifiedFactors,
+    *,
+    sigma: float,
+    sampling: str = "balls_in_bins",
+    bins: int | None = None,
+    batch_size: int | None = None,
+    clip_norm: float = 1.0,
+    interval: float = 1e-4,
+    points: int = 400,
+) -> Any:
+    """Return dp_accounting's `PrivacyLossDistribution` of a run under random bins, from above.
+
+    Runs are independent if each draws its own bins and its own Z. `compose` those of the other runs with it, made with
+    the same interval; adjacency is zero-out throughout.
+
+    Args:
+        factorization: a `factorize.Factorization`, or factors that have a file.
+        sigma: standard deviation per entry of Z, for sums, or for means with the divisor `batch_size`.
+        sampling: `balls_in_bins` or `redrawn_bins`.
+        bins: b; by default the steps of an epoch.
+        batch_size: the fixed public divisor of means; None for sums.
+        clip_norm: bound on one contribution.
+        interval: `value_discretization_interval` of the other distributions.
+        points: values of epsilon at which the bounds are taken, for each direction.
+
+    Raises:
+        InvalidParameter: a value outside its range, or so little noise that the losses exceed 200.
+        UnsupportedProblem: dp_accounting is not installed.
+    """
+    noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
+    clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
+    gap = finite_real("interval", interval, remedy="give the discretization interval of the other distributions")
+    held: OpenedFactors = certified(factorization).opened()
+    steps = bins_of(held) if bins is None else bins
+    multiplier = multiplier_of(noise, clip_norm=clip, batch_size=batch_size)
+    if sampling == "balls_in_bins":
+        return distribution_of(StarEvaluator(bin_gram(held.strategy, steps)), multiplier, gap, points)
+    if sampling == "redrawn_bins":
+        return distribution_of(RedrawnEvaluator(redrawn_gram(held.strategy, steps)), multiplier, gap, points)
+    raise InvalidParameter(
+        f"sampling={str(sampling)[:20]!r} has no distribution here; give balls_in_bins or redrawn_bins, and use "
+        "dp_accounting's own for Gaussian and Poisson-sampled runs",
+        field="sampling",
+    )
+
+
+def distribution_of(evaluator: Evaluator, multiplier: float, interval: float, points: int) -> Any:
+    """Return the distribution of a run whose deltas an evaluator bounds; see `loss_distribution`."""
+    try:
+        from dp_accounting.pld import pld_pmf
+        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    except ModuleNotFoundError:
+        raise UnsupportedProblem(
+            "loss distributions are composed by dp_accounting, which is not installed; install dp-accounting, or the "
+            "extra 'accounting' of factorize"
+        ) from None
+    if points < 2:
+        raise InvalidParameter(f"points={points} are no curve; give at least 2", field="points")
+    largest = _reach(evaluator, multiplier)
+    dots = np.unique(np.ceil(np.linspace(0.0, largest, points) / interval).astype(int))
+    found = [evaluator.delta(multiplier, float(dot) * interval) for dot in dots]
+    removal, addition = (np.array([math.exp(getattr(one, name)) for one in found]) for name in ("log_pq", "log_qp"))
+    losses = np.concatenate([-dots[:0:-1], dots])
+    masses = []
+    for own, other in ((removal, addition), (addition, removal)):
+        below = 1 - np.exp(-dots * interval) * (1 - other)  # delta(-e) = 1 - e^-e + e^-e times the other's delta(e)
+        deltas = convex_minorant(losses * interval, np.concatenate([below[:0:-1], own]))
+        masses.append(pld_pmf.create_pmf_pessimistic_connect_dots(interval, losses, deltas))
+    return PrivacyLossDistribution(*masses)
+
+
+def convex_minorant(epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
+    """Return the greatest convex function of e^epsilon below the points and (0, 1), at the same epsilons.
+
+    Args:
+        epsilons: rising.
+        deltas: each at least a convex curve's that starts at (0, 1).
+    """
+    x, y = np.concatenate([[0.0], np.exp(epsilons)]), np.concatenate([[1.0], np.minimum.accumulate(deltas)])
+    hull: list[int] = []
+    for i in range(len(x)):
+        while len(hull) > 1:
+            a, b = hull[-2:]
+            if (y[b] - y[a]) * (x[i] - x[a]) < (y[i] - y[a]) * (x[b] - x[a]):
+                break
+            hull.pop()
+        hull.append(i)
+    return np.minimum(np.interp(x, x[hull], y[hull])[1:], y[1:])
+
+
+def _reach(evaluator: Evaluator, multiplier: float) -> float:
+    """Return an epsilon at which both deltas are negligible.
+
+    Raises:
+        InvalidParameter: it is above 200.
+    """
+    reach = 1.0
+    while evaluator.delta(multiplier, reach).log_delta > _NEGLIGIBLE:
+        reach *= 1.25
+        if reach > _LARGEST_EPSILON:
+            raise InvalidParameter(
+                f"at multiplier={multiplier:g} losses above {_LARGEST_EPSILON:g} are not negligible; give more noise",
+                field="sigma",
+            )
+    return reach

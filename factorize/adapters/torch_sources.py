@@ -1,0 +1,171 @@
+"""Sources of flat noise for torch: the client's generator, moved to a device, and the device's own normals."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from factorize.adapters.torch_engine import DeviceStreaming
+from factorize.adapters.torch_normals import commitment, device_normals
+from factorize.client import noise as core
+from factorize.client.allowances import choose_precision, raised
+from factorize.client.noise_source import Streamable
+from factorize.client.recurrences.state_rounding import SINGLE
+from factorize.encoding import canonical_json
+from factorize.errors import InvalidParameter
+from factorize.privacy import Calibration
+
+_VERSION = 2
+
+
+class CoreSource:
+    """Noise from the core, moved to a device."""
+
+    def __init__(self, made: core.NoiseGenerator, device: torch.device) -> None:
+        self._made, self._device, self.steps = made, device, made.steps
+        self.allowance, self.sigma = made.allowance, made.sigma
+        self._flat = torch.empty(made.shape, dtype=torch.float32, pin_memory=device.type == "cuda")
+
+    @property
+    def step(self) -> int:
+        """The step whose noise comes next."""
+        return self._made.step
+
+    def next(self) -> torch.Tensor:
+        """Return a step's noise, float32, in memory that the next call may write again."""
+        self._made.next(out=self._flat.numpy())
+        return self._flat.to(self._device)
+
+    def skip(self, steps: int) -> None:
+        """Go on without the noise of some steps."""
+        self._made.skip(steps)
+
+    def state_dict(self, *, arrays: bool) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        return self._made.state_dict(arrays=arrays)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a checkpoint, or refuse it."""
+        given = state.get("state")
+        self._made.load_state_dict(state if given is None else {**state, "state": np.asarray(given)})
+
+    def close(self) -> None:
+        """End threads and connections."""
+        self._made.close()
+
+
+class DeviceSource:
+    """Noise that a device makes itself, from torch's normals."""
+
+    def __init__(
+        self,
+        source: Streamable,
+        calibration: Calibration,
+        size: int,
+        shard: tuple[int, int],
+        seed: int,
+        device: torch.device,
+        threads: int,
+        precision: str | None,
+    ) -> None:
+        first, last = shard
+        if not 0 <= first < last <= size:
+            raise InvalidParameter(f"shard {first}:{last} is not a part of the {size} entries", field="shard")
+        if threads < 1:
+            raise InvalidParameter(f"threads={threads} is not an integer >= 1", field="threads")
+        normals = device_normals(seed, source.digest, device)
+        recurrence = source.recurrence()
+        precision, self.allowance = choose_precision(recurrence, calibration, precision, draws=SINGLE)
+        self.sigma = raised(calibration.sigma, self.allowance)
+        dtype = torch.float32 if precision == "float32" else torch.float64
+        self._engine = DeviceStreaming(recurrence, normals, self.sigma, first, last, device, threads, dtype)
+        self.step, self.steps = 0, self._engine.steps
+        self._flat = torch.empty(last - first, device=device)
+        self._header = {
+            "version": _VERSION,
+            "steps": self.steps,
+            "size": size,
+            "shard": [first, last],
+            "sigma": self.sigma.hex(),
+            "precision": precision,
+            "factorization": source.digest,
+            "generator": f"torch-{device.type}",
+            "commitment": commitment(normals, device),
+        }
+
+    def next(self) -> torch.Tensor:
+        """Return a step's noise, float32, in memory that the next call may write again."""
+        self._refuse_past(self.step + 1)
+        self._engine.step(self.step, self._flat)
+        self.step += 1
+        if self.step == self.steps:
+            self.close()
+        return self._flat
+
+    def skip(self, steps: int) -> None:
+        """Go on without the noise of some steps."""
+        if steps < 0:
+            raise InvalidParameter(f"steps={steps} would go back, and release the same noise twice", field="steps")
+        self._refuse_past(self.step + steps)
+        for _ in range(steps):
+            self.next()
+
+    def state_dict(self, *, arrays: bool) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        state: dict[str, Any] = {**self._header, "step": self.step}
+        if arrays:
+            kept = self._engine.state.cpu().clone()
+            state |= {"state": kept, "state_sha256": self._digest(self.step, kept)}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a checkpoint, or refuse it."""
+        step = state.get("step")
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.steps:
+            raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
+        core.refuse_version(state, _VERSION)
+        wrong = [key for key in self._header if state.get(key) != self._header[key]]
+        if wrong:
+            theirs, ours = str(state.get(wrong[0]))[:80], str(self._header[wrong[0]])[:80]
+            raise InvalidParameter(
+                f"the checkpoint's {wrong[0]} is {theirs}, here it is {ours}; restore seed, factorization, kind of "
+                "device and library versions",
+                field=wrong[0],
+            )
+        given = state.get("state")
+        if given is None:
+            self.step = 0
+            self._engine.reset()
+            self.skip(step)
+            return
+        kept, mine = torch.as_tensor(given).cpu(), self._engine.state
+        same = kept.shape == mine.shape and kept.dtype == mine.dtype
+        if not same or state.get("state_sha256") != self._digest(step, kept):
+            raise InvalidParameter(
+                f"the checkpoint's vectors are not those of step {step}: damaged, or of another step; leave out "
+                "`state` to have them made again",
+                field="state",
+            )
+        mine.copy_(kept)
+        self.step = step
+
+    def close(self) -> None:
+        """End threads and connections."""
+        self._engine.close()
+
+    def _refuse_past(self, step: int) -> None:
+        if step > self.steps:
+            raise InvalidParameter(
+                f"step {step} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n",
+                field="step",
+            )
+
+    def _digest(self, step: int, state: torch.Tensor) -> str:
+        """Return the sha256 of position and vectors together, so that the two cannot be mixed up."""
+        digest = hashlib.sha256(canonical_json({**self._header, "step": step}))
+        digest.update(state.contiguous().numpy().reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()

@@ -1,0 +1,60 @@
+"""C^-1 z for a strategy with few diagonals: the last rows are kept (structure `banded`; base.py)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors, few_diagonals
+from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
+
+
+class BandedRecurrence(StructureRecurrence):
+    """A strategy with few diagonals (structure `banded`): the last bands - 1 rows are kept.
+
+    Args:
+        rows: shape (n, bands), or (1, bands) where every row is the same: entries of row t leftwards from the diagonal.
+        steps: n.
+    """
+
+    def __init__(self, rows: np.ndarray, steps: int) -> None:
+        self.steps = steps
+        self.vectors = self.scratch = rows.shape[1] - 1
+        self._gain = 1.0 / rows[:, 0]
+        self._rows = rows / rows[:, :1]
+        slots = np.arange(self.vectors)
+        self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # steps since a slot was written
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """Turn bands[d, j] = C[j + d, j] into rows[i, d] = C[i, i - d]."""
+        bands = parts["bands"]
+        rows = np.zeros((n, len(bands)))
+        for d, band in enumerate(bands):
+            rows[d:, d] = band[: n - d]
+        return cls(rows, n)
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """A product and a difference for each kept row, and the gain."""
+        return few_diagonals(len(parts["bands"]))
+
+    def gain(self, step: int) -> float:
+        """1 / diagonal."""
+        return float(self._gain[step % len(self._gain)])
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Row t of C^-1 Z is kept in slot t modulo bands - 1."""
+        if not self.vectors:
+            return
+        slot = step % self.vectors
+        scratch[...] = state
+        scratch *= self._rows[step % len(self._rows)][self._age[slot]][:, None]
+        for part in scratch:
+            x -= part
+        state[slot] = x
+
+    def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
+        """A row is read as it is kept, rounded once; then come a product and a difference for each diagonal."""
+        return Deviation(entries=(unit if self.vectors else 0) + (self.vectors + 6) * arithmetic)

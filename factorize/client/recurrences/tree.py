@@ -1,0 +1,63 @@
+"""C^-1 z for binary trees: one sum a level is kept (structure `tree`; base.py)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors
+from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
+
+
+class TreeRecurrence(StructureRecurrence):
+    """Rows that are constant on the blocks of binary trees (structure `tree`): the sum of x over each block is kept.
+
+    Step t is leaf p = t mod restart. Behind it lies one whole block of 2^j leaves for each bit j of p that is 1:
+
+    x_t = (z_t - sum_j nodes[j + 1, t] s_j) / nodes[0, t];   then blocks merge as the carry of a binary counter does
+
+    Args:
+        nodes: shape (levels + 1, n).
+        restart: leaves of each tree.
+    """
+
+    def __init__(self, nodes: np.ndarray, restart: int) -> None:
+        self.steps, self.vectors, self.scratch = nodes.shape[1], len(nodes) - 1, 1
+        self._gain = 1.0 / nodes[0]
+        self._nodes = nodes[1:] / nodes[0]
+        self._restart = restart
+
+    @classmethod
+    def of_tensors(cls, parts: Tensors, n: int) -> Self:
+        """The stored nodes."""
+        return cls(parts["tree.nodes"], int(parts["tree.restart"][0]))
+
+    @staticmethod
+    def cost(parts: Tensors, n: int) -> NoiseCost:
+        """A product and a sum for each block behind the step, the gain, and the carries: about one sum a step."""
+        nodes = parts["tree.nodes"]
+        return NoiseCost(len(nodes) - 1, 2.0 * np.count_nonzero(nodes[1:]) / nodes.shape[1] + 2)
+
+    def gain(self, step: int) -> float:
+        """1 / diagonal."""
+        return float(self._gain[step])
+
+    def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
+        """Read the blocks behind this leaf, then close those that it completes."""
+        leaf = step % self._restart
+        for j in range(self.vectors):
+            if leaf >> j & 1:
+                np.multiply(state[j], self._nodes[j, step], out=scratch[0])
+                x -= scratch[0]
+        scratch[0] = x
+        j = 0
+        while leaf >> j & 1:
+            scratch[0] += state[j]
+            j += 1
+        if j < self.vectors:
+            state[j] = scratch[0]
+
+    def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
+        """A sum is rounded when its block is closed, at most once for each level; adding rounds beside."""
+        return Deviation(entries=1.001 * self.vectors * (unit + 4 * arithmetic) + 6 * arithmetic)

@@ -1,0 +1,133 @@
+"""Claims about a strategy: its certified sensitivity, and the factors that it is stated for, wherever these are.
+
+In memory (`factorize.Factorization`), in a file or at a service (`factorize.client.Factors`), they are one noun.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from factorize.encoding import canonical_json
+from factorize.errors import CorruptObject, InvalidParameter
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SMALLEST_SENSITIVITY = 1e-60
+"""Below, squares in doubles bound nothing."""
+_HEX = re.compile(r"0x1\.[0-9a-f]{13}p[+-][0-9]{1,4}")
+
+
+@runtime_checkable
+class CertifiedSensitivity(Protocol):
+    """What calibration needs to know of a sensitivity: its value, and why it may be believed."""
+
+    @property
+    def value(self) -> float:
+        """Sensitivity of C for contributions of norm at most 1, rounded up."""
+
+    @property
+    def kind(self) -> str:
+        """`exact` or `upper_bound`."""
+
+    @property
+    def rule(self) -> str:
+        """Name of the formula that was used."""
+
+    @property
+    def participation(self) -> Mapping[str, Any]:
+        """Which steps one user may take part in, in the contract's JSON form."""
+
+
+@runtime_checkable
+class CertifiedFactors(Protocol):
+    """A strategy C and the sensitivity that was certified for it: what noise, calibrations and adapters ask."""
+
+    @property
+    def digest(self) -> str:
+        """Names the bytes."""
+
+    @property
+    def steps(self) -> int:
+        """n; `ENDLESS` (factorize/format/manifest.py) where the rows have no end."""
+
+    @property
+    def structure(self) -> str:
+        """Of C, the contract's name."""
+
+    @property
+    def sensitivity(self) -> CertifiedSensitivity:
+        """Certified, with kind, rule and participation."""
+
+    def strategy_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return the tensors of C by suffix ('' for a dense one), as doubles."""
+
+    def opened(self) -> Any:
+        """Return the `factorize.Factorization`, which has C in memory."""
+
+
+def certified(given: object) -> CertifiedFactors:
+    """Return what was given, which is a factorization or factors.
+
+    Raises:
+        InvalidParameter: it is neither.
+    """
+    if not isinstance(given, CertifiedFactors):
+        raise InvalidParameter(
+            f"a {type(given).__name__} is no factorization; pass what load or solve gave", field="factors"
+        )
+    return given
+
+
+@dataclass(frozen=True)
+class StatedSensitivity:
+    """The sensitivity that a manifest's certificate states; see `factorize.certificate.sensitivity.Sensitivity`."""
+
+    value: float
+    kind: str
+    rule: str
+    participation: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> StatedSensitivity:
+        """Read it from the exact hexadecimal form.
+
+        Raises:
+            CorruptObject: it is missing, or is none; see `check_claim`.
+        """
+        try:
+            check_claim(manifest)
+            stated = manifest["certificate"]["sensitivity"]
+            return cls(float.fromhex(stated["hex"]), stated["kind"], stated["rule"], stated["participation"])
+        except (KeyError, TypeError, ValueError):
+            raise CorruptObject("the manifest states no sensitivity") from None
+
+
+def check_claim(manifest: Mapping[str, Any]) -> None:
+    """Check that the sensitivity is one number of one kind, stated for the participation of the spec.
+
+    Raises:
+        CorruptObject: it is not.
+    """
+    stated = manifest["certificate"]["sensitivity"]
+    written, given = stated["hex"], stated["value"]
+    if not isinstance(written, str) or not _HEX.fullmatch(written) or type(given) not in (int, float):
+        raise CorruptObject(f"the sensitivity is stated as {str(written)[:40]!r} and {str(given)[:40]}")
+    value = float.fromhex(written)
+    if value != given:
+        raise CorruptObject("the sensitivity's value and its hex form are two different numbers")
+    if not SMALLEST_SENSITIVITY <= value < math.inf:
+        raise CorruptObject(
+            f"the manifest states no sensitivity that can be: {value!r} is outside [{SMALLEST_SENSITIVITY:g}, 1.8e308)"
+        )
+    if stated["kind"] not in ("exact", "upper_bound") or not isinstance(stated["rule"], str):
+        raise CorruptObject(f"the sensitivity is of kind {str(stated['kind'])[:40]!r}; it is exact or an upper_bound")
+    if canonical_json(stated["participation"]) != canonical_json(manifest["spec"]["participation"]):  # 3.0 is not 3
+        raise CorruptObject(
+            f"the sensitivity is stated for {str(stated['participation'])[:80]}, the spec for "
+            f"{str(manifest['spec']['participation'])[:80]}; do not use it"
+        )

@@ -1,0 +1,174 @@
+"""Matrices as a manifest describes them: under which names, in which shapes and types, of which n; and nothing else.
+
+This is the one description that loading, verifying, the light client, the service and the store go by. It needs neither
+numpy nor the packages that parse specs. The exact checker has a description of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from factorize.encoding import is_digest
+from factorize.errors import CorruptObject
+from factorize.format.certificates import check_certificate
+from factorize.format.claims import check_claim
+from factorize.format.names import (
+    BESIDE,
+    COLUMN_SCALE,
+    ENDLESS,
+    ONLY_ENDLESS,
+    SCALED,
+    TENSORS,
+    WRAPPED,
+    tensor_name,
+)
+from factorize.participation import is_canonical
+
+MATRICES = ("C", "C_inv", "B")
+DTYPES = ("float64", "float32")
+"""Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
+UNBOUNDED = "unbounded"
+DERIVED = ("dense", "toeplitz")
+"""Structures of a stored C_inv or B."""
+EVIDENCE = ("weights", "row_weights", "factors", "class_column", "class_signs")
+"""Tensors of the lower bounds' evidence, each under `dual.`."""
+_ENTRY = {"structure", "shape", "dtype", "tensors", "sha256", "bytes"}
+_CLAIM = "encoder_sensitivity"
+
+
+class Sides(NamedTuple):
+    """Sizes of a factorization.
+
+    Attributes:
+        rows: of A and of B; None without end.
+        n: steps; None without end.
+    """
+
+    rows: int | None
+    n: int | None
+
+    def of(self, name: str) -> tuple[int | None, int | None]:
+        """Return the shape of one of the matrices."""
+        return (self.rows if name == "B" else self.n, self.n)
+
+
+def sides_of(spec: Mapping[str, Any]) -> Sides:
+    """Return the sizes that a spec asks for.
+
+    Raises:
+        CorruptObject: it states none.
+    """
+    workload = spec["workload"]
+    given = workload["shape"] if workload["kind"] == "matrix" else [workload["n"], workload["n"]]
+    if given == [UNBOUNDED, UNBOUNDED]:
+        return Sides(None, None)
+    if not (isinstance(given, list) and len(given) == 2 and all(type(side) is int and side >= 1 for side in given)):
+        raise CorruptObject(f"the spec states the size {str(given)[:60]}, which is no number of steps")
+    return Sides(*given)
+
+
+def check_description(manifest: Mapping[str, Any]) -> None:
+    """Check that a manifest names matrices and evidence as the format allows, of the spec's size, and nothing else.
+
+    Raises:
+        CorruptObject: it does not.
+    """
+    sides = sides_of(manifest["spec"])
+    check_participation(manifest["spec"]["participation"], sides.n)
+    check_claim(manifest)
+    check_certificate(manifest["certificate"])
+    matrices = manifest["matrices"]
+    if not isinstance(matrices, dict) or "C" not in matrices or not set(matrices) <= set(MATRICES):
+        raise CorruptObject(f"the matrices are {sorted(matrices)[:4]}; C has to be there, C_inv and B may")
+    for name, entry in matrices.items():
+        _check_entry(name, entry, sides)
+    if sides.n is None and len(matrices) > 1:
+        raise CorruptObject("C_inv and B of a strategy without end are no finite tensors")
+    _check_evidence(manifest["dual"])
+    if not isinstance(manifest["solver"], dict):
+        raise CorruptObject("the manifest's solver is no object")
+
+
+def named_tensors(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the names of all tensors that a manifest names."""
+    entries = [*manifest["matrices"].values(), manifest["dual"] or {"tensors": []}]
+    return [name for entry in entries for name in entry["tensors"]]
+
+
+def _check_entry(name: str, entry: Mapping[str, Any], sides: Sides) -> None:
+    allowed = _ENTRY | ({_CLAIM} if name == "B" else set())
+    if not isinstance(entry, dict) or not _ENTRY <= set(entry) or not set(entry) <= allowed:
+        raise CorruptObject(f"{name} is described by {sorted(entry)[:8]}; it has {', '.join(sorted(_ENTRY))}")
+    stated, asked = entry["shape"], list(sides.of(name))
+    if (
+        not isinstance(stated, list)
+        or [type(side) for side in stated] != [type(side) for side in asked]
+        or stated != asked
+    ):
+        raise CorruptObject(f"{name} is stated to have shape {str(stated)[:60]}, and the spec asks for {asked}")
+    if entry["dtype"] not in DTYPES:
+        raise CorruptObject(
+            f"{name} is not stored as {str(entry['dtype'])[:20]!r}: that is none of {', '.join(DTYPES)}"
+        )
+    structure, known = entry["structure"], structures(name, sides)
+    if structure not in known:
+        raise CorruptObject(
+            f"structure {str(structure)[:40]!r} of {name} is none of {', '.join(known)}; update factorize"
+        )
+    _check_names(name, entry["tensors"], [[tensor_name(name, s) for s in parts] for parts in suffixes(structure)])
+    if type(entry["bytes"]) is not int or entry["bytes"] < 1:
+        raise CorruptObject(f"{name} is stated to have {str(entry['bytes'])[:20]} bytes")
+    _check_sha256(name, entry)
+
+
+def structures(name: str, sides: Sides) -> tuple[str, ...]:
+    """Return the structures that a matrix may have."""
+    if name != "C":
+        return DERIVED if sides.rows == sides.n else DERIVED[:1]
+    if sides.n is None:
+        return ENDLESS
+    return (*(structure for structure in TENSORS if structure not in ONLY_ENDLESS), SCALED)
+
+
+def suffixes(structure: str) -> list[tuple[str, ...]]:
+    """Return the sets of tensors that a structure may be stored as, by suffix."""
+    if structure == SCALED:
+        return [(*TENSORS[inner], COLUMN_SCALE) for inner in WRAPPED]
+    own = TENSORS[structure]
+    return [own, *([(*BESIDE[structure], *own)] if structure in BESIDE else [])]
+
+
+def _check_names(name: str, given: object, allowed: list[list[str]]) -> None:
+    if not isinstance(given, list) or not all(isinstance(tensor, str) for tensor in given):
+        raise CorruptObject(f"the tensors of {name} are not a list of names")
+    if sorted(given) not in [sorted(names) for names in allowed]:
+        raise CorruptObject(f"the tensors of {name} are {str(given)[:120]}, and its structure has {allowed[0]}")
+
+
+def _check_evidence(entry: Mapping[str, Any] | None) -> None:
+    if entry is None:
+        return
+    if not isinstance(entry, dict) or set(entry) != {"tensors", "sha256"}:
+        raise CorruptObject(f"the evidence is described by {sorted(entry)[:8]}; it has tensors and sha256")
+    names, known = entry["tensors"], {f"dual.{name}" for name in EVIDENCE}
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise CorruptObject("the tensors of the evidence are not a list of names")
+    if not set(names) <= known or len(set(names)) < len(names):
+        raise CorruptObject(f"the evidence has the tensors {str(names)[:120]}; known are {', '.join(sorted(known))}")
+    _check_sha256("the evidence", entry)
+
+
+def _check_sha256(name: str, entry: Mapping[str, Any]) -> None:
+    if not is_digest(entry["sha256"]):
+        raise CorruptObject(f"{name} has the sha256 {str(entry['sha256'])[:70]!r}")
+
+
+def check_participation(given: Mapping[str, Any], n: int | None) -> None:
+    """Check that a participation is one in canonical form: what the claim is about is read alike by all.
+
+    Raises:
+        CorruptObject: it is none.
+    """
+    if not (isinstance(given, dict) and is_canonical(given, n)):
+        raise CorruptObject(f"{str(given)[:120]} is no participation of n={UNBOUNDED if n is None else n} steps")

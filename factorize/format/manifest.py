@@ -1,0 +1,82 @@
+"""The manifest's own rules: which parts its digest covers, and what a reader checks before believing the rest.
+
+Light on purpose: a training job reads manifests without the packages that parse specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from factorize.encoding import check_digest, json_digest
+from factorize.errors import CorruptObject, InvalidParameter
+from factorize.format.description import check_description
+
+SCHEMA = 1
+ENDLESS = 10**15 - 1
+"""Steps of a strategy whose rows have no end, where a number is needed: the largest integer of a document."""
+_VOLATILE = ("digest", "files", "created")
+_VOLATILE_SOLVER = ("seconds", "environment")
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the digest of a manifest: over all of it but the volatile parts."""
+    lasting = {key: value for key, value in manifest.items() if key not in _VOLATILE}
+    solver = lasting.get("solver", {})
+    lasting["solver"] = {key: value for key, value in solver.items() if key not in _VOLATILE_SOLVER}
+    return json_digest(lasting)
+
+
+def check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Check that a manifest is of a known schema, hashes to its digests, and describes what the format allows.
+
+    Raises:
+        CorruptObject: it does not, or it is no manifest.
+    """
+    try:
+        if type(manifest["schema"]) is not int or manifest["schema"] != SCHEMA:
+            raise CorruptObject(f"schema {manifest['schema']!r} is not {SCHEMA}; use a release that knows it")
+        if manifest_digest(manifest) != manifest["digest"]:
+            raise CorruptObject("the manifest does not hash to its own digest; get it again")
+        if json_digest(manifest["spec"]) != manifest["spec_digest"]:
+            raise CorruptObject("the manifest's spec does not hash to its spec digest")
+        check_description(manifest)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+def steps_of(manifest: Mapping[str, Any]) -> int:
+    """Return the number of steps, `ENDLESS` where the shape of C states none."""
+    steps = manifest["matrices"]["C"]["shape"][1]
+    return ENDLESS if steps is None else int(steps)
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of a manifest.
+
+    Attributes:
+        sha256: of the whole file; its address.
+        bytes: its length.
+    """
+
+    sha256: str
+    bytes: int
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> StoredFile:
+        """Return the file that holds the matrices.
+
+        Raises:
+            CorruptObject: the manifest names none, or not by sha256 and length.
+        """
+        try:
+            entry = manifest["files"][0]
+            length = entry["bytes"]
+            digest = check_digest(entry["sha256"], what="sha256")
+        except (KeyError, TypeError, IndexError, InvalidParameter):
+            raise CorruptObject("the manifest names no file by sha256 and bytes, so nothing can be checked") from None
+        if type(length) is not int or length <= 0:
+            raise CorruptObject(f"the manifest states a file of {str(length)[:20]} bytes; the length is an integer > 0")
+        return cls(digest, length)

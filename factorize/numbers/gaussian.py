@@ -1,0 +1,283 @@
+"""Privacy of the Gaussian mechanism: mu-GDP, rho-zCDP and (epsilon, delta), each rounded towards safety.
+
+A Gaussian mechanism whose noise has standard deviation z times its sensitivity has one parameter, `mu = 1/z`:
+
+    mu-GDP (Dong, Roth, Su 2019)
+    rho-zCDP with rho = mu^2 / 2 (Bun, Steinke 2016)
+    delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle, Wang 2018, theorem 8)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+
+from factorize.errors import InvalidParameter
+from factorize.numbers.error_free import rest_of_product
+from factorize.numbers.scalars import double_above, finite_real, root_above
+
+MAX_NOISE_MULTIPLIER = 1e8
+"""Above it (mu < 1e-8) a request is taken for a mistake in units."""
+
+MIN_NOISE_MULTIPLIER = 1e-8
+"""Below it nothing is private (epsilon is above 1e15) and a request is taken for a mistake in units."""
+
+MARGIN = 1e-12
+"""Relative inflation of mu before the curve is evaluated.
+
+In doubles the curve is that of a mu off by less than 2e-13 relative (the tests check it with 40 digits),
+so with the inflation a computed delta or epsilon is never below the true one.
+"""
+
+_SQRT_2 = math.sqrt(2)
+_SQRT_HALF_PI = math.sqrt(math.pi / 2)
+_TAIL = 2.0
+_TERMS = 120  # 100 leave less than a rounding at t = 2
+_LOG_SQRT_2PI = math.log(2 * math.pi) / 2
+_NO_DOUBLE_BELOW = -40.0  # Phi(-40) < 1e-349, less than the smallest positive double
+_GAUSS_LEGENDRE = ((-math.sqrt(0.6), 5 / 18), (0.0, 8 / 18), (math.sqrt(0.6), 5 / 18))
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Return the exact delta of a mu-GDP Gaussian mechanism at epsilon, rounded up.
+
+    Args:
+        epsilon: at least 0; 0 gives the total variation distance.
+        mu: 1 / noise multiplier, in [1e-8, 1e8].
+
+    Returns:
+        A double in (0, 1], never below the true delta and never 0: the true one is positive.
+
+    Reference:
+        Balle, Wang 2018, theorem 8.
+    """
+    eps = finite_real("epsilon", epsilon, low=0.0, strict=False, remedy="give a finite epsilon >= 0")
+    return _delta_above(eps, _check_mu(mu))
+
+
+def _delta_above(epsilon: float, mu: float) -> float:
+    log_delta, log_complement = _curve(epsilon, mu * (1 + MARGIN))
+    nearest = math.exp(log_delta) if log_delta < -0.7 else -math.expm1(log_complement)
+    return min(math.nextafter(nearest, math.inf), 1.0)
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """Return the smallest epsilon >= 0 at which a mu-GDP Gaussian mechanism has this delta, rounded up.
+
+    Args:
+        delta: in (0, 1).
+        mu: 1 / noise multiplier, in [1e-8, 1e8].
+    """
+    target, mu = check_delta(delta), _check_mu(mu)
+    if _delta_above(0.0, mu) <= target:
+        return 0.0
+    low, high = 0.0, mu * mu + 50 * mu  # the upper end lies beyond _NO_DOUBLE_BELOW
+    while (middle := (low + high) / 2) > low and high - low > 1e-15 * high:
+        if _delta_above(middle, mu) <= target:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def noise_multiplier_for_epsilon(epsilon: float, delta: float) -> float:
+    """Return the smallest noise multiplier that gives (epsilon, delta)-differential privacy, rounded up.
+
+    Found by bisection on the exact curve; the classic sqrt(2 ln(1.25 / delta)) / epsilon wastes noise below
+    epsilon = 1 and is wrong above it.
+
+    Raises:
+        InvalidParameter: epsilon <= 0, delta outside (0, 1), or an answer outside [1e-8, 1e8].
+
+    Reference:
+        Balle, Wang 2018, algorithm 1.
+    """
+    eps = finite_real("epsilon", epsilon, remedy="give a finite epsilon > 0")
+    target = check_delta(delta)
+
+    def private(z: float) -> bool:
+        return _delta_above(eps, mu_of(z)) <= target
+
+    low, high = MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER
+    if not private(high):
+        raise _out_of_reach(f"epsilon={eps}, delta={target}", "above", high, "ask for a larger epsilon")
+    if private(low):
+        raise _out_of_reach(f"epsilon={eps}, delta={target}", "below", low, "ask for a smaller epsilon")
+    while low < (middle := math.sqrt(low * high)) < high:
+        if private(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def noise_multiplier_for_rho(rho: float) -> float:
+    """Return the noise multiplier 1 / sqrt(2 rho) of rho-zCDP, rounded up.
+
+    Reference:
+        Bun, Steinke 2016, proposition 1.6.
+    """
+    value = finite_real("rho", rho, remedy="give a finite rho > 0")
+    return _check_multiplier(root_above(1 / (2 * Fraction(value)), "noise_multiplier"), f"rho={value}")
+
+
+def noise_multiplier_for_mu(mu: float) -> float:
+    """Return the noise multiplier 1 / mu of mu-GDP, rounded up."""
+    value = finite_real("mu", mu, remedy="give a finite mu > 0")
+    return _check_multiplier(double_above(1 / Fraction(value), "noise_multiplier"), f"mu={value}")
+
+
+def mu_of(noise_multiplier: float) -> float:
+    """Return mu = 1 / z of the Gaussian mechanism with noise multiplier z, rounded up."""
+    z = finite_real("noise_multiplier", noise_multiplier, remedy="give a finite noise multiplier > 0")
+    return double_above(1 / Fraction(z), "mu")
+
+
+def rho_of(noise_multiplier: float) -> float:
+    """Return rho = 1 / (2 z^2) of zCDP of the Gaussian mechanism with noise multiplier z, rounded up."""
+    z = finite_real("noise_multiplier", noise_multiplier, remedy="give a finite noise multiplier > 0")
+    return double_above(1 / (2 * Fraction(z) ** 2), "rho")
+
+
+def compose_mu(mus: Iterable[float]) -> float:
+    """Return the mu of independent Gaussian mechanisms run on the same data: sqrt(sum mu_i^2), rounded up.
+
+    Independent means: each run draws its own Z. A restarted run that reuses rows of Z is not covered.
+
+    Reference:
+        Dong, Roth, Su 2019, corollary 3.3.
+    """
+    return root_above(sum(Fraction(mu) ** 2 for mu in _runs("mu", mus)), "mu")
+
+
+def compose_rho(rhos: Iterable[float]) -> float:
+    """Return the rho of independent zCDP mechanisms run on the same data: their sum, rounded up.
+
+    Reference:
+        Bun, Steinke 2016, lemma 1.7.
+    """
+    return double_above(Fraction(sum(Fraction(rho) for rho in _runs("rho", rhos))), "rho")
+
+
+def zcdp_epsilon_loose(rho: float, delta: float) -> float:
+    """Return rho + 2 sqrt(rho log(1/delta)), an upper bound on epsilon for any rho-zCDP mechanism.
+
+    For comparison with papers that state it; `gaussian_epsilon` is exact and smaller for the mechanisms here.
+
+    Reference:
+        Bun, Steinke 2016, proposition 1.3.
+    """
+    rho, log_inverse = _zcdp(rho, delta)
+    return (rho + 2 * math.sqrt(rho * log_inverse)) * (1 + MARGIN)
+
+
+def zcdp_epsilon_optimised(rho: float, delta: float) -> float:
+    """Return the smallest epsilon that Renyi accounting proves for any rho-zCDP mechanism at this delta.
+
+    The infimum over alpha > 1 of rho alpha + log(1/(alpha delta))/(alpha-1) + log(1-1/alpha): between
+    `zcdp_epsilon_loose` and, for Gaussian mechanisms, the exact `gaussian_epsilon`.
+
+    Reference:
+        Canonne, Kamath, Steinke 2020, proposition 12.
+    """
+    rho, log_inverse = _zcdp(rho, delta)
+    # With t = alpha - 1 the derivative vanishes where rho t^2 + log(1+t) = log(1/delta); the left side grows.
+    low, high = 0.0, math.sqrt(log_inverse / rho)
+    while (middle := (low + high) / 2) > low and high - low > 1e-15 * high:
+        if rho * middle * middle + math.log1p(middle) < log_inverse:
+            low = middle
+        else:
+            high = middle
+    terms = (rho, rho * high, (log_inverse - math.log1p(high)) / high, -math.log1p(1 / high))
+    return max(0.0, math.fsum(terms) + MARGIN * math.fsum(map(abs, terms)))
+
+
+def _curve(epsilon: float, mu: float) -> tuple[float, float]:
+    """Return log delta and log(1 - delta), the as doubles.
+
+    With x = epsilon/mu, p = mu/2 - x and R the Mills ratio, e^epsilon phi(mu/2 + x) = phi(p) gives
+        delta = phi(p) (R(-p) - R(mu/2 + x))   and   1 - delta = phi(p) (R(p) + R(mu/2 + x)):
+    neither subtracts epsilon from a logarithm of its size, as the formula with two log-cdfs does.
+    """
+    half, x = mu / 2, epsilon / mu
+    p = half - x
+    if p < _NO_DOUBLE_BELOW:
+        return -math.inf, 0.0
+    log_density = -p * p / 2 - _LOG_SQRT_2PI
+    if p > 1:
+        log_complement = log_density + math.log(_mills(p) + _mills(x + half))
+        return math.log1p(-math.exp(log_complement)), log_complement
+    log_delta = log_density + math.log(_mills_drop(x, half))
+    return log_delta, math.log1p(-math.exp(log_delta))
+
+
+def _mills_drop(x: float, half: float) -> float:
+    """Return R(x - half) - R(x + half), to a few units in the last place of `half`."""
+    if half > 0.005:
+        return _mills(x - half) - _mills(x + half)
+    # The difference would cancel: integrate 1 - t R(t) = -R'(t) instead (3 nodes: error < half^6).
+    nodes = ((x + half * node, weight) for node, weight in _GAUSS_LEGENDRE)
+    return 2 * half * math.fsum(weight * (1 - t * _mills(t)) for t, weight in nodes)
+
+
+def _mills(t: float) -> float:
+    """Return Phi(-t) / phi(t), for t of -1 or more, to a few units in the last place.
+
+    Laplace's continued fraction t + 1/(t + 2/(t + 3/(...))) for the tail; below it e^(t^2/2) erfc(t / sqrt 2), with t^2
+    taken exactly. Plain Python, so that a training image without scipy calibrates too.
+    """
+    if t > _TAIL:
+        tail = t
+        for k in range(_TERMS, 0, -1):
+            tail = t + k / tail
+        return 1 / tail
+    square = t * t
+    error = rest_of_product(t, t, square)
+    return _SQRT_HALF_PI * math.exp(square / 2) * (1 + error / 2) * math.erfc(t / _SQRT_2)
+
+
+def check_delta(delta: float) -> float:
+    """Return delta as a double in (0, 1), or refuse it."""
+    remedy = "give delta in (0, 1), well below 1 / (number of users)"
+    value = finite_real("delta", delta, remedy=remedy)
+    if value >= 1:
+        raise InvalidParameter(f"delta={value} is outside the limit (below 1); {remedy}", field="delta")
+    return value
+
+
+def _check_mu(mu: float) -> float:
+    value = finite_real("mu", mu, remedy="give mu = 1 / noise multiplier")
+    low, high = 1 / MAX_NOISE_MULTIPLIER, mu_of(MIN_NOISE_MULTIPLIER)
+    if not low <= value <= high:
+        raise InvalidParameter(
+            f"mu={value} is outside [{low:g}, {high:g}], the range of 1 / noise multiplier;"
+            " check the units of the noise",
+            field="mu",
+        )
+    return value
+
+
+def _check_multiplier(z: float, target: str) -> float:
+    if z > MAX_NOISE_MULTIPLIER:
+        raise _out_of_reach(target, "above", MAX_NOISE_MULTIPLIER, "ask for a larger one")
+    if z < MIN_NOISE_MULTIPLIER:
+        raise _out_of_reach(target, "below", MIN_NOISE_MULTIPLIER, "ask for a smaller one")
+    return z
+
+
+def _out_of_reach(target: str, side: str, limit: float, remedy: str) -> InvalidParameter:
+    message = f"{target} needs a noise multiplier {side} the limit {limit:g}; {remedy}"
+    return InvalidParameter(message, field=target.partition("=")[0])
+
+
+def _runs(name: str, values: Iterable[float]) -> list[float]:
+    runs = [finite_real(name, value, remedy=f"give the {name} of each run") for value in values]
+    if not runs:
+        raise InvalidParameter(f"0 runs to compose, at least 1 is needed; give the {name} of each run", field=name)
+    return runs
+
+
+def _zcdp(rho: float, delta: float) -> tuple[float, float]:
+    noise_multiplier_for_rho(rho)  # refuses a rho out of range
+    return float(rho), -math.log(check_delta(delta))

@@ -1,0 +1,124 @@
+"""Light data: frozen documents of a kind and whole numbers, which readers without the packages that parse specs know.
+
+A class derived from `LightData` is a frozen dataclass, and pydantic takes it as a field of a model: its documents are
+read there as those of a strict model of the same fields, with the same limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from numbers import Integral
+from typing import Annotated, Any, Literal, NamedTuple, Self, dataclass_transform, get_args, get_origin, get_type_hints
+
+from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import MAX_STEPS
+
+Document = Mapping[str, Any]
+
+
+class Whole(NamedTuple):
+    """Limits of a whole number, as the metadata of a field."""
+
+    least: int
+    most: int | None = None
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse what is no such number.
+
+        Raises:
+            InvalidParameter: see above.
+        """
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= (self.most or value):
+            limits = f"{self.least} or more" if self.most is None else f"from {self.least} to {self.most}"
+            raise InvalidParameter(f"{name} is {str(value)[:40]!r}; it is a whole number, {limits}", field=name)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return pydantic's schema with the same limits."""
+        return handler(source) | {"ge": self.least} | ({} if self.most is None else {"le": self.most})
+
+
+Steps = Annotated[int, Whole(1, MAX_STEPS)]
+"""A number of steps or epochs."""
+Often = Annotated[int, Whole(1)]
+"""A number of times."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LightData:
+    """Frozen data of one kind: `kind`, a literal, and whole numbers; equal by value.
+
+    Raises:
+        InvalidParameter: a number is outside its limits.
+    """
+
+    kind: str
+
+    def __init_subclass__(cls) -> None:
+        """Make it a dataclass."""
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        """Check the kind and the numbers."""
+        for name, hint in _hints(type(self)).items():
+            value = getattr(self, name)
+            if get_origin(hint) is Literal and value not in get_args(hint):
+                raise InvalidParameter(f"kind {str(value)[:40]!r} is not {get_args(hint)[0]!r}", field="kind")
+            if value is not None or type(None) not in get_args(hint):
+                for limits in _limits(hint):
+                    limits.check(name, value)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return the schema by which a model reads and writes it."""
+        from pydantic import ConfigDict, create_model
+        from pydantic_core import core_schema
+
+        config = ConfigDict(strict=True, extra="forbid")
+        fields: dict[str, Any] = {
+            field.name: (_hints(cls)[field.name], ... if field.default is dataclasses.MISSING else field.default)
+            for field in dataclasses.fields(cls)
+        }
+        model = create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, __module__=cls.__module__, **fields)
+
+        def read(value: Any, inner: Callable[[Any], Any]) -> Any:
+            return value if type(value) is cls else cls(**dict(inner(value)))
+
+        written = core_schema.plain_serializer_function_ser_schema(lambda value: value.document())
+        return core_schema.no_info_wrap_validator_function(read, handler.generate_schema(model), serialization=written)
+
+    @classmethod
+    def named(cls) -> str:
+        """Return the contract's name of the kind."""
+        return str(get_args(_hints(cls)["kind"])[0])
+
+    @classmethod
+    def read(cls, given: Document) -> Self:
+        """Return what a document of this kind describes.
+
+        Raises:
+            InvalidParameter: it has other numbers than the kind has, or one outside its limits.
+        """
+        whole: dict[str, Any] = {
+            name: int(x) if isinstance(x, Integral) and not isinstance(x, bool) else x for name, x in given.items()
+        }
+        try:
+            return cls(**whole)
+        except TypeError:
+            fields = ", ".join(_hints(cls))
+            raise InvalidParameter(f"{str(dict(given))[:80]} does not have the fields of its kind, {fields}") from None
+
+    def document(self) -> dict[str, Any]:
+        """Return the contract's JSON form: every number but those left out."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def _hints(kind: type[LightData]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _limits(hint: Any) -> list[Whole]:
+    """Those in the metadata of a field, or of a part of its union."""
+    found = [limits for limits in getattr(hint, "__metadata__", ()) if isinstance(limits, Whole)]
+    return found + [limits for part in get_args(hint) for limits in _limits(part)]

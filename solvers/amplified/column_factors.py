@@ -1,0 +1,123 @@
+"""Factors of the columns of a Toeplitz strategy, fitted to balls in bins: C = T diag(f).
+
+With T fixed, error and <D, G> are quadratic forms, one in 1 / f and one in f,
+
+    error = sum_ij <column i of A, column j of A> <row i of T^-1, row j of T^-1> / (f_i f_j)
+    <D, G> = sum_ij D_{i mod b, j mod b} <column i of |T|, column j of |T|> f_i f_j
+
+so that a step of L-BFGS costs O(n^2). As for T, several forms D are kept. The stream of noise needs no more memory:
+C^-1 = diag(1 / f) T^-1 scales what leaves it. Derivation: docs/notes/amplified-optimum.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorize.errors import CertificateError, InvalidParameter, SolveFailed
+from factorize.solvers.amplified.spread_sensitivity import amplified, largest_form
+from factorize.solvers.methods.transforms import reciprocal
+from factorize.solvers.problem import Problem
+from factorize.spec import BinsSampling
+
+Array = NDArray[np.float64]
+
+LARGEST_FITTED = 4096
+"""Steps, for quadratic forms as arrays."""
+
+_ROUNDS = 6
+_STEPS = 30  # of L-BFGS in a round
+_FORMS = 4  # that are kept
+_GAIN = 5e-4  # of the logarithm of the error: less is no gain
+_PATIENCE = 2  # rounds without one: a first form may lead to the other regime, and its second one back
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnLoss:
+    """log(error x S) / 2 of the logarithms of the factors, S nearly the largest <D, G> of the forms.
+
+    Attributes:
+        error: form in 1 / f, shape (n, n).
+        products: of the columns of |T|, shape (n, n).
+        forms: D, shape (forms, b, b).
+    """
+
+    error: Array
+    products: Array
+    forms: Array
+
+    def __call__(self, logarithms: Array) -> tuple[float, Array]:
+        """Return the loss and its derivative, shape (n,)."""
+        from factorize.solvers.amplified.column_kernels import through_bins
+
+        factors = np.exp(logarithms)
+        halves = np.empty((len(self.forms), len(factors)))
+        for form, half in zip(self.forms, halves, strict=True):
+            through_bins(self.products, form, factors, half)
+        spread, slope = largest_form(halves @ factors, 2 * halves)
+        through = self.error @ (1 / factors)
+        error = float((1 / factors) @ through)
+        return math.log(error * spread) / 2, slope * factors / (2 * spread) - through / (factors * error)
+
+
+class ColumnFit:
+    """Factors for one Toeplitz matrix.
+
+    Args:
+        problem: with the workload and the objective.
+        sampling: with epsilon and delta.
+        column: of T, shape (n,).
+
+    Attributes:
+        products: of the columns of |T|, shape (n, n).
+        error: form in 1 / f, shape (n, n).
+    """
+
+    def __init__(self, problem: Problem, sampling: BinsSampling, column: Array) -> None:
+        from factorize.solvers.amplified.column_kernels import column_products, row_products
+
+        self.sampling, self.n = sampling, problem.n
+        self.bins = sampling.bins(problem.participation, problem.n)
+        self.products, self.error = np.empty((2, self.n, self.n))
+        column_products(np.abs(column), self.products)
+        row_products(reciprocal(column, self.n), self.error)
+        self.error *= problem.target.T @ problem.target
+        self.error *= problem.objective.scale(problem.workload.m)
+
+    def best(self, first_seed: int) -> tuple[float, Array]:
+        """Return the logarithm of the error at the privacy, as an estimate, and the factors, shape (n,), of mean 1."""
+        factors = np.ones(self.n)
+        value, form = self._value(factors, first_seed)
+        kept, forms, idle = (value, factors), [form], 0
+        for seed in range(first_seed + 1, first_seed + 1 + _ROUNDS):
+            factors = self._descend(kept[1], np.stack(forms[-_FORMS:]))
+            try:
+                value, form = self._value(factors, seed)
+            except (SolveFailed, CertificateError, InvalidParameter):
+                break
+            idle = 0 if value < kept[0] - _GAIN else idle + 1
+            kept = min(kept, (value, factors), key=lambda one: one[0])
+            forms.append(form)
+            if idle == _PATIENCE:
+                break
+        return kept
+
+    def _value(self, factors: Array, seed: int) -> tuple[float, Array]:
+        from factorize.solvers.amplified.column_kernels import gram_of
+
+        gram = gram_of(self.products, factors, self.bins)
+        privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
+        here = amplified(gram, self.n, **privacy, seed=seed)
+        error = float((1 / factors) @ self.error @ (1 / factors))
+        return math.log(here.multiplier) + math.log(error) / 2, here.form
+
+    def _descend(self, factors: Array, forms: Array) -> Array:
+        from scipy.optimize import minimize
+
+        loss = ColumnLoss(self.error, self.products, forms)
+        found = minimize(loss, np.log(factors), jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "maxcor": 20})
+        reached = np.exp(found.x - found.x.max())
+        return reached / reached.mean()

@@ -1,0 +1,71 @@
+"""`factorize profile`: the curve of a given noise, against the accountants, and its picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from specs import solved
+
+from factorize.accounting import epsilon_bins
+from factorize.accounting.redrawn.redrawn_bound import RedrawnEvaluator
+from factorize.accounting.redrawn.redrawn_gram import redrawn_gram
+from factorize.factorization import Factorization
+from factorize.numbers.gaussian import gaussian_delta
+
+EPSILONS = [0.5, 2.0, 6.0]
+
+
+@pytest.fixture(scope="module")
+def base() -> Factorization:
+    return solved(32, "square_root", 4)
+
+
+@pytest.fixture
+def command(base: Factorization, tmp_path: Path) -> CommandLine:
+    base.save(tmp_path / "c.safetensors")
+    return CommandLine(tmp_path)
+
+
+def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine, tmp_path: Path) -> None:
+    options = ("profile", tmp_path / "c.safetensors", "--sigma", "0.3", "--batch-size", "10", "--clip-norm", "1.5")
+    listed = ("--epsilons", "6,0.5,2", "--output", "json")
+    bounds = epsilon_bins(base, sigma=0.3, epsilons=EPSILONS, batch_size=10, clip_norm=1.5)
+    kept = command(*options, *listed, "--sampling", "balls_in_bins").json()
+    assert [point["epsilon"] for point in kept["profile"]] == EPSILONS and kept["sigma_for"] == "means"
+    assert [point["delta"] for point in kept["profile"]] == pytest.approx([delta for _, delta in bounds], rel=1e-9)
+    star = RedrawnEvaluator(redrawn_gram(base.strategy, 8))
+    anew = command(*options, *listed, "--sampling", "redrawn_bins").json()["profile"]
+    assert [point["delta"] for point in anew] == pytest.approx([star.delta(2.0, e).delta for e in EPSILONS], rel=1e-9)
+    fixed = command(*options, *listed).json()["profile"]
+    exact = [gaussian_delta(e, 1.5 * base.certificate.sensitivity.value / 3) for e in EPSILONS]
+    assert [point["delta"] for point in fixed] == pytest.approx(exact, rel=1e-9)
+    assert all(point["delta"] == point["delta_without_secrecy"] for point in fixed)
+    for point, plain in zip(kept["profile"], fixed, strict=True):
+        assert point["delta"] <= point["delta_without_secrecy"] == pytest.approx(plain["delta"], rel=1e-6)
+
+
+@pytest.mark.parametrize("sampling", ["balls_in_bins", "redrawn_bins", "fixed"])
+def test_it_is_drawn_and_written_as_text(command: CommandLine, tmp_path: Path, sampling: str) -> None:
+    picture = tmp_path / "profile.png"
+    text = command("profile", tmp_path / "c.safetensors", "--sigma", "3", "--sampling", sampling, "--plot", picture).out
+    assert picture.read_bytes().startswith(b"\x89PNG") and "picture of both curves" in text
+    assert len(text.splitlines()) == 42 and f"delta, {sampling}" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sigma", "3", "--epsilons", "one,two"), "no numbers between commas"),
+        (("--sigma", "3", "--epsilons", "0"), "above 0"),
+        (("--sigma", "-3"), "sigma"),
+        (("--sigma", "3", "--sampling", "shuffle"), "gives away"),
+        (("--sigma", "3", "--sampling", "poisson"), "dataset_size and batch_size"),
+        (("--sigma", "3", "--plot", "curve.gif"), "png"),
+    ],
+)
+def test_what_is_no_profile_is_refused(
+    command: CommandLine, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    assert message in command("profile", tmp_path / "c.safetensors", *options).error(2)

@@ -1,0 +1,136 @@
+"""What users get wrong with random batches: each case is answered soundly, or refused with the way out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from specs import solved
+
+from factorize.accounting import bins_sigma, calibrate_bins, calibrate_sampling
+from factorize.accounting.amplification import amplified_delta
+from factorize.accounting.gram_matrix import BinGram
+from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
+from factorize.factorization import Factorization
+from factorize.numbers.gaussian import noise_multiplier_for_epsilon
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.orders import balls_in_bins
+
+TARGET = PrivacyTarget(epsilon=4.0, delta=1e-5)
+KEY = bytes(range(32))
+BINNED = ["balls_in_bins", "redrawn_bins"]
+
+
+@pytest.fixture(scope="module")
+def base() -> Factorization:
+    return solved(48, "square_root", 4)
+
+
+@pytest.mark.parametrize("sampling", BINNED)
+def test_a_signed_c_is_taken_by_its_absolute_values_and_says_so(sampling: str) -> None:
+    """The dense optimum of momentum has negative entries; its bound is never below the one without signs counted."""
+    signed = solved({"kind": "momentum", "n": 24, "momentum": 0.9}, "dense", 3)
+    assert (signed.strategy.finite().dense() < 0).any()
+    held = calibrate_sampling(signed, TARGET, sampling=sampling, method="deterministic").document()
+    assert held["signed"] is True
+    if sampling == "balls_in_bins":
+        assert held["absolute_cost"] >= 1
+
+
+@pytest.mark.parametrize("sampling", [*BINNED, "poisson", "cyclic_poisson"])
+def test_replace_one_is_refused_under_every_sampling_with_the_way_out(base: Factorization, sampling: str) -> None:
+    plain = solved(48, "identity", 4) if "poisson" in sampling else base
+    sizes: dict[str, Any] = {"dataset_size": 4800, "batch_size": 100} if "poisson" in sampling else {}
+    with pytest.raises(UnsupportedAdjacency, match="use zero_out"):
+        calibrate_sampling(plain, TARGET, sampling=sampling, adjacency="replace_one", **sizes)
+
+
+@pytest.mark.parametrize("sampling", [*BINNED, "fixed"])
+@pytest.mark.parametrize("adjacency", ["add_or_remove_one", "ADD_REMOVE", "remove"])
+def test_add_and_remove_are_refused_and_say_where_they_are_zero_out(
+    base: Factorization, sampling: str, adjacency: str
+) -> None:
+    with pytest.raises(UnsupportedAdjacency, match="divisor is a fixed public number, the relation is zero_out"):
+        calibrate_sampling(base, TARGET, sampling=sampling, adjacency=adjacency)
+
+
+def test_a_divisor_that_depends_on_the_data_is_refused_by_the_auditor() -> None:
+    order = balls_in_bins(60, 4, 2, KEY)
+    auditor = BinsAuditor.of(order)
+    with pytest.raises(InvalidParticipation, match="shows the size"):
+        for batch in order:
+            auditor.record(batch, divisor=len(batch))
+
+
+def test_truncated_batches_and_padding_that_drops_are_refused_by_the_auditor() -> None:
+    order = balls_in_bins(60, 4, 2, KEY)
+    largest = max(range(4), key=lambda step: len(order[step]))
+    auditor = BinsAuditor.of(order)
+    with pytest.raises(InvalidParticipation, match="examples of the bin are missing.*capacity"):
+        for step in range(4):
+            auditor.record(order[step][:-1] if step == largest else order[step])
+    with pytest.raises(InvalidParticipation, match="use a larger capacity"):
+        balls_in_bins(60, 4, 2, KEY, physical_batch=1, capacity=len(order[largest]) - 1)
+
+
+@pytest.mark.parametrize("sampling", BINNED)
+def test_one_bin_is_no_sampling(base: Factorization, sampling: str) -> None:
+    held = calibrate_sampling(base, TARGET, sampling=sampling, bins=1).document()
+    assert held["epsilon_without_secrecy"] == pytest.approx(4.0, rel=1e-6)
+    whole = float(np.linalg.norm(np.abs(base.strategy.finite().dense()).sum(axis=1)))
+    assert held["sigma"] == pytest.approx(noise_multiplier_for_epsilon(4.0, 1e-5) * whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("sampling", BINNED)
+def test_n_need_not_be_a_multiple_of_b(base: Factorization, sampling: str) -> None:
+    """13 bins in 48 steps: four epochs, the last one short; never more than four whole epochs take."""
+    held = calibrate_sampling(base, TARGET, sampling=sampling, bins=13, method="deterministic")
+    longer = calibrate_sampling(
+        solved(52, "square_root", 4), TARGET, sampling=sampling, bins=13, method="deterministic"
+    )
+    assert held.document()["epochs"] == 4 and held.sigma <= longer.sigma
+
+
+@pytest.mark.parametrize("sampling", BINNED)
+def test_one_epoch_is_random_allocation_under_either_name(sampling: str) -> None:
+    plain = solved(32, "identity", 1)
+    held = calibrate_sampling(plain, TARGET, sampling=sampling, method="deterministic")
+    kept = calibrate_bins(plain, epsilon=4.0, delta=1e-5, method="deterministic")
+    assert held.document()["epochs"] == 1 and held.sigma == pytest.approx(kept.sigma, rel=1e-5)
+    with pytest.raises(InvalidParameter, match="balls_in_bins with one epoch; use balls_in_bins"):
+        calibrate_sampling(plain, TARGET, sampling="random_allocation")
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 0.2), (0.01, 0.05), (0.2, 0.4)])
+def test_where_the_bounds_are_useless_the_answer_is_the_mechanism_without_amplification(
+    epsilon: float, delta: float
+) -> None:
+    """Weak correlation, many bins, small epsilon, large delta: never more noise than without sampling."""
+    gram = BinGram(np.eye(512) * 4 + 1e-9, 2048, 1e-14, False)
+    plain = noise_multiplier_for_epsilon(epsilon, delta) * gram.sensitivity
+    assert bins_sigma(gram, epsilon=epsilon, delta=delta) <= plain * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sampling", BINNED)
+def test_sampling_never_costs_noise(base: Factorization, sampling: str) -> None:
+    for epsilon, delta in ((0.05, 0.2), (20.0, 1e-9)):
+        target = PrivacyTarget(epsilon=epsilon, delta=delta)
+        held = calibrate_sampling(base, target, sampling=sampling, method="deterministic")
+        plain = calibrate(held.sensitivity, target)
+        assert held.sigma <= plain.sigma * (1 + 1e-6)
+
+
+def test_poisson_sampling_is_accounted_for_zero_out() -> None:
+    """One step, by quadrature: (1 - q) N(0, 1) + q N(1 / z, 1) against N(0, 1), the worse of both directions."""
+    q, z = 0.2, 0.8
+    x = np.linspace(-14, 14, 200_001)
+    weight, ratio = norm.pdf(x) * (x[1] - x[0]), 1 - q + q * np.exp(x / z - 0.5 / z**2)
+    for epsilon in (0.3, 1.0, 2.0):
+        t = math.exp(epsilon)
+        exact = max((weight * np.maximum(ratio - t, 0)).sum(), (weight * np.maximum(1 - t * ratio, 0)).sum())
+        found = amplified_delta(z, epsilon, probability=q, compositions=1)
+        assert exact <= found * (1 + 1e-7) and found <= 1.02 * exact

@@ -1,0 +1,82 @@
+"""Factors are one noun: in memory and in a file they answer the same questions alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden.make import HERE
+
+from factorize import load as load_whole
+from factorize.client import Factors, NoiseGenerator, load
+from factorize.client.noise_source import source_of
+from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
+from factorize.format.claims import CertifiedFactors, StatedSensitivity, certified
+from factorize.privacy import PrivacyTarget, calibrate, check_own, differing
+
+FILES = sorted(HERE.glob("*/*.safetensors"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_file_and_what_was_loaded_from_it_are_the_same(path: Path) -> None:
+    light, whole = load(path), load_whole(path)
+    assert isinstance(light, CertifiedFactors) and isinstance(whole, CertifiedFactors)
+    for name in ("digest", "steps", "structure"):
+        assert getattr(light, name) == getattr(whole, name), name
+    assert differing(light.sensitivity, whole.sensitivity) is None
+    parts, stored = light.strategy_tensors(), whole.strategy_tensors()
+    assert set(stored) <= set(parts)
+    for suffix, array in stored.items():
+        assert array.dtype == parts[suffix].dtype == np.float64 and np.array_equal(array, parts[suffix])
+    assert whole.opened() is whole and light.opened().digest == whole.digest
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_they_make_the_same_noise(path: Path) -> None:
+    drawn = []
+    for factors in (load(path), load_whole(path)):
+        scale = calibrate(factors.sensitivity, PrivacyTarget(mu=1.0))
+        check_own(scale, factors)
+        try:
+            source = source_of(factors)
+        except UnsupportedProblem:
+            drawn.append(b"")
+            continue
+        assert source_of(factors) is source  # made once
+        noise = NoiseGenerator(source, scale, 5, seed=3)
+        drawn.append(b"".join(noise.next().tobytes() for _ in range(3)))
+    assert drawn[0] == drawn[1]
+
+
+def test_something_else_is_no_factorization() -> None:
+    with pytest.raises(InvalidParameter, match="a dict is no factorization; pass what load or solve gave"):
+        certified({"digest": "0" * 64})
+
+
+def test_factors_whose_file_was_replaced_are_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "factors.safetensors"
+    path.write_bytes(FILES[0].read_bytes())
+    factors = load(path)
+    path.write_bytes(FILES[1].read_bytes())
+    with pytest.raises(CorruptObject, match="now holds"):
+        factors.opened()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"hex": "0x1.8000000000000p+1"}, "two different numbers"),
+        ({"hex": "0x0.0p+0", "value": 0.0}, "is stated as"),
+        ({"kind": "guess"}, "it is exact or an upper_bound"),
+        ({"participation": {"kind": "min_sep", "min_sep": 2}}, "do not use it"),
+        ({"rule": None}, "it is exact or an upper_bound"),
+    ],
+)
+def test_factors_of_a_manifest_without_a_claim_are_refused(change: dict[str, object], says: str) -> None:
+    manifest = load(FILES[0]).manifest
+    stated = manifest["certificate"]["sensitivity"] | change
+    forged = manifest | {"certificate": manifest["certificate"] | {"sensitivity": stated}}
+    for read in (StatedSensitivity.of, Factors):
+        with pytest.raises(CorruptObject, match=says):
+            read(forged)

@@ -1,0 +1,291 @@
+"""What a manifest may say of its matrices, its evidence, its claim, and who takes part; and what the bytes have to be."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_files import parts as parts_of
+from exact_files import random_result
+
+from factorize.encoding import canonical_json, tensor_digest
+from factorize.errors import CorruptObject
+from factorize.format.description import (
+    EVIDENCE,
+    Sides,
+    check_claim,
+    check_description,
+    check_participation,
+    named_tensors,
+    sides_of,
+    structures,
+    suffixes,
+)
+from factorize.format.manifest import manifest_digest
+from factorize.format.reading import check_named, evidence_of, matrix_of, read_manifest
+
+N = 4
+MISSING = object()
+
+
+@pytest.fixture(scope="module")
+def file() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    result = random_result(np.random.default_rng(0), "dense", {"kind": "single"}, N)
+    manifest, tensors = parts_of(result.with_matrices(["C", "B", "C_inv"]))
+    tensors["dual.weights"] = np.ones(N)
+    manifest["dual"] = {"tensors": ["dual.weights"], "sha256": tensor_digest([np.ones(N)])}
+    return manifest, tensors
+
+
+@pytest.fixture
+def manifest(file: Any) -> dict[str, Any]:
+    return deepcopy(file[0])
+
+
+def put(manifest: dict[str, Any], path: str, value: Any) -> None:
+    *above, last = path.split("/")
+    for key in above:
+        manifest = manifest[key]
+    if value is MISSING:
+        del manifest[last]
+    else:
+        manifest[last] = value
+
+
+UNBOUNDED = ["unbounded", "unbounded"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "sides"),
+    [
+        ({"kind": "prefix", "n": 5}, (5, 5)),
+        ({"kind": "matrix", "shape": [3, 4], "n": 9}, (3, 4)),
+        ({"kind": "prefix", "n": "unbounded"}, (None, None)),
+        ({"kind": "matrix", "shape": [1, 1]}, (1, 1)),
+    ],
+)
+def test_sizes(workload: Any, sides: Any) -> None:
+    found = sides_of({"workload": workload})
+    assert found == sides and found.of("B") == sides and found.of("C") == found.of("C_inv") == (sides[1], sides[1])
+
+
+@pytest.mark.parametrize("shape", ["44", None, [4], [4, 4, 4], [0, 4], [4, 0], [4, 4.0], [True, 4], ["unbounded", 4]])
+def test_no_sizes(shape: Any) -> None:
+    with pytest.raises(CorruptObject) as refusal:
+        sides_of({"workload": {"kind": "matrix", "shape": shape}})
+    assert str(refusal.value) == f"the spec states the size {shape}, which is no number of steps"
+
+
+def test_a_sound_one(manifest: dict[str, Any]) -> None:
+    check_description(manifest)
+    assert named_tensors(manifest) == ["C", "C_inv", "B", "dual.weights"] or set(named_tensors(manifest)) == {
+        *("C", "C_inv", "B", "dual.weights")
+    }
+    manifest["matrices"]["B"]["encoder_sensitivity"] = {}
+    check_description(manifest)
+    for matrix in manifest["matrices"].values():
+        matrix["bytes"] = 1
+        matrix["dtype"] = "float32"
+    check_description(manifest)
+    manifest["dual"]["tensors"] = [f"dual.{name}" for name in EVIDENCE]
+    check_description(manifest)
+    manifest["dual"] = None
+    check_description(manifest)
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("matrices", [], "the matrices are []; C has to be there, C_inv and B may"),
+    ("matrices", {}, "the matrices are []; C has to be there"),
+    ("matrices/C", MISSING, "the matrices are ['B', 'C_inv']; C has to be there"),
+    ("matrices/D", {}, "the matrices are ['B', 'C', 'C_inv', 'D']; C has to be there"),
+    ("matrices/C", [], "C is described by []; it has bytes, dtype, sha256, shape, structure, tensors"),
+    ("matrices/C/bytes", MISSING, "C is described by ['dtype', 'sha256', 'shape', 'structure', 'tensors']; it has bytes"),
+    ("matrices/C/encoder_sensitivity", 1, "C is described by ['bytes', 'dtype', 'encoder_sensitivity', 'sha256', 'shape'"),
+    ("matrices/B/x", 1, "B is described by"),
+    ("matrices/C/shape", None, "C is stated to have shape None, and the spec asks for [4, 4]"),
+    ("matrices/C/shape", [4], "C is stated to have shape [4], and"),
+    ("matrices/C/shape", [4, 5], "C is stated to have shape [4, 5], and"),
+    ("matrices/C/shape", [4.0, 4], "C is stated to have shape [4.0, 4], and"),
+    ("matrices/C/shape", (4, 4), "C is stated to have shape (4, 4), and"),
+    ("matrices/C/shape", [None, None], "C is stated to have shape [None, None], and"),
+    ("matrices/C/dtype", "float16", "C is not stored as 'float16': that is none of float64, float32"),
+    ("matrices/C/dtype", "x" * 50, f"C is not stored as '{'x' * 20}': that"),
+    ("matrices/C/structure", "nu_toeplitz", "structure 'nu_toeplitz' of C is none of dense, toeplitz, "),
+    ("matrices/C/structure", "x" * 90, f"structure '{'x' * 40}' of C is none of"),
+    ("matrices/B/structure", "banded", "structure 'banded' of B is none of dense, toeplitz; update factorize"),
+    ("matrices/C/structure", "toeplitz", "the tensors of C are ['C'], and its structure has ['C.coefficients']"),
+    ("matrices/C/tensors", "C", "the tensors of C are not a list of names"),
+    ("matrices/C/tensors", [1], "the tensors of C are not a list of names"),
+    ("matrices/C/tensors", ["C", 1], "the tensors of C are not a list of names"),
+    ("matrices/C/tensors", [], "the tensors of C are [], and its structure has ['C']"),
+    ("matrices/C/tensors", ["C", "C"], "the tensors of C are ['C', 'C'], and"),
+    ("matrices/C/tensors", ["B"], "the tensors of C are ['B'], and its structure has ['C']"),
+    ("matrices/C/bytes", 0, "C is stated to have 0 bytes"),
+    ("matrices/C/bytes", 128.0, "C is stated to have 128.0 bytes"),
+    ("matrices/C/bytes", True, "C is stated to have True bytes"),
+    ("matrices/C/bytes", -(10**30), f"C is stated to have -1{'0' * 18} bytes"),
+    ("matrices/C/sha256", None, "C has the sha256 'None'"),
+    ("matrices/C/sha256", "A" * 64, f"C has the sha256 '{'A' * 64}'"),
+    ("matrices/C/sha256", "a" * 99, f"C has the sha256 '{'a' * 70}'"),
+    ("matrices/C/sha256", "a" * 63, "C has the sha256"),
+    ("dual", {}, "the evidence is described by []; it has tensors and sha256"),
+    ("dual", 5, "'int' object is not iterable"),
+    ("dual/x", 1, "the evidence is described by ['sha256', 'tensors', 'x']; it has tensors and sha256"),
+    ("dual/tensors", "dual.weights", "the tensors of the evidence are not a list of names"),
+    ("dual/tensors", [], "the tensors of the evidence are not a list of names"),
+    ("dual/tensors", ["dual.weights", 1], "the tensors of the evidence are not a list of names"),
+    ("dual/tensors", ["dual.weights", "dual.weights"], "the evidence has the tensors ['dual.weights', 'dual.weights'];"),
+    ("dual/tensors", ["weights"], "the evidence has the tensors ['weights']; known are dual.class_column, "),
+    ("dual/sha256", 7, "the evidence has the sha256 '7'"),
+    ("solver", [], "the manifest's solver is no object"),
+    ("spec/participation", {"kind": "x"}, "{'kind': 'x'} is no participation of n=4 steps"),
+    ("spec/participation", [], "[] is no participation of n=4 steps"),
+    ("certificate/converged", 1, "converged is '1', neither true nor false"),
+    ("certificate/sensitivity/kind", "x", "the sensitivity is of kind 'x'; it is exact or an upper_bound"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value", "message"), WRONG)
+def test_what_is_refused(manifest: dict[str, Any], path: str, value: Any, message: str) -> None:
+    put(manifest, path, value)
+    with pytest.raises((CorruptObject, TypeError)) as refusal:
+        check_description(manifest)
+    assert message in str(refusal.value)
+
+
+def test_without_end() -> None:
+    assert structures("C", Sides(None, None)) == ("blt", "nu_toeplitz")
+    assert structures("C", Sides(4, 4))[-1] == "scaled" and "blt" in structures("C", Sides(4, 4))
+    assert structures("B", Sides(4, 4)) == ("dense", "toeplitz") and structures("B", Sides(3, 4)) == ("dense",)
+    assert suffixes("tree") == [("tree.nodes", "tree.restart"), ("", "tree.nodes", "tree.restart")]
+    assert ("coefficients", "column_scale") in suffixes("scaled") and suffixes("blt") == [("theta", "omega")]
+
+
+def test_no_matrix_beside_one_without_end(manifest: dict[str, Any]) -> None:
+    manifest["spec"]["workload"] = {"kind": "prefix", "n": "unbounded"}
+    for name, matrix in manifest["matrices"].items():
+        matrix["shape"] = [None, None]
+        if name == "C":
+            matrix |= {"structure": "blt", "tensors": ["C.omega", "C.theta"]}
+    with pytest.raises(CorruptObject, match="C_inv and B of a strategy without end are no finite tensors"):
+        check_description(manifest)
+    del manifest["matrices"]["C_inv"]
+    with pytest.raises(CorruptObject, match="are no finite tensors"):
+        check_description(manifest)
+    del manifest["matrices"]["B"]
+    check_description(manifest)
+    with pytest.raises(CorruptObject, match="no participation of n=unbounded steps"):
+        check_participation({"kind": "x"}, None)
+
+
+def claimed(value: Any, written: Any = None, **more: Any) -> dict[str, Any]:
+    stated = {"value": value, "hex": float(value).hex() if written is None else written, "kind": "exact", "rule": "r"}
+    own = {"kind": "single"}
+    return {"certificate": {"sensitivity": {**stated, "participation": own, **more}}, "spec": {"participation": own}}
+
+
+def test_claims() -> None:
+    for value in (1.5, 2, 1e-60, 1.7976931348623157e308):
+        check_claim(claimed(value))
+    check_claim(claimed(1.5, kind="upper_bound"))
+    for value in (np.nextafter(1e-60, 0), 0.0, -1.0):
+        with pytest.raises(CorruptObject, match=r"is outside \[1e-60, 1\.8e308\)|the sensitivity is stated as"):
+            check_claim(claimed(float(value)))
+    cases: list[tuple[dict[str, Any], str]] = [
+        (claimed(1.5, "0x1.9p+0"), "the sensitivity is stated as '0x1.9p+0' and 1.5"),
+        (claimed(1.5, "0x1.8000000000000P+0"), "the sensitivity is stated as"),
+        (claimed(1.5, "0x1.8000000000000p+12345"), "the sensitivity is stated as"),
+        (claimed(1.5, 7), "the sensitivity is stated as '7' and 1.5"),
+        (claimed("1.5", "0x1.8000000000000p+0"), "the sensitivity is stated as"),
+        (claimed(True, "0x1.0000000000000p+0"), "the sensitivity is stated as"),
+        (claimed(1.5, "0x1.9000000000000p+0"), "the sensitivity's value and its hex form are two different numbers"),
+        (claimed(1.5, kind="x" * 50), f"is of kind '{'x' * 40}'; it is exact or an upper_bound"),
+        (claimed(1.5, rule=None), "is of kind 'exact'; it is exact"),
+        (claimed(1.5, participation={"kind": "x"}), "is stated for {'kind': 'x'}, the spec for {'kind': 'single'};"),
+    ]
+    for manifest, message in cases:
+        with pytest.raises(CorruptObject) as refusal:
+            check_claim(manifest)
+        assert message in str(refusal.value)
+    with pytest.raises((CorruptObject, OverflowError)):
+        check_claim(claimed(1.5, "0x1.8000000000000p+1024"))
+
+
+class TestReading:
+    def stated(self, text: str, names: tuple[str, ...] = ()) -> Any:
+        return SimpleNamespace(manifest_text=text, names=names)
+
+    def test_manifests(self, manifest: dict[str, Any]) -> None:
+        manifest["digest"] = manifest_digest(manifest)
+        text, names = canonical_json(manifest).decode(), tuple(named_tensors(manifest))
+        assert read_manifest(self.stated(text, names)) == manifest
+        assert read_manifest(self.stated(text, names[::-1])) == manifest
+        with pytest.raises(CorruptObject, match=r"do not have the same tensors: \['a', 'b', 'c'\]; it is not a factor"):
+            read_manifest(self.stated(text, (*names, "d", "c", "b", "a")))
+        with pytest.raises(CorruptObject, match="not a factor file: the manifest is not JSON: "):
+            read_manifest(self.stated("{"))
+        with pytest.raises(CorruptObject, match="not a factor file: the manifest is no object"):
+            read_manifest(self.stated("[]"))
+        with pytest.raises(CorruptObject, match="hash to its own digest"):
+            read_manifest(self.stated(canonical_json({**manifest, "more": 1}).decode(), names))
+
+    def test_a_long_message_is_cut(self) -> None:
+        with pytest.raises(CorruptObject) as refusal:
+            read_manifest(self.stated('{"' + "k" * 900 + '":1,"' + "k" * 900 + '":1}'))
+        assert len(str(refusal.value)) <= len("not a factor file: the manifest is not JSON: ") + 200
+
+    def test_names_that_are_given_twice(self, manifest: dict[str, Any]) -> None:
+        names = named_tensors(manifest)
+        for wrong in (names[1:], [*names, names[0]]):
+            with pytest.raises(CorruptObject, match="do not have the same tensors"):
+                check_named(manifest, wrong)
+
+    def test_matrices(self, file: Any, manifest: dict[str, Any]) -> None:
+        tensors = file[1]
+        found = matrix_of(manifest, "C", tensors)
+        assert list(found) == [""] and found[""] is tensors["C"]
+        changes: list[tuple[str, np.ndarray, str]] = [
+            ("C", tensors["C"].astype(np.float32), "C is not stored as 'float64'"),
+            ("C", tensors["C"][:3], "C does not have the 128 bytes that the manifest states"),
+            ("C", tensors["C"] * 2, "the bytes of C do not hash to"),
+        ]
+        for name, array, message in changes:
+            with pytest.raises(CorruptObject, match=message):
+                matrix_of(manifest, name, {**tensors, name: array})
+        spoilt = tensors["C"].copy()
+        spoilt[0, 3] = 1
+        manifest["matrices"]["C"]["sha256"] = tensor_digest([spoilt])
+        with pytest.raises(CorruptObject, match="C is no dense matrix: entry"):
+            matrix_of(manifest, "C", {**tensors, "C": spoilt})
+
+    def test_parts_are_doubles_under_their_suffixes(self, manifest: dict[str, Any]) -> None:
+        bands = np.array([[1.0, 1, 1, 1], [0.5, 0.5, 0.5, 0]], np.float32)
+        manifest["matrices"]["C"] |= {"structure": "banded", "dtype": "float32", "tensors": ["C.bands"], "bytes": 32}
+        manifest["matrices"]["C"]["sha256"] = tensor_digest([bands])
+        found = matrix_of(manifest, "C", {"C.bands": bands})
+        assert list(found) == ["bands"] and found["bands"].dtype == np.float64
+
+    def test_one_tensor_of_several_is_of_another_type(self, manifest: dict[str, Any]) -> None:
+        theta, omega = np.array([0.5, 0.25]), np.array([0.5, 0.25], np.float32)
+        manifest["matrices"]["C"] |= {"structure": "blt", "tensors": ["C.theta", "C.omega"], "bytes": 24}
+        manifest["matrices"]["C"]["sha256"] = tensor_digest([theta, omega])
+        with pytest.raises(CorruptObject, match="C is not stored as 'float64'"):
+            matrix_of(manifest, "C", {"C.theta": theta, "C.omega": omega})
+        manifest["dual"] = {"tensors": ["dual.weights", "dual.factors"], "sha256": tensor_digest([theta, omega])}
+        with pytest.raises(CorruptObject, match="not finite numbers in float64"):
+            evidence_of(manifest, {"dual.weights": theta, "dual.factors": omega})
+
+    def test_evidence(self, file: Any, manifest: dict[str, Any]) -> None:
+        assert evidence_of({**manifest, "dual": None}, {}) == {}
+        assert list(evidence_of(manifest, file[1])) == ["weights"]
+        wrong = [
+            (np.ones(N, np.float32), "the dual evidence is not finite numbers in float64"),
+            (np.array([1, 1, 1, np.nan]), "the dual evidence is not finite numbers in float64"),
+            (np.full(N, 2.0), "the bytes of the dual evidence do not hash to"),
+        ]
+        for array, message in wrong:
+            with pytest.raises(CorruptObject, match=message):
+                evidence_of(manifest, {"dual.weights": array})

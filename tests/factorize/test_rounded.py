@@ -1,0 +1,263 @@
+"""Factorizations in fewer bits: other bytes, certified from themselves, and never made on the way to a reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import CommandLine
+from exact_files import claim, parts, sealed
+from servers import LiveService
+from specs import solved, spec_of
+
+from factorize import load
+from factorize.api.stored_forms import StoredForms
+from factorize.client import Service, fetch
+from factorize.client import load as load_factors
+from factorize.client.noise_source import ComputedRows
+from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.exact import check_factor_file
+from factorize.factorization import Factorization
+from factorize.rounded import cast, round_down
+from factorize.solution import Outcome, Solution
+from factorize.storage.fsck import fsck
+from factorize.storage.store import open_store
+from factorize.structures.dense import DenseMatrix
+
+SPECS: list[dict[str, Any]] = [
+    {"workload": {"kind": "prefix", "n": 24}},
+    {
+        "workload": {"kind": "prefix", "n": 24},
+        "participation": {"kind": "fixed_epochs", "epochs": 4},
+        "tolerance": 1e-6,
+    },
+    {"workload": {"kind": "prefix", "n": 24}, "participation": {"kind": "min_sep", "min_sep": 6}, "tolerance": 1e-6},
+    {"workload": {"kind": "momentum", "n": 24, "momentum": 0.9}, "mechanism": {"kind": "square_root"}},
+    {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "buffered_linear", "buffers": 2}, "tolerance": 0.1},
+    {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "blt", "buffers": 2}},
+    {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "tree", "decoder": "online"}},
+    {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "square_root", "normalization": "columns"}},
+]
+
+
+@pytest.mark.parametrize("document", SPECS)
+def test_a_cast_has_a_certificate_of_its_own(document: dict[str, Any], tmp_path: Path) -> None:
+    base = solved(document)
+    narrow = cast(base, "float32")
+    assert narrow.spec_digest == base.spec_digest and narrow.digest != base.digest
+    assert narrow.dtype == "float32" and narrow.manifest["solver"]["cast_from"] == base.digest
+    assert all(array.dtype == np.float32 for name, array in narrow.tensors().items() if not name.startswith("dual"))
+    for made in (narrow, narrow.with_matrices(["C", "B", "C_inv"])):
+        report = check_factor_file(sealed(*parts(made)))
+        assert report.supported, report.failed
+        assert any("stored as float32" in text for text in report.checked)
+        assert report.sensitivity["overstated_ulps"] <= 1 or made.certificate.sensitivity.kind == "upper_bound"
+    narrow.save(tmp_path / "narrow.safetensors")
+    again = load(tmp_path / "narrow.safetensors")
+    assert again.digest == narrow.digest and again.tensors().keys() == narrow.tensors().keys()
+    assert (again.rows("C", 0, 24) == narrow.rows("C", 0, 24)).all()
+    again.verify()
+
+
+def test_no_column_grows_where_nothing_is_negative() -> None:
+    base = solved(SPECS[0])
+    narrow = cast(base, "float32")
+    assert (narrow.rows("C", 0, 24) <= base.rows("C", 0, 24)).all()
+    assert narrow.certificate.sensitivity.value <= base.certificate.sensitivity.value
+    rounded = round_down(np.array([0.1, -0.1, 1.0, 1e-60, -1e-60, 3e38]), "float32")
+    assert (np.abs(rounded.astype(np.float64)) <= [0.1, 0.1, 1.0, 1e-60, 1e-60, 3e38]).all()
+
+
+def test_a_claim_does_not_pass_from_one_type_to_another() -> None:
+    base = solved(SPECS[1])
+    narrow = cast(base, "float32")
+    manifest, tensors = parts(narrow)
+    manifest["certificate"] = base.manifest["certificate"]
+    assert not check_factor_file(sealed(manifest, tensors)).supported
+    manifest, tensors = parts(base)
+    manifest["certificate"] = narrow.manifest["certificate"]
+    assert not check_factor_file(sealed(manifest, tensors)).supported
+
+
+def test_what_cannot_be_cast() -> None:
+    base = solved(SPECS[0])
+    assert cast(base, "float64") is base
+    with pytest.raises(InvalidParameter, match="bfloat16"):
+        cast(base, "bfloat16")
+    with pytest.raises(InvalidParameter, match="only float64"):
+        cast(cast(base, "float32"), "float64")
+    tiny = DenseMatrix(np.diag([1.0, 1e-60]))
+    spec = spec_of({"kind": "identity", "n": 2}, "square_root")
+    small = Factorization.from_solution(spec, Solution(tiny, Outcome.CLOSED_FORM, 0), solver={"mechanism": "mine"})
+    with pytest.raises(InvalidStrategy, match="positive"):
+        cast(small, "float32")
+    manifest, tensors = parts(base)
+    manifest["matrices"]["C"]["dtype"] = "float16"
+    with pytest.raises(CorruptObject, match="float16"):
+        check_factor_file(sealed(manifest, tensors))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("document", SPECS[:4])
+def test_adding_noise_has_a_claim_of_its_own(document: dict[str, Any], dtype: str) -> None:
+    made = cast(solved(document), dtype).with_matrices(["C", "B"])
+    stated = made.manifest["matrices"]["B"]["encoder_sensitivity"]
+    decoder = made.tensors().get("B")
+    if decoder is None:
+        column = made.tensors()["B.coefficients"].astype(np.float64)
+        decoder = np.array([np.concatenate([column[i::-1], np.zeros(23 - i)]) for i in range(24)])
+    encoder = np.linalg.solve(decoder.astype(np.float64), made.spec.workload.dense())
+    if document.get("participation") is None:
+        assert np.linalg.norm(encoder, axis=0).max() <= stated["value"] * (1 + 1e-14)
+    assert stated["value"] <= made.certificate.sensitivity.value * (1 + (1e-10 if dtype == "float64" else 1e-4))
+    report = check_factor_file(sealed(*parts(made)))
+    assert report.supported, report.failed
+    assert any("adding noise" in text for text in report.checked)
+
+
+def test_claims_about_added_noise_that_do_not_hold() -> None:
+    made = cast(solved(SPECS[0]), "float32").with_matrices(["C", "B"])
+    manifest, tensors = parts(made)
+    manifest["matrices"]["B"]["encoder_sensitivity"] |= {"value": 1.0, "hex": (1.0).hex()}
+    claim(manifest, 1.0)
+    assert any("A G + B Z" in text for text in check_factor_file(sealed(manifest, tensors)).failed)
+    manifest, tensors = parts(made)
+    del manifest["matrices"]["B"]["encoder_sensitivity"]
+    report = check_factor_file(sealed(manifest, tensors))
+    assert report.supported and any("not certified by this file" in text for text in report.not_checked)
+
+
+def rectangular(rows: list[list[float]]) -> Factorization:
+    spec = spec_of({"kind": "matrix", "rows": rows}, "dense")
+    strategy = DenseMatrix(np.tril(np.ones((3, 3))))
+    return Factorization.from_solution(spec, Solution(strategy, Outcome.CLOSED_FORM, 0), solver={"mechanism": "mine"})
+
+
+@pytest.mark.parametrize("rows", [[[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 1, 1]]])
+def test_rectangular_decoders(rows: list[list[float]]) -> None:
+    made = rectangular(rows).with_matrices(["C", "B"])
+    numbers = {str(made.spec.workload.sha256): made.spec.workload.array}  # type: ignore[union-attr]
+    report = check_factor_file(sealed(*parts(made)), user=numbers)
+    assert report.supported, report.failed
+    wide = len(rows) < 3
+    assert ("encoder_sensitivity" in made.manifest["matrices"]["B"]) == wide
+    assert any("adding noise" in text for text in (report.checked if wide else report.not_checked))
+
+
+def test_a_step_without_a_rate_leaves_a_decoder_that_cannot_hide_anything() -> None:
+    document = {"workload": {"kind": "schedule", "n": 4, "learning_rates": [1.0, 0.0, 1.0, 1.0]}}
+    made = solved(document, "square_root").with_matrices(["C", "B"])
+    assert "encoder_sensitivity" not in made.manifest["matrices"]["B"]
+    report = check_factor_file(sealed(*parts(made)))
+    assert report.supported and any("singular" in text for text in report.not_checked)
+    made.manifest["matrices"]["B"]["encoder_sensitivity"] = {"value": 9.0, "hex": (9.0).hex(), "kind": "upper_bound"}
+    assert any("singular" in text for text in check_factor_file(sealed(*parts(made))).failed)
+
+
+def test_the_command_line_stores_a_cast_beside_the_original(tmp_path: Path) -> None:
+    run = CommandLine(tmp_path)
+    spec = '{"workload": {"kind": "prefix", "n": 12}}'
+    wide = run("solve", spec, "--output", "json").json()
+    asked = ("solve", spec, "--dtype", "float32", "--matrices", "C,B", "--to", "f.safetensors", "--output", "json")
+    narrow = run(*asked).json()
+    assert narrow["spec_digest"] == wide["spec_digest"] and narrow["digest"] != wide["digest"]
+    assert {entry["dtype"] for entry in narrow["matrices"].values()} == {"float32"}
+    assert run("solve", spec, "--output", "json").json()["digest"] == wide["digest"], (
+        "the first answer stays the answer"
+    )
+    for target in ("f.safetensors", narrow["digest"]):
+        report = run("verify", target, "--exact", "--output", "json").json()
+        assert report["verified"] and any("adding noise" in text for text in report["checked"])
+    assert "bfloat16" in run("solve", spec, "--dtype", "bfloat16").error(2)
+
+
+def test_parts_of_two_results_are_no_result(tmp_path: Path) -> None:
+    """C of one and B, claim or type of another, each under digests made right again."""
+    run, one = CommandLine(tmp_path), solved(SPECS[0]).with_matrices(["C", "B"])
+    other = solved(SPECS[0], "square_root").with_matrices(["C", "B"])
+    column = other.tensors()["B.coefficients"]
+    decoder = np.array([np.concatenate([column[i::-1], np.zeros(23 - i)]) for i in range(24)])
+    for place in ("C", "B", "claim"):
+        manifest, tensors = parts(one)
+        if place == "claim":
+            manifest["certificate"] = other.manifest["certificate"]
+        else:
+            tensors[place] = decoder if place == "B" else np.array(other.rows("C", 0, 24))
+        path = tmp_path / f"{place}.safetensors"
+        path.write_bytes(sealed(manifest, tensors))
+        assert run("verify", path, "--exact").code == 4, place
+
+
+def test_a_service_rounds_once_and_the_first_answer_stays(live_service: LiveService, tmp_path: Path) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "dense"}}
+    base = live_service.solve(spec)
+    narrow = live_service.post(spec, query="?dtype=float32").json()
+    assert narrow["solver"]["cast_from"] == base["digest"] and narrow["spec_digest"] == base["spec_digest"]
+    both = live_service.post(spec, query="?dtype=float32&matrices=C,B").json()
+    assert {name: entry["dtype"] for name, entry in both["matrices"].items()} == {"C": "float32", "B": "float32"}
+    assert both["matrices"]["C"] == narrow["matrices"]["C"]
+    results = live_service.service.results
+    results._forms = StoredForms(results.store)  # as after a restart
+    place = f"/v1/factorizations/{base['digest']}"
+    assert live_service.get(f"{place}?dtype=float32").json() == narrow
+    assert live_service.get(f"{place}?dtype=float32&matrices=B").json() == both
+    for path in (f"{place}?dtype=float64", f"/v1/factorizations/{base['spec_digest']}"):
+        assert live_service.get(path).json() == base
+    assert live_service.get(f"/v1/factorizations/{both['digest']}?dtype=float32").json() == both
+    live_service.get(f"{place}?dtype=bfloat16").problem(422, "invalid-parameter")
+    live_service.get(f"/v1/factorizations/{narrow['digest']}?dtype=float64").problem(422, "invalid-parameter")
+    fetched = fetch(spec, url=live_service.url, to=tmp_path / "f.safetensors", dtype="float32")
+    assert load(fetched).digest == narrow["digest"]
+    factors = load_factors(fetched)
+    assert (np.array(list(factors.rows("C"))) == load(fetched).rows("C", 0, 12)).all()
+    assert factors.sensitivity.value == narrow["certificate"]["sensitivity"]["value"]
+    assert check_factor_file(fetched.read_bytes()).supported
+
+
+def test_a_service_that_answers_with_another_cast(live_service: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}} for n in (8, 9))
+    wrong, base = live_service.solve(other), live_service.solve(one)
+    client = Service(live_service.url)
+    assert client.manifest(one, dtype="float64") == base
+    narrow = live_service.post(other, query="?dtype=float32").json()
+    for answer in (base, wrong, narrow):
+        monkeypatch.setattr(client, "_call", lambda *_, answer=answer: answer)
+        with pytest.raises(CorruptObject, match="in float32"):
+            client._rounded(base, "float32")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_index_built_anew_names_what_was_solved(tmp_path: Path, first: bool) -> None:
+    """Also if both were stored in one second, or the rounded one before."""
+    store = open_store(str(tmp_path / "store"), create=True)
+    base = solved(SPECS[0])
+    narrow = cast(base, "float32")
+    for made in (base, narrow, narrow.with_matrices(["B"])) if first else (narrow, base):
+        store.put(made)
+    for path in (tmp_path / "store" / "specs").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    for path in (tmp_path / "store" / "families").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    fsck(store, repair=True)
+    assert store.digest_of(base.spec_digest) == base.digest
+
+
+def test_get_writes_a_cast(tmp_path: Path) -> None:
+    run = CommandLine(tmp_path)
+    spec = '{"workload": {"kind": "prefix", "n": 12}}'
+    wide = run("solve", spec, "--output", "json").json()
+    narrow = run("get", spec, "--dtype", "float32", "--to", "f.safetensors", "--output", "json").json()
+    assert narrow["solver"]["cast_from"] == wide["digest"] and load(tmp_path / "f.safetensors").dtype == "float32"
+    assert run("get", spec, "--to", "g.safetensors", "--output", "json").json()["digest"] == wide["digest"]
+
+
+def test_noise_is_that_of_c_and_not_of_a_stored_inverse(tmp_path: Path) -> None:
+    """The claim is that of C, and says nothing of a C_inv beside it."""
+    base = solved(SPECS[0]).with_matrices(["C_inv"])
+    for made in (base, cast(base, "float32").with_matrices(["C_inv"])):
+        made.save(tmp_path / "f.safetensors")
+        assert isinstance(load_factors(tmp_path / "f.safetensors").noise_source(), ComputedRows)

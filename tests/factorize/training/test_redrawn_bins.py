@@ -1,0 +1,174 @@
+"""Re-drawn bins: the law of the draws, the auditor that tells them from kept bins, and a job from end to end."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from factorize import parse_spec
+from factorize.accounting import calibrate_bins
+from factorize.accounting.redrawn.redrawn_calibration import calibrate_redrawn
+from factorize.auditor import ParticipationAuditor
+from factorize.client import load
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.privacy import check_own
+from factorize.solvers import solve
+from factorize.training.audited import AuditedBatches
+from factorize.training.bins import TAU, BallsInBins
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.draws.bin_sizes import overflow_probability
+from factorize.training.orders import balls_in_bins, redrawn_bins
+
+KEY = hashlib.sha256(b"the tests").digest()
+SPEC = {
+    "workload": {"kind": "prefix", "n": 12},
+    "participation": {"kind": "fixed_epochs", "epochs": 3},
+    "mechanism": {"kind": "banded_inverse_square_root", "bands": 2},
+}
+
+
+def replay(auditor: BinsAuditor, batches: Iterable[np.ndarray]) -> str | None:
+    try:
+        for batch in batches:
+            auditor.record(batch)
+    except InvalidParticipation as error:
+        return str(error)
+    return None
+
+
+def test_draws_of_all_epochs_are_uniform_and_independent() -> None:
+    order = redrawn_bins(60_000, 3, 3, KEY)
+    draws = Counter(zip(*(order.bin_of_each(epoch).tolist() for epoch in range(3)), strict=True))
+    assert set(draws) == set(itertools.product(range(3), repeat=3))
+    mean = 60_000 / 27
+    assert sum((count - mean) ** 2 / mean for count in draws.values()) < 26 + 6 * np.sqrt(52)
+
+
+def test_every_example_has_one_step_in_each_epoch() -> None:
+    order = redrawn_bins(50, 4, 3, KEY)
+    for epoch in range(3):
+        steps = [order[4 * epoch + j] for j in range(4)]
+        assert sorted(np.concatenate(steps).tolist()) == list(range(50))
+        for j, batch in enumerate(steps):
+            assert (order.bin_of_each(epoch)[batch] == j).all()
+    assert [batch.tolist() for batch in order] == [order[step].tolist() for step in reversed(range(12))][::-1]
+    assert order[0].tolist() != balls_in_bins(50, 4, 3, KEY)[0].tolist()  # a key may serve one law, not show another
+
+
+def test_capacity_is_charged_for_every_epoch() -> None:
+    order = redrawn_bins(1000, 8, 5, KEY, physical_batch=10)
+    assert order.capacity is not None and 0 < order.tau <= TAU
+    assert order.tau == pytest.approx(5 * overflow_probability(1000, 8, order.capacity), rel=1e-9)
+    assert max(len(batch) for batch in order) <= order.capacity
+    assert {order.micro_batches(step).mask.shape for step in range(40)} == {(order.capacity // 10, 10)}
+    with pytest.raises(InvalidParticipation, match="holds more than capacity"):
+        for last in range(200):  # the first epoch of some key fits, a later one does not
+            redrawn_bins(100, 4, 6, hashlib.sha256(b"%d" % last).digest(), physical_batch=1, capacity=34)
+
+
+def test_checkpoints_and_calibrations_of_the_other_law_are_refused() -> None:
+    kept, anew = balls_in_bins(40, 4, 3, KEY), redrawn_bins(40, 4, 3, KEY)
+    with pytest.raises(InvalidParameter, match="sampling"):
+        anew.check_state(kept.state_dict())
+    made = solve(parse_spec(SPEC))
+    for order, other in (
+        (anew, calibrate_bins(made, epsilon=4.0, delta=1e-5, method="deterministic")),
+        (kept, calibrate_redrawn(made, epsilon=4.0, delta=1e-5)),
+    ):
+        with pytest.raises(InvalidParameter, match=f"sampling='{order.sampling}'"):
+            order.check_calibration(other, 12)
+    with pytest.raises(
+        InvalidParticipation, match="min_sep"
+    ):  # where keys become known, steps are not those of an order
+        anew.check({"kind": "fixed_epochs", "epochs": 3}, 12)
+    anew.check(anew.participation, 12)
+    with pytest.raises(InvalidParameter, match="BinsAuditor"):
+        ParticipationAuditor.of(calibrate_redrawn(made, epsilon=4.0, delta=1e-5), 12)
+
+
+def auditors(order: BallsInBins) -> list[BinsAuditor]:
+    sizes = (order.examples, order.bins, order.epochs)
+    return [BinsAuditor.of(order), BinsAuditor(*sizes, key=KEY, sampling="redrawn_bins")]
+
+
+@pytest.mark.parametrize(("examples", "bins", "epochs"), [(40, 4, 3), (30, 1, 2), (7, 5, 4), (25, 6, 1)])
+def test_the_auditor_takes_honest_draws(examples: int, bins: int, epochs: int) -> None:
+    order = redrawn_bins(examples, bins, epochs, KEY)
+    for auditor in auditors(order):
+        assert auditor.sampling == "redrawn_bins" and replay(auditor, order) is None
+        with pytest.raises(InvalidParticipation, match="past n"):
+            auditor.record([])
+
+
+def test_the_auditor_tells_what_is_not_redrawn() -> None:
+    kept, order = balls_in_bins(40, 4, 3, KEY), redrawn_bins(40, 4, 3, KEY)
+    with_order, without = auditors(order)
+    assert "other steps than the order's" in str(replay(with_order, kept))
+    assert "the bin of the epoch before" in str(replay(without, kept))
+    other = redrawn_bins(40, 4, 3, hashlib.sha256(b"another").digest())
+    assert "other steps than the order's" in str(replay(auditors(order)[0], other))
+    twice = [*(order[step] for step in range(5)), np.append(order[5], order[4][0])]
+    assert "twice in one epoch" in str(replay(auditors(order)[1], twice))
+    short = [*(order[step] for step in range(7)), order[7][:-1]]
+    assert "no step" in str(replay(auditors(order)[1], short))
+    assert "examples of the bin are missing" in str(replay(auditors(order)[0], short))
+    assert BinsAuditor(4000, 40, 2, sampling="redrawn_bins").tau > BinsAuditor(4000, 40, 2).tau
+    assert "equal" in str(replay(BinsAuditor(4000, 40, 2, sampling="redrawn_bins"), np.arange(4000).reshape(40, 100)))
+    with pytest.raises(InvalidParameter, match="not balls_in_bins or redrawn_bins"):
+        BinsAuditor(40, 4, 3, sampling="poisson")
+
+
+@pytest.mark.parametrize("at", [3, 4, 5, 8])
+def test_an_auditor_goes_on_from_a_checkpoint(at: int) -> None:
+    order = redrawn_bins(40, 4, 3, KEY)
+    for first, resumed in zip(auditors(order), auditors(order), strict=True):
+        assert replay(first, (order[step] for step in range(at))) is None
+        resumed.load_state_dict(first.state_dict())
+        assert replay(resumed, (order[step] for step in range(at, 12))) is None and resumed.step == 12
+    kept = BinsAuditor(40, 4, 3, key=KEY)
+    with pytest.raises(InvalidParameter, match="sampling"):
+        kept.load_state_dict(auditors(order)[1].state_dict())
+
+
+def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path: Path) -> None:
+    path = tmp_path / "factors.safetensors"
+    solve(parse_spec(SPEC)).save(path)
+    points = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32) / 10
+
+    class Job:
+        def __init__(self) -> None:
+            factors, order = load(path), redrawn_bins(40, 4, 3, KEY, physical_batch=5)
+            delta = 1e-5 - order.extra_delta(4.0)
+            scale = factors.calibrate(epsilon=4.0, delta=delta, batch_size=10, sampling="redrawn_bins")
+            order.check_calibration(scale, factors.steps)
+            self.noise = factors.noise(scale, 6, seed=1 << 100)
+            self.batches = AuditedBatches(order, BinsAuditor.of(order, divisor=10))
+            self.weights = np.zeros(6, dtype=np.float32)
+
+        def run(self, until: int) -> Job:
+            for indices, mask in self.batches:
+                total = (points[indices] * mask[..., None]).sum(axis=(0, 1))
+                self.weights -= total / 10 + self.noise.next()
+                if self.batches.step == until:
+                    break
+            return self
+
+    whole, part, resumed = Job().run(12), Job().run(6), Job()
+    resumed.noise.load_state_dict(part.noise.state_dict())
+    resumed.batches.load_state_dict(part.batches.state_dict())
+    resumed.weights = part.weights
+    assert np.array_equal(resumed.run(12).weights, whole.weights) and whole.noise.step == 12
+
+
+def test_a_claim_is_for_one_factorization() -> None:
+    one, other = solve(parse_spec(SPEC)), solve(parse_spec({**SPEC, "mechanism": {"kind": "identity"}}))
+    scale = calibrate_redrawn(one, epsilon=4.0, delta=1e-5)
+    check_own(scale, one)
+    with pytest.raises(InvalidParameter, match="calibrate this one"):
+        check_own(scale, other)

@@ -1,0 +1,241 @@
+"""What reaches the noise: sums that no rounding moves farther than the clip norm, and noise that is rounded last."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from handmade import handmade
+from opacus import GradSampleModule
+
+from factorize.adapters.clipping import clipped_sums, refuse_narrow
+from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.torch import NoiseGenerator
+from factorize.client import even_shard
+from factorize.errors import InvalidParameter
+from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.structures.buffered import BufferedMatrix
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+
+N, ROWS, CLIP = 6, 7, 0.7
+NARROW = [torch.float16, torch.bfloat16]
+TYPES = [*NARROW, torch.float32, torch.float64]
+
+
+def gradients(dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
+    luck = torch.Generator().manual_seed(seed)
+    return [torch.randn(ROWS, *shape, generator=luck).to(dtype) for shape in ((3, 4), (5,), ())]
+
+
+def by_hand(samples: list[torch.Tensor], counted: range | list[int] = range(ROWS)) -> list[np.ndarray]:
+    """In Python's numbers, example by example."""
+    sums = [np.zeros(sample.shape[1:]) for sample in samples]
+    for i in counted:
+        rows = [sample[i].double().numpy() for sample in samples]
+        norm = math.sqrt(math.fsum(value * value for row in rows for value in row.ravel().tolist()))
+        for total, row in zip(sums, rows, strict=True):
+            total += row * min(1.0, CLIP / norm)
+    return sums
+
+
+def factors() -> object:
+    u = np.random.default_rng(1).uniform(0.2, 0.6, (3, N, 2))
+    return handmade(BufferedMatrix(np.ones(N), *u), value=2.5)
+
+
+def scale(mu: float = 1.0, **more: int) -> Calibration:
+    return calibrate(factors().sensitivity, PrivacyTarget(mu=mu), clip_norm=CLIP, **more)
+
+
+class TestClippedSums:
+    @pytest.mark.parametrize("dtype", TYPES)
+    def test_by_hand(self, dtype):
+        samples = gradients(dtype)
+        for mine, theirs in zip(clipped_sums(samples, CLIP), by_hand(samples), strict=True):
+            assert mine.dtype == torch.float64
+            assert np.abs(mine.numpy() - theirs).max() < 1e-11
+
+    @pytest.mark.parametrize("dtype", NARROW)
+    def test_rounding_first_would_pass_the_clip_norm(self, dtype):
+        """Others add up to a tie in every entry, so that the smallest example would move a rounded sum by a whole unit."""
+        unit = torch.finfo(dtype).eps
+        others, one = torch.tensor([[1.0], [unit / 2]]), torch.tensor([[unit / 64]])
+        without, with_it = (
+            clipped_sums([torch.cat(rows).repeat(1, 10_000).to(dtype)], 200.0)[0] for rows in ((others,), (others, one))
+        )
+        norm = unit / 64 * 100
+        assert float((with_it - without).norm()) == pytest.approx(norm, rel=1e-9)
+        assert float((with_it.to(dtype) - without.to(dtype)).double().norm()) == pytest.approx(64 * norm)
+
+    def test_norms_of_many_entries(self):
+        """Both are layouts for which torch's norm in float32 is low, by 6e-5 and by 0.29."""
+        luck = torch.Generator().manual_seed(1)
+        for sample in (torch.randn(1, 2**22, generator=luck).exp() * 1e-3, torch.ones(2**25, 2).t()[:, : 2**25]):
+            low = sample.norm(2, dim=-1).double() / sample.double().norm(2, dim=-1)
+            assert low.min() < 1 - 2e-5
+            for i in range(len(sample)):
+                assert 0.999999 < float(clipped_sums([sample[i : i + 1]], 1.0)[0].norm()) <= 1
+
+    @pytest.mark.parametrize("dtype", TYPES)
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_what_is_not_finite_or_padding_counts_as_zero(self, dtype, bad):
+        samples = gradients(dtype)
+        expected = by_hand(samples, [0, 3, 4, 6])
+        samples[1][2, 1], samples[2][5] = bad, -bad
+        counted = torch.ones(ROWS, dtype=torch.bool)
+        counted[1] = False
+        for mine, theirs in zip(clipped_sums(samples, CLIP, counted), expected, strict=True):
+            assert np.abs(mine.numpy() - theirs).max() < 1e-11
+
+    def test_what_half_precision_cannot_hold(self):
+        """The squares of these gradients, and their sum, are beyond float16; the examples count."""
+        samples = [torch.full((ROWS, 50), 6e4, dtype=torch.float16)]
+        assert torch.allclose(clipped_sums(samples, CLIP)[0], torch.tensor(ROWS * CLIP / math.sqrt(50)).double())
+
+    def test_cut_into_parts(self, monkeypatch):
+        samples = gradients(torch.float32)
+        whole = clipped_sums(samples, CLIP)
+        monkeypatch.setattr("factorize.adapters.clipping._ENTRIES", 9)
+        for mine, theirs in zip(clipped_sums(samples, CLIP), whole, strict=True):
+            assert torch.allclose(mine, theirs, rtol=1e-14)
+
+    def test_no_examples_and_zero_gradients(self):
+        assert [total.abs().sum() for total in clipped_sums([g[:0] for g in gradients(torch.float32)], CLIP)] == [0] * 3
+        assert clipped_sums([torch.zeros(2, 3)], CLIP)[0].tolist() == [0, 0, 0]
+
+    @pytest.mark.parametrize("precision", ["high", "medium"])
+    def test_reduced_matrix_products_do_not_reach_it(self, precision, monkeypatch):
+        before = torch.get_float32_matmul_precision()
+        samples = gradients(torch.float32)
+        expected = clipped_sums(samples, CLIP)
+        torch.set_float32_matmul_precision(precision)
+        try:
+            assert all(map(torch.equal, clipped_sums(samples, CLIP), expected))
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+class TestRelease:
+    def like(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        return [torch.zeros(300, 4, dtype=dtype), torch.zeros(7, dtype=dtype)]
+
+    @pytest.mark.parametrize("dtype", TYPES)
+    def test_is_the_sum_rounded_last(self, dtype):
+        beside = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7)
+        noise = NoiseGenerator(factors(), scale(), self.like(dtype), seed=7)
+        luck = torch.Generator().manual_seed(2)
+        for _ in range(N):
+            sums = [torch.randn(p.shape, generator=luck, dtype=torch.float64) for p in self.like(dtype)]
+            expected = [
+                (total + drawn.double()).float().to(dtype) for total, drawn in zip(sums, beside.next(), strict=True)
+            ]
+            released = noise.release(sums)
+            assert all(map(torch.equal, released, expected)) and {part.dtype for part in released} == {dtype}
+
+    @pytest.mark.parametrize("generator", ["torch", "sfc64"])
+    @pytest.mark.parametrize("dtype", TYPES)
+    def test_noise_is_never_narrow(self, dtype, generator):
+        beside = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7, generator=generator)
+        noise = NoiseGenerator(factors(), scale(), self.like(dtype), seed=7, generator=generator)
+        for drawn, same in zip(noise.next(), beside.next(), strict=True):
+            assert drawn.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+            assert torch.equal(drawn.float(), same)
+
+    def test_no_digit_of_a_gradient_is_beyond_the_noise(self):
+        """In float64 the last 29 bits of the sum would be the gradient's own."""
+        sums = [torch.full((300, 4), 1.0 + 2.0**-45, dtype=torch.float64), torch.ones(7, dtype=torch.float64)]
+        for released in NoiseGenerator(factors(), scale(), self.like(torch.float64), seed=7).release(sums):
+            assert torch.equal(released, released.float().double())
+
+    @pytest.mark.parametrize("dtype", [*NARROW, torch.float8_e4m3fn, torch.int64])
+    def test_refuses_sums_that_are_rounded(self, dtype):
+        noise = NoiseGenerator(factors(), scale(), self.like(torch.bfloat16), seed=7)
+        with pytest.raises(InvalidParameter, match="raises its sensitivity; clip and sum in float32"):
+            noise.release([part.to(dtype) for part in self.like(torch.float32)])
+        assert noise.step == 0
+        refuse_narrow(self.like(torch.float32))
+
+    def test_refuses_other_shapes(self):
+        noise = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7)
+        for sums in ([], self.like(torch.float32)[:1], self.like(torch.float32)[::-1]):
+            with pytest.raises(InvalidParameter, match="shaped like the 2 parameters"):
+                noise.release(sums)
+        assert noise.step == 0
+
+    def test_shards(self):
+        like = self.like(torch.bfloat16)
+        whole = torch.cat([p.flatten() for p in NoiseGenerator(factors(), scale(), like, seed=7).next()])
+        shard = even_shard(1207, 1, 3)
+        noise = NoiseGenerator(factors(), scale(), like, seed=7, shard=shard)
+        (released,) = noise.release([torch.ones(shard[1] - shard[0])])
+        assert torch.allclose(released, 1 + whole[shard[0] : shard[1]], atol=1e-6)
+
+
+class TestOptimizer:
+    def trained(
+        self, dtype: torch.dtype, mu: float, autocast: bool = False
+    ) -> tuple[CorrelatedOptimizer, list[torch.Tensor]]:
+        """One step of real Opacus; also return the per-example gradients that it had."""
+        torch.manual_seed(4)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).to(dtype)
+        model = GradSampleModule(net, loss_reduction="sum")
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), scale(mu), seed=1)
+        luck = torch.Generator().manual_seed(0)
+        x, y = torch.randn(ROWS, 6, generator=luck).to(dtype), torch.randint(0, 3, (ROWS,), generator=luck)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            torch.nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
+        samples = [g.clone() for g in optimizer.grad_samples]
+        optimizer.step()
+        return optimizer, samples
+
+    @pytest.mark.parametrize("autocast", [False, True])
+    @pytest.mark.parametrize("dtype", TYPES)
+    def test_releases_exact_sums_with_noise_rounded_last(self, dtype, autocast):
+        optimizer, samples = self.trained(dtype, 1.0, autocast)
+        drawn = NoiseGenerator(factors(), scale(), [p.float() for p in optimizer.params], seed=1).next()
+        for p, total, noise in zip(optimizer.params, by_hand(samples), drawn, strict=True):
+            expected = (torch.from_numpy(total) + noise.double()).float().to(dtype)
+            assert p.grad.dtype == dtype
+            assert (
+                torch.allclose(p.grad, expected, rtol=1e-6, atol=0)
+                if dtype in TYPES[2:]
+                else torch.equal(p.grad, expected)
+            )
+
+    def test_means(self):
+        torch.manual_seed(4)
+        model = GradSampleModule(torch.nn.Linear(6, 3).bfloat16(), loss_reduction="mean")
+        c = scale(1.0, batch_size=ROWS)
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), c, seed=1)
+        model(torch.randn(ROWS, 6).bfloat16()).pow(2).sum(1).mean().backward()
+        samples = [g.clone() for g in optimizer.grad_samples]
+        optimizer.step()
+        drawn = NoiseGenerator(factors(), c, [p.float() for p in optimizer.params], seed=1).next()
+        for p, total, noise in zip(optimizer.params, by_hand(samples), drawn, strict=True):
+            assert torch.equal(p.grad, (torch.from_numpy(total / ROWS) + noise.double()).float().bfloat16())
+
+    def test_gradients_are_used_once(self):
+        optimizer, _ = self.trained(torch.bfloat16, 1.0)
+        with pytest.raises(ValueError, match="haven't been cleared"):
+            optimizer.step()
+        for p in optimizer.params:
+            p.grad_sample = torch.zeros(ROWS, *p.shape)
+        optimizer.clip_and_accumulate()
+        with pytest.raises(InvalidParameter, match="zero_grad"):
+            optimizer.add_noise()
+        assert optimizer.noise.step == 1
+
+    @pytest.mark.parametrize("name", ["max_grad_norm", "expected_batch_size", "noise_multiplier"])
+    def test_settings_that_were_changed_are_refused(self, name):
+        """As the schedulers of Opacus do; the noise is the calibration's."""
+        torch.manual_seed(4)
+        model = GradSampleModule(torch.nn.Linear(6, 3), loss_reduction="sum")
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), scale(), seed=1)
+        setattr(optimizer, name, 3.0)
+        model(torch.randn(ROWS, 6)).pow(2).sum().backward()
+        with pytest.raises(InvalidParameter, match=r"and the noise is for \(0\.7, None, 1\.0\)"):
+            optimizer.step()
+        assert optimizer.noise.step == 0

@@ -1,0 +1,125 @@
+"""docs/extending.md is true: toys added by its steps, in as many files as it states, are served by everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import ROOT, TOYS, Toy, changed, copy_packages
+
+HEADINGS = {
+    "workload": "A workload",
+    "participation": "A participation",
+    "structure": "A structure of C",
+    "mechanism": "A mechanism",
+}
+
+
+def stated(name: str) -> tuple[int, int]:
+    """How many files and entries of registers the page states."""
+    page = (ROOT / "docs/extending.md").read_text()
+    section = page.split(f"\n## {HEADINGS[name]}\n")[1].split("\n## ")[0]
+    found = re.search(r"^It is (\d) files?(?: and (\d) entr(?:y|ies) of)?", section, re.MULTILINE)
+    assert found, f"the page does not count the files of {name}"
+    return int(found[1]), int(found[2] or 0)
+
+
+@pytest.mark.parametrize(("name", "toy"), TOYS.items(), ids=list(TOYS))
+def test_the_page_states_how_many_files_and_entries(name: str, toy: Toy) -> None:
+    assert toy.counts == stated(name)
+
+
+@pytest.mark.parametrize(("name", "toy"), TOYS.items(), ids=list(TOYS))
+def test_an_entry_is_a_line_and_the_import_that_it_needs(name: str, toy: Toy) -> None:
+    for entry in toy.entries:
+        assert len({change.path for change in entry}) == 1
+        assert all(change.text.count("\n") == 1 for change in entry)
+        assert sum(not change.text.startswith("from ") for change in entry) <= 1
+        assert len(entry) <= 2
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our packages with all toys."""
+    found = tmp_path_factory.mktemp("toys")
+    copy_packages(found)
+    for toy in TOYS.values():
+        toy.add_to(found)
+    return found
+
+
+def run(tree: Path, *command: str) -> str:
+    """Python in a process that has the packages of the tree."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FACTORIZE_", "XDG_"))}
+    path = os.pathsep.join([str(tree), str(ROOT / "tests/support")])
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        cwd=tree,
+        env=kept | {"PYTHONPATH": path, "HOME": str(tree), "COLUMNS": "100"},
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def answers(tree: Path) -> Any:
+    return json.loads(run(tree, str(ROOT / "tests/toys/serve.py"), str(tree)).splitlines()[-1])
+
+
+def test_nothing_else_was_touched(tree: Path) -> None:
+    assert changed(tree) == {path for toy in TOYS.values() for path in toy.touched}
+
+
+def test_solved_certified_and_checked_exactly(tree: Path, answers: Any) -> None:
+    assert answers["from"] == str(tree)
+    found, (sensitivity, loss) = answers["process"], answers["by_hand"]
+    assert found["structure"] == "bidiagonal"
+    assert found["sensitivity"] == [pytest.approx(sensitivity, rel=1e-14), "exact"]
+    assert found["loss"] == pytest.approx(loss, rel=1e-12)
+    assert found["supported"] and found["failed"] == [] and found["unseen"] == []
+    assert any("its second diagonal is the share" in text for text in found["checked"])
+
+
+def test_noise_from_the_last_row_alone(answers: Any) -> None:
+    found = answers["training"]
+    assert (found["vectors"], found["steps"]) == (1, 12)
+    assert found["off"] < 1e-15
+    assert found["refused"]
+
+
+def test_over_http(answers: Any) -> None:
+    found = answers["http"]
+    assert found["digest"] == answers["process"]["digest"]
+    assert found["schema"] == ["Halves", "Neighbours", "TwoDecays"]
+    assert found["bad"] == 422
+    assert found["listed"] == ["two_decays"]
+    assert found["drawn"] == answers["training"]["first"]
+
+
+def test_compared_with_the_mechanisms_that_serve_them(answers: Any) -> None:
+    found = answers["compared"]
+    assert found["neighbours"] == pytest.approx(answers["by_hand"][1], rel=1e-12)
+    assert {"identity", "toeplitz", "banded", "blt", "square_root"} <= set(found)
+
+
+def test_on_the_command_line(tree: Path, answers: Any) -> None:
+    def factorize(*arguments: str) -> Any:
+        return json.loads(run(tree, "-m", "factorize.api.cli", *arguments, "--output", "json"))
+
+    file = str(tree / "toys.safetensors")
+    solved = factorize("solve", str(tree / "spec.json"), "--store", str(tree / "own"))
+    assert solved["digest"] == answers["process"]["digest"]
+    checked = factorize("verify", "--exact", file)
+    assert checked["failed"] == [] and checked["complete"]
+    assert factorize("calibrate", file, "--epsilon", "2", "--delta", "1e-6")["sigma"] == answers["training"]["sigma"]
+    factorize("plot", file, "--to", str(tree / "toys.png"))
+    assert (tree / "toys.png").read_bytes().startswith(b"\x89PNG")

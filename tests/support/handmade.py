@@ -1,0 +1,39 @@
+"""Factorizations by hand: a strategy, and a sensitivity that nobody certified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from factorize.certificate.sensitivity import Sensitivity
+
+
+@dataclass(frozen=True, eq=False)
+class Handmade:
+    """What `factorize.format.claims.CertifiedFactors` asks for, and C."""
+
+    strategy: Any
+    sensitivity: Any
+    digest: str = "handmade"
+
+    @property
+    def steps(self) -> int:
+        return int(self.strategy.finite().n)
+
+    @property
+    def structure(self) -> str:
+        return str(self.strategy.structure)
+
+    def strategy_tensors(self) -> Mapping[str, np.ndarray]:
+        return self.strategy.tensors()
+
+    def opened(self) -> Handmade:
+        return self
+
+
+def handmade(strategy: Any, participation: dict[str, Any] | None = None, *, value: float = 1.0) -> Handmade:
+    stated = Sensitivity(value, "exact", "by hand", participation or {"kind": "single"})
+    return Handmade(strategy, stated)

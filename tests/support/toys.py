@@ -1,0 +1,262 @@
+"""Toys: a workload, a structure, a participation and a mechanism, added to a copy of the packages by docs/extending.md.
+
+New files lie below `tests/toys`, in the rooms where they go; what is written into files that there are is stated here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NEW = ROOT / "tests/toys"
+PACKAGES = ("factorize", "solvers", "api")
+
+
+@dataclass(frozen=True)
+class Change:
+    """Text that is put before a text which a file holds once.
+
+    Attributes:
+        path: of the file.
+        before: what follows.
+        text: what is new.
+    """
+
+    path: str
+    before: str
+    text: str
+
+    def apply(self, tree: Path) -> None:
+        given = (tree / self.path).read_text()
+        assert given.count(self.before) == 1, f"{self.path} holds {self.before!r} {given.count(self.before)} times"
+        (tree / self.path).write_text(given.replace(self.before, self.text + self.before))
+
+
+@dataclass(frozen=True)
+class Toy:
+    """What adds one.
+
+    Attributes:
+        files: new ones.
+        written: places in files that there are: a class, a function or a rule.
+        entries: of registers: one line each, and the import that it needs.
+    """
+
+    files: tuple[str, ...]
+    written: tuple[Change, ...]
+    entries: tuple[tuple[Change, ...], ...]
+
+    def add_to(self, tree: Path) -> None:
+        for name in self.files:
+            shutil.copyfile(NEW / name, tree / name)
+        for change in (*self.written, *(change for entry in self.entries for change in entry)):
+            change.apply(tree)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many files, new ones and those that more than an entry is written into, and how many entries."""
+        return len({*self.files, *(change.path for change in self.written)}), len(self.entries)
+
+    @property
+    def touched(self) -> set[str]:
+        """Every path."""
+        entries = {change.path for entry in self.entries for change in entry}
+        return {*self.files, *(change.path for change in self.written)} | entries
+
+
+WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/exact/spec/workloads.py"
+RULES, EXACT_PARTICIPATIONS = "factorize/certificate/sensitivity.py", "factorize/exact/participation.py"
+TENSORS, NAMES, LAYOUTS = "factorize/format/tensors.py", "factorize/format/names.py", "factorize/structures/layouts.py"
+SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/exact/structures/__init__.py"
+MECHANISMS, SOLVERS, EXACT_MECHANISMS = "factorize/mechanisms.py", "solvers/register.py", "factorize/exact/mechanism.py"
+
+TOYS = {
+    "workload": Toy(
+        ("factorize/workloads/two_decays.py",),
+        (
+            Change(
+                EXACT_WORKLOADS,
+                "KINDS = (*PROGRAMS",
+                """@defines("two_decays")
+def _two_decays(document: Document) -> Program:
+    first, second = Fraction(document["first"]), Fraction(document["second"])
+    return Program([(0, {0: second, X: _ONE}), (1, {1: first, 0: _ONE})], 1)
+
+
+""",
+            ),
+        ),
+        (
+            (
+                Change(
+                    WORKLOADS,
+                    "from factorize.workloads.weight_decay",
+                    "from factorize.workloads.two_decays import TwoDecays as TwoDecays\n",
+                ),
+            ),
+        ),
+    ),
+    "participation": Toy(
+        (),
+        (
+            Change(
+                "factorize/participation.py",
+                "AnyParticipation = ",
+                '''class Halves(Participation):
+    """Everyone takes part twice, n / 2 steps apart."""
+
+    kind: Literal["halves"]
+
+    def canonical(self, n: int) -> Halves:
+        """Check that n is even."""
+        if n % 2:
+            raise InvalidParticipation(f"n={n} has no halves; use n={n + 1}", field="/participation/kind")
+        return self
+
+    def spread(self, n: int) -> Spread:
+        """Two steps."""
+        return Spread(n // 2, 2, "n / 2")
+
+    def patterns(self, n: int) -> np.ndarray:
+        """Each step of the first half, with its own of the second."""
+        import numpy as np
+
+        return np.arange(n).reshape(2, n // 2).T
+
+    def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
+        """Any other distance."""
+        return "two steps of one example are not n / 2 apart" if (gaps != n // 2).any() else None
+
+
+''',
+            ),
+            Change("factorize/participation.py", " | MinSep\n", " | Halves"),
+            Change(RULES, "    Rule((FixedEpochs,), gram_of_patterns),", "    Rule((Halves,), gram_of_patterns),\n"),
+            Change(RULES, "MinSep, Participation, Single\n", "Halves, "),
+            Change(
+                EXACT_PARTICIPATIONS,
+                "KINDS: dict",
+                """class _Halves(AllowedKind):
+    def allowed(self, given: Document, n: int) -> Allowed | None:
+        return Allowed(n // 2, 2, True) if n % 2 == 0 else None
+
+    def canonical(self, given: Document, n: int | None) -> bool:
+        return n is not None and n % 2 == 0
+
+
+""",
+            ),
+            Change(EXACT_PARTICIPATIONS, '"single": _Single()', '"halves": _Halves(), '),
+        ),
+        (),
+    ),
+    "structure": Toy(
+        (
+            "factorize/structures/bidiagonal.py",
+            "factorize/client/recurrences/bidiagonal.py",
+            "factorize/exact/structures/bidiagonal.py",
+        ),
+        (
+            Change(
+                TENSORS,
+                '@checks("dense")',
+                """@checks("bidiagonal")
+def _bidiagonal(parts: Parts, n: int | None) -> None:
+    _check_positive(parts["diagonal"])
+    if parts["below"][0] != 0:
+        raise InvalidStrategy("an entry stands before the first column")
+
+
+""",
+            ),
+        ),
+        (
+            (Change(NAMES, '    "nu_toeplitz": {', '    "bidiagonal": {"diagonal": ("n",), "below": ("n",)},\n'),),
+            (
+                Change(
+                    LAYOUTS,
+                    "from factorize.structures.blt ",
+                    "from factorize.structures.bidiagonal import BidiagonalMatrix\n",
+                ),
+                Change(LAYOUTS, "    SCALED: lambda", '    "bidiagonal": BidiagonalMatrix.of_tensors,\n'),
+            ),
+            (
+                Change(
+                    SOURCES,
+                    "from factorize.client.recurrences.buffered ",
+                    "from factorize.client.recurrences.bidiagonal import BidiagonalRecurrence\n",
+                ),
+                Change(SOURCES, '    "banded": ', '    "bidiagonal": BidiagonalRecurrence,\n'),
+            ),
+            (
+                Change(
+                    READINGS,
+                    "from factorize.exact.structures.blt ",
+                    "from factorize.exact.structures.bidiagonal import BidiagonalReading\n",
+                ),
+                Change(READINGS, '    "banded": ', '    "bidiagonal": BidiagonalReading,\n'),
+            ),
+        ),
+    ),
+    "mechanism": Toy(
+        ("solvers/neighbours.py",),
+        (
+            Change(
+                MECHANISMS,
+                "AnyMechanism = ",
+                '''class Neighbours(Mechanism):
+    """Each step's noise takes a share of the next one's."""
+
+    kind: Literal["neighbours"]
+    share: Fraction
+
+
+''',
+            ),
+            Change(MECHANISMS, "    | Semidefinite\n", "    | Neighbours\n"),
+            Change(
+                EXACT_MECHANISMS,
+                "_RULES: dict",
+                """def _neighbours(named: Named) -> str:
+    share, below = named.mechanism["share"], named.parts.get("below")
+    if named.strategy.structure != "bidiagonal" or below is None or (below[1:] != share).any():
+        raise Contradiction("its second diagonal is not the share")
+    return "its second diagonal is the share"
+
+
+""",
+            ),
+            Change(EXACT_MECHANISMS, '"anti_pgd", "identity", "tree"', '"neighbours", '),
+            Change(EXACT_MECHANISMS, '    "dense": _any,', '    "neighbours": _neighbours,\n'),
+        ),
+        (
+            (
+                Change(SOLVERS, "from factorize.solvers.problem ", "from factorize.solvers import neighbours\n"),
+                Change(
+                    SOLVERS,
+                    '    "semidefinite": (',
+                    '    "neighbours": (Entry(neighbours.solve, neighbours.supports, neighbours.estimate),),\n',
+                ),
+            ),
+        ),
+    ),
+}
+
+
+def copy_packages(tree: Path) -> None:
+    """Copy our packages with their compiled code, which is valid as long as times of files are kept."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tree / package, symlinks=True)
+
+
+def changed(tree: Path) -> set[str]:
+    """Return the paths of modules that differ from ours, or that we have not."""
+    found = set()
+    for package in PACKAGES:
+        for path in (tree / package).rglob("*.py"):
+            name = path.relative_to(tree)
+            if not (ROOT / name).is_file() or (ROOT / name).read_bytes() != path.read_bytes():
+                found.add(str(name))
+    return {name for name in found if not name.startswith(("factorize/solvers/", "factorize/api/"))}

@@ -1,0 +1,31 @@
+"""Each step's noise takes a share of the next one's: C = I + share x (the diagonal below)."""
+
+from __future__ import annotations
+
+import numpy as np
+from factorize.structures.bidiagonal import BidiagonalMatrix
+
+from factorize.mechanisms import Neighbours
+from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.problem import Problem
+from factorize.spec import Spec
+
+
+def supports(spec: Spec) -> str | None:
+    """Every finite spec."""
+    return None
+
+
+def estimate(spec: Spec) -> Estimate:
+    """Two numbers for each step."""
+    return estimate_of(entries=2.0 * spec.workload.n, multiplications=spec.workload.n)
+
+
+def solve(problem: Problem, progress: ProgressCallback) -> Solution:
+    """Return the formula."""
+    mechanism = problem.spec.mechanism
+    assert isinstance(mechanism, Neighbours)
+    below = np.full(problem.n, mechanism.share)
+    below[0] = 0.0
+    return Solution(BidiagonalMatrix(np.ones(problem.n), below), Outcome.CLOSED_FORM, 1)
