@@ -33,6 +33,7 @@ NAMES = tuple(
         "amplified",
         "forged_claims",
         "service",
+        "path",
         "noise",
         "rows",
         "figure3",

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import socketserver
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from factorize.solvers import choose
+from factorize.spec import parse_spec
 
 ROOT = Path(__file__).parents[2]
 
@@ -279,3 +286,48 @@ class TestPage:
         (folder / "other.json").write_text(json.dumps(document))
         with pytest.raises(ValueError, match="not quick"):
             page.documents(folder)
+
+
+class TestPath:
+    """What `python -m benchmarks path` is made of."""
+
+    def test_a_thousand_specs_are_different(self, benchmark_of: Any) -> None:
+        specs = [choose(parse_spec(document)) for document in benchmark_of("path").many_specs(1000, 256)]
+        assert len({spec.digest for spec in specs}) == 1000
+        assert max(spec.workload.n for spec in specs) == 256
+
+    def test_every_post_is_answered_and_timed(self, benchmark_of: Any) -> None:
+        posting = benchmark_of("posting")
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+        with answering(answer) as host:
+            seen = posting.posts(host, posting.post_request(host, "/", b"{}"), clients=3, count=20)
+        assert len(seen.seconds) == 20
+        assert seen.size == 3
+        assert 0 < seen.quantile(0.5) <= seen.quantile(0.99) <= seen.wall
+
+    def test_an_answer_that_is_no_200_ends_the_measurement(self, benchmark_of: Any) -> None:
+        posting = benchmark_of("posting")
+        with (
+            answering(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n") as host,
+            pytest.raises(ValueError, match="503"),
+        ):
+            posting.posts(host, posting.post_request(host, "/", b"{}"), clients=2, count=4)
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Give the address of a server that answers every request with the same bytes."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            while self.request.recv(1 << 16):
+                self.request.sendall(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield "{}:{}".format(*server.server_address)
+        finally:
+            server.shutdown()
+            thread.join()
