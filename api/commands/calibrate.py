@@ -11,7 +11,8 @@ from factorize.api.terminal.options import Output, StoreUrl, Target
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.errors import CertificateError
+from factorize.encoding import is_digest
+from factorize.errors import CertificateError, InvalidParameter
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
@@ -50,6 +51,10 @@ Bins = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="For balls_in_bins: bounds alone, no samples, more noise.")
 ]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option("--url", help="Service that has the result and works it out; TARGET is a digest.", show_default=False),
+]
 
 
 def calibrate(
@@ -66,6 +71,7 @@ def calibrate(
     dataset_size: DatasetSize = None,
     bins: Bins = None,
     deterministic: Deterministic = False,
+    url: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -78,25 +84,45 @@ def calibrate(
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
+    asked: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "rho": rho,
+        "mu": mu,
+        "sigma": sigma,
+        "clip_norm": clip_norm,
+        "batch_size": batch_size,
+        "adjacency": adjacency,
+        "sampling": sampling,
+        "dataset_size": dataset_size,
+        "bins": bins,
+        "method": "deterministic" if deterministic else "verified",
+    }
+    document = _here(target, store, asked) if url is None else _there(target, url, asked)
+    emit(output, document, _text(document))
+
+
+def _here(target: str, store: str | None, asked: dict[str, Any]) -> dict[str, Any]:
+    """Work it out in this process."""
     from factorize.accounting import calibrate_sampling
     from factorize.accounting.levels.given_noise import question_of
 
-    wanted = question_of(epsilon=epsilon, delta=delta, rho=rho, mu=mu, sigma=sigma)
+    wanted = question_of(**{name: asked.pop(name) for name in ("epsilon", "delta", "rho", "mu", "sigma")})
     factorization = open_target(target, store)
     check_sensitivity(factorization)
-    answer = calibrate_sampling(
-        factorization,
-        wanted,
-        sampling=sampling,
-        clip_norm=clip_norm,
-        batch_size=batch_size,
-        adjacency=adjacency,
-        dataset_size=dataset_size,
-        bins=bins,
-        method="deterministic" if deterministic else "verified",
-    )
-    document = {"sampling": sampling, "sigma_for": _unit(batch_size)} | answer.document()
-    emit(output, document, _text(document))
+    answer = calibrate_sampling(factorization, wanted, **asked)
+    return {"sampling": asked["sampling"], "sigma_for": _unit(asked["batch_size"])} | answer.document()
+
+
+def _there(target: str, url: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Have a service work it out."""
+    from factorize.client.service import Service
+
+    if not is_digest(target):
+        raise InvalidParameter(
+            f"{target!r} is no digest, and a service knows results by theirs; leave out --url for a file", field="url"
+        )
+    return Service(url).calibrate(target, {name: value for name, value in asked.items() if value is not None})
 
 
 def check_sensitivity(factorization: Factorization) -> None:

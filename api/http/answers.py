@@ -22,6 +22,8 @@ LARGEST_PIECE = 1 << 22
 SMALLEST_PIECE = 1 << 18
 IN_FLIGHT_BYTES = 1 << 27
 FOREVER = "private, max-age=31536000, immutable, no-transform"
+MAX_WAIT_SECONDS = 30
+_WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASCII | re.IGNORECASE)
 _TAG = re.compile(r'\s*(?:W/)?("[^"]*"|\*)\s*(?:,|$)')
 
 heavy = CapacityLimiter(4)
@@ -99,6 +101,12 @@ def job_response(job: Job, status: int, headers: dict[str, str]) -> Response:
     if not job.finished:
         headers = {**headers, "Retry-After": str(RETRY_SECONDS)}
     return json_response(job.document(), status, headers)
+
+
+def wanted_wait(request: Request) -> int | None:
+    """Return the seconds of `Prefer: wait=N`, 30 at most, or None."""
+    found = _WAIT.search(request.headers.get("prefer", ""))
+    return None if found is None else min(int(found[1]), MAX_WAIT_SECONDS)
 
 
 def matches(condition: str | None, tag: str) -> bool:

@@ -18,6 +18,7 @@ import factorize.api.http.predictions
 import factorize.api.http.probes
 import factorize.api.http.routes
 from factorize import __version__
+from factorize.api.http.calibration_jobs import CalibrationJobs
 from factorize.api.http.problems import install
 from factorize.api.http.request_guard import RequestGuard
 from factorize.api.http.schema import describe
@@ -57,6 +58,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         try:
             yield
         finally:
+            await asyncio.to_thread(app.state.calibrations.close)
             await asyncio.to_thread(owned.close)
 
     app = FastAPI(
@@ -69,6 +71,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         lifespan=lifespan,
     )
     app.state.service = owned
+    app.state.calibrations = CalibrationJobs(owned)
     install(app)
     for module in _MODULES:
         app.include_router(module.router)

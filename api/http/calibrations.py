@@ -1,63 +1,97 @@
-"""The route of calibrations: the noise of a stored factorization, found in a child process, nothing stored."""
+"""The routes of calibrations: the noise of a stored factorization, found in a child process, nothing stored."""
 
 from __future__ import annotations
 
-import threading
+from typing import Annotated
 
-from anyio import CapacityLimiter
-from anyio.to_thread import run_sync
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from factorize.accounting.calibration_request import CalibrationRequest, read_calibration_request
-from factorize.api.http.answers import RunningService, find
-from factorize.api.http.child_answers import ChildQuestion, while_connected
-from factorize.api.http.problems import problem_of
+from factorize.api.http.answers import RETRY_SECONDS, RunningService, find, json_response, wanted_wait
+from factorize.api.http.calibration_jobs import CalibrationJob, CalibrationJobs, request_in
+from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
-from factorize.api.http.schema import answers, json_body
-from factorize.api.isolated import CALIBRATE
+from factorize.api.http.schema import CALIBRATION_QUERY, answers, json_body
 from factorize.encoding import read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
 
-LIMIT_SECONDS = 120.0
-_running = CapacityLimiter(1)  # a claim takes all processors
+DIRECT_SECONDS = 2
+PATH = "/v1/factorizations/{name}/calibrations"
+_NOT_ASKED = 'a calibration is asked for by a JSON object, {"epsilon": ..., "delta": ...}'
+_TWICE = "a field is given twice; give each once"
 
 router = APIRouter(default_response_class=Response)
 
 
+def _jobs_of(request: Request) -> CalibrationJobs:
+    jobs: CalibrationJobs = request.app.state.calibrations
+    return jobs
+
+
+RunningJobs = Annotated[CalibrationJobs, Depends(_jobs_of)]
+
+
 @router.post(
-    "/v1/factorizations/{name}/calibrations",
-    openapi_extra=json_body("CalibrationRequest"),
-    responses=answers(200, 400, 404, 410, 413, 422, 503),
+    PATH, openapi_extra=json_body("CalibrationRequest"), responses=answers(200, 202, 400, 404, 410, 413, 422, 503)
 )
-async def calibrate(request: Request, service: RunningService, name: str) -> Response:
+async def calibrate(request: Request, service: RunningService, jobs: RunningJobs, name: str) -> Response:
     """Compute the noise for a privacy target, with the claim where epsilon counts on balls in bins.
 
-    One at a time, in a process of its own, two minutes at most; closing the connection ends it.
+    The answer comes at once where it is known or takes two seconds (`Prefer: wait=N`: N seconds, 30 at most); otherwise
+    202 with the job, whose `Location` answers once it is done. One at a time, ten minutes at most.
     """
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
         asked = _request(read_json(body))
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
+    job = jobs.obtain((await find(service, name)).digest, asked)
+    return await _told(request, jobs, job, wait=DIRECT_SECONDS, pending=202)
+
+
+@router.get(PATH, openapi_extra=CALIBRATION_QUERY, responses=answers(200, 404, 410, 422, 503))
+async def get_calibration(request: Request, service: RunningService, jobs: RunningJobs, name: str) -> Response:
+    """Give the answer to a calibration, or its job. One that the service does not know (any more) is begun."""
+    asked = _asked(request)
     digest = (await find(service, name)).digest
-    stop = threading.Event()
-    question = ChildQuestion(
-        CALIBRATE,
-        {"digest": digest, "request": asked.document()},
-        LIMIT_SECONDS,
-        "calibration",
-        "use fewer bins, method 'deterministic', or `factorize calibrate`",
-        "invalid-parameter",
-        own_slugs=True,
-    )
-    work = run_sync(question.ask, service, stop, limiter=_running)
-    return Response(await while_connected(request, work, stop), media_type="application/json")
+    job = jobs.known(digest, asked) or jobs.obtain(digest, asked)
+    return await _told(request, jobs, job, wait=0, pending=200)
+
+
+@router.delete(PATH, status_code=202, openapi_extra=CALIBRATION_QUERY, responses=answers(202, 404, 409, 410, 422, 503))
+async def cancel_calibration(request: Request, service: RunningService, jobs: RunningJobs, name: str) -> Response:
+    """End a calibration that is queued or running."""
+    job = jobs.known((await find(service, name)).digest, _asked(request))
+    if job is None:
+        raise ProblemAnswer("not-found", "no such calibration was asked for since the service was started")
+    if not job.cancel():
+        raise ProblemAnswer("finished", f"the calibration is {job.state} already, so there is nothing to cancel")
+    return json_response(job.document(), 202)
+
+
+async def _told(request: Request, jobs: CalibrationJobs, job: CalibrationJob, *, wait: int, pending: int) -> Response:
+    """Wait as long as the client prefers, and answer with what there is then."""
+    seconds = wanted_wait(request)
+    headers = {} if seconds is None or not job.open else {"Preference-Applied": f"wait={seconds}"}
+    await jobs.wait(job, wait if seconds is None else seconds)
+    if job.state == "done":
+        return Response(job.answer, 200, headers, "application/json")
+    if job.problem is not None:
+        raise job.problem
+    if job.open:
+        headers["Retry-After"] = str(RETRY_SECONDS)
+    return json_response(job.document(), pending, headers | ({"Location": job.address} if pending == 202 else {}))
+
+
+def _asked(request: Request) -> CalibrationRequest:
+    given = request.query_params.multi_items()
+    if len(given) != len(dict(given)):
+        raise InvalidSpec([Violation("", _TWICE)])
+    return request_in(dict(given))
 
 
 def _request(document: object) -> CalibrationRequest:
     if not isinstance(document, dict):
-        raise InvalidSpec(
-            [Violation("", 'a calibration is asked for by a JSON object, {"epsilon": ..., "delta": ...}')]
-        )
+        raise InvalidSpec([Violation("", _NOT_ASKED)])
     return read_calibration_request(document)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -19,6 +18,7 @@ from factorize.api.http.answers import (
     json_response,
     manifest_response,
     not_known,
+    wanted_wait,
 )
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
@@ -27,9 +27,6 @@ from factorize.api.jobs.job import Job, State
 from factorize.api.results import Result
 from factorize.api.service import SolverService
 from factorize.errors import FactorizeError
-
-MAX_WAIT_SECONDS = 30
-_WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASCII | re.IGNORECASE)
 
 Answer = TypeVar("Answer")
 Matrices = Annotated[str | None, Query(max_length=40, description="Matrices that the file is to hold: C,C_inv,B.")]
@@ -48,7 +45,7 @@ async def post_factorization(
     form = read_form(matrices, dtype)
     found = await _about_body(request, service, lambda body: service.obtain(body, form))
     headers: dict[str, str] = {}
-    seconds = _wanted_wait(request)
+    seconds = wanted_wait(request)
     if isinstance(found, Job) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(found.spec_digest, seconds)
@@ -116,8 +113,3 @@ async def _about_body(request: Request, service: SolverService, answer: Callable
 
 async def _lookup(service: SolverService, name: str, form: Form) -> Result | Job | None:
     return await run_sync(service.lookup, name, form, limiter=heavy if form else None)
-
-
-def _wanted_wait(request: Request) -> int | None:
-    found = _WAIT.search(request.headers.get("prefer", ""))
-    return None if found is None else min(int(found[1]), MAX_WAIT_SECONDS)

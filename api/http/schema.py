@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from factorize.accounting.calibration_request import CalibrationRequest
 from factorize.api.http.problems import MEDIA_TYPE
 from factorize.encoding import DIGEST
 from factorize.spec import Spec
@@ -21,6 +22,12 @@ def json_body(model: str) -> dict[str, Any]:
 
 
 SPEC_BODY = json_body("Spec")
+CALIBRATION_QUERY: dict[str, Any] = {
+    "parameters": [
+        {"name": name, "in": "query", "required": False, "schema": schema}
+        for name, schema in CalibrationRequest.model_json_schema()["properties"].items()
+    ]
+}
 RAW_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -95,7 +102,6 @@ def describe(app: FastAPI) -> None:
 def _unions() -> dict[str, Any]:
     """Return the schemas of questions and plan requests."""
     from factorize import plan, predict
-    from factorize.accounting.calibration_request import CalibrationRequest
     from factorize.api.comparing.compare_request import CompareRequest
 
     found: dict[str, Any] = {}

@@ -18,6 +18,9 @@ PATH = "/v1/factorizations"
 ATTEMPTS = 5
 """Consecutive failures to reach the service after which waiting for a job gives up."""
 
+_ECHOED = ("sampling", "epsilon", "delta", "sigma", "clip_norm", "batch_size")
+"""What a calibration repeats of its question."""
+
 _SETTLE = 0.05
 """Seconds to wait after a job's last event, where its result is not visible yet."""
 
@@ -85,6 +88,48 @@ class Service:
     def canonicalize(self, spec: SpecSource) -> dict[str, Any]:
         """Return the canonical spec, its digest, whether it is known, and an estimate of seconds and bytes."""
         return self._call("POST", "/v1/canonicalize", spec_bytes(spec))
+
+    def calibrate(self, digest: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the noise of a stored factorization, as `factorize calibrate --output json` prints it.
+
+        Args:
+            digest: digest or spec digest.
+            request: what is asked: `{"epsilon": 8, "delta": 1e-5, "sampling": "balls_in_bins"}`, say (docs/http.md).
+
+        Raises:
+            ServiceError: the request is refused; `problem` says why.
+            Cancelled: somebody cancelled the calibration.
+            CorruptObject: the answer is to another question.
+            ServiceUnreachable: the service was away for five looks in a row.
+        """
+        path = f"{PATH}/{check_digest(digest)}/calibrations"
+        document, where = self._begin(path, canonical_json(dict(request)))
+        failures = 0
+        while "sigma" not in document:
+            if document.get("state") == "cancelled":
+                raise Cancelled("the calibration was cancelled; ask again to run it")
+            time.sleep(self.pause)
+            try:
+                document, failures = self._call("GET", where), 0
+            except ServiceUnreachable:
+                failures += 1
+                if failures == ATTEMPTS:
+                    raise
+        wrong = [name for name in _ECHOED if name in request and document.get(name) != request[name]]
+        if wrong:
+            raise CorruptObject(f"the service answered another question: {wrong[0]} is {document.get(wrong[0])!r}")
+        return document
+
+    def _begin(self, path: str, body: bytes) -> tuple[dict[str, Any], str]:
+        """Post a calibration; return what came and where it is followed."""
+        headers = {"Content-Type": "application/json", "Prefer": f"wait={max(1, int(self.timeout / 2))}"}
+        with self.connect() as connection:
+            reply = connection.send("POST", path, body=body, headers=headers)
+            where = reply.header("Location") or ""
+            document = reply.document()
+        if "sigma" not in document and not where.startswith(f"{PATH}/"):
+            raise ServiceError("the service answered with neither a calibration nor where to find it")
+        return document, where
 
     def events(self, spec_digest: str, *, after: str | None = None) -> Generator[Event, None, None]:
         """Yield a job's events until its last one, or until the connection ends.

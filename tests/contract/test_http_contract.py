@@ -25,6 +25,8 @@ ROUTES = {
     ("post", "/v1/canonicalize"),
     ("post", "/v1/compare"),
     ("post", "/v1/factorizations/{name}/calibrations"),
+    ("get", "/v1/factorizations/{name}/calibrations"),
+    ("delete", "/v1/factorizations/{name}/calibrations"),
     ("post", "/v1/plan"),
     ("post", "/v1/predict"),
     ("post", "/v1/matrices"),

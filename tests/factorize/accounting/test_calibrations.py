@@ -1,13 +1,17 @@
-"""Calibrations over HTTP: the answer of the command line, from a process of its own."""
+"""Calibrations over HTTP: the answer of the command line, from a process of its own, as a job where it takes long."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import LiveService
+from command_line import CommandLine
+from servers import Client, LiveService, serving_apart
 
 from factorize.accounting import BinsClaim
+from factorize.client import Service
+from factorize.errors import ServiceError
 from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 
 SPEC = {
@@ -16,6 +20,8 @@ SPEC = {
     "participation": {"kind": "fixed_epochs", "epochs": 4},
 }
 TARGET = {"epsilon": 4.0, "delta": 1e-4}
+BINS = {**TARGET, "sampling": "balls_in_bins"}
+WAIT = {"Prefer": "wait=30"}
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +31,20 @@ def digest(live_service: LiveService) -> str:
     return found.json()["digest"]
 
 
+def answered(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Post a calibration and follow it to its end, as a client does."""
+    answer = client.send("POST", path, body, WAIT)
+    if answer.status == 202:
+        return client.until(answer.headers["location"], lambda document: "sigma" in document, 300)
+    assert answer.status == 200, answer
+    return answer.json()
+
+
 def test_a_stored_factorization_is_calibrated(live_service: LiveService, digest: str) -> None:
     path = f"/v1/factorizations/{digest}/calibrations"
-    fixed = live_service.send("POST", path, TARGET).json()
+    fixed = answered(live_service, path, TARGET)
     assert fixed["sigma"] == pytest.approx(noise_multiplier_for_epsilon(4.0, 1e-4) * fixed["sensitivity"], rel=1e-9)
-    answer = live_service.send("POST", path, {**TARGET, "sampling": "balls_in_bins", "batch_size": 5}).json()
+    answer = answered(live_service, path, {**BINS, "batch_size": 5})
     claim = BinsClaim.from_document(answer["claim"])
     assert claim.factors == f"sha256:{digest}" and claim.bins == 8 and answer["sigma_for"] == "means"
     assert answer["sigma"] < answer["deterministic_sigma"] < fixed["sigma"] / 5
@@ -38,11 +53,11 @@ def test_a_stored_factorization_is_calibrated(live_service: LiveService, digest:
 def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, digest: str) -> None:
     path = f"/v1/factorizations/{digest}/calibrations"
     given = {"sigma": 3.0, "delta": 1e-4}
-    fixed = live_service.send("POST", path, given).json()
-    bins = live_service.send("POST", path, {**given, "sampling": "balls_in_bins"}).json()
+    fixed = answered(live_service, path, given)
+    bins = answered(live_service, path, {**given, "sampling": "balls_in_bins"})
     claim = BinsClaim.from_document(bins["claim"])
     assert bins["sigma"] == claim.sigma == 3.0 and bins["epsilon"] == claim.epsilon < fixed["epsilon"]
-    delta = live_service.send("POST", path, {"sigma": 3.0, "epsilon": 2.0}).json()["delta"]
+    delta = answered(live_service, path, {"sigma": 3.0, "epsilon": 2.0})["delta"]
     assert delta == gaussian_delta(2.0, fixed["mu"])
 
 
@@ -63,10 +78,67 @@ def test_what_a_given_noise_is_worth_is_answered(live_service: LiveService, dige
     ],
 )
 def test_bad_requests_are_problems(live_service: LiveService, digest: str, body: Any, slug: str, words: str) -> None:
-    problem = live_service.send("POST", f"/v1/factorizations/{digest}/calibrations", body).problem(422, slug)
+    problem = live_service.send("POST", f"/v1/factorizations/{digest}/calibrations", body, WAIT).problem(422, slug)
     assert words in str(problem)
 
 
 def test_an_unknown_name_is_not_found(live_service: LiveService) -> None:
     live_service.send("POST", f"/v1/factorizations/{'0' * 64}/calibrations", TARGET).problem(404, "not-found")
     live_service.send("POST", "/v1/factorizations/colour/calibrations", TARGET).problem(404, "not-found")
+
+
+def test_what_takes_long_is_a_job_that_is_worked_out_once(live_service: LiveService, digest: str) -> None:
+    path = f"/v1/factorizations/{digest}/calibrations"
+    asked = {**BINS, "delta": 1e-5}
+    first, second = (live_service.send("POST", path, asked, {"Prefer": "wait=0"}) for _ in range(2))
+    assert first.status == 202 and first.headers["preference-applied"] == "wait=0"
+    job = first.json()
+    assert job["state"] in ("queued", "running") and job["digest"] == digest and job["request"] == asked
+    assert (second.json()["calibration"], second.json()["submitted"]) == (job["calibration"], job["submitted"])
+    where = first.headers["location"]
+    assert where == second.headers["location"] and first.headers["retry-after"] == "1"
+    found = live_service.until(where, lambda document: "sigma" in document, 300)
+    again = live_service.send("POST", path, asked)
+    assert again.status == 200 and again.json() == found  # `seconds` too: nothing was computed
+    assert live_service.get(where).json() == found
+    live_service.send("DELETE", where).problem(409, "finished")
+
+
+def test_jobs_are_cancelled(live_service: LiveService, digest: str) -> None:
+    path = f"/v1/factorizations/{digest}/calibrations"
+    waiting = [live_service.send("POST", path, {**BINS, "clip_norm": 1.0 + k}, {"Prefer": "wait=0"}) for k in range(5)]
+    places = [answer.headers["location"] for answer in waiting]
+    for where in reversed(places[1:]):  # the last are queued behind the first; one runs at a time
+        assert live_service.send("DELETE", where).json()["state"] == "cancelled"
+        live_service.send("DELETE", where).problem(409, "finished")
+        assert live_service.get(where).json()["state"] == "cancelled"
+    posted = live_service.send("POST", path, {**BINS, "clip_norm": 3.0}, {"Prefer": "wait=0"})
+    assert posted.status == 202 and posted.json()["state"] != "cancelled"  # asked anew
+    live_service.send("DELETE", posted.headers["location"])
+    live_service.send("DELETE", f"{path}?epsilon=3&delta=0.1").problem(404, "not-found")
+    live_service.get(f"{path}?epsilon=3&epsilon=4&delta=0.1").problem(422, "invalid-spec")
+    live_service.get(f"{path}?epsilon=three&delta=0.1").problem(422, "invalid-spec")
+
+
+def test_a_service_that_was_killed_answers_at_the_same_address(tmp_path: Path) -> None:
+    store, asked = tmp_path / "store", {**BINS, "method": "deterministic"}
+    with serving_apart(store) as (client, process):
+        path = f"/v1/factorizations/{client.solve(SPEC)['digest']}/calibrations"
+        where = client.send("POST", path, asked, {"Prefer": "wait=0"}).headers["location"]
+        process.kill()
+        process.wait(30)
+    with serving_apart(store) as (client, _):
+        found = client.until(where, lambda document: "sigma" in document, 300)
+        assert Service(client.url, pause=0.1).calibrate(where.split("/")[3], asked) == found
+
+
+def test_clients_get_what_the_command_line_gets(live_service: LiveService, digest: str, tmp_path: Path) -> None:
+    done = CommandLine(tmp_path)(
+        "calibrate", digest, "--url", live_service.url, "--epsilon", 4, "--delta", 1e-4, "--output", "json"
+    )
+    assert done.code == 0, done.err
+    assert done.json() == Service(live_service.url).calibrate(digest, TARGET)
+    refused = CommandLine(tmp_path)("calibrate", "x.safetensors", "--url", live_service.url, "--mu", 1)
+    assert refused.code == 2 and "leave out --url" in refused.err
+    with pytest.raises(ServiceError, match="no Gaussian"):
+        Service(live_service.url).calibrate(digest, {"mu": 1.0, "sampling": "balls_in_bins"})
