@@ -72,7 +72,7 @@ $(FRAMEWORKS)/.installed: $(STAMP) requirements-frameworks.txt
 LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-annotate
 lock:
-	$(LOCK) --extra serve --output-file requirements.lock
+	$(LOCK) --extra serve --extra cloud --extra postgres --output-file requirements.lock
 	$(LOCK) --extra serve --extra test --output-file requirements-dev.lock
 
 clean:

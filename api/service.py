@@ -24,7 +24,7 @@ from factorize.api.jobs.ledger import Ledger
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings
 from factorize.encoding import DIGEST, canonical_json
-from factorize.errors import InvalidSpec, NotFound, Revoked, TooLarge, Violation
+from factorize.errors import CorruptObject, InvalidSpec, NotFound, Revoked, TooLarge, Violation
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
@@ -133,6 +133,7 @@ class SolverService:
         Raises:
             Revoked: the result was taken back, and no job is solving its spec anew.
             CorruptObject: it is damaged.
+            NotFound: a job has stored it, and something of it is missing.
         """
         try:
             result = self.results.named(name)
@@ -141,7 +142,19 @@ class SolverService:
             if job is None or job.state == "done":
                 raise
             return job
-        return self.ledger.get(name) if result is None else self.expanded(result, form)
+        job = self.ledger.get(name) if result is None else None
+        if job is not None and job.state == "done":  # since the first look, or its result is not whole any more
+            result = self.results.named(name)
+            if result is None:
+                self._check_answer(name)
+        return job if result is None else self.expanded(result, form)
+
+    def _check_answer(self, spec_digest: str) -> None:
+        """Say what is missing of a result that a job has stored."""
+        try:
+            self.store.check_answer(spec_digest)
+        except (NotFound, CorruptObject) as error:
+            raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
 
     def expanded(self, result: Result, form: Form) -> Result:
         """Return the result whose file holds these matrices in this type; see `Results.expanded`."""

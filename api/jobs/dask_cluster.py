@@ -100,20 +100,29 @@ def capacity(client: Client) -> tuple[int, int] | None:
     """Memory and processors of the largest worker, or None while there is none."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     offers = [worker["resources"] for worker in workers if {"MB", "CPU"} <= set(worker["resources"])]
-    if not offers:
-        return None
-    return int(max(offer["MB"] for offer in offers)), int(max(offer["CPU"] for offer in offers))
+    return max(((int(offer["MB"]), int(offer["CPU"])) for offer in offers), default=None)
 
 
-def submit(client: Client, task: str, request: Request, priority: int) -> Future[Any]:
-    """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it."""
+def submit(
+    client: Client, task: str, request: Request, priority: int, room: tuple[int, int] | None = None
+) -> Future[Any]:
+    """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it.
+
+    Args:
+        client: the connection.
+        task: name of the claim.
+        request: what to solve.
+        priority: larger runs first.
+        room: memory in MB and threads to keep free for it, where that is more than it needs.
+    """
+    memory_mb, threads = room or (request.memory_mb, request.threads)
     future = client.submit(
         solve,
         request,
         task,
         key=task,
         priority=priority,
-        resources={"MB": request.memory_mb, "CPU": request.threads},
+        resources={"MB": memory_mb, "CPU": threads},
         retries=0,
         pure=False,
     )
@@ -144,9 +153,10 @@ def outcome(future: Future[Any]) -> SolveEnding | None:
     if future.status != "error":
         return None
     error = future.exception(timeout=30)
-    kind = "worker_lost" if isinstance(error, KilledWorker) else "internal"
+    lost = isinstance(error, KilledWorker)
+    kind, ending = ("worker_lost", Ending.LOST) if lost else ("internal", Ending.FAILED)
     message = f"the solve could not be supervised: {error!r}"[:2000]
-    return SolveEnding(Ending.CRASHED, None, {"type": kind, "message": message}, 0.0)
+    return SolveEnding(ending, None, {"type": kind, "message": message}, 0.0)
 
 
 def disconnect(client: Client) -> None:

@@ -1,16 +1,25 @@
-"""The service's tables, and how a database that holds them is opened."""
+"""The service's tables, and how a database that holds them is opened.
+
+A new database gets the tables of this release. An SQLite file of an earlier release is brought up to date when it is
+opened, since only this service uses it; a PostgreSQL database may serve others, so there the operator decides
+(`factorize db upgrade`).
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from factorize.errors import StoreUnavailable
 
-SCHEMA_VERSION = 1
+REVISION = 2
+"""Of the schema; the number of the last file in `api/jobs/migrations`."""
+_CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created or changed
 
 metadata = sa.MetaData()
 jobs = sa.Table(
@@ -25,6 +34,7 @@ jobs = sa.Table(
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("state", sa.String(9), nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
     sa.Column("seq", sa.BigInteger, nullable=False),
     sa.Column("owner", sa.String(64), nullable=False),
     sa.Column("task", sa.String(96), nullable=False),
@@ -46,58 +56,136 @@ engines = sa.Table(
     sa.Column("beat", sa.BigInteger, nullable=False),
 )
 schema = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, nullable=False))
+"""What releases before the migrations look at; each migration moves it on, so that they refuse what they cannot read."""
+alembic_version = sa.Table(
+    "alembic_version", metadata, sa.Column("version_num", sa.String(32), primary_key=True, nullable=False)
+)
 
 
 def open_database(url: str) -> sa.Engine:
-    """Open a database and create the tables that it lacks.
-
-    An SQLite file is created with its folder, readable by its owner only, since specs reveal training plans.
-    A transaction of a connection with the execution option ``write`` takes SQLite's write lock at its start.
+    """Open a database with the schema of this release, and create the tables where there are none.
 
     Args:
-        url: SQLAlchemy URL, ``sqlite:////path/jobs.sqlite`` or ``postgresql+psycopg://...``.
+        url: SQLAlchemy URL, `sqlite:////path/jobs.sqlite` or `postgresql+psycopg://...`.
 
     Raises:
-        StoreUnavailable: the database cannot be opened, or was written by another release.
+        StoreUnavailable: the database cannot be opened, or has the schema of another release.
+    """
+    engine = connect(url)
+    with usable(engine):
+        found = create_or_read(engine)
+        if found < REVISION and engine.dialect.name == "sqlite":
+            from factorize.api.jobs.migrations import upgrade
+
+            found = upgrade(engine)
+    if found != REVISION:
+        engine.dispose()
+        raise StoreUnavailable(other_revision(found))
+    return engine
+
+
+def connect(url: str) -> sa.Engine:
+    """Return the engine of a database, whatever is in it.
+
+    An SQLite file is created with its folder, readable by its owner only, since specs reveal training plans.
+    A transaction of a connection with the execution option `write` takes SQLite's write lock at its start.
+
+    Raises:
+        StoreUnavailable: the URL cannot be read, or the database cannot be reached.
     """
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:
         raise StoreUnavailable(
-            "the job database's URL cannot be read; write it as sqlite:////path/jobs.sqlite"
+            "the job database's URL cannot be read; write it as sqlite:////path/jobs.sqlite or "
+            "postgresql+psycopg://user@host/name"
         ) from error
-    try:
-        if parsed.get_backend_name() == "sqlite":
-            _create_private(parsed.database)
-            engine = sa.create_engine(parsed, connect_args={"timeout": 30})
-            sa.event.listen(engine, "connect", _configure_sqlite)
-            sa.event.listen(engine, "begin", _begin_sqlite)
-        else:
-            engine = sa.create_engine(parsed, pool_pre_ping=True)
-        version = _create_schema(engine)
-    except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
-        reason = getattr(error, "orig", None) or error
-        raise StoreUnavailable(
-            f"the job database {parsed.render_as_string()} cannot be used: {reason}; check the path, its "
-            "permissions and free space, or move a damaged file away: no factorization is lost with it"
-        ) from error
-    if version != SCHEMA_VERSION:
-        engine.dispose()
-        raise StoreUnavailable(
-            f"the job database has schema version {version} and this release reads {SCHEMA_VERSION}; "
-            "use the release that wrote it, or another database"
-        )
+    with _reported(parsed):
+        if parsed.get_backend_name() != "sqlite":
+            return sa.create_engine(parsed, pool_pre_ping=True)
+        _create_private(parsed.database)
+        engine = sa.create_engine(parsed, connect_args={"timeout": 30})
+    sa.event.listen(engine, "connect", _configure_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _create_schema(engine: sa.Engine) -> int:
+@contextmanager
+def usable(engine: sa.Engine) -> Iterator[None]:
+    """Close the engine and raise StoreUnavailable where its database does not do what is asked of it."""
+    try:
+        with _reported(engine.url):
+            yield
+    except BaseException:
+        engine.dispose()
+        raise
+
+
+@contextmanager
+def changing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Give a transaction in which the schema may be looked at and changed by nobody else."""
     with engine.connect().execution_options(write=True) as connection, connection.begin():
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
+        yield connection
+
+
+def create_or_read(engine: sa.Engine) -> int:
+    """Create the tables in an empty database; the revision of the schema that is there."""
+    found = read_revision(engine)
+    if found:
+        return found
+    with changing(engine) as connection:
+        found = revision_in(connection)
+        if found:
+            return found  # somebody else was faster
         metadata.create_all(connection)
-        version = connection.scalar(sa.select(schema.c.version))
-        if version is None:
-            version = SCHEMA_VERSION
-            connection.execute(schema.insert().values(version=version))
-        return int(version)
+        connection.execute(schema.insert().values(version=REVISION))
+        connection.execute(alembic_version.insert().values(version_num=str(REVISION)))
+    return REVISION
+
+
+def read_revision(engine: sa.Engine) -> int:
+    """Return the revision of a database's schema, 0 where it is empty."""
+    with engine.connect() as connection:
+        return revision_in(connection)
+
+
+def other_revision(found: int) -> str:
+    """Say that a schema is not this release's, and what to do."""
+    remedy = "run `factorize db upgrade`" if 0 < found < REVISION else "use the release that wrote it"
+    return (
+        f"the job database has schema version {found} and this release reads {REVISION}; {remedy}, or take another "
+        "database"
+    )
+
+
+def revision_in(connection: sa.Connection) -> int:
+    """Return the revision of the schema that a transaction sees, 0 where there are no tables.
+
+    Raises:
+        StoreUnavailable: there are tables of our names and no revision.
+    """
+    tables = set(sa.inspect(connection).get_table_names())
+    if schema.name in tables:
+        return int(connection.scalar(sa.select(schema.c.version)) or 0)
+    if strangers := tables & set(metadata.tables):
+        raise StoreUnavailable(
+            f"the database has a table {min(strangers)} that this service has not made; take another database"
+        )
+    return 0
+
+
+@contextmanager
+def _reported(url: sa.URL) -> Iterator[None]:
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
+        reason = getattr(error, "orig", None) or error
+        raise StoreUnavailable(
+            f"the job database {url.render_as_string()} cannot be used: {reason}; check the path, its "
+            "permissions and free space, or move a damaged file away: no factorization is lost with it"
+        ) from error
 
 
 def _create_private(database: str | None) -> None:

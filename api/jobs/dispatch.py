@@ -128,11 +128,17 @@ class Dispatch:
             client = self._link.client if self._link is not None and self._link.up else None
             if self.stopped or client is None:
                 return
-            threads = min(job.threads, self._capacity[1] or job.threads)
+            largest_mb, processors = self._capacity
+            threads = min(job.threads, processors or job.threads)
+            room = None
+            if job.suspect:
+                if largest_mb is None or processors is None:
+                    return  # no worker is known that it could have for itself
+                room = (largest_mb, processors)
             limits = (job.memory_mb, job.seconds_limit, threads)
             request = Request(job.spec_digest, job.spec, self._store, *limits, self._command)
             try:
-                future = dask_cluster.submit(client, job.task, request, job.priority)
+                future = dask_cluster.submit(client, job.task, request, job.priority, room)
             except Exception:
                 _log.warning("a job could not be submitted; it stays queued", exc_info=True)
                 return

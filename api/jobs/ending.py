@@ -29,6 +29,7 @@ class Ending(Enum):
     TIMEOUT = "the solve ran past its wall limit; use a larger tolerance or a cheaper mechanism, or raise the limit"
     CANCELLED = "the solve was cancelled; post the spec again to solve it"
     CRASHED = "the solver process was killed; post the spec again, and report it if it happens again"
+    LOST = "workers died under the solve; a job that was lost so is tried once more, with a worker of its own"
     INTERRUPTED = "the solver process was told to end from outside; the service tries again by itself"
 
 

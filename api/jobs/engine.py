@@ -2,8 +2,9 @@
 
 The ledger says what was asked, the store says what exists, and the engine makes the second follow the
 first. It holds nothing that cannot be rebuilt: a job that nobody runs is found every few seconds and at
-every start, and is either done (the store has it), given up (three solves were started and lost), or
-submitted again.
+every start, and is either done (the store has it) or submitted again. A service that dies is not the fault of the
+specs that it was solving. Only the death of a job's own child counts against it, or that of a machine on which
+it ran alone; after two it gets a worker for itself, and after the third it is given up.
 
 One thread, the engine's own, writes what dask reports into the ledger. Requests come in from any thread.
 """
@@ -16,6 +17,7 @@ import queue
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from functools import partial
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from factorize.api.jobs.dispatch import Dispatch
 from factorize.api.jobs.ending import Ending, SolveEnding
-from factorize.api.jobs.job import Job, JobOrder
+from factorize.api.jobs.job import ALONE_AFTER, Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.listeners import Listeners
 from factorize.api.jobs.presence import Presence
@@ -32,7 +34,6 @@ from factorize.errors import TooLarge
 if TYPE_CHECKING:
     from distributed import Future
 
-MAX_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
 
 
@@ -272,8 +273,18 @@ class JobEngine:
             self._ledger.finish(job.spec_digest, stored)
         elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED):
             dask_cluster.cancel(future)  # or dask would answer the next submit with this end
+        elif outcome.ending in (Ending.CRASHED, Ending.LOST):
+            dask_cluster.cancel(future)
+            self._bury(job, outcome)
         else:
             self._ledger.fail(job, outcome.error or _not_stored(outcome))
+
+    def _bury(self, job: Job, outcome: SolveEnding) -> None:
+        """Count the death of a child; one that was lost with its workers is only suspected, until it runs alone."""
+        if job.suspect:
+            self._ledger.fail(job, _given_up(outcome.error))
+        else:
+            self._ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else ALONE_AFTER - job.deaths)
 
     # Reconciliation
 
@@ -283,9 +294,12 @@ class JobEngine:
         self._dispatch.look_after()
         rows = self._look_after_sent()
         living = self._presence.living()
+        running = Counter(job.owner for job in rows if job.state == "running")
+        fallen = self._presence.fallen if self._dispatch.embedded is not None else ()
         for job in rows:
             if job.owner == self.id or job.owner not in living:
-                self._guarded(partial(self._resume, job))
+                alone = job.state == "running" and running[job.owner] == 1
+                self._guarded(partial(self._resume, job, fell=alone and job.owner in fallen))
 
     def _look_after_sent(self) -> list[Job]:
         """Let go of solves whose job is over or in other hands; the open jobs."""
@@ -299,26 +313,33 @@ class JobEngine:
                 self._dispatch.drop(task, kill=self._dispatch.embedded is not None)
         return list(rows.values())
 
-    def _resume(self, job: Job) -> None:
-        """Bring an open job that nobody runs to its end."""
+    def _resume(self, job: Job, *, fell: bool) -> None:
+        """Bring an open job that nobody runs to its end.
+
+        Args:
+            job: the job.
+            fell: its machine went down while it ran there alone.
+        """
         with self._dispatch.lock:
             if job.task in self._dispatch.sent or not self.connected:
                 return
             stored = self._find(job.spec_digest)
             if stored is not None:
                 self._ledger.finish(job.spec_digest, stored)
-            elif job.attempts >= MAX_ATTEMPTS:
-                self._ledger.fail(job, _GIVEN_UP)
-            elif (adopted := self._ledger.adopt(job, self.id)) is not None:
+            elif fell and job.suspect:
+                self._ledger.fail(job, _given_up(None))
+            elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell))) is not None:
                 self._dispatch.send(adopted)
         self._listeners.wake(job.spec_digest)
 
 
-_GIVEN_UP = {
-    "type": "gave_up",
-    "message": f"the solve was started {MAX_ATTEMPTS} times and lost each time, with its process or its "
-    "machine; it may be what ended them. Post the spec again to try anew, or with a smaller n",
-}
+def _given_up(last: dict[str, str] | None) -> dict[str, str]:
+    end = "its machine went down" if last is None else last["message"]
+    return {
+        "type": "gave_up",
+        "message": f"the solve has ended its process {ALONE_AFTER + 1} times, the last time with a worker to itself "
+        f"({end}). Post the spec with a smaller n, or again if the cause is mended"[:2000],
+    }
 
 
 def _not_stored(outcome: SolveEnding) -> dict[str, str]:

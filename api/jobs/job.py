@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
+ALONE_AFTER = 2
+"""Deaths after which a job is run alone on its worker; the next death is the last."""
 TERMINAL = frozenset({"done", "failed", "cancelled"})
 
 
@@ -40,6 +42,8 @@ class Job(JobOrder):
     Args:
         state: queued, running, done, failed or cancelled.
         attempts: how often a solve of this claim was started.
+        deaths: how many of those starts ended because the child process was killed, or the machine went down with
+            nothing else on it.
         seq: number of the last change; never falls.
         owner: id of the engine that looks after the job.
         task: name of this claim in the engine.
@@ -52,6 +56,7 @@ class Job(JobOrder):
 
     state: State = "queued"
     attempts: int = 0
+    deaths: int = 0
     seq: int = 0
     owner: str = ""
     task: str = ""
@@ -65,6 +70,11 @@ class Job(JobOrder):
     def finished(self) -> bool:
         """True in a state that only a new claim can leave."""
         return self.state in TERMINAL
+
+    @property
+    def suspect(self) -> bool:
+        """True for a job that may be what ends its process: it is run alone, once more."""
+        return self.deaths >= ALONE_AFTER
 
     def document(self) -> dict[str, Any]:
         """The job document of the HTTP interface."""

@@ -9,7 +9,7 @@ States and who may move between them::
     (nothing), failed, cancelled --claim---> queued
     queued, running --start, progress------> running
     queued, running --finish, fail, cancel-> done, failed, cancelled
-    queued, running --adopt, release-------> queued
+    queued, running --adopt, release, died-> queued
 
 A terminal state is left by ``claim`` only. Every change adds one to ``seq``, which never falls back; it is
 the id of the server-sent events. ``task`` names one claim and ``owner`` the engine that looks after it: a
@@ -95,7 +95,7 @@ class Ledger:
         """
         now = _now()
         values: dict[str, Any] = {name: getattr(order, name) for name in JobOrder.__dataclass_fields__}
-        values |= {"state": "queued", "attempts": 0, "owner": owner, "submitted": now, "updated": now}
+        values |= {"state": "queued", "attempts": 0, "deaths": 0, "owner": owner, "submitted": now, "updated": now}
         values |= {"progress": None, "error": None, "digest": None}
         seq = jobs.c.seq + 1
         insert = self._insert(jobs).values(**values, seq=1, task=f"{order.spec_digest}-1")
@@ -129,9 +129,19 @@ class Ledger:
         attempts = sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
         return self._change(job, {"state": "queued", "attempts": attempts, "owner": ""})
 
-    def adopt(self, job: Job, owner: str) -> Job | None:
-        """Take a job over from an engine that is gone (or from oneself). None if someone else was faster."""
-        return self._change(job, {"state": "queued", "owner": owner})
+    def adopt(self, job: Job, owner: str, *, deaths: int = 0) -> Job | None:
+        """Take a job over from an engine that is gone (or from oneself). None if someone else was faster.
+
+        Args:
+            job: the job.
+            owner: id of the engine that takes it.
+            deaths: how many deaths its last start counts as.
+        """
+        return self._change(job, {"state": "queued", "owner": owner, "deaths": jobs.c.deaths + deaths})
+
+    def died(self, job: Job, *, deaths: int = 1) -> Job | None:
+        """The child of this claim was killed: queued again. None if the claim is over."""
+        return self._change(job, {"state": "queued", "deaths": jobs.c.deaths + deaths})
 
     def finish(self, spec_digest: str, digest: str) -> Job | None:
         """The store has the result, whoever put it there: done. None if the job was not open."""

@@ -35,6 +35,7 @@ class Presence:
         pid = os.getpid()
         self._me = EngineRow(engine_id, host_name(), pid, psutil.Process(pid).create_time(), 0)
         self._seen: dict[str, tuple[int, float]] = {}
+        self.fallen: frozenset[str] = frozenset()
         ledger.announce(self._me)
 
     def beat(self) -> None:
@@ -47,9 +48,13 @@ class Presence:
         self._ledger.forget(self._me.id)
 
     def living(self) -> set[str]:
-        """Ids of the engines that are alive, this one among them; the dead are removed from the ledger."""
+        """Ids of the engines that are alive, this one among them; the dead are removed from the ledger.
+
+        Those among the dead whose machine has been started anew since are `fallen` until the next look.
+        """
         engines = self._ledger.engines().values()
         dead = {engine.id for engine in engines if self._is_dead(engine)}
+        self.fallen = frozenset(e.id for e in engines if e.id in dead and _has_restarted(e.host, self._me.host))
         for engine_id in dead:
             self._ledger.forget(engine_id)
         return {engine.id for engine in engines} - dead | {self._me.id}
@@ -74,6 +79,12 @@ def host_name() -> str:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
         parts.append(os.readlink("/proc/self/ns/pid"))
     return " ".join(parts)
+
+
+def _has_restarted(before: str, now: str) -> bool:
+    """Whether two names that `host_name` made are those of one machine, in two runs of it."""
+    one, other = before.split(), now.split()
+    return len(one) == len(other) == 3 and one[0] == other[0] and one[1] != other[1]
 
 
 def _is_running(engine: EngineRow) -> bool:

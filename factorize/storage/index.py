@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from factorize.encoding import canonical_json
-from factorize.errors import CorruptObject, InvalidParameter, NotFound
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
 from factorize.format.manifest import StoredFile
 from factorize.spec import Spec
 from factorize.storage.blobs import Blobs, Cache, blob_key
@@ -90,15 +90,32 @@ class Index:
     def entry(self, key: str) -> SpecEntry | None:
         """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""
         try:
-            entry = read_entry(self.read(key), key)
-            if self._revocations.find(entry.digest) is not None:
-                return None
-            manifest = self.manifest(entry.digest)
-            size = self._objects.status(blob_key(manifest.file.sha256)).size
-        except (NotFound, CorruptObject):
+            return self.required(key)
+        except (NotFound, CorruptObject, Revoked):
             return None
-        sound = size == manifest.file.bytes and not self._blobs.damaged(manifest.file.sha256)
-        return entry if sound and key in entry.keys and entry == manifest.entry else None
+
+    def required(self, key: str) -> SpecEntry:
+        """Return the spec entry at a key, whose result can be given out.
+
+        Raises:
+            NotFound: the entry is missing, or its manifest, or the file.
+            CorruptObject: one of them is damaged.
+            Revoked: the result was taken back.
+        """
+        with _named(f"the entry {key}"):
+            entry = read_entry(self.read(key), key)
+        revocation = self._revocations.find(entry.digest)
+        if revocation is not None:
+            raise revocation.error()
+        with _named(f"the manifest {entry.digest}"):
+            manifest = self.manifest(entry.digest)
+        with _named(f"the file {manifest.file.sha256}"):
+            size, stated = self._objects.status(blob_key(manifest.file.sha256)).size, manifest.file.bytes
+        if size != stated or self._blobs.damaged(manifest.file.sha256):
+            raise CorruptObject(f"the file {manifest.file.sha256} is damaged ({size} bytes, and {stated} were stored)")
+        if key not in entry.keys or entry != manifest.entry:
+            raise CorruptObject(f"{key} is not the entry of the manifest {entry.digest}")
+        return entry
 
     def sound(self, key: str) -> bool:
         """Whether there is a sound spec entry at a key."""
@@ -130,3 +147,12 @@ class Index:
     def read(self, key: str) -> bytes:
         """Return the bytes of a small object."""
         return read_object(self._objects, key)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Say what is missing by its name in the store: whoever asks over HTTP is told no path."""
+    try:
+        yield
+    except NotFound:
+        raise NotFound(f"{what} is missing") from None

@@ -42,7 +42,7 @@ from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, check_format, directory_of
 from factorize.storage.objects import Objects
 from factorize.storage.publication import Publisher
-from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal
+from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason, taken_back_with
 
 
@@ -137,6 +137,16 @@ class Store:
     def digest_of(self, spec_digest: str) -> str | None:
         """Return the digest of the stored answer to exactly this spec, or None if there is no sound one."""
         return self.index.digest_of(spec_digest)
+
+    def check_answer(self, spec_digest: str) -> None:
+        """Raise where the stored answer to a spec cannot be given out.
+
+        Raises:
+            NotFound: entry, manifest or file is missing.
+            CorruptObject: one of them is damaged.
+            Revoked: it was taken back.
+        """
+        self.index.required(spec_key(spec_digest))
 
     def manifest(self, digest: str) -> dict[str, Any]:
         """Return a manifest by its digest, or by the digest of a spec that it answers, verified.

@@ -255,9 +255,26 @@ def test_damaged_bytes_are_never_served(live_service: LiveService) -> None:
     assert "etag" not in answer.headers
     live_service.get(f"/v1/blobs/{sha256}", {"Range": "bytes=0-3"}).problem(503, "corrupt-object")
 
+    by_spec = f"/v1/factorizations/{manifest['spec_digest']}"
+    problem = live_service.get(by_spec).problem(503, "corrupt-object")
+    assert f"the file {sha256} is damaged" in problem["detail"] and "post it again" in problem["detail"]
+
     again = live_service.solve(spec)
+    assert live_service.get(by_spec).json() == again
     assert hashlib.sha256(live_service.get(f"/v1/blobs/{again['files'][0]['sha256']}").body).hexdigest()
     assert live_service.get(f"/v1/blobs/{again['files'][0]['sha256']}").status == 200
+
+
+def test_a_solved_spec_whose_file_is_gone_says_what_is_missing(live_service: LiveService) -> None:
+    spec = {**DENSE, "workload": {"kind": "prefix", "n": 23}}
+    manifest = live_service.solve(spec)
+    name, sha256 = manifest["spec_digest"], manifest["files"][0]["sha256"]
+    (live_service.folder / blob_key(sha256)).unlink()
+    for path in (f"/v1/factorizations/{name}", f"/v1/factorizations/{name}/events"):
+        detail = live_service.get(path).problem(404, "not-found")["detail"]
+        assert f"the file {sha256} is missing" in detail and "post it again" in detail
+    assert live_service.solve(spec)["spec_digest"] == name
+    assert live_service.get(f"/v1/factorizations/{name}").json()["spec_digest"] == name
 
 
 def test_a_damaged_file_serves_no_rows(live_service: LiveService) -> None:

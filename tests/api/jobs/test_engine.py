@@ -21,6 +21,7 @@ import pytest
 
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs import engine as engine_module
+from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import EngineRow, Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
@@ -30,7 +31,7 @@ from factorize.errors import TooLarge
 ROOT = str(Path(engine_module.__file__).parents[3])
 RESULT = "cd" * 32
 CHILD = """
-import json, os, sqlite3, subprocess, sys, time
+import json, os, subprocess, sys, time
 def say(**event):
     print(json.dumps(event), flush=True)
 def wait_for(condition):
@@ -52,13 +53,6 @@ if "allocate_mb" in spec:
     block = bytearray(spec["allocate_mb"] << 20)
 if "gate" in spec:
     wait_for(lambda: os.path.exists(os.path.join(store, spec["gate"])))
-if "kill_host" in spec:  # once the ledger has noted this start, so that the test does not depend on luck
-    def noted():
-        with sqlite3.connect(spec["kill_host"]) as ledger:
-            return ledger.execute("SELECT state FROM jobs").fetchone() == ("running",)
-    wait_for(noted)
-    os.kill(int(open(os.path.join(store, "host")).read()), 9)
-    time.sleep(60)
 if "fail" in spec:
     say(event="failed", error={"type": "certificate-error", "message": spec["fail"]})
     sys.exit(1)
@@ -71,12 +65,12 @@ say(event="done", digest="RESULT")
 HOST = """
 import os, sys, time
 sys.path.insert(0, {root!r})
+from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.ledger import Ledger
 def find(digest):
     path = os.path.join({store!r}, digest)
     return open(path).read() if os.path.exists(path) else None
-open(os.path.join({store!r}, "host"), "w").write(str(os.getpid()))
 options = dict(find=find, store={store!r}, command={command!r}, tick=0.2, capacity_mb=1000, processors=2)
 with Ledger({url!r}) as ledger, JobEngine(ledger, **options, **{more!r}):
     print("ready", flush=True)
@@ -441,16 +435,84 @@ def test_streams_end_when_the_engine_closes(place):
     assert not asyncio.run(scenario())[-1].finished
 
 
-def test_a_spec_that_kills_its_host_is_given_up_after_three_starts(place):
-    job, _ = place.ledger.claim(order(kill_host=str(place.database)), owner="nobody")
-    for _ in range(3):
+def test_a_service_that_is_killed_again_and_again_is_not_the_specs_fault(place):
+    place.ledger.claim(order(gate="go"), owner="nobody")
+    for count in range(1, 5):
         host = place.host()
-        assert host.wait(timeout=60) == -signal.SIGKILL
+        wait_for(lambda count=count: len(place.starts()) == count and place.state(digest(0)) == "running")
+        host.kill()
+        host.wait()
+        wait_for(lambda: not [pid for _, pid in place.starts() if alive(pid)])
+    place.open("go")
     place.engine()
     job = place.ended(digest(0))
-    assert job.state == "failed" and job.attempts == 3
-    assert job.error is not None and job.error["type"] == "gave_up"
-    assert len(place.starts()) == 3
+    assert (job.state, job.attempts, job.deaths) == ("done", 5, 0)
+
+
+def test_a_spec_whose_child_is_killed_thrice_is_run_alone_and_then_given_up(place):
+    engine = place.engine()
+    engine.submit(order(0, gate="never"))
+    for count in (1, 2):
+        wait_for(lambda count=count: len(place.starts()) == count)
+        if count == 2:
+            engine.submit(order(1, gate="go"))
+            wait_for(lambda: len(place.starts()) == 3)
+        os.kill(place.starts()[count - 1][1], signal.SIGKILL)
+        wait_for(lambda count=count: place.ledger.get(digest(0)).deaths == count)
+    tasks = engine._dispatch.embedded.cluster.scheduler.tasks
+    wait_for(lambda: [task for task in list(tasks) if task.startswith(digest(0))])
+    time.sleep(0.4)  # some rounds in which it could start beside the other
+    assert len(place.starts()) == 3, "it runs alone, so not beside another solve"
+    place.open("go")
+    assert place.ended(digest(1)).state == "done"
+    alone = wait_for(lambda: place.starts()[3:])[0][1]
+    os.kill(alone, signal.SIGKILL)
+    job = place.ended(digest(0))
+    assert job.state == "failed" and (job.deaths, job.attempts) == (2, 3)
+    assert job.error["type"] == "gave_up" and "SIGKILL" in job.error["message"]
+    again = engine.submit(order(0))
+    assert (again.state, again.deaths) == ("queued", 0)
+    assert place.ended(digest(0)).state == "done"
+
+
+def before_a_reboot(place: Place, *digests: str) -> None:
+    """Jobs that ran on this machine when it went down."""
+    name, boot, namespace = host_name().split()
+    place.ledger.announce(EngineRow("fallen", f"{name} {boot[::-1]} {namespace}", os.getpid(), 0.0, 0))
+    for spec_digest in digests:
+        place.ledger.start(place.ledger.claim(order(int(spec_digest, 16), gate="go"), owner="fallen")[0])
+
+
+@pytest.mark.parametrize(("count", "deaths"), [(1, 1), (2, 0)])
+def test_a_machine_that_went_down_counts_against_a_spec_that_ran_there_alone(place, count, deaths):
+    digests = [digest(number) for number in range(count)]
+    before_a_reboot(place, *digests)
+    place.engine(patience=0.0)
+    wait_for(lambda: len(place.starts()) == count)
+    assert [place.ledger.get(each).deaths for each in digests] == [deaths] * count
+    place.open("go")
+    assert {place.ended(each).state for each in digests} == {"done"}
+
+
+def test_a_machine_that_goes_down_a_third_time_ends_the_job(place):
+    before_a_reboot(place, digest(0))
+    with place.ledger._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET deaths = 2")
+    place.engine(patience=0.0)
+    job = place.ended(digest(0))
+    assert job.state == "failed" and job.error["type"] == "gave_up" and "went down" in job.error["message"]
+    assert place.starts() == []
+
+
+def test_workers_that_die_under_a_solve_make_it_suspect_and_not_failed(place, monkeypatch):
+    lost = SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": "KilledWorker"}, 0.0)
+    endings = [lost]
+    real = dask_cluster.outcome
+    monkeypatch.setattr(dask_cluster, "outcome", lambda future: endings.pop() if endings else real(future))
+    engine = place.engine()
+    engine.submit(order(store=False))
+    job = place.ended(digest(0))
+    assert job.deaths == 2 and job.error["type"] == "not_stored", "it was run once more, alone, and came to its own end"
 
 
 def test_two_engines_on_one_ledger_run_each_spec_once(place):

@@ -114,7 +114,8 @@ def test_only_a_claim_leaves_a_terminal_state(ledger, terminal):
     before = end[terminal]()
     assert before is not None and before.state == terminal
     late = [ledger.start(job), ledger.update_progress(job, {}), ledger.release(job), ledger.adopt(job, "x")]
-    assert late == [None] * 4
+    late += [ledger.died(job)]
+    assert late == [None] * 5
     assert [change() for change in end.values()] == [None] * 3
     assert ledger.get(A) == before
 

@@ -502,3 +502,23 @@ def test_a_store_that_may_only_be_read_is_read(store, monkeypatch):
 def test_every_error_of_the_store_is_one_of_ours(store):
     for error in (CorruptObject, NotFound, StoreUnavailable):
         assert issubclass(error, FactorizeError)
+
+
+@pytest.mark.parametrize("part", ["entry", "manifest", "file"])
+def test_what_is_missing_or_damaged_of_an_answer_is_said(store, part):
+    manifest = store.put(factorization())
+    store.check_answer(manifest["spec_digest"])
+    keys = {
+        "entry": spec_key(manifest["spec_digest"]),
+        "manifest": manifest_key(manifest["digest"]),
+        "file": blob_key(manifest["files"][0]["sha256"]),
+    }
+    path = path_of(store, keys[part])
+    overwrite(path, path.read_bytes() + b" ")
+    with pytest.raises(CorruptObject, match=("specs/" if part == "entry" else part) + ".* is damaged"):
+        store.check_answer(manifest["spec_digest"])
+    path.unlink()
+    with pytest.raises(NotFound, match=f"the {part} .* is missing$"):
+        store.check_answer(manifest["spec_digest"])
+    store.put(factorization())
+    store.check_answer(manifest["spec_digest"])

@@ -1,0 +1,93 @@
+"""The migrations: an old database comes up to date with its jobs, a new one is what the migrations make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from factorize.api.jobs.database import REVISION, connect, open_database, read_revision
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.migrations import differences, upgrade
+from factorize.errors import StoreUnavailable
+
+FIRST_RELEASE = """
+CREATE TABLE jobs (spec_digest VARCHAR(64) NOT NULL, workload VARCHAR(64) NOT NULL, spec TEXT NOT NULL,
+  memory_mb INTEGER NOT NULL, seconds_limit FLOAT NOT NULL, threads INTEGER NOT NULL, priority INTEGER NOT NULL,
+  state VARCHAR(9) NOT NULL, attempts INTEGER NOT NULL, seq BIGINT NOT NULL, owner VARCHAR(64) NOT NULL,
+  task VARCHAR(96) NOT NULL, progress TEXT, error TEXT, digest VARCHAR(64), submitted VARCHAR(27) NOT NULL,
+  updated VARCHAR(27) NOT NULL, PRIMARY KEY (spec_digest));
+CREATE INDEX jobs_by_time ON jobs (submitted, spec_digest);
+CREATE INDEX jobs_by_state ON jobs (state);
+CREATE TABLE engines (id VARCHAR(64) NOT NULL, host VARCHAR(255) NOT NULL, pid INTEGER NOT NULL,
+  started FLOAT NOT NULL, beat BIGINT NOT NULL, PRIMARY KEY (id));
+CREATE TABLE schema_version (version INTEGER NOT NULL);
+INSERT INTO schema_version VALUES (1);
+INSERT INTO jobs VALUES ('d', 'prefix', '{}', 1, 1.0, 1, 0, 'queued', 2, 5, '', 'd-1', NULL, NULL, NULL, 'a', 'b')
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.sqlite"
+
+
+def first_release(url: str) -> None:
+    engine = connect(url)
+    with engine.begin() as connection:
+        for statement in FIRST_RELEASE.split(";"):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def test_a_database_of_the_first_release_is_brought_up_to_date_when_it_is_opened(url):
+    first_release(url)
+    with Ledger(url) as ledger:
+        job = ledger.get("d")
+        assert job is not None and (job.attempts, job.deaths, job.seq) == (2, 0, 5)
+        assert read_revision(ledger._engine) == REVISION and differences(ledger._engine) == []
+
+
+@pytest.mark.parametrize("start", range(REVISION))
+def test_the_migrations_make_the_tables_of_this_release_from_every_revision(url, start):
+    engine = connect(url)
+    assert upgrade(engine, target=start) == start
+    assert bool(differences(engine)) == (start < REVISION)
+    assert upgrade(engine) == REVISION == upgrade(engine)
+    assert differences(engine) == []
+    engine.dispose()
+
+
+def test_a_new_database_is_what_the_migrations_make(url, tmp_path):
+    engine = open_database(url)
+    migrated = connect(f"sqlite:///{tmp_path}/other.sqlite")
+    upgrade(migrated)
+    for table in ("schema_version", "alembic_version"):
+        with engine.connect() as one, migrated.connect() as other:
+            query = sa.text(f"SELECT * FROM {table}")
+            assert one.execute(query).all() == other.execute(query).all()
+    assert differences(engine) == []
+    engine.dispose()
+    migrated.dispose()
+
+
+def test_a_failed_migration_leaves_the_old_schema(url, monkeypatch):
+    from alembic import op
+
+    first_release(url)
+    monkeypatch.setattr(op, "execute", lambda _: (_ for _ in ()).throw(OSError("the disk is full")))
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        open_database(url)
+    engine = connect(url)
+    assert read_revision(engine) == 1 and differences(engine) != []
+    engine.dispose()
+
+
+def test_tables_of_somebody_else_are_left_alone(url):
+    engine = connect(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE jobs (title TEXT)")
+    engine.dispose()
+    with pytest.raises(StoreUnavailable, match="a table jobs that this service has not made"):
+        open_database(url)
