@@ -7,6 +7,7 @@ code itself, since it could not stop it; the task starts a child process (``supe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from dask.system import CPU_COUNT
 from distributed import Client, Future, KilledWorker, LocalCluster, Worker, fire_and_forget, get_worker
 from distributed.system import MEMORY_LIMIT
 
+from factorize.api.jobs.dask_loop import ClientLoop
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.supervisor import MEBIBYTE, Request, run
 
@@ -79,21 +81,53 @@ class Embedded:
         self._folder.cleanup()
 
 
-def connect(where: Embedded | str, listen: Callable[[dict[str, Any]], None]) -> Client:
-    """A client that hears what the running solves say.
+class Connection:
+    """A client of a scheduler, and the loop that it runs on where that is not the cluster's own."""
 
-    Args:
-        where: the cluster in this process, or the address of a scheduler.
-        listen: called in dask's event loop with each event; must not block.
+    def __init__(self, where: Embedded | str, listen: Callable[[dict[str, Any]], None]) -> None:
+        """Connect.
 
-    Raises:
-        OSError: no scheduler answers there.
-    """
-    configure()
-    target = where.cluster if isinstance(where, Embedded) else where
-    client = Client(target, timeout=CONNECT_SECONDS, set_as_default=False, name="factorize")
-    client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
-    return client
+        Args:
+            where: the cluster in this process, or the address of a scheduler.
+            listen: called in dask's event loop with each event of a running solve; must not block.
+
+        Raises:
+            OSError: no scheduler answers there.
+        """
+        configure()
+        self._loop: ClientLoop | None = None
+        if isinstance(where, Embedded):
+            self.client = Client(where.cluster, timeout=CONNECT_SECONDS, set_as_default=False, name="factorize")
+        else:
+            self._loop = ClientLoop()
+            try:
+                self.client = self._loop.run(_client_of(where))
+            except BaseException:
+                self._loop.close()
+                raise
+        self.client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
+
+    def close(self) -> None:
+        """Disconnect, also from a scheduler that is gone."""
+        with suppress(Exception):
+            self.client.close(timeout=2)
+        if self._loop is not None:
+            self._loop.close()
+            self.client.status = "closed"  # or its finalizer would ask a loop that is gone
+
+
+async def _client_of(address: str) -> Client:
+    """Connect on the running loop. dask limits each step but the handshake, which a stopped scheduler never ends."""
+    client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="factorize", asynchronous=True)
+    limit = 4 * CONNECT_SECONDS
+    try:
+        async with asyncio.timeout(limit):
+            return await client
+    except BaseException as error:
+        client.status = "closed"
+        if isinstance(error, TimeoutError):
+            raise OSError(f"{address} accepts connections and did not answer within {limit:g} s") from None
+        raise
 
 
 def capacity(client: Client) -> tuple[int, int] | None:
@@ -157,12 +191,6 @@ def outcome(future: Future[Any]) -> SolveEnding | None:
     kind, ending = ("worker_lost", Ending.LOST) if lost else ("internal", Ending.FAILED)
     message = f"the solve could not be supervised: {error!r}"[:2000]
     return SolveEnding(ending, None, {"type": kind, "message": message}, 0.0)
-
-
-def disconnect(client: Client) -> None:
-    """Close a client, also one whose scheduler is gone."""
-    with suppress(Exception):
-        client.close(timeout=2)
 
 
 def solve(request: Request, task: str) -> SolveEnding:

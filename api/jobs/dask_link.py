@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed import Client
 
-    from factorize.api.jobs.dask_cluster import Embedded
+    from factorize.api.jobs.dask_cluster import Connection, Embedded
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +25,18 @@ class Link:
             where: the cluster in this process, or the address of a scheduler.
             listen: called with each event of a running solve, in dask's thread; must not block.
         """
-        self.client: Client | None = None
+        self._connection: Connection | None = None
         self._where = where
         self._listen = listen
         self._rounds_without = 0
+        self._closing: list[threading.Thread] = []
         self._connect()
+
+    @property
+    def client(self) -> Client | None:
+        """The present client; None where no scheduler answered."""
+        connection = self._connection
+        return connection.client if connection is not None else None
 
     @property
     def up(self) -> bool:
@@ -41,7 +48,8 @@ class Link:
         """Memory and processors of the largest worker; None while no worker is known."""
         from factorize.api.jobs import dask_cluster
 
-        return dask_cluster.capacity(self.client) if self.client is not None and self.up else None
+        client = self.client
+        return dask_cluster.capacity(client) if client is not None and self.up else None
 
     def look_after(self) -> bool:
         """Replace a client that was without its scheduler for two rounds: it would not come back in time.
@@ -56,20 +64,22 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Disconnect."""
-        from factorize.api.jobs import dask_cluster
-
-        if self.client is not None:
-            dask_cluster.disconnect(self.client)
+        """Disconnect, and wait until the connections that were replaced are closed too."""
+        if self._connection is not None:
+            self._connection.close()
+        for closing in self._closing:
+            closing.join()
 
     def _connect(self) -> None:
         from factorize.api.jobs import dask_cluster
 
-        old, self.client = self.client, None
+        old, self._connection = self._connection, None
         if old is not None:  # closing waits for the scheduler that is gone
-            threading.Thread(target=dask_cluster.disconnect, args=(old,), daemon=True).start()
+            closing = threading.Thread(target=old.close, name="dask client closing", daemon=True)
+            closing.start()
+            self._closing = [*(thread for thread in self._closing if thread.is_alive()), closing]
         try:
-            self.client = dask_cluster.connect(self._where, self._listen)
+            self._connection = dask_cluster.Connection(self._where, self._listen)
             self._rounds_without = 0
         except OSError as error:
             _log.warning("no scheduler answers at %s (%s); trying again", self._where, error)

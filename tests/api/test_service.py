@@ -42,14 +42,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]
 
 def finished(service: SolverService, source: Any) -> Result:
     """The result of a spec, however long it takes."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     found: Any = service.obtain(source)
     while isinstance(found, Job):
         assert found.state in ("queued", "running", "done"), found
         found = service.lookup(found.spec_digest)
     while service.ledger.counts()["running"]:  # the result is visible a moment before its child has ended
-        assert time.monotonic() < end
-        time.sleep(0.02)
         assert time.monotonic() < end
         time.sleep(0.02)
     return found
@@ -165,7 +163,7 @@ def test_names_of_matrices() -> None:
 def run_child(request: dict[str, Any], *more: str) -> tuple[int, list[dict[str, Any]]]:
     """Exit status and events of a child process."""
     program = [sys.executable, *(more or ("-m", "factorize.api.jobs.child"))]
-    done = subprocess.run(program, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(program, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=120)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 

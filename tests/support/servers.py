@@ -56,16 +56,18 @@ class Client:
         self.host = urlsplit(url).netloc
 
     def send(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout: float = 60
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout: float = 600
     ) -> Answer:
         if isinstance(body, dict):
             body = json.dumps(body)
         connection = http.client.HTTPConnection(self.host, timeout=timeout)
         try:
             connection.request(method, path, body, dict(headers or {}))
-            answer = connection.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, found, answer.read())
+            with (
+                connection.getresponse() as answer
+            ):  # where the service closes, it holds the socket, not the connection
+                found = {name.lower(): value for name, value in answer.getheaders()}
+                return Answer(answer.status, found, answer.read())
         finally:
             connection.close()
 
@@ -89,14 +91,14 @@ class Client:
         lines = self.get("/metrics").body.decode().splitlines()
         return float(next(line for line in lines if line.startswith("factorize_solves_total ")).split()[1])
 
-    def raw(self, data: bytes, *, timeout: float = 30) -> bytes:
+    def raw(self, data: bytes, *, timeout: float = 120) -> bytes:
         """Send bytes as they are and return all that comes back until the service closes the connection."""
         host, port = self.host.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=timeout) as connection:
             connection.sendall(data)
             return b"".join(iter(lambda: connection.recv(65536), b""))
 
-    def until(self, path: str, done: Any, seconds: float = 30) -> Any:
+    def until(self, path: str, done: Any, seconds: float = 120) -> Any:
         """Ask again until a JSON answer satisfies a condition."""
         end = time.monotonic() + seconds
         while not done(document := self.get(path).json()):
@@ -134,7 +136,7 @@ def serving(settings: Settings, *, command: tuple[str, ...] | None = None) -> It
             yield LiveService(address(listener), service)
         finally:
             running.should_exit = True
-            thread.join(30)
+            thread.join(120)
             assert not thread.is_alive()
 
 
@@ -148,7 +150,7 @@ def serving_apart(store: Path, *, slow: bool = False) -> Iterator[tuple[Client, 
             yield Client(process.stdout.readline().decode().strip()), process
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.wait(120)
 
 
 def _environment() -> dict[str, str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from command_line import PROGRAM, ROOT, CommandLine, Run, environment
 from exact_files import claim, parts, sealed
@@ -493,7 +494,7 @@ def test_serve_and_get_through_it(factorize: CommandLine) -> None:
             factorize("get", "0" * 64, "--to", "x", "--url", url).error(2)
         finally:
             service.send_signal(signal.SIGINT)
-        assert service.wait(30) == 130
+        assert service.wait(120) == 130
     assert factorize("verify", manifest["digest"], "--store", "served").code == 0
 
 
@@ -564,7 +565,7 @@ def test_batch_files_that_cannot_be_used(factorize: CommandLine) -> None:
     assert "missing.jsonl" in factorize("batch", "missing.jsonl").error(2)
 
 
-def read_until(process: subprocess.Popen[str], words: str, seconds: float = 60) -> None:
+def read_until(process: subprocess.Popen[str], words: str, seconds: float = 120) -> None:
     assert process.stderr is not None
     end = time.monotonic() + seconds
     while words not in (line := process.stderr.readline()):
@@ -578,7 +579,7 @@ def test_ctrl_c_leaves_what_is_finished(factorize: CommandLine) -> None:
     with factorize.start("batch", "specs.jsonl") as process:
         read_until(process, "[1/3] solved")
         process.send_signal(signal.SIGINT)
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=120)
     assert process.returncode == 130 and "Traceback" not in rest and "interrupted" in rest
     items = factorize("batch", "specs.jsonl", "--dry-run", "--output", "json").json()["items"]
     assert [item["state"] for item in items] == ["cached", "to_solve", "to_solve"]
@@ -588,9 +589,11 @@ def test_ctrl_c_leaves_what_is_finished(factorize: CommandLine) -> None:
 def test_ctrl_c_in_solve_stores_nothing(factorize: CommandLine) -> None:
     factorize("solve", spec_text(2, **SQUARE_ROOT))
     with factorize.start("solve", LONG) as process:
-        time.sleep(1.5)
+        while psutil.Process(process.pid).memory_info().rss < 250 << 20:  # it holds the problem, and solves
+            assert process.poll() is None
+            time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "") and "Traceback" not in err
     report = factorize("fsck", "--output", "json").json()
     assert report["clean"] and not [f for f in report["findings"] if f["kind"].startswith("orphan")]
@@ -611,7 +614,7 @@ def test_an_interrupt_that_numerical_code_swallows_still_ends_the_process(signal
             process.send_signal(signal.SIGINT)
             # the second ends the process at once, perhaps in the middle of its line
             assert signals == 1 or "swallowed\n".startswith(process.stdout.readline())
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
 
 
 # fsck, terminal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from pathlib import Path
 from typing import Any
@@ -117,12 +116,9 @@ def test_http_compares_under_sampling(live_service: LiveService) -> None:
 
 
 def test_http_tells_how_far_it_is(live_service: LiveService) -> None:
-    connection = http.client.HTTPConnection(live_service.host, timeout=120)
-    connection.request("POST", "/v1/compare", json.dumps({"spec": SPEC}), {"Accept": "text/event-stream"})
-    answer = connection.getresponse()
-    assert answer.getheader("content-type", "").startswith("text/event-stream")
-    events = [block.split("\n", 1) for block in answer.read().decode().strip().split("\n\n")]
-    connection.close()
+    answer = live_service.send("POST", "/v1/compare", {"spec": SPEC}, {"Accept": "text/event-stream"})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [block.split("\n", 1) for block in answer.body.decode().strip().split("\n\n")]
     names = [name.removeprefix("event: ") for name, _ in events]
     assert names[-1] == "done" and set(names[:-1]) <= {"progress"}
     assert json.loads(events[-1][1].removeprefix("data: "))["rows"]

@@ -35,7 +35,7 @@ import json, os, subprocess, sys, time
 def say(**event):
     print(json.dumps(event), flush=True)
 def wait_for(condition):
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not condition():
         if time.monotonic() > end: sys.exit("waited for too long")
         time.sleep(0.01)
@@ -78,7 +78,7 @@ with Ledger({url!r}) as ledger, JobEngine(ledger, **options, **{more!r}):
 """
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -430,7 +430,7 @@ def test_streams_end_when_the_engine_closes(place):
         listener = asyncio.create_task(collect(engine, digest(0)))
         await asyncio.sleep(0.1)
         await asyncio.to_thread(engine.close)
-        return await asyncio.wait_for(listener, 10)
+        return await asyncio.wait_for(listener, 60)
 
     assert not asyncio.run(scenario())[-1].finished
 
@@ -535,7 +535,7 @@ def test_a_job_of_another_engine_can_be_followed_and_cancelled(place):
     async def scenario() -> list[Job]:
         listener = asyncio.create_task(collect(second, digest(0)))
         await asyncio.to_thread(second.cancel, digest(0))
-        return await asyncio.wait_for(listener, 20)
+        return await asyncio.wait_for(listener, 60)
 
     assert asyncio.run(scenario())[-1].state == "cancelled"
     wait_for(lambda: not alive(pid))
@@ -594,8 +594,9 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
         port = probe.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
     loopback = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0", "--no-dashboard")
-    place.stack.enter_context(pytest.MonkeyPatch.context()).setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
-    engine = place.engine(scheduler=address, capacity_mb=None, processors=None)
+    with pytest.MonkeyPatch.context() as hasty:
+        hasty.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)  # nobody is there yet
+        engine = place.engine(scheduler=address, capacity_mb=None, processors=None)
     assert not engine.connected and engine.capacity_mb is None
     assert engine.submit(order(gate="go")).state == "queued"
 

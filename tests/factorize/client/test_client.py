@@ -10,6 +10,7 @@ import sys
 import threading
 import typing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,11 @@ from factorize.privacy import PrivacyTarget
 
 N = 96
 SPEC = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "square_root"}}
-QUICK = {"timeout": 0.3}
+
+
+def patience(fault: Any = None) -> float:
+    """Seconds to wait for a byte: few where the fault is a silence, and then for honest answers of a loaded machine too."""
+    return 0.6 if getattr(fault, "__qualname__", "").startswith("stall") else 60.0
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +127,7 @@ class TestFetch:
     )
     def test_one_fault_is_survived(self, server, dense, tmp_path, fault):
         server.plan("blob", fault)
-        assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f", **QUICK), dense)
+        assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f", timeout=patience(fault)), dense)
 
     def test_wrong_bytes_every_time_leave_no_file(self, server, dense, tmp_path):
         server.plan("blob", *[flip(9000)] * 3)
@@ -135,7 +140,7 @@ class TestFetch:
     def test_no_progress_three_times_is_an_error(self, server, dense, tmp_path, fault):
         server.plan("blob", *[fault] * 12)
         with pytest.raises(ServiceUnreachable):
-            fetch(dense.digest, url=server.url, to=tmp_path / "f", **QUICK)
+            fetch(dense.digest, url=server.url, to=tmp_path / "f", timeout=patience(fault))
         assert not (tmp_path / "f").exists()
 
     def test_refused_bytes_are_not_asked_for_again(self, server, dense, tmp_path):
@@ -203,7 +208,7 @@ class TestFetch:
             server.plan("blob", *faults)
             target = tmp_path / str(number)
             try:
-                assert right(fetch(dense.digest, url=server.url, to=target, **QUICK), dense)
+                assert right(fetch(dense.digest, url=server.url, to=target, timeout=patience()), dense)
                 outcomes["right"] += 1
             except (CorruptObject, ServiceUnreachable):
                 assert not target.exists()
@@ -278,8 +283,8 @@ def event(kind: str, number: int, **data) -> bytes:
 
 
 class TestJobs:
-    def service(self, server) -> Service:
-        return Service(server.url, timeout=0.3, pause=0.01)
+    def service(self, server, fault=None) -> Service:
+        return Service(server.url, timeout=patience(fault), pause=0.01)
 
     def test_follows_events_and_resumes_behind_the_last(self, server, dense):
         server.jobs[dense.spec_digest].extend([job(dense, "queued"), job(dense, "running"), job(dense, "running")])
@@ -299,7 +304,7 @@ class TestJobs:
         server.plan("events", *[fault] * 9)
         server.events.extend([b"event: done\n\n"] * 9)
         events: list[Event] = []
-        assert self.service(server).manifest(SPEC, progress=events.append)["digest"] == dense.digest
+        assert self.service(server, fault).manifest(SPEC, progress=events.append)["digest"] == dense.digest
         assert [e.data["iteration"] for e in events] == [1, 2, 3]
 
     def test_service_that_is_away_for_a_while(self, server, dense):
@@ -374,7 +379,7 @@ class TestService:
             speaker = threading.Thread(target=speak)
             speaker.start()
             with pytest.raises(ServiceError):
-                Service(f"http://127.0.0.1:{other.getsockname()[1]}", timeout=2).status("0" * 64)
+                Service(f"http://127.0.0.1:{other.getsockname()[1]}", timeout=60).status("0" * 64)
             speaker.join()
 
     @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://h:99999", "http://h/?a=1"])
@@ -396,7 +401,7 @@ class TestService:
     def test_spec_that_is_none(self, server):
         server.plan("post", relabelled())
         with pytest.raises((InvalidSpec, ServiceError)):
-            Service(server.url, timeout=1).manifest("{}")
+            Service(server.url, timeout=60).manifest("{}")
 
 
 class TestRows:
@@ -417,7 +422,7 @@ class TestRows:
         stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 10)
         rows = stream.iterate()
         next(rows)
-        for _ in range(200):
+        for _ in range(6000):
             if len(server.paths("rows=")) == 3:
                 break
             threading.Event().wait(0.01)
@@ -431,13 +436,13 @@ class TestRows:
 
     @pytest.mark.parametrize("fault", [cut(0), cut(100), reset(800), stall(900), vanish, close_delimited(999)])
     def test_one_fault_is_survived(self, server, dense, fault):
-        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 40, **QUICK)
+        stream = RowStream(server.url, dense.digest, block_bytes=8 * N * 40, timeout=patience(fault))
         server.plan("rows", fault)
         assert np.array_equal(np.array(list(stream)), dense.rows("C_inv", 0, N))
 
     @pytest.mark.parametrize("fault", [cut(100), vanish, close_delimited(999)])
     def test_three_faults_are_an_error(self, server, dense, fault):
-        stream = RowStream(server.url, dense.digest, **QUICK)
+        stream = RowStream(server.url, dense.digest, timeout=patience(fault))
         server.plan("rows", *[fault] * 6)
         with pytest.raises(ServiceUnreachable):
             list(stream)
@@ -456,7 +461,7 @@ class TestRows:
         ],
     )
     def test_other_shape_type_or_length(self, server, dense, fault):
-        stream = RowStream(server.url, dense.digest, **QUICK)
+        stream = RowStream(server.url, dense.digest, timeout=patience(fault))
         if fault.__qualname__.startswith("close_delimited"):
             server.plan("rows", *[lambda h, s, k, b: fault(h, s, k, b + bytes(8))] * 4)
         else:

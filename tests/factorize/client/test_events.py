@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import threading
-import time
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"k
 
 def listen(live: LiveService, name: str, headers: dict[str, str] | None = None) -> Iterator[dict[str, Any]]:
     """The events of a stream as they come, until the service ends it."""
-    connection = http.client.HTTPConnection(live.host, timeout=30)
+    connection = http.client.HTTPConnection(live.host, timeout=120)
     try:
         connection.request("GET", f"/v1/factorizations/{name}/events", headers=headers or {})
         answer = connection.getresponse()
@@ -102,7 +101,9 @@ def test_the_events_of_nothing_are_not_found(live_service: LiveService) -> None:
     live_service.get(f"/v1/factorizations/{'0' * 64}/events").problem(404, "not-found")
 
 
-def test_a_stopping_service_ends_its_streams_and_keeps_the_job(tmp_path: Path) -> None:
+def test_a_stopping_service_ends_its_streams_and_keeps_the_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = Settings(store=str(tmp_path / "store"))
     ended = threading.Event()
     with serving(settings, command=SLOW_CHILD) as live:
@@ -111,10 +112,9 @@ def test_a_stopping_service_ends_its_streams_and_keeps_the_job(tmp_path: Path) -
         next(events)
         listener = threading.Thread(target=lambda: (list(events), ended.set()))
         listener.start()
-        began = time.monotonic()
     listener.join()
     assert ended.is_set()
-    assert time.monotonic() - began < 10
+    assert "graceful" not in caplog.text  # uvicorn would have cut the stream after its last 10 s
     (tmp_path / "store" / "go").touch()
     with serving(settings, command=SLOW_CHILD) as live:
         assert live.until(f"/v1/factorizations/{name}", lambda found: "certificate" in found)
@@ -125,11 +125,17 @@ def test_silence_is_filled_with_pings() -> None:
 
     async def changes() -> AsyncGenerator[Job, None]:
         yield job
-        await asyncio.sleep(0.25)
+        await heard.wait()
 
     async def collect() -> list[bytes]:
-        return [frame async for frame in follow(changes(), ping=0.1)]
+        frames = []
+        async for frame in follow(changes(), ping=0.02):
+            frames.append(frame)
+            if len(frames) == 4:
+                heard.set()
+        return frames
 
+    heard = asyncio.Event()
     first, *pings = asyncio.run(collect())
     assert first == b'id: 7\nevent: progress\ndata: {"iteration":1}\n\n'
-    assert pings == [b": ping\n\n"] * 2
+    assert len(pings) >= 3 and set(pings) == {b": ping\n\n"}

@@ -1,0 +1,83 @@
+"""Connections to a scheduler that does not answer leave neither a thread nor a socket behind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+from tornado.iostream import IOStream
+from tornado.tcpclient import TCPClient
+
+from factorize.api.jobs import dask_cluster
+from factorize.api.jobs.dask_link import Link
+from factorize.api.jobs.dask_loop import ClientLoop
+
+
+@pytest.fixture
+def listener():
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dask client")]
+
+
+def test_a_scheduler_that_refuses_or_keeps_silent_is_an_error_and_leaves_no_thread(listener, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refusing = port_of(closed)
+    for port in (refusing, refusing, port_of(listener)):
+        with pytest.raises(OSError, match=str(port)):
+            dask_cluster.Connection(f"tcp://127.0.0.1:{port}", lambda event: None)
+    assert threads() == []
+
+
+def test_a_link_without_a_scheduler_is_down_and_tries_again(listener, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
+    link = Link(f"tcp://127.0.0.1:{port_of(listener)}", lambda event: None)
+    assert not link.up and link.client is None and link.capacity() is None
+    assert link.look_after()  # there is a new client, or none: what was sent means nothing
+    link.close()
+    assert threads() == []
+
+
+def test_the_end_of_a_loop_closes_the_sockets_that_nobody_holds(listener):
+    loop = ClientLoop()
+
+    async def connect() -> IOStream:
+        return await TCPClient().connect("127.0.0.1", port_of(listener))
+
+    dropped = loop.run(connect()).socket
+    assert dropped.fileno() != -1
+    loop.close()
+    loop.close()
+    assert dropped.fileno() == -1
+
+
+def test_the_end_of_a_loop_cancels_what_runs(listener):
+    loop = ClientLoop()
+    heard: list[str] = []
+
+    async def wait() -> None:
+        stream = await TCPClient().connect("127.0.0.1", port_of(listener))
+        connected.set()
+        try:
+            await stream.read_bytes(1)
+        finally:
+            heard.append("cancelled")
+
+    connected = threading.Event()
+    waiting = threading.Thread(target=lambda: pytest.raises(CancelledError, loop.run, wait()))
+    waiting.start()
+    assert connected.wait(60)
+    loop.close()
+    waiting.join(60)
+    assert heard == ["cancelled"] and not waiting.is_alive()
