@@ -81,7 +81,7 @@ class Embedded:
         self._folder.cleanup()
 
 
-class Connection:
+class SchedulerClient:
     """A client of a scheduler, and the loop that it runs on where that is not the cluster's own."""
 
     def __init__(self, where: Embedded | str, listen: Callable[[dict[str, Any]], None]) -> None:

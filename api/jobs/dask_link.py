@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed import Client
 
-    from factorize.api.jobs.dask_cluster import Connection, Embedded
+    from factorize.api.jobs.dask_cluster import Embedded, SchedulerClient
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Link:
             where: the cluster in this process, or the address of a scheduler.
             listen: called with each event of a running solve, in dask's thread; must not block.
         """
-        self._connection: Connection | None = None
+        self._connection: SchedulerClient | None = None
         self._where = where
         self._listen = listen
         self._rounds_without = 0
@@ -79,7 +79,7 @@ class Link:
             closing.start()
             self._closing = [*(thread for thread in self._closing if thread.is_alive()), closing]
         try:
-            self._connection = dask_cluster.Connection(self._where, self._listen)
+            self._connection = dask_cluster.SchedulerClient(self._where, self._listen)
             self._rounds_without = 0
         except OSError as error:
             _log.warning("no scheduler answers at %s (%s); trying again", self._where, error)

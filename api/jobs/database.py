@@ -56,7 +56,7 @@ engines = sa.Table(
     sa.Column("beat", sa.BigInteger, nullable=False),
 )
 schema = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, nullable=False))
-"""What releases before the migrations look at; each migration moves it on, so that they refuse what they cannot read."""
+"""What releases before the migrations look at; each migration moves it on, so they refuse what they cannot read."""
 alembic_version = sa.Table(
     "alembic_version", metadata, sa.Column("version_num", sa.String(32), primary_key=True, nullable=False)
 )

@@ -21,7 +21,8 @@ from factorize.client.recurrences.toeplitz import BandedToeplitzRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.format.claims import CertifiedFactors
-from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED, TENSORS, wrapped_structure
+from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
+from factorize.format.tensors import TENSORS, wrapped_structure
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Matrices as a manifest describes them: under which names, in which shapes and types, of which n; and nothing else.
 
-This is the one description that loading, verifying, the light client, the service and the store go by. It needs neither
-numpy nor the packages that parse specs. The exact checker has a description of its own.
+This is the one description that loading, verifying, the light client, the service and the store go by. It does
+not need the packages that parse specs. The exact checker has a description of its own.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from factorize.format.names import (
     ENDLESS,
     ONLY_ENDLESS,
     SCALED,
-    TENSORS,
     WRAPPED,
     tensor_name,
 )
+from factorize.format.tensors import TENSORS
 from factorize.participation import is_canonical
 
 MATRICES = ("C", "C_inv", "B")

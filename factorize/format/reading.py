@@ -16,7 +16,7 @@ from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy
 from factorize.format.container import Container
 from factorize.format.description import named_tensors
 from factorize.format.manifest import check_manifest
-from factorize.format.tensors import check_tensors
+from factorize.format.shapes import check_tensors
 
 _MANIFEST_BYTES = 1 << 30
 

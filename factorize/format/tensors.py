@@ -1,23 +1,18 @@
-"""Tensors of a matrix: their shapes in terms of n and of each other, and the numbers that they may hold."""
+"""Tensors that each structure is stored as: their names, their shapes, and the numbers that they may hold.
+
+This is the one place that says so for matrices that are built, written and read and for the light client.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import (
-    BLOCKS,
-    COLUMN_SCALE,
-    LARGEST_WHOLE_TREE,
-    SCALED,
-    SHAPES,
-    TENSORS,
-    Shape,
-    wrapped_structure,
-)
+from factorize.format.names import BESIDE, COLUMN_SCALE, SCALED, WRAPPED
 
 Parts = Mapping[str, np.ndarray]
 
@@ -25,99 +20,34 @@ SMALLEST_GAP = 2.0**-43
 """Between two decays of a `blt`: closer ones are one buffer in double precision."""
 SMALLEST_SCALE = 1e-100
 """Of the entries of `inverse_coefficients` below the first, where they are not 0."""
-SCALES = 1e-60, 1e60
-"""Of columns, smallest and largest: beyond, norms of inner columns that underflow would be scaled to what matters."""
-
 Check = Callable[[Parts, int | None], None]
+Shape = tuple[str | int, ...]
+
+SHAPES: dict[str, dict[str, Shape]] = {}
+"""Shape of each tensor of a structure by suffix, '' for the matrix itself: n is the number of steps, every other letter
+is at least 1 and the same wherever it stands."""
 VALUES: dict[str, Check] = {}
-"""What is asked of the numbers of each structure: the functions below that say `checks`."""
+"""What is asked of the numbers of each structure."""
 
 
-def checks(*structures: str) -> Callable[[Check], Check]:
-    """Enter a function as the check of structures that have none yet."""
+def stored(structure: str, shapes: dict[str, Shape]) -> Callable[[Check], Check]:
+    """Enter a structure: the shapes of its tensors, and the function below as the check of their numbers."""
 
     def enter(check: Check) -> Check:
-        for structure in structures:
-            if VALUES.setdefault(structure, check) is not check:
-                raise TypeError(f"the structure {structure!r} has two checks of its numbers")
+        if structure in SHAPES:
+            raise TypeError(f"the structure {structure!r} is stated twice")
+        SHAPES[structure], VALUES[structure] = shapes, check
         return check
 
     return enter
 
 
-def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | None, int | None]) -> None:
-    """Check the tensors of one matrix.
-
-    Args:
-        name: C, C_inv or B.
-        structure: as the manifest states it.
-        parts: by suffix, as doubles.
-        shape: as the manifest states it, which is the spec's.
+def check_triangular(array: np.ndarray) -> None:
+    """Refuse an entry above the diagonal that is not 0.
 
     Raises:
-        CorruptObject: a tensor is missing or too many, or a shape does not fit n and the others.
-        InvalidStrategy: the numbers do not make such a matrix.
+        InvalidStrategy: with its place.
     """
-    n = shape[1]
-    if structure == SCALED:
-        assert n is not None  # format/description.py
-        _check_scale(parts, n)
-        structure = wrapped_structure(parts, n)
-        parts = {suffix: part for suffix, part in parts.items() if suffix != COLUMN_SCALE}
-    if not all(np.isfinite(part).all() for part in parts.values()):
-        raise InvalidStrategy(f"{name} holds NaN or infinity; every entry must be finite")
-    if name != "C":
-        _check_derived(name, structure, parts, shape)
-        return
-    _check_shapes(structure, parts, n)
-    VALUES[structure](parts, n)
-
-
-def _check_scale(parts: Parts, n: int) -> None:
-    scale = parts.get(COLUMN_SCALE)
-    if scale is None or scale.shape != (n,):
-        raise CorruptObject(f"a {SCALED} matrix needs {COLUMN_SCALE} of shape ({n},)")
-    smallest, largest = SCALES
-    if not ((scale >= smallest) & (scale <= largest)).all():
-        raise InvalidStrategy(
-            f"{COLUMN_SCALE} leaves [{smallest:g}, {largest:g}]; what underflows inside would count again outside: "
-            "scale the inner matrix"
-        )
-
-
-def _check_derived(name: str, structure: str, parts: Parts, shape: tuple[int | None, int | None]) -> None:
-    """A stored C_inv or B: an array of its own shape, or a column."""
-    wanted = shape if structure == "dense" else shape[1:]
-    part = parts.get(TENSORS[structure][0])
-    if len(parts) != 1 or part is None or part.shape != wanted:
-        raise CorruptObject(f"{name} of shape {shape} cannot be {structure} with these tensors")
-    if structure == "dense" and shape[0] == shape[1]:
-        _check_triangular(part)
-
-
-def _check_shapes(structure: str, parts: Parts, n: int | None) -> None:
-    known = SHAPES[structure]
-    wanted = set(TENSORS[structure]) | ({""} if structure == "tree" and (n or 0) <= LARGEST_WHOLE_TREE else set())
-    if set(parts) != wanted:
-        raise CorruptObject(f"a {structure} matrix of n={n} has the tensors {sorted(wanted)}, not {sorted(parts)[:6]}")
-    letters: dict[str, int] = {} if n is None else {"n": n}
-    for suffix, part in parts.items():
-        blocks = suffix == "transition" and part.ndim == len(BLOCKS)
-        _bind(f"{structure} {suffix}".strip(), part.shape, BLOCKS if blocks else known[suffix], letters)
-    if "groups" in letters and letters["groups"] * letters["states"] != letters["m"]:
-        raise CorruptObject("the blocks of the transition are not those of the buffers")
-
-
-def _bind(what: str, shape: tuple[int, ...], wanted: Shape, letters: dict[str, int]) -> None:
-    """Compare a shape with letters, those that are known already and those that it tells."""
-    if len(shape) != len(wanted) or not all(shape):
-        raise CorruptObject(f"{what} has shape {shape}, not {wanted}")
-    for side, letter in zip(shape, wanted, strict=True):
-        if side != (letter if isinstance(letter, int) else letters.setdefault(letter, side)):
-            raise CorruptObject(f"{what} has shape {shape}, which does not fit n and the other tensors")
-
-
-def _check_triangular(array: np.ndarray) -> None:
     for i, row in enumerate(array):
         if row[i + 1 :].any():
             j = i + 1 + int(np.flatnonzero(row[i + 1 :])[0])
@@ -130,25 +60,25 @@ def _check_positive(diagonal: np.ndarray) -> None:
         raise InvalidStrategy(f"diagonal entry {lowest} is {float(diagonal[lowest])!r}; it must be positive")
 
 
-@checks("dense")
+@stored("dense", {"": ("n", "n")})
 def _dense(parts: Parts, n: int | None) -> None:
-    _check_triangular(parts[""])
+    check_triangular(parts[""])
     _check_positive(np.diagonal(parts[""]))
 
 
-@checks("toeplitz")
+@stored("toeplitz", {"coefficients": ("n",)})
 def _toeplitz(parts: Parts, n: int | None) -> None:
     _check_positive(parts["coefficients"][:1])
 
 
-@checks("banded_toeplitz")
+@stored("banded_toeplitz", {"coefficients": ("bands",)})
 def _banded_toeplitz(parts: Parts, n: int | None) -> None:
     _toeplitz(parts, n)
     if len(parts["coefficients"]) >= (n or 0):
         raise CorruptObject(f"a banded_toeplitz column of n={n} has fewer coefficients; with {n} it is toeplitz")
 
 
-@checks("banded")
+@stored("banded", {"bands": ("bands", "n")})
 def _banded(parts: Parts, n: int | None) -> None:
     bands = parts["bands"]
     if len(bands) > bands.shape[1]:
@@ -158,12 +88,13 @@ def _banded(parts: Parts, n: int | None) -> None:
         raise InvalidStrategy("bands[d, j] must be exactly 0 where j + d >= n: there is no such row")
 
 
-@checks("buffered", "state_space")
+@stored("state_space", {"diagonal": ("n",), "transition": ("n", "m", "m"), "input": ("n", "m"), "output": ("n", "m")})
+@stored("buffered", {"diagonal": ("n",), "decay": ("n", "m"), "input": ("n", "m"), "output": ("n", "m")})
 def _buffered(parts: Parts, n: int | None) -> None:
     _check_positive(parts["diagonal"])
 
 
-@checks("blt")
+@stored("blt", {"theta": ("m",), "omega": ("m",)})
 def _blt(parts: Parts, n: int | None) -> None:
     theta, omega = parts["theta"], parts["omega"]
     if (theta < 0).any() or (theta > 1).any() or (omega < 0).any() or (n is None and (theta >= 1).any()):
@@ -198,7 +129,7 @@ def refuse_coinciding(theta: np.ndarray) -> None:
         )
 
 
-@checks("inverse_banded_toeplitz")
+@stored("inverse_banded_toeplitz", {"inverse_coefficients": ("bands",)})
 def _inverse_banded_toeplitz(parts: Parts, n: int | None) -> None:
     column = parts["inverse_coefficients"]
     if len(column) > (n or 0):
@@ -216,7 +147,16 @@ def fading(noising: np.ndarray) -> bool:
     return bool((noising[1:] <= 0).all()) and sum(map(Fraction, noising.tolist())) >= 0
 
 
-@checks("redrawn")
+@stored(
+    "redrawn",
+    {
+        "decay": ("n", "m"),
+        "output": ("n", "m"),
+        "input": ("draws", "n", "m"),
+        "direct": ("draws", "n"),
+        "lag": (1,),
+    },
+)
 def _redrawn(parts: Parts, n: int | None) -> None:
     lag, direct, inputs = _whole_number(parts["lag"], "lag", n), parts["direct"], parts["input"]
     if len(direct) < 2:
@@ -227,7 +167,7 @@ def _redrawn(parts: Parts, n: int | None) -> None:
             raise InvalidStrategy(f"input[{m}] and direct[{m}] must be exactly 0 before step {m * lag}")
 
 
-@checks("tree")
+@stored("tree", {"tree.nodes": ("levels", "n"), "tree.restart": (1,), "": ("n", "n")})
 def _tree(parts: Parts, n: int | None) -> None:
     nodes, restart = parts["tree.nodes"], _whole_number(parts["tree.restart"], "tree.restart", n)
     if len(nodes) != (restart - 1).bit_length() + 1:
@@ -259,9 +199,50 @@ def _whole_number(given: np.ndarray, what: str, n: int | None) -> int:
     return int(given[0])
 
 
-@checks("nu_toeplitz")
+@stored("nu_toeplitz", {"nu": (1,)})
 def _nu_toeplitz(parts: Parts, n: int | None) -> None:
     if not 0 < parts["nu"][0] < 1:
         raise InvalidStrategy(
             f"nu={parts['nu'].tolist()!r} is not one number in (0, 1), where columns have a finite norm"
         )
+
+
+TENSORS = {
+    structure: tuple(suffix for suffix in shapes if suffix not in BESIDE.get(structure, ()))
+    for structure, shapes in SHAPES.items()
+}
+"""Suffixes of the tensors of each structure; `scaled` has those of what it wraps and `column_scale`."""
+
+
+class Shaped(Protocol):
+    """A tensor, of which only the shape is asked."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes."""
+
+
+def wrapped_structure(tensors: Mapping[str, Shaped], n: int) -> str:
+    """Return the structure under a scale, told by the tensors that there are: all of them, and no other.
+
+    Args:
+        tensors: of a `scaled` matrix, by suffix.
+        n: side.
+
+    Raises:
+        CorruptObject: no scale, not one for each column, or tensors that are not those of one structure.
+    """
+    if COLUMN_SCALE not in tensors:
+        raise CorruptObject(f"a {SCALED} matrix needs the tensor {COLUMN_SCALE!r}, which the file lacks")
+    if tensors[COLUMN_SCALE].shape != (n,):
+        raise CorruptObject(f"{COLUMN_SCALE} of a matrix with n={n} cannot have shape {tensors[COLUMN_SCALE].shape}")
+    inner = set(tensors) - {COLUMN_SCALE}
+    found = [name for name in WRAPPED if set(TENSORS[name]) == inner]
+    if not found:
+        raise CorruptObject(
+            f"the tensors {sorted(inner)[:6]} beside {COLUMN_SCALE} are those of no structure that can be scaled; "
+            f"{SCALED} wraps {', '.join(WRAPPED)}"
+        )
+    if len(found) == 1:
+        return found[0]
+    return "toeplitz" if tensors["coefficients"].shape == (n,) else "banded_toeplitz"

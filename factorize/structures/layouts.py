@@ -9,7 +9,8 @@ import numpy as np
 
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
-from factorize.format.names import COLUMN_SCALE, SCALED, tensor_name, wrapped_structure
+from factorize.format.names import COLUMN_SCALE, SCALED, tensor_name
+from factorize.format.tensors import wrapped_structure
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.blt import BltMatrix

@@ -6,7 +6,7 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.names import COLUMN_SCALE, SCALED, WRAPPED
-from factorize.format.tensors import SCALES
+from factorize.format.shapes import SCALES
 from factorize.numbers.rounding import UNIT
 from factorize.numbers.wide import Wide, of_constants, product, squares
 from factorize.structures.base import Matrix, RowReader

@@ -28,8 +28,8 @@ from factorize.exact.strategy import Strategy
 from factorize.exact.structures import ENDLESS_READINGS, READINGS
 from factorize.format.manifest import ENDLESS
 from factorize.format.names import ENDLESS as ENDLESS_STRUCTURES
-from factorize.format.names import ONLY_ENDLESS, SCALED, TENSORS, WRAPPED
-from factorize.format.tensors import VALUES
+from factorize.format.names import ONLY_ENDLESS, SCALED, WRAPPED
+from factorize.format.tensors import TENSORS, VALUES
 from factorize.mechanisms import AnyMechanism, Dense, Semidefinite
 from factorize.objective import AnyObjective, LambdaTau, MaxError, Mean, Objective, Weighted
 from factorize.participation import KINDS as KINDS_OF_PARTICIPATION

@@ -68,7 +68,7 @@ class Toy:
 
 WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/exact/spec/workloads.py"
 RULES, EXACT_PARTICIPATIONS = "factorize/certificate/sensitivity.py", "factorize/exact/participation.py"
-TENSORS, NAMES, LAYOUTS = "factorize/format/tensors.py", "factorize/format/names.py", "factorize/structures/layouts.py"
+TENSORS, LAYOUTS = "factorize/format/tensors.py", "factorize/structures/layouts.py"
 SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/exact/structures/__init__.py"
 MECHANISMS, SOLVERS, EXACT_MECHANISMS = "factorize/mechanisms.py", "solvers/register.py", "factorize/exact/mechanism.py"
 
@@ -161,8 +161,8 @@ def _two_decays(document: Document) -> Program:
         (
             Change(
                 TENSORS,
-                '@checks("dense")',
-                """@checks("bidiagonal")
+                '@stored("dense"',
+                """@stored("bidiagonal", {"diagonal": ("n",), "below": ("n",)})
 def _bidiagonal(parts: Parts, n: int | None) -> None:
     _check_positive(parts["diagonal"])
     if parts["below"][0] != 0:
@@ -173,7 +173,6 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
             ),
         ),
         (
-            (Change(NAMES, '    "nu_toeplitz": {', '    "bidiagonal": {"diagonal": ("n",), "below": ("n",)},\n'),),
             (
                 Change(
                     LAYOUTS,

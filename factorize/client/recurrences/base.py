@@ -95,7 +95,7 @@ class StructureRecurrence(Recurrence):
     @classmethod
     @abstractmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
-        """Return it for a structure's tensors by suffix (factorize/format/names.py) and n steps."""
+        """Return it for a structure's tensors by suffix (factorize/format/tensors.py) and n steps."""
 
     @staticmethod
     @abstractmethod

@@ -36,7 +36,7 @@ def test_a_scheduler_that_refuses_or_keeps_silent_is_an_error_and_leaves_no_thre
         refusing = port_of(closed)
     for port in (refusing, refusing, port_of(listener)):
         with pytest.raises(OSError, match=str(port)):
-            dask_cluster.Connection(f"tcp://127.0.0.1:{port}", lambda event: None)
+            dask_cluster.SchedulerClient(f"tcp://127.0.0.1:{port}", lambda event: None)
     assert threads() == []
 
 

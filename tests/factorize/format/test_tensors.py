@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import COLUMN_SCALE, tensor_name, wrapped_structure
-from factorize.format.tensors import check_tensors, fading, refuse_coinciding
+from factorize.format.names import COLUMN_SCALE, tensor_name
+from factorize.format.shapes import check_tensors
+from factorize.format.tensors import fading, refuse_coinciding, wrapped_structure
 
 N, M = 4, 2
 Parts = dict[str, np.ndarray]
@@ -201,9 +202,9 @@ def test_a_longer_tree() -> None:
 def test_a_tree_is_stored_whole_where_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = valid("tree")
     without = {suffix: part for suffix, part in parts.items() if suffix}
-    monkeypatch.setattr("factorize.format.tensors.LARGEST_WHOLE_TREE", 4)
+    monkeypatch.setattr("factorize.format.shapes.LARGEST_WHOLE_TREE", 4)
     check("tree", parts)
-    monkeypatch.setattr("factorize.format.tensors.LARGEST_WHOLE_TREE", 3)
+    monkeypatch.setattr("factorize.format.shapes.LARGEST_WHOLE_TREE", 3)
     check("tree", without)
     with pytest.raises(
         CorruptObject, match=r"has the tensors \['tree.nodes', 'tree.restart'\], not \['', 'tree.nodes', "

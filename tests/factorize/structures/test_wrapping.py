@@ -18,7 +18,8 @@ from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import check_factor_file
 from factorize.exact.strategy import Strategy
 from factorize.factorization import Factorization
-from factorize.format.names import BESIDE, COLUMN_SCALE, TENSORS, WRAPPED
+from factorize.format.names import BESIDE, COLUMN_SCALE, WRAPPED
+from factorize.format.tensors import TENSORS
 from factorize.solution import Outcome, Solution
 from factorize.structures.base import Matrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS, build_matrix
