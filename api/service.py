@@ -24,8 +24,9 @@ from factorize.api.jobs.ledger import Ledger
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings
 from factorize.encoding import DIGEST, canonical_json
-from factorize.errors import CorruptObject, InvalidSpec, NotFound, Revoked, TooLarge, Violation
+from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, NotFound, Revoked, TooLarge, Violation
 from factorize.spec import Spec, parse_spec
+from factorize.storage.medium.location import in_bucket
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
 
@@ -65,6 +66,7 @@ class SolverService:
     def __init__(self, settings: Settings, *, command: tuple[str, ...] | None = None) -> None:
         self.settings = settings
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
+        self.store.objects.probe()
         self.results = Results(self.store, cache_bytes=settings.cache_bytes)
         self.ledger = Ledger(settings.database or f"sqlite:///{ledger_path(self.store)}")
         self.known_total = self.sent_bytes = self.readers = 0
@@ -280,7 +282,17 @@ def job_document(job: Job) -> dict[str, Any]:
 
 
 def ledger_path(store: Store) -> Path:
-    """Return the path of the ledger that lives inside a store's directory."""
+    """Return the path of the ledger that lives inside a store's directory.
+
+    Raises:
+        InvalidParameter: the store is in a bucket, where no ledger can be.
+    """
+    if in_bucket(store.url):
+        raise InvalidParameter(
+            "a bucket has no place for the job ledger; name one with --database (FACTORIZE_DATABASE): "
+            "sqlite:////path/jobs.sqlite, or postgresql+psycopg://... for several services",
+            field="database",
+        )
     return Path(unquote(urlsplit(store.url).path)) / LEDGER_FILE
 
 

@@ -6,7 +6,7 @@ import ipaddress
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -58,6 +58,9 @@ class Settings(BaseSettings):
         stall_seconds: how long a client may take nothing of an answer.
         cache_bytes: memory for verified pieces of files, as much again for factorizations whose rows are read, and
             half as much for blocks of their rows.
+        downloads: `stream` sends files through this service; `redirect` answers with an address at which the bucket
+            gives them out, so that they do not pass through it.
+        signed_seconds: how long such an address is good.
     """
 
     model_config = SettingsConfigDict(env_prefix="FACTORIZE_", extra="forbid", frozen=True)
@@ -82,6 +85,8 @@ class Settings(BaseSettings):
     keep_alive_seconds: Annotated[int, Field(ge=1)] = 15
     stall_seconds: Seconds = 30.0
     cache_bytes: Bytes = 512 << 20
+    downloads: Literal["stream", "redirect"] = "stream"
+    signed_seconds: Seconds = 600.0
 
     @field_validator("allowed_hosts")
     @classmethod

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from bucket_server import BucketServer
     from servers import LiveService
 
 # Before numpy is imported, here and in the processes that tests start: tests run side by side, one for each processor, and
@@ -87,3 +88,20 @@ def slow_service(tmp_path: Path) -> Iterator[LiveService]:
 
     with serving(Settings(store=str(tmp_path / "store")), command=SLOW_CHILD) as live:
         yield live
+
+
+@pytest.fixture(scope="session")
+def bucket_server() -> Iterator[BucketServer]:
+    """A running S3 server that tests share, each with buckets of its own."""
+    from bucket_server import running
+
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The URL of a store in a new bucket, with copies of its blobs in the test's own folder."""
+    for name, value in bucket_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"{bucket_server.bucket()}/some/prefix?copies={tmp_path}/copies&copies_gib=1"

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from factorize.api.http.answers import FOREVER, RunningService, digest_in, matches, not_known, stream
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.schema import answers
+from factorize.api.service import SolverService
 from factorize.errors import NotFound
-from factorize.storage.blobs import Blob
+from factorize.storage.blobs import Blob, blob_key
 
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)
 
@@ -22,10 +23,14 @@ router = APIRouter(default_response_class=Response)
 
 @router.head("/v1/blobs/{sha256}", include_in_schema=False)
 @router.get(
-    "/v1/blobs/{sha256}", responses=answers(200, 206, 304, 404, 410, 416, 503, media="application/octet-stream")
+    "/v1/blobs/{sha256}", responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream")
 )
 async def get_blob(request: Request, service: RunningService, sha256: str) -> Response:
-    """Give a file, or one range of it."""
+    """Give a file, or one range of it; or the address at which the store's bucket gives it, if the settings say so."""
+    if request.method == "GET" and service.settings.downloads == "redirect":
+        address = await run_sync(_address, service, digest_in(sha256))
+        if address is not None:
+            return Response(status_code=307, headers={"Location": address, "Cache-Control": "no-store"})
     try:
         blob = await run_sync(service.store.blob, digest_in(sha256))
     except NotFound:
@@ -41,6 +46,19 @@ async def get_blob(request: Request, service: RunningService, sha256: str) -> Re
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{blob.size}"
     headers["Content-Length"] = str(stop - start)
     return await stream(request, service, blob.read(start, stop), status=status, headers=headers)
+
+
+def _address(service: SolverService, sha256: str) -> str | None:
+    """Return where the medium gives a file out; None if it does not, or if there is something to say about the file."""
+    store = service.store
+    store.revocations.check(sha256)
+    if store.blobs.damaged(sha256):
+        return None
+    try:
+        store.objects.status(blob_key(sha256))
+    except NotFound:
+        raise not_known(sha256) from None
+    return store.objects.sign(blob_key(sha256), service.settings.signed_seconds)
 
 
 def _headers(blob: Blob) -> dict[str, str]:

@@ -58,6 +58,7 @@ _MEANINGS = {
     201: "Stored",
     202: "Accepted: the job's document",
     206: "The range that was asked for",
+    307: "The address at which the store's bucket gives the file",
     304: "The client's copy is current",
 }
 
@@ -76,7 +77,7 @@ def answers(*statuses: int, media: str = "application/json", schema: dict[str, A
     found: dict[Any, Any] = {}
     for status in statuses:
         found[status] = {"description": _MEANINGS.get(status, "A problem document")}
-        if status != 304:
+        if status not in (304, 307):
             found[status]["content"] = good if status < 400 else bad
     return found
 

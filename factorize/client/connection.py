@@ -137,6 +137,7 @@ class Connection:
         self.timeout = timeout
         self._open: http.client.HTTPConnection | None = None
         self._reply: Reply | None = None
+        self._followed: Connection | None = None
 
     def send(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -147,7 +148,7 @@ class Connection:
 
         Raises:
             ServiceUnreachable: nothing answered.
-            ServiceError: the answer is a problem, or a redirection.
+            ServiceError: the answer is a problem, or a redirection of anything but a file.
         """
         kept = self._open is not None
         try:
@@ -157,8 +158,29 @@ class Connection:
             if not kept:
                 raise
             reply = self._send(method, path, body, dict(headers or {}))
+        if method == "GET" and reply.status == 307 and (location := reply.header("Location")):
+            return self._elsewhere(location, dict(headers or {}))
         if reply.status >= 300:
             raise self._problem(reply)
+        return reply
+
+    def _elsewhere(self, location: str, headers: dict[str, str]) -> Reply:
+        """Get what the service has handed out the address of: a file that its bucket serves, checked like any other.
+
+        Raises:
+            ServiceError: the address is no better than the service's own, or answers with no file.
+        """
+        scheme, host, path, query, _ = urlsplit(location)
+        if not host or scheme not in ("http", "https") or (self.address.scheme == "https") > (scheme == "https"):
+            raise ServiceError(
+                f"{self.address} redirects to {scheme[:10]}://{host[:100]}, which is not followed", status=307
+            )
+        self.close()
+        self._followed = Connection(f"{scheme}://{host}", timeout=self.timeout)
+        reply = self._followed._send("GET", f"{path}?{query}", None, headers)
+        if reply.status >= 300:
+            self._followed.close()
+            raise ServiceError(f"{scheme}://{host} answered with HTTP status {reply.status}", status=reply.status)
         return reply
 
     def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
@@ -199,6 +221,9 @@ class Connection:
         if self._open is not None:
             self._open.close()
             self._open = None
+        if self._followed is not None:
+            self._followed.close()
+            self._followed = None
 
     def __enter__(self) -> Connection:
         """Return the connection."""

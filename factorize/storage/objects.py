@@ -1,7 +1,7 @@
 """Objects by key: the few operations that a store needs of its medium.
 
-`factorize.storage.medium.directory` provides them. Another medium (an object store) provides the same operations and
-passes tests/contract/test_store_contract.py.
+`factorize.storage.medium.directory` and `factorize.storage.medium.bucket` provide them. Another medium provides the
+same operations and passes tests/contract/test_store_contract.py.
 """
 
 from __future__ import annotations
@@ -96,6 +96,15 @@ class Objects(Protocol):
 
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Keep exclusive holders of an object's lock away from each other and from shared ones."""
+
+    def forget(self, key: str) -> bool:
+        """Drop a copy that is kept nearer than the medium, since its bytes are wrong; whether there was one."""
+
+    def sign(self, key: str, seconds: float) -> str | None:
+        """Return a URL by which anybody may read an object for some time; None where the medium has none."""
+
+    def probe(self) -> None:
+        """See that the medium keeps the promises above; StoreUnavailable with the one that it breaks."""
 
 
 def read_object(objects: Objects, key: str) -> bytes:

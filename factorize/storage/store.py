@@ -39,7 +39,7 @@ from factorize.storage.index import Index
 from factorize.storage.matrices import Matrices
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
-from factorize.storage.medium.location import MARKER, check_format, directory_of
+from factorize.storage.medium.location import MARKER, bucket_of, check_format, directory_of, in_bucket
 from factorize.storage.objects import Objects
 from factorize.storage.publication import Publisher
 from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal, spec_key
@@ -294,20 +294,33 @@ def open_store(
     """Open a store, and create it if there is none.
 
     Args:
-        url: path of a directory, or its file:// URL.
+        url: path of a directory, its file:// URL, or that of a bucket (`s3://`, `gs://`, `az://`).
         create: whether to create a store that does not exist.
         cache_bytes: memory for verified chunks of blobs.
         files: the file operations; tests give others.
 
     Raises:
-        InvalidParameter: not a directory's path or URL.
+        InvalidParameter: neither a directory's path or URL nor a bucket's.
         NotFound: there is no store, and `create` is false.
-        StoreUnavailable: the directory cannot be used, or another release wrote it.
+        StoreUnavailable: the medium cannot be used, or another release wrote it.
     """
-    files = Files() if files is None else files
-    root = directory_of(os.fspath(url))
-    if create:
-        make_root(files, root)
-    store = Store(Directory(root, files), root.as_uri(), cache_bytes=cache_bytes)
+    text = os.fspath(url)
+    if in_bucket(text):
+        store = Store(_bucket(text), text, cache_bytes=cache_bytes)
+    else:
+        files = Files() if files is None else files
+        root = directory_of(text)
+        if create:
+            make_root(files, root)
+        store = Store(Directory(root, files), root.as_uri(), cache_bytes=cache_bytes)
     store.check_format(create=create)
     return store
+
+
+def _bucket(url: str) -> Objects:
+    from factorize.storage.medium.bucket import Bucket
+    from factorize.storage.medium.bucket_calls import connect
+    from factorize.storage.medium.near_copies import NearCopies
+
+    address, folder, size = bucket_of(url)
+    return Bucket(connect(address), None if folder is None else NearCopies(folder, size))

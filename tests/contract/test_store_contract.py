@@ -25,10 +25,11 @@ LOWER = [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [0.5, 0.0, 1.0]]
 UNKNOWN = "0" * 64
 
 
-@pytest.fixture(params=["directory"])
+@pytest.fixture(params=["directory", "bucket"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens the same store anew at each call, as another process would."""
-    return {"directory": lambda: open_store(tmp_path / "store")}[request.param]
+    url = tmp_path / "store" if request.param == "directory" else request.getfixturevalue("bucket")
+    return lambda: open_store(url)
 
 
 @pytest.fixture

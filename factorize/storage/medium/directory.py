@@ -139,6 +139,17 @@ class Directory:
                 with suppress(OSError):  # it is let go of all the same
                     self._files.close(descriptor)
 
+    def forget(self, key: str) -> bool:
+        """No copy is kept anywhere."""
+        return False
+
+    def sign(self, key: str, seconds: float) -> str | None:
+        """A directory has no address of its own."""
+        return None
+
+    def probe(self) -> None:
+        """Each operation says itself what a file system lacks."""
+
     def _link(self, source: Path, target: Path) -> bool:
         """Whether the name was free."""
         try:

@@ -20,6 +20,7 @@ from hostile_server import (
     close_delimited,
     cut,
     flip,
+    honest,
     make,
     problem,
     relabelled,
@@ -141,6 +142,15 @@ class TestFetch:
         server.plan("blob", *[fault] * 12)
         with pytest.raises(ServiceUnreachable):
             fetch(dense.digest, url=server.url, to=tmp_path / "f", timeout=patience(fault))
+        assert not (tmp_path / "f").exists()
+
+    @pytest.mark.parametrize(
+        "location", ["file:///etc/passwd", "/elsewhere", "ftp://host/file", "http://127.0.0.1:1/x"]
+    )
+    def test_no_other_address_is_followed_and_no_file_is_left(self, server, dense, tmp_path, location):
+        server.plan("blob", *[lambda handler, *_: honest(handler, 307, {"Location": location}, b"")] * 3)
+        with pytest.raises((ServiceError, ServiceUnreachable), match="not followed|cannot be reached"):
+            fetch(dense.digest, url=server.url, to=tmp_path / "f", **QUICK)
         assert not (tmp_path / "f").exists()
 
     def test_refused_bytes_are_not_asked_for_again(self, server, dense, tmp_path):

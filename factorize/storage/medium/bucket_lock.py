@@ -1,0 +1,139 @@
+"""A lock on a bucket, shared or exclusive, between machines whose clocks may disagree.
+
+Who wants the lock writes a marker under `tmp/locks/`, then looks at the others' markers. A shared holder steps back
+while there is an exclusive marker; an exclusive one keeps its marker, so that nobody new comes in, and waits until the
+shared ones are gone. Since a bucket shows a marker to everybody once it is written, two who conflict cannot both
+have seen nothing.
+
+A marker that no longer changes is that of a holder that has died: its owner writes it anew every `BEAT_SECONDS`, and
+whoever waits removes it after `LEASE_SECONDS` without a change, counted on the waiter's own clock. A holder that was
+held up for that long finds its marker gone at the end and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from factorize.errors import NotFound, StoreUnavailable
+from factorize.storage.medium.bucket_calls import BucketCalls
+from factorize.storage.objects import STAGING
+
+LOCKS = f"{STAGING}/locks"
+BEAT_SECONDS = 10.0
+LEASE_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+_SHARED, _EXCLUSIVE = "shared", "exclusive"
+
+
+class BucketLock:
+    """One holder's view of the lock.
+
+    Args:
+        calls: the requests.
+        exclusive: whether nobody else may hold it.
+    """
+
+    def __init__(self, calls: BucketCalls, *, exclusive: bool) -> None:
+        self._calls = calls
+        self._exclusive = exclusive
+        self._name = secrets.token_hex(16)
+        self._key = f"{LOCKS}/{_EXCLUSIVE if exclusive else _SHARED}-{self._name}"
+        self._seen: dict[str, tuple[str | None, float]] = {}
+        self._beats = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Take the lock, keep it alive, give it back.
+
+        Raises:
+            StoreUnavailable: the bucket refuses, or others took this holder for dead meanwhile: what it wrote may name
+                what they removed. Do it again.
+        """
+        ended = threading.Event()
+        thread = threading.Thread(target=self._keep_beating, args=(ended,), daemon=True, name="factorize-lock")
+        self._take()
+        thread.start()
+        try:
+            yield
+            self._check_held()
+        finally:
+            ended.set()
+            thread.join()
+            with suppress(StoreUnavailable):
+                self._calls.delete(self._key)
+
+    def _take(self) -> None:
+        try:
+            self._beat()
+            while conflicts := self._conflicts():
+                if not self._exclusive or any(self._is_exclusive(key) for key in conflicts):
+                    self._step_back()
+                else:
+                    time.sleep(_LOOK_SECONDS)
+        except BaseException:
+            with suppress(StoreUnavailable):
+                self._calls.delete(self._key)
+            raise
+
+    def _step_back(self) -> None:
+        """Leave the way free for a moment."""
+        self._calls.delete(self._key)
+        time.sleep(_LOOK_SECONDS * (1 + secrets.randbelow(100) / 100))
+        while self._others(_EXCLUSIVE):
+            time.sleep(_LOOK_SECONDS)
+        self._beat()
+
+    def _conflicts(self) -> list[str]:
+        """Markers that this holder has to wait for; of two exclusive ones, the smaller name has the way."""
+        exclusive = self._others(_EXCLUSIVE)
+        if not self._exclusive:
+            return exclusive
+        return [key for key in exclusive if key < self._key] or self._others("")
+
+    def _others(self, kind: str) -> list[str]:
+        """Markers of others that live; the dead are removed."""
+        living = []
+        for page in self._calls.pages(LOCKS):
+            for meta in page:
+                key = meta["path"]
+                if key != self._key and key.startswith(f"{LOCKS}/{kind}"):
+                    if self._is_dead(key, f"{meta.get('e_tag')} {meta['last_modified']}"):
+                        self._calls.delete(key)
+                    else:
+                        living.append(key)
+        return living
+
+    def _is_dead(self, key: str, version: str) -> bool:
+        now = time.monotonic()
+        known, since = self._seen.setdefault(key, (version, now))
+        if known != version:
+            self._seen[key] = (version, now)
+            return False
+        return now - since > LEASE_SECONDS
+
+    def _is_exclusive(self, key: str) -> bool:
+        return key.startswith(f"{LOCKS}/{_EXCLUSIVE}")
+
+    def _beat(self) -> None:
+        self._beats += 1
+        self._calls.write(self._key, json.dumps({"beat": self._beats}).encode())
+
+    def _keep_beating(self, ended: threading.Event) -> None:
+        while not ended.wait(BEAT_SECONDS):
+            with suppress(StoreUnavailable, NotFound):
+                self._calls.head(self._key)  # one that was declared dead stays so
+                self._beat()
+
+    def _check_held(self) -> None:
+        try:
+            self._calls.head(self._key)
+        except NotFound:
+            raise StoreUnavailable(
+                f"this process was held up for more than {LEASE_SECONDS:g} s while it wrote, and others went on; "
+                "do it again"
+            ) from None

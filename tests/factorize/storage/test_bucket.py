@@ -1,0 +1,406 @@
+"""Stores in buckets: cut short at every request, locked across machines, copied near, refused where they are unsafe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bucket_cases import WatchedCalls, failing, store_on
+from obstore.store import MemoryStore
+from store_cases import factorization, toeplitz
+from test_store_crash import ACTIONS, ANSWER, PUT
+
+from factorize.encoding import sha256
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, StoreUnavailable
+from factorize.storage.blobs import CHUNK_BYTES, blob_key
+from factorize.storage.fsck import fsck
+from factorize.storage.gc import gc
+from factorize.storage.medium import bucket_lock
+from factorize.storage.medium.bucket import Bucket
+from factorize.storage.medium.bucket_calls import BucketCalls, connect
+from factorize.storage.medium.bucket_lock import LOCKS, BucketLock
+from factorize.storage.medium.location import bucket_of
+from factorize.storage.objects import STAGING, read_object
+from factorize.storage.store import Store, open_store
+
+HERE = Path(__file__).parent
+
+
+def in_memory(watch: Callable[[str, int, bool], None] | None = None, medium: MemoryStore | None = None) -> Store:
+    """A store on obstore's bucket in memory, which keeps the same promises as S3 and takes microseconds."""
+    return store_on(WatchedCalls(medium or MemoryStore(), watch))
+
+
+def calls_of(store: Store) -> WatchedCalls:
+    return store.objects._calls  # type: ignore[attr-defined]  # a bucket's
+
+
+def keys(store: Store, prefix: str = "") -> list[str]:
+    return [entry.key for entry in store.objects.list(prefix)]
+
+
+# Cut short at every request
+
+
+@pytest.mark.parametrize("action", list(ACTIONS))
+@pytest.mark.parametrize("done", [False, True], ids=["request lost", "answer lost"])
+def test_a_cut_at_any_request_is_named_and_leaves_a_sound_store(action, done):
+    def begun(watch: Callable[[str, int, bool], None] | None = None) -> Store:
+        medium = MemoryStore()
+        before = in_memory(medium=medium)
+        before.put(ANSWER)
+        return Store(Bucket(WatchedCalls(medium, watch)), "s3://bucket")
+
+    whole = begun()
+    ACTIONS[action](whole)
+    count = len(calls_of(whole).calls)
+    assert count > 6
+    refused = 0
+    for at in range(count):
+        store = begun(failing(at, done))
+        try:
+            ACTIONS[action](store)
+        except StoreUnavailable as error:
+            refused += 1
+            assert "the wire was cut" in str(error)
+        calls_of(store).watch = lambda name, count, done: None
+        for key in keys(store, STAGING):
+            store.objects.delete(key)  # a marker of the lock whose removal was cut; others wait for its lease to end
+        assert {finding.kind for finding in fsck(store).findings if finding.error} <= {"missing-revocation"}, at
+        assert store.digest_of(PUT.spec_digest) in (None, PUT.digest)
+        if at % 3:
+            continue
+        with suppress(NotFound):
+            ACTIONS[action](store)
+        assert fsck(store).clean
+        if action == "put":
+            assert store.load(PUT.spec_digest).digest == PUT.digest
+        else:
+            assert store.digest_of(ANSWER.spec_digest) is None
+    assert refused > count / 2
+
+
+WRITER = """
+import os, sys
+sys.path[:0] = sys.argv[2:]
+from bucket_cases import WatchedCalls, killing, store_on
+from factorize.storage.medium.bucket_calls import connect
+from factorize.storage.medium.location import bucket_of
+from store_cases import factorization
+import safetensors.numpy
+import obstore.store
+put = factorization(3)
+at = 0
+while True:
+    child = os.fork()
+    if child == 0:
+        calls = WatchedCalls(connect(f"{sys.argv[1]}/{at}")._store, killing(at, at % 2 == 1))
+        store_on(calls, "s3://bucket").put(put)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    print(at, status, flush=True)
+    if status == 0:
+        break
+    at += 1
+"""
+
+
+def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch):
+    """On the real server; every second one dies when the request was carried out already."""
+    monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.2)
+    url = bucket_of(bucket)[0]
+    paths = [str(HERE), str(HERE.parents[1] / "support"), str(HERE.parents[2])]
+    done = subprocess.run([sys.executable, "-c", WRITER, url, *paths], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    statuses = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    assert statuses == [9] * (len(statuses) - 1) + [0] and len(statuses) > 25
+    put = factorization(3)
+    for at in range(len(statuses)):
+        store = store_on(connect(f"{url}/{at}"), url)
+        assert fsck(store).clean and store.digest_of(put.spec_digest) in (None, put.digest)
+        if at % 8 == 3:
+            store.put(put)
+            gc(store)  # waits for the marker of the dead, and removes it
+            assert store.load(put.spec_digest).digest == put.digest and keys(store, LOCKS) == []
+
+
+# Several machines
+
+
+def test_twenty_machines_put_one_spec_and_one_answer_stands(bucket):
+    store = open_store(bucket)
+    candidates = [factorization(4, strategy=toeplitz(4, decay=0.04 * (1 + k))) for k in range(20)]
+    others = [store_on(connect(bucket_of(bucket)[0]), store.url) for _ in candidates]
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda pair: pair[0].put(pair[1]), zip(others, candidates, strict=True)))
+    assert {other.digest_of(candidates[0].spec_digest) for other in others} <= {c.digest for c in candidates}
+    assert len({other.digest_of(candidates[0].spec_digest) for other in others}) == 1
+    assert fsck(store).clean and keys(store, STAGING) == []
+
+
+def test_shared_holders_go_together_and_exclusive_ones_alone():
+    medium = MemoryStore()
+    inside: list[str] = []
+    wrong: list[list[str]] = []
+
+    def hold(name: str, exclusive: bool) -> None:
+        for _ in range(5):
+            with BucketLock(BucketCalls(medium), exclusive=exclusive).held():
+                inside.append(name)
+                seen = list(inside)
+                if exclusive and seen != [name] or any(other.startswith("x") for other in seen if other != name):
+                    wrong.append(seen)
+                time.sleep(0.002)
+                inside.remove(name)
+
+    threads = [threading.Thread(target=hold, args=(f"{'x' if k < 2 else 's'}{k}", k < 2)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
+def test_a_dead_holders_marker_is_removed_and_a_slow_one_is_told(monkeypatch):
+    monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.2)
+    medium = MemoryStore()
+    dead = BucketLock(BucketCalls(medium), exclusive=True)
+    dead._take()  # and then its machine is gone
+    with BucketLock(BucketCalls(medium), exclusive=False).held():
+        pass
+    with (
+        pytest.raises(StoreUnavailable, match="held up for more than 0.2 s"),
+        BucketLock(BucketCalls(medium), exclusive=False).held(),
+        BucketLock(BucketCalls(medium), exclusive=True).held(),  # waits until the first one counts as dead
+    ):
+        pass
+
+
+def test_a_living_holder_is_waited_for_beyond_the_lease(monkeypatch):
+    monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(bucket_lock, "BEAT_SECONDS", 0.02)
+    medium, order = MemoryStore(), []
+
+    def sweep() -> None:
+        with BucketLock(BucketCalls(medium), exclusive=True).held():
+            order.append("sweep")
+
+    with BucketLock(BucketCalls(medium), exclusive=False).held():
+        thread = threading.Thread(target=sweep)
+        thread.start()
+        time.sleep(1)
+        order.append("put")
+    thread.join(60)
+    assert order == ["put", "sweep"]
+
+
+def test_a_deletion_waits_for_a_put_that_uses_the_same_file():
+    """Otherwise the put would name a blob that the deletion has taken away in between."""
+    medium = MemoryStore()
+    first = in_memory(medium=medium)
+    first.put(ANSWER)
+    thread = threading.Thread(target=lambda: gc(in_memory(medium=medium), delete=[ANSWER.digest]))
+
+    def watch(name: str, count: int, done: bool) -> None:
+        if name == "create" and not thread.ident:
+            thread.start()
+            time.sleep(0.3)
+
+    second = Store(Bucket(WatchedCalls(medium, watch)), "s3://bucket")
+    second.revocations.check(ANSWER.digest)
+    second.put(factorization(3, strategy=toeplitz(3)))
+    thread.join(60)
+    assert fsck(first).clean
+    assert first.digest_of(ANSWER.spec_digest) == factorization(3, strategy=toeplitz(3)).digest
+
+
+def test_what_is_revoked_while_another_machine_stores_it_falls_too():
+    medium = MemoryStore()
+    store = in_memory(medium=medium)
+    store.put(ANSWER)
+    twin = ANSWER.with_matrices(["B"])
+
+    def watch(name: str, count: int, done: bool) -> None:
+        if name == "create" and done:
+            calls_of(other).watch = lambda name, count, done: None
+            store.revoke(ANSWER.digest, "wrong")
+
+    other = Store(Bucket(WatchedCalls(medium, watch)), "s3://bucket")
+    with pytest.raises(Revoked):
+        other.put(twin)
+    assert store.digest_of(ANSWER.spec_digest) is None
+    for digest in (ANSWER.digest, twin.digest):
+        with pytest.raises(Revoked):
+            store.manifest(digest)
+
+
+# Reading, and copies near
+
+
+@pytest.fixture
+def large(bucket: str) -> tuple[Store, bytes, str]:
+    """A store with one blob of several chunks, its bytes and its key."""
+    store = open_store(bucket)
+    data = bytes(range(256)) * (CHUNK_BYTES // 256 * 2 + 100)
+    key = blob_key(sha256(data))
+    with store.objects.stage() as staged:
+        staged.write(data)
+        assert store.objects.put(key, staged)
+    return store, data, key
+
+
+def test_ranges_are_read_once_from_the_bucket_and_then_from_the_disk(large, tmp_path):
+    store, data, key = large
+    blob = store.blob(sha256(data))
+    assert b"".join(blob.read(CHUNK_BYTES - 5, CHUNK_BYTES + 5)) == data[CHUNK_BYTES - 5 : CHUNK_BYTES + 5]
+    (copy,) = (tmp_path / "copies").iterdir()
+    assert copy.read_bytes() == data
+    another = open_store(store.url, cache_bytes=1)
+    copy.write_bytes(data[:100] + b"?" + data[101:])
+    assert b"".join(another.blob(sha256(data)).read()) == data, "a copy that is damaged is fetched anew"
+    assert copy.read_bytes() == data
+    blob = another.blob(sha256(data))
+    copy.write_bytes(data[:100] + b"?" + data[101:])
+    assert b"".join(blob.read()) == data
+
+
+def test_damage_in_the_bucket_is_found_and_not_served(large):
+    store, data, key = large
+    store.blob(sha256(data))
+    store.objects._calls.write(key, data[:-1] + b"?")
+    store.objects.forget(key)
+    with pytest.raises(CorruptObject, match="is damaged"):
+        open_store(store.url).blob(sha256(data))
+
+
+def test_copies_stay_below_their_limit_and_the_latest_stay(bucket, tmp_path):
+    store = open_store(bucket.replace("copies_gib=1", "copies_gib=0.00001"))  # 10,737 bytes
+    names = []
+    for number in range(5):
+        data = bytes([number]) * 4000
+        names.append(sha256(data))
+        with store.objects.stage() as staged:
+            staged.write(data)
+            store.objects.put(blob_key(names[-1]), staged)
+        assert b"".join(store.blob(names[-1]).read()) == data
+        kept = sorted(path.name for path in (tmp_path / "copies").iterdir())
+        assert kept == sorted(names[-2:])
+        os.utime(tmp_path / "copies" / names[-1], (number, number))
+    large = b"x" * 20_000
+    with store.objects.stage() as staged:
+        staged.write(large)
+        store.objects.put(blob_key(sha256(large)), staged)
+    assert b"".join(store.blob(sha256(large)).read()) == large
+    assert len(list((tmp_path / "copies").iterdir())) == 2
+
+
+def test_a_store_without_copies_reads_on(bucket):
+    store = open_store(bucket.partition("?")[0] + "?copies=")
+    store.put(factorization(5))
+    assert store.load(factorization(5).digest).digest == factorization(5).digest
+
+
+def test_a_large_blob_goes_in_parts_and_is_not_sent_twice(bucket, monkeypatch):
+    monkeypatch.setattr("factorize.storage.medium.bucket.PARTS_BYTES", 1 << 10)
+    calls = WatchedCalls(connect(bucket_of(bucket)[0])._store)
+    store = store_on(calls)
+    store.put(factorization(40))
+    assert calls.calls.count("upload") == 1
+    calls.calls.clear()
+    store.put(factorization(40))
+    assert "upload" not in calls.calls and fsck(store).clean
+
+
+def test_a_refreshed_matrix_counts_as_new(bucket):
+    store = open_store(bucket)
+    name = store.put_matrix([[1.0, 0.0], [2.0, 1.0]])  # type: ignore[arg-type]  # a list will do
+    before = store.objects.status(blob_key(name))
+    time.sleep(1.1)  # the server's times are whole seconds
+    store.keep(name)
+    assert store.objects.status(blob_key(name)).modified > before.modified
+    assert keys(store, STAGING) == [] and store.blobs.sound(name)
+
+
+def test_a_signed_url_gives_the_bytes_to_anybody(large):
+    import urllib.request
+
+    store, data, key = large
+    url = store.objects.sign(key, 60)
+    assert url is not None
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        assert answer.read() == data
+
+
+# What is refused
+
+
+class Overwriting(BucketCalls):
+    """A bucket that ignores the condition, as some servers do."""
+
+    def create(self, key: str, data: Any) -> bool:
+        self.upload(key, data) if isinstance(data, Path) else self.write(key, data)
+        return True
+
+
+class Blind(BucketCalls):
+    """A bucket whose list lags behind."""
+
+    def pages(self, prefix: str) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Overwriting, "overwrites an object"), (Blind, "does not list")])
+def test_a_bucket_that_breaks_a_promise_is_refused_and_left_empty(kind, why):
+    medium = MemoryStore()
+    with pytest.raises(StoreUnavailable, match=why):
+        store_on(kind(medium))
+    assert keys(Store(Bucket(BucketCalls(medium)), "x")) == []
+    with pytest.raises(StoreUnavailable, match=why):
+        Bucket(kind(medium)).probe()
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket):
+    with pytest.raises(StoreUnavailable, match="create the bucket"):
+        open_store("s3://no-such-bucket/prefix")
+    with pytest.raises(NotFound, match="there is no store at"):
+        open_store(bucket, create=False)
+
+
+def test_a_server_that_is_gone_is_unavailable(bucket, monkeypatch):
+    monkeypatch.setattr("factorize.storage.medium.bucket_calls.RETRY_SECONDS", 0.1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(StoreUnavailable, match="the bucket does not answer"):
+        open_store(bucket)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://", "s3:///prefix", "s3://bucket/../up", "s3://user:secret@bucket/x", "s3://bucket/a b", "s3://bucket?x=1",
+        "s3://bucket?copies=relative", "s3://bucket?copies_gib=-1", "s3://bucket?copies_gib=nan", "s3://bucket#part",
+        "s3://bucket?copies_gib=many", "s3://bucket?copies", "ftp://bucket/x",
+    ],
+)  # fmt: skip
+def test_other_urls_are_refused_without_repeating_a_secret(url):
+    with pytest.raises(InvalidParameter) as caught:
+        open_store(url)
+    assert caught.value.field == "store" and "secret" not in str(caught.value)
+
+
+def test_objects_are_never_overwritten(bucket):
+    store = open_store(bucket)
+    for text, first in ((b"one", True), (b"two", False)):
+        with store.objects.stage() as staged:
+            staged.write(text)
+            assert store.objects.put("specs/x", staged) is first
+    assert read_object(store.objects, "specs/x") == b"one"
