@@ -35,7 +35,9 @@ Adjacency = Annotated[str, typer.Option("--adjacency", help="zero_out or replace
 Sampling = Annotated[
     str,
     typer.Option(
-        "--sampling", metavar="fixed|cyclic_poisson|balls_in_bins|redrawn_bins|poisson", help="What epsilon counts on."
+        "--sampling",
+        metavar="fixed|cyclic_poisson|balls_in_bins|redrawn_bins|random_allocation|poisson",
+        help="What epsilon counts on.",
     ),
 ]
 DatasetSize = Annotated[
@@ -45,7 +47,9 @@ DatasetSize = Annotated[
 Bins = Annotated[
     int | None,
     typer.Option(
-        "--bins", help="Of balls_in_bins and redrawn_bins. Default: the steps of an epoch.", show_default=False
+        "--bins",
+        help="Of balls_in_bins, redrawn_bins and random_allocation. Default: the steps of an epoch.",
+        show_default=False,
     ),
 ]
 Deterministic = Annotated[

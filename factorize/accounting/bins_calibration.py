@@ -148,9 +148,7 @@ def calibrate_bins(
     Reference:
         docs/amplification.md.
     """
-    refuse_other_adjacency(adjacency)
-    asked = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
-    clip = within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
+    asked, clip = asked_of(epsilon, delta, sigma, clip_norm, adjacency)
     verified = _method(method) == "verified"
     started = time.perf_counter()
     held: OpenedFactors = certified(factorization).opened()
@@ -182,32 +180,73 @@ def _find(question: BinsQuestion, asked: Question, work: int) -> FoundClaim:
 def _calibration(
     held: OpenedFactors, question: BinsQuestion, found: FoundClaim, batch_size: int | None, seconds: float
 ) -> BinsCalibration:
-    claim, gram, clip = found.claim, question.gram, question.clip_norm
+    gram = question.gram
     sensitivity, certified = _sensitivity(held, gram)
-    ratio: dict[str, Any] = {"clip_norm": clip, "batch_size": batch_size}
-    noise_multiplier = multiplier_of(claim.sigma, **ratio, sensitivity=gram.sensitivity)
     return BinsCalibration(
-        noise_multiplier=noise_multiplier,
-        sigma=within_scale("sigma", claim.sigma),
+        **stated_numbers(found.claim, gram, batch_size),
         sensitivity=sensitivity,
-        clip_norm=clip,
-        adjacency=Adjacency.ZERO_OUT,
-        epsilon=claim.epsilon,
-        delta=claim.delta,
-        rho=rho_of(noise_multiplier),
-        mu=mu_of(noise_multiplier),
-        batch_size=None if batch_size is None else int(batch_size),
-        bins=gram.bins,
-        epochs=gram.epochs,
         method="verified" if found.sampled else "deterministic",
-        claim=claim,
         samples=found.samples,
         seconds=seconds,
         deterministic_sigma=question.sigma(found.deterministic_multiplier),
-        epsilon_without_secrecy=claim.unamplified_epsilon,
-        signed=gram.signed,
         absolute_cost=max(gram.sensitivity / sensitivity.value, 1.0) if certified else None,
     )
+
+
+class ClaimedLaw(Protocol):
+    """What a claim is about: the bins of a C, or another law of participation on it."""
+
+    @property
+    def bins(self) -> int:
+        """B."""
+
+    @property
+    def epochs(self) -> int:
+        """Ceil(n / b)."""
+
+    @property
+    def sensitivity(self) -> float:
+        """Without secrecy."""
+
+    @property
+    def signed(self) -> bool:
+        """Whether |C| stood in for C."""
+
+
+def asked_of(
+    epsilon: float | None, delta: float | None, sigma: float | None, clip_norm: float, adjacency: Adjacency | str
+) -> tuple[Question, float]:
+    """Return what is asked about a law of participation, and the clipping norm.
+
+    Raises:
+        UnsupportedAdjacency: replace_one or add/remove.
+        InvalidParameter: no question, or a value outside its range.
+    """
+    refuse_other_adjacency(adjacency)
+    asked = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
+    return asked, within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm of clipping"))
+
+
+def stated_numbers(claim: BinsClaim, law: ClaimedLaw, batch_size: int | None) -> dict[str, Any]:
+    """Return the fields of a calibration that follow from its claim."""
+    ratio: dict[str, Any] = {"clip_norm": claim.clip_norm, "batch_size": batch_size}
+    noise_multiplier = multiplier_of(claim.sigma, **ratio, sensitivity=law.sensitivity)
+    return {
+        "noise_multiplier": noise_multiplier,
+        "sigma": within_scale("sigma", claim.sigma),
+        "clip_norm": claim.clip_norm,
+        "adjacency": Adjacency.ZERO_OUT,
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "rho": rho_of(noise_multiplier),
+        "mu": mu_of(noise_multiplier),
+        "batch_size": None if batch_size is None else int(batch_size),
+        "bins": law.bins,
+        "epochs": law.epochs,
+        "claim": claim,
+        "epsilon_without_secrecy": claim.unamplified_epsilon,
+        "signed": law.signed,
+    }
 
 
 def epsilon_bins(

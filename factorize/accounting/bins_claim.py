@@ -49,7 +49,7 @@ class Evidence:
     """What shows that delta holds in one direction.
 
     Attributes:
-        rule: `bet` (samples), `star_bound` (pq), `closed_form` (qp) or `gaussian`.
+        rule: `bet` (samples), `star_bound` (pq), `closed_form` (qp), `moment` or `gaussian`.
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
         samples: of a bet, a multiple of 4096.
@@ -70,15 +70,16 @@ class Evidence:
         return found
 
     @classmethod
-    def from_document(cls, direction: Direction, document: Mapping[str, Any]) -> Evidence:
-        """Read the plain JSON form.
+    def from_document(cls, direction: Direction, document: Mapping[str, Any], rules: frozenset[str]) -> Evidence:
+        """Read the plain JSON form of a protocol with these rules.
 
         Raises:
             InvalidParameter: a rule, a field or a number that the protocol does not know.
         """
         rule, name = document.get("rule"), "m" if direction == "pq" else "eta"
-        fields = {"bet": {name, "lambda", "samples"}, "gaussian": set()}
+        fields = {"bet": {name, "lambda", "samples"}, "gaussian": set(), "moment": {name}}
         fields |= {"star_bound": {"m"}} if direction == "pq" else {"closed_form": set()}
+        fields = {known: own for known, own in fields.items() if known in rules}
         if not isinstance(rule, str) or rule not in fields or set(document) != fields[rule] | {"rule"}:
             raise _malformed(direction, f"is not a rule of {', '.join(sorted(fields))} with its own fields")
         tilt = None
@@ -112,10 +113,12 @@ class BinsClaim:
         unamplified_epsilon: that of the Gaussian mechanism at delta: what holds if the bins are not secret.
         protocol: what names the form of the document.
         sampling: the law of participation.
+        rules: of evidence that the protocol knows.
     """
 
     protocol: ClassVar[str] = PROTOCOL
     sampling: ClassVar[str] = "balls_in_bins"
+    rules: ClassVar[frozenset[str]] = frozenset({"bet", "star_bound", "closed_form", "gaussian"})
 
     factors: str
     gram: str
@@ -187,8 +190,8 @@ class BinsClaim:
             sigma=_real("sigma", document["sigma"]),
             clip_norm=_real("clip_norm", document["clip_norm"]),
             divisor=_count("divisor", document["divisor"]),
-            pq=Evidence.from_document("pq", _mapping("pq", document["pq"])),
-            qp=Evidence.from_document("qp", _mapping("qp", document["qp"])),
+            pq=Evidence.from_document("pq", _mapping("pq", document["pq"]), cls.rules),
+            qp=Evidence.from_document("qp", _mapping("qp", document["qp"]), cls.rules),
             attempt=_count("attempt", document["attempt"]),
             unamplified_epsilon=_real("epsilon_at_delta", plain["epsilon_at_delta"], zero=True),
         )

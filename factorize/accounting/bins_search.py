@@ -247,7 +247,7 @@ def plan(
     """
     log_delta, epsilon = math.log(question.delta), question.epsilon
     slightly = 1e-9  # between bounds here and in the test, whose multiplier is rounded
-    if log_gaussian(question.gram, multiplier, epsilon) <= log_delta - slightly:
+    if log_gaussian(question.gram.sensitivity, multiplier, epsilon) <= log_delta - slightly:
         return Evidence(rule="gaussian")
     if direction == "qp":
         if log_reverse(question.gram, multiplier, epsilon) <= log_delta - slightly:

@@ -77,7 +77,7 @@ def examine(claim: BinsClaim, gram: BinGram, *, secret: bytes = b"") -> dict[Dir
 
 def _log_bound(claim: BinsClaim, evidence: Evidence, gram: BinGram) -> float:
     if evidence.rule == "gaussian":
-        return log_gaussian(gram, claim.multiplier, claim.epsilon)
+        return log_gaussian(gram.sensitivity, claim.multiplier, claim.epsilon)
     if evidence.rule == "closed_form":
         return log_reverse(gram, claim.multiplier, claim.epsilon)
     assert evidence.tilt is not None

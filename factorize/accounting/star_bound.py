@@ -135,7 +135,7 @@ class StarEvaluator:
         """Return the bounds of both directions."""
         order, star = self.best_order(multiplier, epsilon)
         closed = log_reverse(self._gram, multiplier, epsilon)
-        plain = log_gaussian(self._gram, multiplier, epsilon)
+        plain = log_gaussian(self._gram.sensitivity, multiplier, epsilon)
         return BinsDelta.smallest(order, star=star, closed=closed, plain=plain)
 
 
@@ -176,9 +176,9 @@ def log_put(log_t: float, spread: float) -> float:
     return min(first + lost, first + math.log(gap + 2 * lost) + lost)
 
 
-def log_gaussian(gram: BinGram, multiplier: float, epsilon: float) -> float:
+def log_gaussian(sensitivity: float, multiplier: float, epsilon: float) -> float:
     """Return the log of the delta without amplification: a mixture is at most as far from Q as its farthest part."""
-    mu = gram.sensitivity / multiplier * (1 + 4 * _UP)
+    mu = sensitivity / multiplier * (1 + 4 * _UP)
     if mu >= MAX_NOISE_MULTIPLIER:
         return 0.0
     return math.log(gaussian_delta(epsilon, max(mu, 1 / MAX_NOISE_MULTIPLIER)))

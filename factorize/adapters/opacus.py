@@ -210,7 +210,7 @@ def _check_auditor(calibration: Calibration, auditor: ParticipationAuditor | Bin
     """Refuse a calibration that counts on sampling without the auditor that sees it."""
     balls = getattr(calibration, "bins", None) is not None
     missing = auditor is None and isinstance(calibration, AmplifiedCalibration)
-    own = isinstance(auditor, BinsAuditor) and auditor.sampling == getattr(calibration, "sampling", None)
+    own = isinstance(auditor, BinsAuditor) and getattr(calibration, "sampling", None) in auditor.covered
     if missing or (balls and not own):
         what, kind = "cyclic Poisson sampling", "auditor"
         if balls:

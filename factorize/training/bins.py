@@ -49,6 +49,7 @@ class BallsInBins:
     """
 
     sampling: ClassVar[str] = "balls_in_bins"
+    covered: ClassVar[tuple[str, ...]] = ("balls_in_bins",)
 
     __slots__ = (
         "_drawn",
@@ -247,8 +248,8 @@ class BallsInBins:
             InvalidParticipation: it is for other epochs.
         """
         sampling, bins = getattr(calibration, "sampling", None), getattr(calibration, "bins", None)
-        if sampling != self.sampling or bins != self.bins:
-            what = f"{bins} bins" if sampling == self.sampling else f"the sampling {str(sampling)[:20]!r}"
+        if sampling not in self.covered or bins != self.bins:
+            what = f"{bins} bins" if sampling in self.covered else f"the sampling {str(sampling)[:20]!r}"
             raise InvalidParameter(
                 f"the calibration is for {what}, the order is balls in {self.bins} bins; calibrate with "
                 f"sampling={self.sampling!r}, bins={self.bins}",

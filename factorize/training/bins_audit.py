@@ -19,6 +19,7 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.training.bins import BallsInBins
 from factorize.training.draws.bin_keys import checked_key
 from factorize.training.draws.bin_sizes import equal_sizes_probability, regularity
+from factorize.training.draws.redrawn_bins import RedrawnBins
 
 _VERSION = 1
 REFUSED_BELOW = 2.0**-64
@@ -80,6 +81,7 @@ class BinsAuditor:
         sampling: `balls_in_bins`, or `redrawn_bins`, where every epoch has bins of its own; with an order the order's.
 
     Attributes:
+        covered: samplings whose calibrations hold for batches that pass.
         step: the step that `record` expects next, from 0.
         steps: n.
         tau: probability that independent bins are refused since they happen to be equal; add (1 + e^epsilon) tau to
@@ -116,6 +118,7 @@ class BinsAuditor:
         self._order, self._key = order, None if key is None else checked_key(key, None)
         self.sampling = sampling if order is None else order.sampling
         self._redrawn = self.sampling == "redrawn_bins"
+        self.covered = RedrawnBins.covered if self._redrawn else BallsInBins.covered
         self._called = "re-drawn bins" if self._redrawn else "balls in bins"
         self._before: np.ndarray | None = None  # the bins of the last epoch, where each has its own
         self._begin(0)

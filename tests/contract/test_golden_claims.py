@@ -10,8 +10,9 @@ import pytest
 
 from factorize import load
 from factorize.accounting import BinsClaim, bin_gram, examine
-from factorize.accounting.redrawn.redrawn_claim import RedrawnClaim, examine_redrawn
-from factorize.accounting.redrawn.redrawn_gram import redrawn_gram
+from factorize.accounting.laws.bounded_calibration import CALIBRATIONS
+from factorize.accounting.laws.bounded_claim import CLAIMS as BOUNDED
+from factorize.accounting.laws.bounded_claim import examine_bounded
 from factorize.exact.sampling.calibrations import check_calibration
 from factorize.exact.sampling.star_claim import SAMPLINGS
 
@@ -38,9 +39,9 @@ def test_a_claim_of_a_release_is_accepted_by_the_checker_and_its_makers_test(pat
     assert report.supported, report.failed
     assert report.calibration["claim_digest"] == held["claim_digest"]
     strategy = load(file).strategy
-    if claim["protocol"] == "redrawn-1":
-        anew = RedrawnClaim.from_document(claim)
-        tests = examine_redrawn(anew, redrawn_gram(strategy, anew.bins))
+    if claim["sampling"] in BOUNDED:
+        anew = BOUNDED[claim["sampling"]].from_document(claim)
+        tests = examine_bounded(anew, CALIBRATIONS[claim["sampling"]].law.of(strategy, anew.bins))
         assert anew.digest == held["claim_digest"]
     else:
         kept = BinsClaim.from_document(claim)

@@ -15,7 +15,7 @@ from opacus import GradSampleModule, PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.accounting import BinsCalibration
-from factorize.accounting.redrawn.redrawn_calibration import RedrawnCalibration
+from factorize.accounting.laws.bounded_calibration import RedrawnCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator

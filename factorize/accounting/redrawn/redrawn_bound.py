@@ -13,40 +13,57 @@ matrices. Everything grows with every entry of H, and is rounded up.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
+from typing import ClassVar, Self
 
 import numpy as np
 
-from factorize.accounting.redrawn.redrawn_gram import RedrawnGram
-from factorize.accounting.star_bound import BinsDelta, best_order_from, log_constant, log_put
-from factorize.errors import InvalidParameter
-from factorize.numbers.falling import descend
-from factorize.numbers.gaussian import (
-    MAX_NOISE_MULTIPLIER,
-    check_delta,
-    gaussian_delta,
-    noise_multiplier_for_epsilon,
-)
-from factorize.numbers.scalars import finite_real
+from factorize.accounting.bins_claim import Direction, Evidence
+from factorize.accounting.laws.bounded_law import BoundedLaw
+from factorize.accounting.redrawn.redrawn_gram import RedrawnGram, redrawn_gram
+from factorize.accounting.star_bound import best_order_from, log_constant, log_put
+from factorize.structures.endless import AnyStrategy
 
 LARGEST_ORDER = 512
-LARGEST_EPSILON = 1e6
 _UP = 2.0**-50
 _WIDE = 2.0**-38  # more than the sums of a Gram matrix lose, here and in a checker that adds them otherwise
 _LEAST = -700.0  # of an exponent: raised to it, nothing underflows
 
 
-class RedrawnEvaluator:
+class RedrawnLaw(BoundedLaw):
     """Bounds at several noise multipliers of one Gram matrix; it remembers the last order that was best.
 
     Args:
         gram: of the steps, in epochs.
     """
 
+    sampling: ClassVar[str] = "redrawn_bins"
+    rule: ClassVar[str] = "largest products of columns"
+
     def __init__(self, gram: RedrawnGram) -> None:
         self._gram = gram
         self._order = 4
+        self.n, self.bins = gram.n, gram.bins
+
+    @classmethod
+    def of(cls, matrix: AnyStrategy, bins: int) -> Self:
+        """Return the law on a C; see `redrawn_gram`."""
+        return cls(redrawn_gram(matrix, bins))
+
+    @property
+    def sensitivity(self) -> float:
+        """Of one step of every epoch, each charged its largest products with the others."""
+        return self._gram.sensitivity
+
+    @property
+    def signed(self) -> bool:
+        """Whether |C| is not C."""
+        return self._gram.steps.signed
+
+    @property
+    def digest(self) -> str:
+        """Of the Gram matrix of all columns."""
+        return self._gram.steps.digest
 
     def log_moment(self, multiplier: float, order: int) -> float:
         """Return the log of a bound of E L^m, from above; infinite where doubles do not reach."""
@@ -96,12 +113,20 @@ class RedrawnEvaluator:
         self._order = found[0] if math.isfinite(found[1]) else 4
         return found
 
-    def delta(self, multiplier: float, epsilon: float) -> BinsDelta:
-        """Return the bounds of both directions."""
+    def log_removal(self, multiplier: float, epsilon: float) -> tuple[Evidence, float]:
+        """Return theorem 9 at its best order."""
         order, star = self.best_order(multiplier, epsilon)
-        closed = log_reverse(self._gram, multiplier, epsilon)
-        plain = log_gaussian(self._gram, multiplier, epsilon)
-        return BinsDelta.smallest(order, star=star, closed=closed, plain=plain)
+        return Evidence(rule="star_bound", tilt=float(order)), star
+
+    def log_addition(self, multiplier: float, epsilon: float) -> tuple[Evidence, float]:
+        """Return theorem 7."""
+        return Evidence(rule="closed_form"), log_reverse(self._gram, multiplier, epsilon)
+
+    def log_bound(self, direction: Direction, evidence: Evidence, multiplier: float, epsilon: float) -> float:
+        """Return theorem 9 at an order, or theorem 7."""
+        if evidence.rule == "closed_form":
+            return log_reverse(self._gram, multiplier, epsilon)
+        return self.log_weight(multiplier, epsilon, int(evidence.tilt or 0))
 
 
 def _log_ratios(excess: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -118,66 +143,3 @@ def log_reverse(gram: RedrawnGram, multiplier: float, epsilon: float) -> float:
     mean, above = gram.mean_norm * scale, gram.whole * scale
     below = min(above * (1 - 4 * gram.steps.slack - 4 * _WIDE), mean)
     return log_put(epsilon - mean / 2 + below / 2, math.sqrt(above))
-
-
-def log_gaussian(gram: RedrawnGram, multiplier: float, epsilon: float) -> float:
-    """Return the log of the delta that holds if the draws become known."""
-    mu = gram.sensitivity / multiplier * (1 + 4 * _UP)
-    if mu >= MAX_NOISE_MULTIPLIER:
-        return 0.0
-    return math.log(gaussian_delta(epsilon, max(mu, 1 / MAX_NOISE_MULTIPLIER)))
-
-
-def redrawn_epsilon(gram: RedrawnGram, *, multiplier: float, delta: float) -> float:
-    """Return an epsilon that the run has at delta, within 1e-7 of the smallest that the bounds give.
-
-    Raises:
-        InvalidParameter: a value outside its range, or so little noise that no epsilon below 10^6 holds.
-    """
-    noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
-    target, star = math.log(check_delta(delta)), RedrawnEvaluator(gram)
-    if star.delta(noise, 0.0).log_delta <= target:
-        return 0.0
-    high = 1.0
-    while star.delta(noise, high).log_delta > target:
-        high *= 2
-        if high > LARGEST_EPSILON:
-            raise InvalidParameter(
-                f"no epsilon below {LARGEST_EPSILON:g} has delta={delta} at multiplier={noise:g}; give more noise",
-                field="sigma",
-            )
-    return descend(lambda epsilon: star.delta(noise, epsilon).log_delta - target, 0.0, high)
-
-
-def redrawn_sigma(gram: RedrawnGram, *, epsilon: float, delta: float) -> float:
-    """Return an s = sigma / clip_norm that gives (epsilon, delta), within 1e-6 of the smallest that the bounds give.
-
-    Raises:
-        InvalidParameter: a value outside its range.
-    """
-    level = finite_real("epsilon", epsilon, remedy="give an epsilon above 0")
-    target, star = math.log(check_delta(delta)), RedrawnEvaluator(gram)
-    plain = noise_multiplier_for_epsilon(level, delta) * gram.sensitivity * (1 + 16 * _UP)
-
-    def removal(log_multiplier: float) -> float:
-        return min(star.best_order(math.exp(log_multiplier), level)[1], 0.0) - target
-
-    def addition(log_multiplier: float) -> float:
-        return log_reverse(gram, math.exp(log_multiplier), level) - target
-
-    high = math.log(plain)
-    least = _falls_to(addition, high)  # the closed form is cheap, and most often what binds
-    if removal(least) > 0:
-        least = _falls_to(removal, high, least)
-    return min(math.exp(least) * (1 + 4 * _UP), plain * (1 + 64 * _UP))
-
-
-def _falls_to(excess: Callable[[float], float], high: float, low: float | None = None) -> float:
-    """Return where a falling function is 0, from above; `high` where it is positive there, and never below `low`."""
-    if excess(high) > 0:
-        return high
-    if low is None:
-        low = high - 0.5
-        while excess(low) <= 0:
-            low, high = low - 0.5, low
-    return descend(excess, low, high, tolerance=1e-6)

@@ -1,4 +1,4 @@
-"""Calibrations under random bins: whether the bytes of C bear out a claim of the protocol star-1 or redrawn-1.
+"""Calibrations under random bins: whether the bytes of C bear out a claim of one of the protocols.
 
 The claim is read by docs/notes/star-1.md and checked against the bytes of the factor file: the Gram matrix of the bins
 from C, a lower bound that refutes at once, and then, for each direction, a closed form or the bet of the claim.
@@ -19,8 +19,7 @@ from factorize.exact.arithmetic.enclosures import SLACK, Enclosed, context, deci
 from factorize.exact.file import read_factor_file
 from factorize.exact.report import Report
 from factorize.exact.sampling import bets, star
-from factorize.exact.sampling.bins import Gram, gram
-from factorize.exact.sampling.law_bounds import BinBounds, Bounds, RedrawnBounds
+from factorize.exact.sampling.law_bounds import BOUNDS, Bounds
 from factorize.exact.sampling.star_claim import Claim, ClaimRefused, integer, read_claim, real, require
 from factorize.exact.strategy import Strategy
 
@@ -28,6 +27,11 @@ FRESH_CHUNKS = 4
 """Times as many samples as the claim names that a seed of the verifier's own may take: Ville's inequality allows it."""
 MOST_NORMALS = 1 << 37
 _NAMES = {"pq": "its contributions taken out", "qp": "its contributions put in"}
+_DRAWN = {
+    "balls_in_bins": "draws one of {bins} bins and keeps it",
+    "redrawn_bins": "draws one of {bins} bins in every epoch anew",
+    "random_allocation": "chooses one in {bins} of all steps, every choice of as many steps as likely as any other",
+}
 _TOLERANCE = Decimal(10) ** -9  # of the stated epsilon without secrecy, which is a root
 
 
@@ -98,12 +102,8 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     document |= {"sampling": claim.document["sampling"]}
     document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
     document |= {"seed": "fresh" if fresh else "claim"}
-    if claim.document["sampling"] == "redrawn_bins":
-        found: Bounds = RedrawnBounds(claim, gram(strategy, claim.n))
-        report.prove(f"the products of all {claim.n} columns of |C|, rounded up from the bytes of C")
-    else:
-        found = BinBounds(claim, gram(strategy, claim.bins))
-        report.prove(f"column sums of |C| over {claim.bins} bins, their Gram matrix, rounded up from the bytes of C")
+    found = BOUNDS[claim.document["sampling"]](claim, strategy)
+    report.prove(found.proved)
     _check_unamplified(report, claim, found)
     least = found.least()
     document["least_delta"] = float(least)
@@ -155,17 +155,11 @@ def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, dir
     part = claim.document[direction]
     if part["rule"] == "bet":
         return _check_bet(report, claim, found, direction, fresh)
+    if part["rule"] == "gaussian":
+        above, rule = _gaussian(claim, found, decimal(claim.epsilon)), "the Gaussian mechanism without amplification"
+    else:
+        above, rule = found.shown(direction, part)
     with localcontext(context()):
-        if part["rule"] == "closed_form":
-            above, rule = found.addition(), "the closed form of theorem 7"
-        elif part["rule"] == "gaussian":
-            above, rule = (
-                _gaussian(claim, found, decimal(claim.epsilon)),
-                "the Gaussian mechanism without amplification",
-            )
-        else:
-            order = integer(part, "m", 2, star.MOST_ORDER)
-            above, rule = found.removal(order), f"the star bound with m={order}"
         holds = above <= decimal(claim.delta)
     report.calibration[direction] = {"rule": part["rule"], "delta": float(above)}
     report.require(
@@ -187,7 +181,7 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
     require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
     if samples * claim.bins > MOST_NORMALS:
         raise TooLarge(f"{samples} samples over {claim.bins} bins are above {MOST_NORMALS} normals, the limit here")
-    weights = _weights(claim, found.gram, direction, part)
+    weights = _weights(claim, found, direction, part)
     with localcontext(context()):
         delta = decimal(claim.delta)
         if weights.bound <= delta:
@@ -222,8 +216,8 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
     return True
 
 
-def _weights(claim: Claim, found: Gram, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-    given = bets.covariance(found.high, claim.scale)
+def _weights(claim: Claim, found: Bounds, direction: str, part: Mapping[str, Any]) -> bets.Weights:
+    given = found.covariance()
     if direction == "pq":
         return bets.removal(given, claim.epsilon, integer(part, "m", 2, star.MOST_ORDER))
     eta = real(part, "eta")
@@ -236,11 +230,11 @@ def _fresh_key() -> tuple[int, int]:
 
 
 def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
-    left, bins = report.not_checked, report.calibration["bins"]
-    kept = "in every epoch anew" if report.calibration["sampling"] == "redrawn_bins" else "and keeps it"
+    left = report.not_checked
+    drawn = _DRAWN[report.calibration["sampling"]].format(bins=report.calibration["bins"])
     left.append(
-        f"the sampling itself: every example draws one of {bins} bins, uniformly, independently and in secret, {kept}; "
-        "the divisor is public, and neither batch sizes nor logs show the bins"
+        f"the sampling itself: every example {drawn}, uniformly, independently and in secret; the divisor is public, "
+        "and neither batch sizes nor logs show the draws"
     )
     left.append("the noise of the job: independent normals with the standard deviation sigma")
     if sampled:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from factorize.exact.arithmetic.enclosures import context
-from factorize.exact.sampling import epoch_chain, star
-from factorize.exact.sampling.bins import Gram
-from factorize.exact.sampling.star_claim import Claim
+from factorize.exact.sampling import allocation, bets, epoch_chain, star
+from factorize.exact.sampling.bins import gram
+from factorize.exact.sampling.star_claim import Claim, ClaimRefused, integer, real, require
+from factorize.exact.strategy import Strategy
+
+
+class Shown(NamedTuple):
+    """An upper bound of delta in one direction, rounded up, and by what."""
+
+    delta: Decimal
+    rule: str
 
 
 class Bounds(ABC):
@@ -19,27 +28,40 @@ class Bounds(ABC):
 
     Args:
         claim: that is checked.
-        gram: of the sums of columns that its law takes.
+        strategy: C.
+
+    Attributes:
+        proved: what was taken from the bytes of C.
     """
 
-    def __init__(self, claim: Claim, gram: Gram) -> None:
-        self.claim, self.gram = claim, gram
+    proved: str
+
+    def __init__(self, claim: Claim, strategy: Strategy) -> None:
+        self.claim = claim
 
     @abstractmethod
     def norm(self) -> Fraction:
         """Return at least the largest squared norm of what one example shifts."""
 
     @abstractmethod
-    def removal(self, order: int) -> Decimal:
-        """Return the star bound of delta with its contributions taken out, rounded up."""
+    def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
+        """Return the delta that evidence without samples shows in a direction; its rule is not `gaussian`.
 
-    @abstractmethod
-    def addition(self) -> Decimal:
-        """Return the closed form of theorem 7, rounded up."""
+        Raises:
+            ClaimRefused: a number that the rule does not know.
+        """
 
-    @abstractmethod
     def least(self) -> Decimal:
-        """Return a lower bound of delta, which refutes at once."""
+        """Return a lower bound of delta, which refutes at once: 0 where no set of steps has a weight to speak of."""
+        return Decimal(0)
+
+    def covariance(self) -> bets.Covariance:
+        """Return what bets are drawn from.
+
+        Raises:
+            ClaimRefused: the law has none.
+        """
+        raise ClaimRefused(f"{self.claim.document['protocol']} has bounds alone, and no bets")
 
     def told(self) -> dict[str, Any]:
         """Return what is said of delta beside the claim's own evidence."""
@@ -47,53 +69,103 @@ class Bounds(ABC):
 
 
 class BinBounds(Bounds):
-    """Balls in bins; the Gram matrix is that of the bins."""
+    """Balls in bins, by the Gram matrix of the bins."""
+
+    def __init__(self, claim: Claim, strategy: Strategy) -> None:
+        super().__init__(claim, strategy)
+        self._gram = gram(strategy, claim.bins)
+        self.proved = f"column sums of |C| over {claim.bins} bins, their Gram matrix, rounded up from the bytes of C"
 
     def norm(self) -> Fraction:
         """Of the largest bin."""
-        return Fraction(float(self.gram.high.diagonal().max()))
+        return Fraction(float(self._gram.high.diagonal().max()))
 
-    def removal(self, order: int) -> Decimal:
-        """Theorem 4."""
-        kernel = star.covariance(self.gram, self.claim.scale)
+    def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
+        """Theorem 4 or 7."""
+        if part["rule"] == "closed_form":
+            found = star.addition(self._gram, self.claim.scale, self.claim.epsilon).high
+            return Shown(found, "the closed form of theorem 7")
+        order = integer(part, "m", 2, star.MOST_ORDER)
+        kernel = star.covariance(self._gram, self.claim.scale)
         with localcontext(context()):
-            return star.log_ceiling(kernel, order, self.claim.epsilon).exp()
-
-    def addition(self) -> Decimal:
-        """Theorem 7."""
-        return star.addition(self.gram, self.claim.scale, self.claim.epsilon).high
+            return Shown(star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}")
 
     def least(self) -> Decimal:
         """Theorem 8 a."""
-        return star.least_delta(self.gram, self.claim.scale, self.claim.epsilon)
+        return star.least_delta(self._gram, self.claim.scale, self.claim.epsilon)
+
+    def covariance(self) -> bets.Covariance:
+        """Of the bins."""
+        return bets.covariance(self._gram.high, self.claim.scale)
 
     def told(self) -> dict[str, Any]:
         """The star bound at its best order."""
-        bound = star.star(star.covariance(self.gram, self.claim.scale), self.claim.epsilon)
+        bound = star.star(star.covariance(self._gram, self.claim.scale), self.claim.epsilon)
         with localcontext(context()):
             return {"star_bound": {"m": bound.order, "delta": float(min(bound.logarithm.exp(), Decimal(1)))}}
 
 
 class RedrawnBounds(Bounds):
-    """Bins that every epoch draws anew; the Gram matrix is that of all columns."""
+    """Bins that every epoch draws anew, by the Gram matrix of all columns."""
+
+    def __init__(self, claim: Claim, strategy: Strategy) -> None:
+        super().__init__(claim, strategy)
+        self._gram = gram(strategy, claim.n)
+        self.proved = f"the products of all {claim.n} columns of |C|, rounded up from the bytes of C"
 
     @cached_property
     def _epochs(self) -> epoch_chain.Epochs:
-        return epoch_chain.Epochs(star.covariance(self.gram, self.claim.scale), self.claim.bins)
+        return epoch_chain.Epochs(star.covariance(self._gram, self.claim.scale), self.claim.bins)
 
     def norm(self) -> Fraction:
         """Of any one step of every epoch."""
-        return epoch_chain.Epochs(self.gram.high, self.claim.bins).norm()
+        return epoch_chain.Epochs(self._gram.high, self.claim.bins).norm()
 
-    def removal(self, order: int) -> Decimal:
-        """Theorem 9."""
+    def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
+        """Theorem 9 or 7."""
+        epsilon = self.claim.epsilon
+        if part["rule"] == "closed_form":
+            found = epoch_chain.addition(self._gram, self.claim.bins, self.claim.scale, epsilon).high
+            return Shown(found, "the closed form of theorem 7")
+        order = integer(part, "m", 2, star.MOST_ORDER)
         with localcontext(context()):
-            return epoch_chain.log_ceiling(self._epochs, order, self.claim.epsilon).exp()
+            return Shown(epoch_chain.log_ceiling(self._epochs, order, epsilon).exp(), f"the star bound with m={order}")
 
-    def addition(self) -> Decimal:
-        """Theorem 7."""
-        return epoch_chain.addition(self.gram, self.claim.bins, self.claim.scale, self.claim.epsilon).high
 
-    def least(self) -> Decimal:
-        """Return nothing that is known: one set of steps alone has the probability b^-epochs."""
-        return Decimal(0)
+class AllocationBounds(Bounds):
+    """K of all steps, chosen uniformly, by the largest entry of a C with one band."""
+
+    def __init__(self, claim: Claim, strategy: Strategy) -> None:
+        super().__init__(claim, strategy)
+        require(claim.n % claim.bins == 0, f"{claim.bins} bins do not divide n={claim.n} steps into blocks")
+        self._square = allocation.largest_square(strategy)
+        self.proved = "C has one band; its largest entry, rounded up from the bytes of C"
+
+    @cached_property
+    def _blocks(self) -> allocation.Blocks:
+        return allocation.Blocks(self._square, self.claim.scale, self.claim.bins, self._number)
+
+    @property
+    def _number(self) -> int:
+        return self.claim.n // self.claim.bins
+
+    def norm(self) -> Fraction:
+        """Of any k steps."""
+        return self._square * self._number
+
+    def shown(self, direction: str, part: Mapping[str, Any]) -> Shown:
+        """Theorem 10."""
+        if direction == "pq":
+            order = integer(part, "m", 2, allocation.MOST_ORDER)
+            return Shown(self._blocks.removal(order, self.claim.epsilon), f"the moment of order m={order}")
+        eta = real(part, "eta")
+        require(eta == int(eta) and eta <= allocation.MOST_TILT, f"qp.eta {eta!r} is not a whole number up to 64")
+        return Shown(self._blocks.addition(int(eta), self.claim.epsilon), f"the inverse moment with eta={int(eta)}")
+
+
+BOUNDS: dict[str, type[Bounds]] = {
+    "balls_in_bins": BinBounds,
+    "redrawn_bins": RedrawnBounds,
+    "random_allocation": AllocationBounds,
+}
+"""By the law of sampling."""

@@ -1,4 +1,4 @@
-"""The claims of the protocols star-1 and redrawn-1, read strictly: with keys and spellings of docs/notes/star-1.md."""
+"""The claims of all protocols, read strictly: with the keys and spellings of docs/notes/star-1.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 PROTOCOL = "star-1"
-SAMPLINGS = {PROTOCOL: "balls_in_bins", "redrawn-1": "redrawn_bins"}
+SAMPLINGS = {PROTOCOL: "balls_in_bins", "redrawn-1": "redrawn_bins", "allocation-1": "random_allocation"}
 """Protocols, each with the sampling that it is about."""
 LARGEST_EPSILON = 1e6
 """Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
@@ -20,10 +20,25 @@ _KEYS = {
 }
 _MECHANISM = {"bins", "epochs", "factors", "gram", "n"}
 _RULES = {
-    "pq": {"bet": {"rule", "lambda", "m", "samples"}, "star_bound": {"rule", "m"}, "gaussian": {"rule"}},
-    "qp": {"bet": {"rule", "lambda", "eta", "samples"}, "closed_form": {"rule"}, "gaussian": {"rule"}},
+    "pq": {
+        "bet": {"rule", "lambda", "m", "samples"},
+        "star_bound": {"rule", "m"},
+        "moment": {"rule", "m"},
+        "gaussian": {"rule"},
+    },
+    "qp": {
+        "bet": {"rule", "lambda", "eta", "samples"},
+        "closed_form": {"rule"},
+        "moment": {"rule", "eta"},
+        "gaussian": {"rule"},
+    },
 }
-_SAMPLED = {PROTOCOL}
+_KNOWN = {
+    PROTOCOL: {"bet", "star_bound", "closed_form", "gaussian"},
+    "redrawn-1": {"star_bound", "closed_form", "gaussian"},
+    "allocation-1": {"moment", "gaussian"},
+}
+"""Rules of each protocol."""
 
 
 class ClaimRefused(Exception):
@@ -77,7 +92,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
         rule = part.get("rule")
         if not isinstance(rule, str) or rule not in rules:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
-        require(rule != "bet" or protocol in _SAMPLED, f"{direction}.rule is 'bet'; {protocol} has bounds alone")
+        require(rule in _KNOWN[protocol], f"{direction}.rule is {rule!r}; {protocol} has {sorted(_KNOWN[protocol])}")
         _check_keys(part, rules[rule], direction)
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     sampling = SAMPLINGS[protocol]

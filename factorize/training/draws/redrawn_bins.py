@@ -18,10 +18,12 @@ class RedrawnBins(BallsInBins):
 
     Attributes:
         sampling: the law of participation.
+        covered: whose calibrations hold for these draws; theorem 10 bounds these very blocks, for C = I.
         tau: probability, rounded up, that a key is refused since in some epoch a bin overflows.
     """
 
     sampling: ClassVar[str] = "redrawn_bins"
+    covered: ClassVar[tuple[str, ...]] = ("redrawn_bins", "random_allocation")
 
     __slots__ = ()
 
@@ -44,7 +46,7 @@ class RedrawnBins(BallsInBins):
     def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
         """Whether a sensitivity covers the draws; that of fixed epochs does not, for steps of an example move."""
         kind, most = participation.get("kind"), participation.get("max_participations")
-        if kind == "redrawn_bins":
+        if kind in self.covered:
             return participation.get("bins") == self.bins
         if kind == "min_sep":
             return participation.get("min_sep") == 1 and (most is None or int(most) >= self.epochs)

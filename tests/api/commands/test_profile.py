@@ -9,8 +9,7 @@ from command_line import CommandLine
 from specs import solved
 
 from factorize.accounting import epsilon_bins
-from factorize.accounting.redrawn.redrawn_bound import RedrawnEvaluator
-from factorize.accounting.redrawn.redrawn_gram import redrawn_gram
+from factorize.accounting.redrawn.redrawn_bound import RedrawnLaw
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
 
@@ -35,7 +34,7 @@ def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine,
     kept = command(*options, *listed, "--sampling", "balls_in_bins").json()
     assert [point["epsilon"] for point in kept["profile"]] == EPSILONS and kept["sigma_for"] == "means"
     assert [point["delta"] for point in kept["profile"]] == pytest.approx([delta for _, delta in bounds], rel=1e-9)
-    star = RedrawnEvaluator(redrawn_gram(base.strategy, 8))
+    star = RedrawnLaw.of(base.strategy, 8)
     anew = command(*options, *listed, "--sampling", "redrawn_bins").json()["profile"]
     assert [point["delta"] for point in anew] == pytest.approx([star.delta(2.0, e).delta for e in EPSILONS], rel=1e-9)
     fixed = command(*options, *listed).json()["profile"]

@@ -13,8 +13,8 @@ from scipy.stats import norm
 from factorize import solvers
 from factorize.accounting import bin_gram, calibrate_bins, renyi_divergence
 from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.laws.bounded_calibration import calibrate_redrawn
 from factorize.accounting.levels.loss_distribution import convex_minorant, distribution_of, loss_distribution
-from factorize.accounting.redrawn.redrawn_calibration import calibrate_redrawn
 from factorize.accounting.star_bound import StarEvaluator, renyi_epsilon
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization

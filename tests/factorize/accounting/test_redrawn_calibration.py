@@ -20,15 +20,10 @@ from specs import solved
 
 from factorize.accounting import calibrate_sampling
 from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.laws.bounded_calibration import calibrate_redrawn
+from factorize.accounting.laws.bounded_claim import RedrawnClaim, examine_bounded
 from factorize.accounting.levels.given_noise import GivenNoise
-from factorize.accounting.redrawn.redrawn_bound import (
-    RedrawnEvaluator,
-    log_reverse,
-    redrawn_epsilon,
-    redrawn_sigma,
-)
-from factorize.accounting.redrawn.redrawn_calibration import calibrate_redrawn
-from factorize.accounting.redrawn.redrawn_claim import RedrawnClaim, examine_redrawn
+from factorize.accounting.redrawn.redrawn_bound import RedrawnLaw, log_reverse
 from factorize.accounting.redrawn.redrawn_gram import RedrawnGram, redrawn_gram
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedAdjacency
 from factorize.exact.sampling import epoch_chain as exact
@@ -77,7 +72,7 @@ def test_the_chain_is_above_all_tuples_and_close(
     k = kernel_of(c, bins) / multiplier**2
     star = math.log(np.mean(np.exp((order - 1) * np.log(np.exp(order / 2 * k).mean(axis=1)))))
     gram = gram_of(c, bins)
-    found = RedrawnEvaluator(gram).log_moment(multiplier, order)
+    found = RedrawnLaw(gram).log_moment(multiplier, order)
     assert star <= found
     if epochs == 1:  # nothing but theorem 4
         assert found <= star + 1e-9 * (1 + abs(star))
@@ -115,7 +110,7 @@ def test_both_directions_are_above_quadrature(bins: int, corner: float, multipli
     """n = 2: one epoch of two bins, or two epochs of one bin, where nothing is random and the star bound is a moment."""
     c = np.array([[1.0, 0.0], [corner, 0.7]])
     removal, addition = deltas(c, bins, multiplier, epsilon)
-    bound = RedrawnEvaluator(gram_of(c, bins)).delta(multiplier, epsilon)
+    bound = RedrawnLaw(gram_of(c, bins)).delta(multiplier, epsilon)
     assert removal <= math.exp(bound.log_pq) * (1 + 1e-6) and addition <= math.exp(bound.log_qp) * (1 + 1e-6)
     assert addition <= math.exp(log_reverse(gram_of(c, bins), multiplier, epsilon)) * (1 + 1e-6)
     if bins == 1:  # the sum of both columns, known: the Gaussian mechanism
@@ -127,17 +122,17 @@ def test_independent_epochs_of_the_identity_multiply() -> None:
     """C = I: epochs are independent runs of one epoch each, whose moments multiply, and nothing is lost."""
     one, four = (gram_of(np.eye(8 * epochs), 8) for epochs in (1, 4))
     for order in (2, 5, 11):
-        single = RedrawnEvaluator(one).log_moment(0.9, order)
-        assert RedrawnEvaluator(four).log_moment(0.9, order) == pytest.approx(4 * single, rel=1e-9)
+        single = RedrawnLaw(one).log_moment(0.9, order)
+        assert RedrawnLaw(four).log_moment(0.9, order) == pytest.approx(4 * single, rel=1e-9)
 
 
 def test_a_larger_entry_never_helps() -> None:
     c = lower(12, 3, 0.7)
-    before = RedrawnEvaluator(gram_of(c, 4)).log_moment(1.5, 4)
+    before = RedrawnLaw(gram_of(c, 4)).log_moment(1.5, 4)
     for row, column in [(0, 0), (5, 2), (11, 11), (9, 0), (4, 3), (8, 7)]:
         more = c.copy()
         more[row, column] *= 1.3
-        assert RedrawnEvaluator(gram_of(more, 4)).log_moment(1.5, 4) >= before
+        assert RedrawnLaw(gram_of(more, 4)).log_moment(1.5, 4) >= before
 
 
 INVERSE = {**ROOT, "mechanism": {"kind": "banded_inverse_square_root", "bands": 4}}
@@ -170,9 +165,9 @@ def test_a_calibration_is_a_claim_that_the_other_code_accepts(base: Factorizatio
     assert held.document()["sampling"] == "redrawn_bins"
     assert held.document()["method"] == "deterministic" and held.document()["epsilon_without_secrecy"] > 4
     gram = redrawn_gram(base.strategy, 16)
-    assert held.sigma * 9 / 0.5 == pytest.approx(redrawn_sigma(gram, epsilon=4.0, delta=1e-5), rel=1e-9)
+    assert held.sigma * 9 / 0.5 == pytest.approx(RedrawnLaw(gram).sigma(4.0, 1e-5), rel=1e-9)
     claim = RedrawnClaim.from_document(held.document()["claim"])
-    assert all(test.accepted for test in examine_redrawn(claim, gram).values())
+    assert all(test.accepted for test in examine_bounded(claim, RedrawnLaw(gram)).values())
     report = check_calibration(file.read_bytes(), held.document())
     assert report.supported, report.failed
     assert "closed forms" in report.calibration["accepted"] and "in every epoch anew" in " ".join(report.not_checked)
@@ -188,9 +183,9 @@ def test_the_three_questions_agree_and_each_is_accepted(base: Factorization, fil
     found = calibrate_sampling(base, GivenNoise(sigma=there.sigma, delta=1e-5), sampling="redrawn_bins")
     assert found.epsilon == epsilon.epsilon
     gram = redrawn_gram(base.strategy, 16)
-    assert redrawn_epsilon(gram, multiplier=1e6, delta=0.1) == 0.0
+    assert RedrawnLaw(gram).epsilon(1e6, 0.1) == 0.0
     with pytest.raises(InvalidParameter, match="more noise"):
-        redrawn_epsilon(gram, multiplier=1e-5, delta=0.1)
+        RedrawnLaw(gram).epsilon(1e-5, 0.1)
     with pytest.raises(InvalidParameter, match="more noise"):
         calibrate_redrawn(base, sigma=1e-3, epsilon=1.0)
 
@@ -206,7 +201,7 @@ def test_the_three_questions_agree_and_each_is_accepted(base: Factorization, fil
         ({"protocol": "redrawn-2"}, "none of those known"),
         ({"mechanism": {"bins": 8, "epochs": 8}}, "is not proved"),
         ({"mechanism": {"factors": "sha256:" + "0" * 64}}, "the claim is about"),
-        ({"qp": {"rule": "bet", "eta": (1.0).hex(), "lambda": (0.5).hex(), "samples": 4096}}, "bounds alone"),
+        ({"qp": {"rule": "bet", "eta": (1.0).hex(), "lambda": (0.5).hex(), "samples": 4096}}, "redrawn-1 has"),
         ({"pq": {"rule": "gaussian"}}, "is not proved"),
         ({"unamplified": {"epsilon_at_delta": (1.0).hex()}}, "without secrecy"),
     ],
@@ -229,11 +224,11 @@ def test_claims_that_are_false_or_about_something_else_are_refused(
 def test_the_maker_reads_no_bet_and_no_other_epochs(base: Factorization) -> None:
     claim = calibrate_redrawn(base, epsilon=4.0, delta=1e-5).claim
     bet = {"rule": "bet", "m": 3, "lambda": (0.5).hex(), "samples": 4096}
-    with pytest.raises(InvalidParameter, match="bounds without samples alone"):
+    with pytest.raises(InvalidParameter, match="is not a rule of gaussian, star_bound"):
         RedrawnClaim.from_document({**claim.document(), "pq": bet})
     assert isinstance(claim, RedrawnClaim)
     with pytest.raises(InvalidParameter, match="16 bins in 64 steps"):
-        examine_redrawn(claim, redrawn_gram(base.strategy, 32))
+        examine_bounded(claim, RedrawnLaw.of(base.strategy, 32))
 
 
 @pytest.mark.parametrize("mechanism", ["dense", "banded", "blt", "identity", "square_root", "buffered_linear"])

@@ -13,7 +13,7 @@ import pytest
 
 from factorize import parse_spec
 from factorize.accounting import calibrate_bins
-from factorize.accounting.redrawn.redrawn_calibration import calibrate_redrawn
+from factorize.accounting.laws.bounded_calibration import calibrate_redrawn
 from factorize.auditor import ParticipationAuditor
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation

@@ -1,0 +1,1 @@
+"""Random allocation: each example takes part in k of the steps, chosen uniformly, for C = I."""

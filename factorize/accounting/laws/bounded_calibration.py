@@ -1,0 +1,206 @@
+"""The calibrations that count on laws known by bounds alone: sigma, epsilon or delta, and a claim that states them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from factorize.accounting.allocation.allocation_law import AllocationLaw
+from factorize.accounting.bins_calibration import (
+    BinsCalibration,
+    OpenedFactors,
+    asked_of,
+    bins_of,
+    prefixed,
+    stated_numbers,
+)
+from factorize.accounting.laws.bounded_claim import CLAIMS, BoundedClaim, examine_bounded
+from factorize.accounting.laws.bounded_law import BoundedLaw
+from factorize.accounting.levels.bins_level import LEAST_EPSILON
+from factorize.accounting.levels.given_noise import GivenNoise, Question, multiplier_of
+from factorize.accounting.redrawn.redrawn_bound import RedrawnLaw
+from factorize.errors import CertificateError, InvalidParameter
+from factorize.format.claims import CertifiedFactors, certified
+from factorize.numbers.gaussian import gaussian_epsilon, mu_of
+from factorize.numbers.scalars import double_above, finite_real
+from factorize.privacy import Adjacency, CertifiedSensitivity, divisor_of
+
+_ROUNDING = 2.0**-44
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedCalibration(BinsCalibration):
+    """A calibration whose epsilon counts on a law that is known by bounds, without samples.
+
+    Attributes:
+        law: the kind of law.
+    """
+
+    law: ClassVar[type[BoundedLaw]]
+
+    def _wanted(self, mine: CertifiedSensitivity, strategy: Callable[[], Any]) -> CertifiedSensitivity:
+        """Return the sensitivity of all choices that the law allows on this C."""
+        return self.law.of(strategy(), self.bins).stated()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedrawnCalibration(BoundedCalibration):
+    """A calibration whose epsilon counts on bins that every epoch draws anew.
+
+    Attributes:
+        sampling: the law of participation.
+    """
+
+    law: ClassVar[type[BoundedLaw]] = RedrawnLaw
+    sampling: str = field(default=RedrawnLaw.sampling, init=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationCalibration(BoundedCalibration):
+    """A calibration whose epsilon counts on k steps of each example, chosen uniformly of all.
+
+    Attributes:
+        sampling: the law of participation.
+    """
+
+    law: ClassVar[type[BoundedLaw]] = AllocationLaw
+    sampling: str = field(default=AllocationLaw.sampling, init=False)
+
+
+CALIBRATIONS = {kind.law.sampling: kind for kind in (RedrawnCalibration, AllocationCalibration)}
+"""By the law of participation."""
+
+
+def calibrate_redrawn(factorization: CertifiedFactors, **question: Any) -> BoundedCalibration:
+    """Return the noise where every epoch draws the bin of each example anew, for any C; see `calibrate_bounded`."""
+    return calibrate_bounded(factorization, RedrawnLaw.sampling, **question)
+
+
+def calibrate_allocation(factorization: CertifiedFactors, **question: Any) -> BoundedCalibration:
+    """Return the noise where each example takes part in k steps, chosen uniformly of all, for C = I.
+
+    k is the number of epochs: of the spec, or n / bins. See `calibrate_bounded`.
+    """
+    return calibrate_bounded(factorization, AllocationLaw.sampling, **question)
+
+
+def calibrate_bounded(
+    factorization: CertifiedFactors,
+    sampling: str,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    sigma: float | None = None,
+    bins: int | None = None,
+    batch_size: int | None = None,
+    clip_norm: float = 1.0,
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+) -> BoundedCalibration:
+    """Return the noise under a law that is known by bounds, or what a given noise is worth.
+
+    Two of epsilon, delta and sigma are given, and the third is found.
+
+    Args:
+        factorization: a `factorize.Factorization`, or factors that have a file.
+        sampling: `redrawn_bins` or `random_allocation`.
+        epsilon: of (epsilon, delta)-DP; None where it is asked for.
+        delta: of (epsilon, delta)-DP; None where it is asked for.
+        sigma: standard deviation per entry of Z; None where it is asked for.
+        bins: b; by default the steps of an epoch of the spec's participation.
+        batch_size: the fixed public divisor where steps are means, never the size of a random batch; None for sums.
+        clip_norm: bound on one contribution.
+        adjacency: `zero_out` only.
+
+    Raises:
+        UnsupportedAdjacency: replace_one or add/remove.
+        InvalidParameter: a value outside its range, bins that are not known, or a C without end.
+        ConditionNotMet: a C that the law does not cover.
+        TooLarge: more steps than the law's bounds take.
+
+    Reference:
+        docs/notes/amplification-proofs.md, theorems 9 and 10.
+    """
+    asked, clip = asked_of(epsilon, delta, sigma, clip_norm, adjacency)
+    started = time.perf_counter()
+    kind = CALIBRATIONS[sampling]
+    held: OpenedFactors = certified(factorization).opened()
+    law = kind.law.of(held.strategy, bins_of(held) if bins is None else bins)
+    claim = _claim(asked, law, prefixed(held.digest), clip, divisor_of(batch_size))
+    return kind(
+        **stated_numbers(claim, law, batch_size),
+        sensitivity=law.stated(),
+        method="deterministic",
+        samples=0,
+        seconds=time.perf_counter() - started,
+        deterministic_sigma=claim.sigma,
+        absolute_cost=None,
+    )
+
+
+def bounded_deltas(
+    factorization: CertifiedFactors,
+    sampling: str,
+    *,
+    sigma: float,
+    epsilons: Sequence[float],
+    bins: int | None = None,
+    batch_size: int | None = None,
+    clip_norm: float = 1.0,
+) -> list[float]:
+    """Return deltas that all hold at once for a noise that is given, one for each epsilon; see `calibrate_bounded`."""
+    held: OpenedFactors = certified(factorization).opened()
+    noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
+    clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
+    multiplier = multiplier_of(noise, clip_norm=clip, batch_size=batch_size)
+    law = CALIBRATIONS[sampling].law.of(held.strategy, bins_of(held) if bins is None else bins)
+    levels = [finite_real("epsilon", one, strict=False, remedy="give finite epsilons") for one in epsilons]
+    return [law.delta(multiplier, level).delta for level in levels]
+
+
+def _claim(asked: Question, law: BoundedLaw, factors: str, clip: float, divisor: int) -> BoundedClaim:
+    """Return the claim of what is asked, after its test.
+
+    Raises:
+        InvalidParameter: there is so little noise that nothing is private.
+        CertificateError: it fails.
+    """
+    ratio: dict[str, Any] = {"clip_norm": clip, "batch_size": divisor}
+    if isinstance(asked, GivenNoise):
+        noise, multiplier = asked.sigma, multiplier_of(asked.sigma, **ratio)
+        epsilon, delta = asked.level(
+            lambda d: max(law.epsilon(multiplier, d), LEAST_EPSILON), lambda e: law.delta(multiplier, e).delta
+        )
+    else:
+        assert asked.epsilon is not None and asked.delta is not None
+        epsilon, delta = asked.epsilon, asked.delta
+        exact = Fraction(law.sigma(epsilon, delta) * (1 + _ROUNDING))
+        noise = double_above(exact * Fraction(clip) / divisor, "sigma")
+        multiplier = multiplier_of(noise, **ratio)
+    if delta >= 1:
+        raise InvalidParameter(
+            f"sigma={noise!r} is too small for any delta below 1 at epsilon={epsilon!r}; use more noise, or ask at a "
+            "larger epsilon",
+            field="sigma",
+        )
+    (pq, _), (qp, _) = law.evidence(multiplier, epsilon)
+    claim = CLAIMS[law.sampling](
+        factors=factors,
+        gram=law.digest,
+        steps=law.n,
+        bins=law.bins,
+        epsilon=epsilon,
+        delta=delta,
+        sigma=noise,
+        clip_norm=clip,
+        divisor=divisor,
+        pq=pq,
+        qp=qp,
+        attempt=1,
+        unamplified_epsilon=gaussian_epsilon(delta, mu_of(multiplier_of(noise, **ratio, sensitivity=law.sensitivity))),
+    )
+    if not all(test.accepted for test in examine_bounded(claim, law).values()):
+        raise CertificateError("the bounds fail their own test; report this with the factors' digest")
+    return claim
