@@ -48,10 +48,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper about shape or order, and whether our run bears it out."""
+    """A statement of a paper about shape or order, and whether our run bears it out.
+
+    Attributes:
+        text: what is stated.
+        holds: whether it does.
+        tied: whether it neither holds nor fails: what is compared is too close to tell.
+    """
 
     text: str
     holds: bool
+    tied: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return "holds" if self.holds else "TIE" if self.tied else "DOES NOT HOLD"
 
 
 @dataclass
@@ -90,10 +102,10 @@ class Comparison:
         self.rows.append(Row(name, published, float(reproduced), error, tolerance))
         print(self.rows[-1].text, flush=True)
 
-    def claim(self, text: str, holds: bool) -> None:
-        """Add and print one statement about shape or order."""
-        self.claims.append(Claim(text, bool(holds)))
-        print(f"  {'holds' if holds else 'DOES NOT HOLD'}: {text}", flush=True)
+    def claim(self, text: str, holds: bool, *, tied: bool = False) -> None:
+        """Add and print one statement about shape or order; one that is `tied` does not hold, and is not refuted."""
+        self.claims.append(Claim(text, bool(holds) and not tied, bool(tied)))
+        print(f"  {self.claims[-1].verdict}: {text}", flush=True)
 
     def remark(self, text: str) -> None:
         """Add and print a setting, such as a noise multiplier, or what is not run."""
@@ -124,7 +136,8 @@ class Comparison:
     @property
     def differences(self) -> list[str]:
         """What neither agrees nor holds."""
-        return [row.name for row in self.rows if row.agrees is False] + [c.text for c in self.claims if not c.holds]
+        refuted = [claim.text for claim in self.claims if not (claim.holds or claim.tied)]
+        return [row.name for row in self.rows if row.agrees is False] + refuted
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

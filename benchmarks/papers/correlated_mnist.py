@@ -9,13 +9,16 @@ DP-MF restarted every tau steps, and its noise adds up over the restarts.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.papers.accounting import multipliers
 from benchmarks.papers.comparison import Comparison
+from benchmarks.papers.correlated_figure import SAMPLED, Accuracies, draw, judge
 from benchmarks.papers.images import CLASSES, Images, load_images
+from benchmarks.papers.kept_results import KeptResults
 from benchmarks.papers.together import correlated_rows, poisson_batches, train
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
@@ -30,10 +33,7 @@ EPSILONS = (0.01, 0.031, 0.1, 0.31, 1.0, 3.1, 10.0, 31.0, 100.0)
 TAUS = (2, 8, 32, 128, 512, 2048)
 DELTA, CLIP, RATE, STEPS = 1e-6, 1.0, 0.5, 2048
 FREE_RATES = (0.02, 0.05, 0.1, 0.2, 0.5)
-TRIALS = 3
-
-Accuracies = dict[str, np.ndarray]
-"""Of each method: percent, shape (trials, epsilons)."""
+TRIALS = 15
 
 
 def run(comparison: Comparison, mnist: Path | None) -> None:
@@ -46,52 +46,69 @@ def run(comparison: Comparison, mnist: Path | None) -> None:
         "trials per point (the paper: 5), which share their normal numbers over epsilon and method"
     )
     found = {}
+    settings = {"steps": steps, "taus": taus, "epsilons": epsilons, "examples": len(images.train), "rate": RATE}
+    kept = KeptResults(comparison.path(".trials.json"), {**settings, "clip": CLIP, "delta": DELTA})
     for epochs in (1, 16):
-        found[epochs] = one_setting(comparison, images, steps, taus, epsilons, epochs)
-    claims(comparison, found, epsilons, taus)
+        found[epochs] = one_setting(comparison, images, kept, steps, taus, epsilons, epochs)
+    judge(comparison, found, epsilons, taus)
     draw(comparison, found, epsilons, taus)
 
 
 def one_setting(
     comparison: Comparison,
     images: Images,
+    kept: KeptResults,
     steps: int,
     taus: tuple[int, ...],
     epsilons: tuple[float, ...],
     epochs: int,
 ) -> Accuracies:
     """Train every method at every epsilon and print the table."""
-    examples = len(images.train)
-    order = data_order(examples, steps, epochs)
+    order = data_order(len(images.train), steps, epochs)
     batch = len(order[0])
     targets = [PrivacyTarget(epsilon=epsilon, delta=DELTA) for epsilon in epsilons]
     trials = range(2 if comparison.quick else TRIALS)
     comparison.heading(f"{epochs} epoch{'s' if epochs > 1 else ''}, batches of {batch}: test accuracy, %")
-    found: Accuracies = {}
-    for name, factors in strategies(steps, taus, epochs):
-        calibrated = [calibrate(factors.certificate.sensitivity, one, clip_norm=CLIP) for one in targets]
-        sigmas = np.array([one.sigma for one in calibrated]) / batch
-        found[name] = np.array([accuracies(images, list(order), factors, sigmas, batch, seed) for seed in trials])
-        report(comparison, name, epsilons, [one.noise_multiplier for one in calibrated], found[name])
-    pairs = [multipliers(epsilon, DELTA, probability=batch / examples, steps=steps) for epsilon in epsilons]
+    pairs = [multipliers(one, DELTA, probability=batch / len(images.train), steps=steps) for one in epsilons]
+    used = {name: [pair[i] for pair in pairs] for i, name in enumerate(SAMPLED)}
     both = np.array(pairs).T * CLIP / batch  # by RDP, by PLD
-    trained = np.array([sampled(images, steps, batch, both.ravel(), seed) for seed in trials])
-    for i, name in enumerate(("DP-SGD, RDP", "DP-SGD, PLD")):
-        found[name] = trained[:, i * len(epsilons) : (i + 1) * len(epsilons)]
-        report(comparison, name, epsilons, [pair[i] for pair in pairs], found[name])
+    fixed = strategies(steps, taus, epochs)
+    sigmas = {}
+    for name, factors in fixed.items():
+        calibrated = [calibrate(factors.certificate.sensitivity, one, clip_norm=CLIP) for one in targets]
+        used[name] = [one.noise_multiplier for one in calibrated]
+        sigmas[name] = np.array([one.sigma for one in calibrated]) / batch
+    found: dict[str, list[np.ndarray]] = {name: [] for name in (*fixed, *SAMPLED)}
+    for seed in trials:  # seeds outermost: a run that is cut off has as many of every method
+        for name, factors in fixed.items():
+            label = f"{epochs} epochs, {name}, seed {seed}"
+            run = partial(accuracies, images, list(order), factors, sigmas[name], batch, seed)
+            found[name].append(kept.once(label, run))
+        label = f"{epochs} epochs, DP-SGD, seed {seed}"
+        run = partial(sampled, images, steps, batch, both.ravel(), seed)
+        for name, part in zip(SAMPLED, np.split(kept.once(label, run), 2), strict=True):
+            found[name].append(part)
+    runs = {name: np.array(values) for name, values in found.items()}
+    for name, values in runs.items():
+        report(comparison, name, epsilons, used[name], values)
+    runs["non-private"] = np.full((len(trials), len(epsilons)), freely(comparison, images, order))
+    return runs
+
+
+def freely(comparison: Comparison, images: Images, order: Order) -> float:
+    """Print the accuracy without clipping and noise, and return it at the rate with the best training accuracy."""
     free = {rate: without_privacy(images, order, rate) for rate in FREE_RATES}
-    best = max(free, key=lambda rate: free[rate])
-    comparison.row(f"without clipping and noise, learning rate {RATE:g}", None, free[RATE])
-    comparison.row(f"without clipping and noise, learning rate {best:g} (best)", None, free[best])
-    found["non-private"] = np.full((len(trials), len(epsilons)), free[best])
-    return found
+    best = max(free, key=lambda rate: free[rate][0])
+    comparison.row(f"without clipping and noise, learning rate {RATE:g}", None, free[RATE][1])
+    comparison.row(f"without clipping and noise, learning rate {best:g} (best on training data)", None, free[best][1])
+    return free[best][1]
 
 
-def without_privacy(images: Images, order: Order, rate: float) -> float:
-    """Train without clipping and noise and return the test accuracy in percent."""
+def without_privacy(images: Images, order: Order, rate: float) -> tuple[float, float]:
+    """Train without clipping and noise and return training and test accuracy in percent."""
     start, sums = np.zeros((images.train.shape[1], CLASSES)), PlainSums(batch_size=len(order[0]))
     done = dp_ftrl(images.model(), start, order, sums, optimizer=Sgd(learning_rate=rate))
-    return 100 * images.judge().accuracy(done.weights)
+    return 100 * images.model().accuracy(done.weights), 100 * images.judge().accuracy(done.weights)
 
 
 def data_order(examples: int, steps: int, epochs: int) -> Order:
@@ -102,11 +119,11 @@ def data_order(examples: int, steps: int, epochs: int) -> Order:
     return Order([cut[i * batch : (i + 1) * batch] for i in range(per_epoch)], epochs=epochs)
 
 
-def strategies(steps: int, taus: tuple[int, ...], epochs: int) -> list[tuple[str, Factorization]]:
+def strategies(steps: int, taus: tuple[int, ...], epochs: int) -> dict[str, Factorization]:
     """Return the certified optima of DP-MF and of DP-MF+ for each tau."""
     specs = {"DP-MF": method_spec("dp_mf", ones(steps), epochs=epochs)}
     specs |= {f"DP-MF+, tau = {tau}": method_spec("dp_mf_plus", ones(steps), epochs=epochs, tau=tau) for tau in taus}
-    return [(name, solve(parse_spec({**spec, "tolerance": 1e-4}))) for name, spec in specs.items()]
+    return {name: solve(parse_spec({**spec, "tolerance": 1e-4})) for name, spec in specs.items()}
 
 
 def accuracies(
@@ -136,8 +153,8 @@ def judged(images: Images, batches: list[np.ndarray], noise: np.ndarray, sigmas:
         clip_norm=CLIP,
         learning_rate=RATE,
     )
-    judge = images.judge()
-    return 100 * np.array([judge.accuracy(one) for one in weights])
+    test = images.judge()
+    return 100 * np.array([test.accuracy(one) for one in weights])
 
 
 def report(
@@ -148,85 +165,3 @@ def report(
     for i, epsilon in enumerate(epsilons):
         label = f"{name}: eps {epsilon:g}, noise multiplier {used[i]:.4g}"
         comparison.row(label, None, found[:, i].mean(), error=float(error[i]))
-
-
-def claims(
-    comparison: Comparison, found: dict[int, Accuracies], epsilons: tuple[float, ...], taus: tuple[int, ...]
-) -> None:
-    """Judge what the text says of the figure. A tie is two standard errors, or a quarter of a point."""
-    last = f"DP-MF+, tau = {taus[-1]}"
-    for epochs, runs in found.items():
-        label = f"{epochs} epoch{'s' if epochs > 1 else ''}"
-        means = {name: values.mean(axis=0) for name, values in runs.items()}
-        by_tau = [f"DP-MF+, tau = {tau}" for tau in taus]
-        steps = [at_least(runs[b], runs[a]) for a, b in zip(by_tau, by_tau[1:], strict=False)]
-        comparison.claim(f"{label}: DP-MF+ improves with tau at every epsilon", bool(np.all(steps)))
-        where_not(comparison, np.all(steps, axis=0), epsilons)
-        better = at_least(runs[last], runs["DP-MF"])
-        comparison.claim(f"{label}: DP-MF+ with tau = T is not below DP-MF", bool(better.all()))
-        where_not(comparison, better, epsilons)
-        for name, first in (("DP-MF", {1: 0.31, 16: 31.0}[epochs]), (last, {1: 0.031, 16: 0.0}[epochs])):
-            base = runs["DP-SGD, RDP"]
-            expected = np.array(epsilons) >= first
-            as_told = np.where(expected, at_least(runs[name], base), at_least(base, runs[name]))
-            comparison.claim(
-                f"{label}: {name} is above DP-SGD (RDP) from eps {first:g} on, not below it", bool(as_told.all())
-            )
-            where_not(comparison, as_told, epsilons)
-            for accounting in ("RDP", "PLD"):
-                wins = means[name] > means[f"DP-SGD, {accounting}"]
-                comparison.remark(f"    mean above DP-SGD ({accounting}) at eps {listed(epsilons, wins)}")
-        private = max(float(values.max()) for name, values in means.items() if name != "non-private")
-        comparison.claim(
-            f"{label}: no private run reaches the accuracy without privacy", private < means["non-private"][0]
-        )
-
-
-def at_least(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return where the mean of one is not below that of the other by more than a tie."""
-    gain = one.mean(axis=0) - other.mean(axis=0)
-    error = np.sqrt((one.var(axis=0, ddof=1) + other.var(axis=0, ddof=1)) / len(one))
-    return np.asarray(gain >= -np.maximum(0.25, 2 * error))
-
-
-def where_not(comparison: Comparison, holds: np.ndarray, epsilons: tuple[float, ...]) -> None:
-    """Print where a statement does not hold."""
-    if not holds.all():
-        comparison.remark(f"    not at eps {listed(epsilons, ~holds)}")
-
-
-def listed(epsilons: tuple[float, ...], chosen: np.ndarray) -> str:
-    """Return the chosen epsilons with commas."""
-    return ", ".join(f"{epsilon:g}" for epsilon, one in zip(epsilons, chosen, strict=True) if one) or "none"
-
-
-def draw(
-    comparison: Comparison, found: dict[int, Accuracies], epsilons: tuple[float, ...], taus: tuple[int, ...]
-) -> None:
-    """Draw accuracy over epsilon with standard errors, one panel for each number of epochs."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    shades = plt.get_cmap("viridis")(np.linspace(0.85, 0.1, len(taus)))
-    figure, panels = plt.subplots(1, 2, figsize=(10.5, 4), sharey=True, layout="constrained")
-    for panel, (epochs, runs) in zip(panels, found.items(), strict=True):
-        for name, values in runs.items():
-            style = {"DP-MF": "k--", "DP-SGD, RDP": "r-", "DP-SGD, PLD": "r:", "non-private": "0.6"}.get(name, "-")
-            tau = name.rpartition("= ")[2]
-            colour = {"color": shades[taus.index(int(tau))]} if "tau" in name else {}
-            if name == "non-private":
-                panel.axhline(values.mean(), color=style, linewidth=1, label=name)
-                continue
-            error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-            panel.errorbar(
-                epsilons, values.mean(axis=0), error, fmt=style, label=name, linewidth=1.4, capsize=2, **colour
-            )
-        panel.set(xscale="log", xlabel="epsilon", title=f"{epochs} epoch{'s' if epochs > 1 else ''}")
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("test accuracy, %")
-    panels[0].legend(frameon=False, fontsize=8)
-    figure.savefig(comparison.path(".png"), dpi=150)
-    plt.close(figure)
-    comparison.remark(f"picture: {comparison.path('.png')}")

@@ -48,6 +48,31 @@ def test_what_differs_is_listed(comparison: Any, tmp_path: Path) -> None:
     assert json.loads(found.write().read_text())["rows"][0]["agrees"] is False
 
 
+def test_what_is_tied_neither_holds_nor_differs(comparison: Any, tmp_path: Path) -> None:
+    figure = import_module("benchmarks.papers.correlated_figure")
+    level, spread = np.array([[80.0], [81.0], [82.0]]), np.array([[0.3], [-0.3], [0.0]])
+    assert figure.order_of(level + 0.25, level).tolist() == [0]  # a quarter of a point
+    assert figure.order_of(level + 0.26, level).tolist() == [1]  # trials share their noise: no error of the difference
+    assert figure.order_of(level - 0.3 + spread, level).tolist() == [0]  # two errors are 0.346
+    assert figure.order_of(level - 0.4 + spread, level).tolist() == [-1]
+    found = comparison.Comparison("x", "X", folder=tmp_path)
+    for name, signs in (("won", [1, 1]), ("tied", [1, 0]), ("lost", [0, -1])):
+        figure.decide(found, name, np.array(signs), (0.1, 1.0))
+    assert [claim.verdict for claim in found.claims] == ["holds", "TIE", "DOES NOT HOLD"]
+    assert found.differences == ["lost"]
+
+
+def test_trials_are_computed_once_and_belong_to_their_settings(comparison: Any, tmp_path: Path) -> None:
+    kept = import_module("benchmarks.papers.kept_results").KeptResults
+    path, settings = tmp_path / "trials.json", {"steps": 4, "taus": (2, 4)}
+    assert kept(path, settings).once("seed 0", lambda: np.array([1.5, 2.5])).tolist() == [1.5, 2.5]
+    again = kept(path, settings)
+    assert len(again) == 1
+    assert again.once("seed 0", lambda: np.zeros(2)).tolist() == [1.5, 2.5]  # read, not computed
+    other = kept(path, {**settings, "steps": 5})
+    assert other.once("seed 0", lambda: np.zeros(2)).tolist() == [0.0, 0.0]
+
+
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmarks.papers", *arguments, "--out", str(folder)]

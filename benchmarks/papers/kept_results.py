@@ -1,0 +1,43 @@
+"""Kept results: trials of a long reproduction in one JSON file, so that a run that was cut off goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class KeptResults:
+    """Arrays by label, written after each new one; a file of other settings is begun anew.
+
+    Args:
+        path: of the JSON file.
+        settings: everything that the results depend on, as plain data.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        """Read what an earlier run with the same settings left."""
+        self._path = path
+        self._settings = json.loads(json.dumps(dict(settings)))
+        self._found: dict[str, list[float]] = {}
+        if path.exists():
+            document = json.loads(path.read_text())
+            if document.get("settings") == self._settings:
+                self._found = document["results"]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._found)
+
+    def once(self, label: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return the result of this label, computed if it is not there yet, and then written at once."""
+        if label not in self._found:
+            self._found[label] = [float(value) for value in compute()]
+            beside = self._path.with_suffix(".part")
+            beside.write_text(json.dumps({"settings": self._settings, "results": self._found}))
+            os.replace(beside, self._path)
+        return np.array(self._found[label])
