@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from factorize.errors import UnsupportedProblem
-from factorize.mechanisms import Auto, Banded, BufferedLinear, Dense
+from factorize.mechanisms import Auto
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers import blt, endless, semidefinite
 from factorize.solvers.amplified import bins_optimum as amplified
+from factorize.solvers.automatic import automatic
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.budget import Estimate
 from factorize.solvers.buffered import buffered_optimum as buffered_linear
@@ -27,11 +28,6 @@ from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense, max_error, structured
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
-from factorize.structures.base import MAX_DENSE
-
-LARGEST_AUTOMATIC = 8192
-BUFFERS_AUTOMATIC = 8
-"""Above that n: within 2e-5 of the optimum of prefix sums at n = 131072; even, as momentum needs two for each pole."""
 
 
 def _any(_spec: Spec) -> bool:
@@ -103,8 +99,8 @@ _ENDLESS = Entry(endless.solve, endless.supports, endless.estimate)
 def choose(spec: Spec) -> Spec:
     """Return the canonical spec with a named mechanism that has a solver.
 
-    `auto` is `dense` for single participation up to n = 8192 and for fixed epochs, `buffered_linear` with 8 buffers for
-    single participation above, and `banded` with `min_sep` bands for min_sep.
+    `auto` is `dense` for single participation up to n = 8192 and for fixed epochs up to 16384, `buffered_linear` with 8
+    buffers for single participation above, and `banded` with `min_sep` bands for min_sep; beyond, see `automatic`.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -112,7 +108,7 @@ def choose(spec: Spec) -> Spec:
     """
     spec = spec.canonical()
     if isinstance(spec.mechanism, Auto):
-        spec = spec.model_copy(update={"mechanism": _automatic(spec)})
+        spec = spec.model_copy(update={"mechanism": automatic(spec, lambda named: entry_for(named).estimate(named))})
     entry_for(spec)
     return spec
 
@@ -138,32 +134,3 @@ def entry_for(spec: Spec) -> Entry:
         if reason is None:
             return entry
     raise UnsupportedProblem(reasons[-1] or "", field="/mechanism/kind")
-
-
-def _automatic(spec: Spec) -> Dense | Banded | BufferedLinear:
-    if spec.workload.endless:
-        raise UnsupportedProblem(
-            "'auto' is an optimum, and none exists without end; ask for blt, or nu_toeplitz with nu > 0, or give n",
-            field="/mechanism/kind",
-        )
-    if not (spec.objective.quadratic or spec.participation.single):
-        raise UnsupportedProblem(
-            "'auto' has a certified optimum of objective 'max' for single participation only; ask for nu_toeplitz or "
-            "square_root by name"
-        )
-    if spec.participation.free:
-        return Banded(kind="banded", bands=spec.participation.spread(spec.workload.n).separation)
-    if spec.workload.n > LARGEST_AUTOMATIC and spec.participation.single:
-        return _streaming(spec)
-    return Dense(kind="dense")
-
-
-def _streaming(spec: Spec) -> BufferedLinear:
-    named = BufferedLinear(kind="buffered_linear", buffers=BUFFERS_AUTOMATIC)
-    reason = buffered_linear.supports(spec.model_copy(update={"mechanism": named}))
-    if reason is not None:
-        raise UnsupportedProblem(
-            f"'auto' means 'buffered_linear' above n={LARGEST_AUTOMATIC} (got n={spec.workload.n}): {reason}; or ask "
-            f"for dense by name, up to n={MAX_DENSE}"
-        )
-    return named
