@@ -9,7 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from factorize.errors import ConditionNotMet
 from factorize.plain_data import Count, NonNegative, Positive
+from factorize.plan.passes import LARGEST_CORRELATED_PLAN, LARGEST_DENSE_PLAN
 from factorize.plan.request import AdjacencyName, Plan, PlanRequest
 from factorize.predict import ask
 from factorize.predict.coordinate import one_for_each
@@ -157,11 +159,21 @@ class Mu2Plan(PlanRequest):
                 "trusted": self.trusted,
             },
             noise=self.noise(recipe.clip_norm, divisor),
-            spec=None if independent else {"workload": mu2_workload(self.examples, self.output)},
+            spec=None if independent else self._spec(mu2_workload(self.examples, self.output)),
             predictions={"risk": ask(risk)} if independent else {},
             questions={} if independent else {"risk": risk},
             notes=notes if independent else correlated,
         )
+
+    def _spec(self, workload: dict[str, Any]) -> dict[str, Any]:
+        limit = LARGEST_DENSE_PLAN if self.output == "x" else LARGEST_CORRELATED_PLAN
+        if self.examples > limit:
+            raise ConditionNotMet(
+                f"a factorization for the output {self.output} has a solver up to {limit} rounds, got {self.examples}; "
+                + ("use output w" if self.examples <= LARGEST_CORRELATED_PLAN else "use noise_kind independent"),
+                field="/output",
+            )
+        return {"workload": workload}
 
     def _given(self) -> dict[str, float]:
         names = ("gradient_noise", "smoothness_noise", "optimal_gradient")

@@ -111,12 +111,14 @@ class PlanRequest(Frozen):
         alone = {name: value for name, value in spec.items() if name != "mechanism"}
         return {"spec": alone, "epsilon": self.epsilon, "delta": self.delta, **sizes}
 
-    def batches(self, batch_size: int) -> int:
-        """Return the full batches of one pass.
+    def batches(self, batch_size: int, *, pad: bool = False) -> int:
+        """Return the full batches of one pass, and a shorter last one where they are padded.
 
         Raises:
             ConditionNotMet: there is none.
         """
+        if pad:
+            return -(-self.examples // batch_size)
         if batch_size > self.examples:
             raise ConditionNotMet(
                 f"batch_size={batch_size} makes no full batch of {self.examples} examples; use at most {self.examples}",

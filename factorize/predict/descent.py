@@ -22,6 +22,7 @@ from factorize.predict.prediction import (
     Prediction,
     Question,
     Relation,
+    ScaledNoise,
     require,
     rows_wanted,
 )
@@ -61,7 +62,7 @@ class _Descent(Question):
         )
 
 
-class NonconvexDescent(_Descent):
+class NonconvexDescent(_Descent, ScaledNoise):
     """K23, theorem 4.6: the average squared gradient of a non-convex function.
 
     Attributes:
@@ -84,7 +85,12 @@ class NonconvexDescent(_Descent):
         tau = self.tau or max(1, math.floor(1 / product + 1e-9))
         sums = noise_sums(source, tau)
         start = 8 * self.initial_gap / (self.learning_rate * count)
-        noise = self.variance * (4 * product**2 * sums.within + 40 * product * sums.between) / count
+        noise = (
+            self.dimension
+            * self.scaled_sigma(source) ** 2
+            * (4 * product**2 * sums.within + 40 * product * sums.between)
+            / count
+        )
         return Prediction(
             quantity="average over t = 0..n of E|grad f(x_t)|^2",
             relation=Relation.AT_MOST,
@@ -97,7 +103,7 @@ class NonconvexDescent(_Descent):
         )
 
 
-class ConvexDescent(_Descent):
+class ConvexDescent(_Descent, ScaledNoise):
     """K23, theorem 4.7: the average suboptimality of a convex function.
 
     Attributes:
@@ -121,7 +127,7 @@ class ConvexDescent(_Descent):
         tau = self.tau or max(1, math.floor(exact_tau + 1e-9))
         sums = noise_sums(source, tau)
         start = 4 * self.initial_distance**2 / (self.learning_rate * count)
-        noise = self.learning_rate * self.variance * 12
+        noise = self.learning_rate * self.dimension * self.scaled_sigma(source) ** 2 * 12
         noise *= (product * sums.within + sums.between + sums.last) / count
         return Prediction(
             quantity="average over t = 0..n of E f(x_t) - f*",

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from factorize.errors import InvalidParameter
 from factorize.plain_data import NonNegative, Positive, Real
-from factorize.predict.noise_sums import inverse_blocks
-from factorize.predict.prediction import Inverse, Question
+from factorize.predict.noise_sums import decayed_blocks, inverse_blocks
+from factorize.predict.prediction import Inverse, ScaledNoise
 
 SHOWN = 257
 """Steps in the series of an answer; more are thinned evenly."""
@@ -25,13 +25,12 @@ def shown_steps(count: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(SHOWN, count)).round().astype(int))
 
 
-class ExactRun(Question):
+class ExactRun(ScaledNoise):
     """A run on f(x) = sum_j l_j (x_j - x*_j)^2 / 2 with the noise of a factorization.
 
     Attributes:
         eigenvalues: l_j of the Hessian, one per coordinate.
         learning_rate: gamma.
-        sigma: standard deviation per entry of Z.
         initial: x_0 - x*, one per coordinate or one for all.
     """
 
@@ -39,15 +38,15 @@ class ExactRun(Question):
 
     eigenvalues: Annotated[list[NonNegative], Field(min_length=1, max_length=4096)]
     learning_rate: Positive
-    sigma: NonNegative
     initial: Annotated[list[Real], Field(min_length=1)] = [1.0]
 
-    def moments(self, inverse: Inverse, momentum: float) -> tuple[np.ndarray, np.ndarray]:
+    def moments(self, inverse: Inverse, momentum: float, decay: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """Return (deterministic, noise) parts of E (x_t - x*)^2, each of shape (n + 1, coordinates).
 
         Args:
             inverse: rows of C^-1.
             momentum: of heavy ball.
+            decay: c of recursive gradients, whose noise is the sum of c^(t-s) (C^-1 Z)_s; 0 for plain ones.
 
         Raises:
             InvalidParameter: `initial` has neither one entry nor one per eigenvalue.
@@ -62,8 +61,8 @@ class ExactRun(Question):
         signal = self._path(np.broadcast_to(np.array(self.initial), (count,)), n, momentum)
         strategy = getattr(inverse, "strategy", None)
         toeplitz = strategy is not None and strategy.finite().time_invariant
-        noise = (self._filtered if toeplitz else self._swept)(inverse, n, momentum)
-        return signal**2, self.sigma**2 * noise
+        noise = (self._filtered if toeplitz else self._swept)(inverse, n, momentum, decay)
+        return signal**2, self.scaled_sigma(inverse) ** 2 * noise
 
     def _path(self, start: np.ndarray, n: int, momentum: float) -> np.ndarray:
         """Return the noise-free distances, shape (n + 1, coordinates)."""
@@ -76,17 +75,18 @@ class ExactRun(Question):
             path[t + 1] = path[t] - self.learning_rate * velocity
         return path
 
-    def _swept(self, inverse: Inverse, n: int, momentum: float) -> np.ndarray:
+    def _swept(self, inverse: Inverse, n: int, momentum: float, decay: float) -> np.ndarray:
         """Squared norms of the coefficients on Z, O(n^2) per coordinate."""
         from factorize.predict.sweeps import swept
 
-        return swept(inverse_blocks(inverse), n, np.array(self.eigenvalues), self.learning_rate, momentum)
+        blocks = decayed_blocks(inverse_blocks(inverse), decay)
+        return swept(blocks, n, np.array(self.eigenvalues), self.learning_rate, momentum)
 
-    def _filtered(self, inverse: Inverse, n: int, momentum: float) -> np.ndarray:
+    def _filtered(self, inverse: Inverse, n: int, momentum: float, decay: float) -> np.ndarray:
         """The same for a Toeplitz C^-1: one filter per coordinate, O(n)."""
         from scipy.signal import lfilter
 
-        coefficients = inverse.rows("C_inv", n - 1, n)[0, ::-1]
+        coefficients = lfilter([1.0], [1.0, -decay], inverse.rows("C_inv", n - 1, n)[0, ::-1])
         squares = np.zeros((n + 1, len(self.eigenvalues)))
         for j, eigenvalue in enumerate(self.eigenvalues):
             step = self.learning_rate * eigenvalue

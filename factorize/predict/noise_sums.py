@@ -46,6 +46,20 @@ def inverse_blocks(inverse: Inverse) -> Iterator[np.ndarray]:
         yield inverse.rows("C_inv", start, min(start + step, n))
 
 
+def decayed_blocks(blocks: Iterator[np.ndarray], decay: float) -> Iterator[np.ndarray]:
+    """Yield blocks of consecutive rows r_t of the recursion r_t = decay r_{t-1} + row_t."""
+    if not decay:
+        yield from blocks
+        return
+    last: np.ndarray | float = 0.0
+    for block in blocks:
+        rows = np.array(block)
+        for row in rows:
+            row += decay * last
+            last = row
+        yield rows
+
+
 def inverse_norms(inverse: Inverse) -> np.ndarray:
     """Return the norms of the rows of C^-1, shape (n,)."""
     return np.concatenate([np.linalg.norm(block, axis=1) for block in inverse_blocks(inverse)])

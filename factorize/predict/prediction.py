@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from factorize.errors import ConditionNotMet
-from factorize.plain_data import Frozen
+from factorize.plain_data import Frozen, NonNegative
 
 NO_CLIPPING = "clipping does not bind: its bias is not modelled"
 
@@ -112,6 +112,27 @@ class Question(Frozen):
             ConditionNotMet: a hypothesis of the statement fails; the message names it.
             InvalidParameter: a value is outside its range.
         """
+
+
+class ScaledNoise(Question):
+    """A question about a factorization whose noise has a scale.
+
+    Attributes:
+        sigma: standard deviation per entry of Z.
+        sigma_at: `certified`: the sensitivity is in sigma, as in a calibration; `sensitivity_1`: sigma is for a C of
+            sensitivity 1, and the certified sensitivity of the factorization multiplies it.
+    """
+
+    sigma: NonNegative
+    sigma_at: Literal["certified", "sensitivity_1"] = "certified"
+
+    def scaled_sigma(self, inverse: Inverse) -> float:
+        """Return the standard deviation per entry of this factorization's Z.
+
+        Raises:
+            ConditionNotMet: the sensitivity is asked for, and there is no certificate.
+        """
+        return self.sigma * (1.0 if self.sigma_at == "certified" else certified_sensitivity(inverse))
 
 
 def require(holds: bool, condition: str, remedy: str, *, field: str) -> None:

@@ -6,9 +6,10 @@ than any bound.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from factorize.plain_data import Fraction
 from factorize.predict.moments import ExactRun, shown_steps
@@ -28,10 +29,13 @@ class QuadraticRun(ExactRun):
 
     Attributes:
         momentum: of heavy ball.
+        decay: c of DP-SRG's recursive gradients, which are exact here, with noise that decays by c a step; 0 for plain
+            gradients.
     """
 
     kind: Literal["quadratic"]
     momentum: Fraction = 0.0
+    decay: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
         """Return E f(x_n) - f*, with averages and the whole path beside it."""
@@ -68,5 +72,5 @@ class QuadraticRun(ExactRun):
         )
 
     def second_moments(self, inverse: Inverse) -> tuple[np.ndarray, np.ndarray]:
-        """Return `moments` with this question's momentum."""
-        return self.moments(inverse, self.momentum)
+        """Return `moments` with this question's momentum and decay."""
+        return self.moments(inverse, self.momentum, self.decay)

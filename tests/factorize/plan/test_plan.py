@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorize.accounting.amplification import calibrate_amplified
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
 from factorize.plan import SYSTEMS, PlanRequest, plan
 from factorize.predict import ask
-from factorize.privacy import PrivacyTarget
-from factorize.solvers import choose, solve
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.solvers import budget, choose, estimate, solve
 from factorize.spec import parse_spec
 from factorize.training import (
     DIFFERENCED,
@@ -165,11 +166,109 @@ def test_the_bound_of_mu2_covers_its_own_run() -> None:
     assert np.mean(risks) <= known.predictions["risk"].value < found.predictions["risk"].value
 
 
+GRID: dict[str, tuple[dict[str, Any], ...]] = {
+    "dp_ftrl": tuple(
+        {"examples": examples, "batch_size": batch, "epochs": epochs, "method": method, "momentum": momentum, **extra}
+        for examples, batch, epochs in ((60_000, 128, 127), (60_000, 1, 1), (9000, 1, 1), (20_000, 2, 1), (4, 2, 1))
+        for method, extra in (
+            ("dp_mf", {"remainder": "pad"}),
+            ("dp_mf_plus", {"smoothness": 10.0}),
+            ("dp_sgd", {}),
+            ("nu_dp_ftrl", {}),
+            ("tree", {}),
+        )
+        for momentum in (0.0, 0.9)
+    ),
+    "dp_srg": tuple(
+        {"examples": examples, "batch_size": batch, "epochs": epochs, "momentum": 0.9}
+        for examples, batch, epochs in ((60_000, 128, 127), (60_000, 1, 1), (10_000, 100, 127), (60_000, 500, 1))
+    ),
+    "accelerated_srgd": tuple(
+        {"examples": examples, "smoothness": smoothness}
+        for examples in (100, 60_000, 10**6)
+        for smoothness in (1e-6, 1.0)
+    ),
+    "mu2": tuple(
+        {"examples": examples, "noise_kind": "factorized", "output": output}
+        for examples, output in ((600, "x"), (8192, "x"), (60_000, "w"), (60_000, "q"))
+    ),
+}
+
+
+@pytest.mark.parametrize("system", GRID)
+def test_every_spec_of_a_plan_is_accepted_by_its_solver(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60,000 examples one by one, and 469 x 127 steps, among them; the machine has 16 GiB."""
+    monkeypatch.setattr(budget, "machine_memory", lambda: 2**34)
+    for changes in GRID[system]:
+        found = plan(request(system, **changes))
+        assert found.spec is not None
+        assert estimate(parse_spec(dict(found.spec))).bytes <= 2**34, changes
+
+
+def test_passes_can_be_padded() -> None:
+    found = plan(request("dp_ftrl", examples=60_000, batch_size=128, epochs=127, remainder="pad"))
+    assert found.parameters["steps"] == 469 * 127
+    assert found.spec is not None and found.spec["participation"] == {"kind": "fixed_epochs", "epochs": 127}
+    assert any("96 of 128" in note for note in found.notes)
+    order = fixed_order(60_000, 128, epochs=127, remainder=found.parameters["remainder"])
+    assert len(order) == found.parameters["steps"]
+
+
+def test_poisson_sampling_is_calibrated_for_what_is_run() -> None:
+    found = plan(request("dp_ftrl", method="dp_sgd", sampling="poisson", epochs=2))
+    assert found.spec is not None and found.noise["sampling_probability"] == 0.1
+    solved = solve(parse_spec(dict(found.spec)))
+    own = calibrate_amplified(solved, **TARGET, dataset_size=1000, batch_size=100)
+    assert found.noise["sigma"] == pytest.approx(own.sigma, rel=1e-9)
+    assert found.noise["noise_multiplier"] == pytest.approx(own.noise_multiplier, rel=1e-9)
+    in_order = plan(request("dp_ftrl", method="dp_sgd", epochs=2)).noise
+    assert found.noise["sigma"] < 0.5 * in_order["sigma_at_sensitivity_1"] * math.sqrt(2)
+    for changes in ({"method": "dp_mf"}, {"method": "dp_sgd", "adjacency": "replace_one"}):
+        with pytest.raises(ConditionNotMet, match="planned for dp_sgd under zero_out"):
+            plan(request("dp_ftrl", sampling="poisson", **changes))
+
+
+def test_the_utility_of_a_plan_is_asked_of_its_factorization() -> None:
+    facts = {"eigenvalues": [1.0, 0.1], "smoothness": 1.0, "initial_distance": 1.5, "dimension": 2}
+    found = plan(request("dp_ftrl", method="nu_dp_ftrl", **facts))
+    assert found.spec is not None
+    solved = solve(parse_spec(dict(found.spec)))
+    sigma = calibrate(solved.certificate.sensitivity, PrivacyTarget(**TARGET), batch_size=100).sigma
+    for name in ("quadratic", "descent"):
+        own = {key: value for key, value in found.questions[name].items() if key != "sigma_at"} | {"sigma": sigma}
+        assert ask(found.questions[name], solved).value == pytest.approx(ask(own, solved).value, rel=1e-6)
+    assert any("no utility is stated" in note for note in plan(request("dp_ftrl")).notes)
+    fast = plan(request("dp_ftrl", learning_rate=0.5, **facts))
+    assert list(fast.questions) == ["quadratic"] and any("above 1/(8L)" in note for note in fast.notes)
+
+
+def test_the_utility_of_recursive_gradients_is_that_of_their_own_run() -> None:
+    """dp_srg on a quadratic, by its own recursion on unit vectors of Z."""
+    found = plan(request("dp_srg", learning_rate=0.3, momentum=0.5, decay=0.4, eigenvalues=[1.0], initial=[2.0]))
+    assert found.spec is not None
+    solved = solve(parse_spec(dict(found.spec)))
+    answer = ask(found.questions["quadratic"], solved)
+    inverse = solved.rows("C_inv", 0, 10)
+    noise, signal = np.zeros(10), 0.0  # coefficients of x_n on Z, and x_n without noise
+    for source in range(11):
+        x = before = 2.0 if source == 10 else 0.0
+        nabla = velocity = 0.0
+        for t in range(10):
+            nabla = 0.4 * nabla + (x - 0.4 * before if t else x) + (inverse[t, source] if source < 10 else 0.0)
+            velocity = 0.5 * velocity + nabla
+            x, before = x - 0.3 * velocity, x
+        signal, noise = (x, noise) if source == 10 else (signal, np.append(np.delete(noise, 0), x))
+    sigma = found.noise["sigma_at_sensitivity_1"] * solved.certificate.sensitivity.value
+    assert answer.value == pytest.approx((signal**2 + sigma**2 * float(noise @ noise)) / 2, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "pointer"),
     [
         ({"system": "dp_ftrl", "batch_size": 2000}, "/batch_size"),
         ({"system": "dp_ftrl", "method": "dp_mf_plus"}, "/tau"),
+        ({"system": "dp_ftrl", "examples": 10**8, "batch_size": 1, "epochs": 2}, "/batch_size"),
+        ({"system": "mu2", "examples": 9000, "noise_kind": "factorized", "output": "x"}, "/output"),
         ({"system": "accelerated_srgd", "batch_size": 5000}, "batch_size"),
     ],
 )
