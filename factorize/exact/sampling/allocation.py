@@ -42,7 +42,7 @@ _FIRST, _TIMES, _STRIDE = 1e-6, 1700, 10
 _CELLS, _REACH = 500, 9.6  # of e^Y, and in standard deviations
 
 
-class Cells(NamedTuple):
+class LossCells(NamedTuple):
     """A law of e^Y with mass at some places, whose mean of a falling convex function is at least the true one."""
 
     places: np.ndarray
@@ -136,7 +136,7 @@ class Blocks:
         found: np.ndarray = (raised @ cells.weights) * (1 + (len(cells.places) + 8) * _UNIT)
         return found
 
-    def _cells(self) -> Cells:
+    def _cells(self) -> LossCells:
         root = math.sqrt(float(self.variance))
         inner = np.exp(np.linspace(-root * root / 2 - _REACH * root, root * root / 2 + _REACH * root, _CELLS))
         places = [Decimal(float(x)) for x in inner]
@@ -154,7 +154,7 @@ class Blocks:
             weights[-1] += 1 - laws[-1].low
             below = laws[0].high
         heights = [np.nextafter(float(weight), np.inf) for weight in (below, *weights)]
-        return Cells(np.concatenate([[0.0], inner]), np.array(heights))
+        return LossCells(np.concatenate([[0.0], inner]), np.array(heights))
 
 
 def _around(z: Decimal) -> Enclosed:
