@@ -14,6 +14,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from bucket_server import BucketServer
+    from postgres_server import PostgresServer
     from servers import LiveService
 
 # Before numpy is imported, here and in the processes that tests start: tests run side by side, one for each processor, and
@@ -105,3 +106,17 @@ def bucket(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_pat
     for name, value in bucket_server.environment.items():
         monkeypatch.setenv(name, value)
     return f"{bucket_server.bucket()}/some/prefix?copies={tmp_path}/copies&copies_gib=1"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server that tests share, each with databases of its own.
+
+    Where none is installed the tests that need it are skipped, and say so; `REQUIRE_POSTGRES=1` makes them fail.
+    """
+    from postgres_server import programs, running
+
+    if programs() is None and not os.environ.get("REQUIRE_POSTGRES"):
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    with running() as server:
+        yield server

@@ -19,6 +19,12 @@ from factorize.errors import StoreUnavailable
 
 REVISION = 2
 """Of the schema; the number of the last file in `api/jobs/migrations`."""
+_POSTGRES = {
+    "connect_timeout": 5,
+    "application_name": "factorize",
+    # A statement takes milliseconds; one that takes longer waits for a lock whose holder is gone or stopped.
+    "options": "-c statement_timeout=30000 -c lock_timeout=20000 -c idle_in_transaction_session_timeout=60000",
+}
 _CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created or changed
 
 metadata = sa.MetaData()
@@ -102,7 +108,8 @@ def connect(url: str) -> sa.Engine:
         ) from error
     with _reported(parsed):
         if parsed.get_backend_name() != "sqlite":
-            return sa.create_engine(parsed, pool_pre_ping=True)
+            arguments = _POSTGRES if parsed.get_backend_name() == "postgresql" else {}
+            return sa.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args=arguments)
         _create_private(parsed.database)
         engine = sa.create_engine(parsed, connect_args={"timeout": 30})
     sa.event.listen(engine, "connect", _configure_sqlite)

@@ -150,6 +150,15 @@ class Dispatch:
         with self.lock:
             return self.sent.get(task)
 
+    def has(self, spec_digest: str) -> bool:
+        """Say whether a solve of this spec was sent and not dropped."""
+        return bool(self.tasks_of(spec_digest))
+
+    def tasks_of(self, spec_digest: str) -> list[str]:
+        """Return the tasks of a spec that were sent and not dropped."""
+        with self.lock:
+            return [task for task, entry in self.sent.items() if entry.job.spec_digest == spec_digest]
+
     def drop(self, task: str, *, kill: bool) -> None:
         """Forget a solve, and end it if asked to."""
         from factorize.api.jobs import dask_cluster

@@ -34,6 +34,8 @@ from factorize.errors import TooLarge
 if TYPE_CHECKING:
     from distributed import Future
 
+LOOK_SECONDS = 15.0
+"""Seconds between two looks at a job whose changes are announced: a notice could be lost with its connection."""
 _log = logging.getLogger(__name__)
 
 
@@ -86,6 +88,7 @@ class JobEngine:
         )
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
         self._listeners = Listeners()
+        self._notices = ledger.notices(self._on_notice)
 
     # Life
 
@@ -97,6 +100,8 @@ class JobEngine:
         self._dispatch.start()
         self._presence = Presence(self._ledger, self.id, self._patience)
         self._thread.start()
+        if self._notices is not None:
+            self._notices.start()
         return self
 
     def close(self) -> None:
@@ -108,6 +113,8 @@ class JobEngine:
         if not self._dispatch.stop():
             return
         self._listeners.wake_all()
+        if self._notices is not None:
+            self._notices.close()
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -175,7 +182,7 @@ class JobEngine:
         """Follow a job: what it is now, then each change, up to its end.
 
         Changes that follow each other quickly may be seen as one. Changes made through another engine on the
-        same ledger are seen within a second.
+        same ledger are seen within a second, at once where the database sends notices.
 
         Args:
             spec_digest: the job; an unknown one has no changes.
@@ -196,7 +203,11 @@ class JobEngine:
                 if job.finished:
                     return
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), 1)
+                    await asyncio.wait_for(changed.wait(), LOOK_SECONDS if self._hears else 1)
+
+    @property
+    def _hears(self) -> bool:
+        return self._notices is not None and self._notices.up
 
     async def wait(self, spec_digest: str, seconds: float) -> Job | None:
         """The job once it has finished, or as it is after ``seconds``; None if there is none."""
@@ -249,6 +260,24 @@ class JobEngine:
         if job is None:
             self._dispatch.drop(event["task"], kill=self._dispatch.embedded is not None)
         self._listeners.wake(entry.job.spec_digest)
+
+    def _on_notice(self, spec_digest: str | None) -> None:
+        """Some engine has changed a job, or any job may have changed."""
+        if spec_digest is None:
+            self._listeners.wake_all()
+        else:
+            self._listeners.wake(spec_digest)
+            if self._dispatch.has(spec_digest):
+                self._inbox.put(partial(self._look_at, spec_digest))
+
+    def _look_at(self, spec_digest: str) -> None:
+        """Let go of a solve whose job another engine has ended or taken."""
+        job = self._ledger.get(spec_digest)
+        for task in self._dispatch.tasks_of(spec_digest):
+            if job is None or job.finished or job.task != task:
+                self._dispatch.drop(task, kill=True)
+            elif job.owner != self.id:
+                self._dispatch.drop(task, kill=self._dispatch.embedded is not None)
 
     def _on_end(self, task: str, future: Future[Any]) -> None:
         """A solve is over."""

@@ -16,8 +16,8 @@ the id of the server-sent events. ``task`` names one claim and ``owner`` the eng
 message that comes late, from a claim that is over or from an engine that has lost the job, matches neither
 and changes nothing.
 
-Each change is one guarded statement, so SQLite and PostgreSQL need no other lock; the two differ in the
-line that chooses ``insert``.
+Each change is one guarded statement, so SQLite and PostgreSQL need no other lock. PostgreSQL also tells every
+service on the ledger which job has changed (``notices.py``), once the change is committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -35,6 +35,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from factorize.api.jobs.database import engines, jobs, open_database
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
+from factorize.api.jobs.notices import CHANNEL, Notices
 from factorize.errors import InvalidParameter, StoreUnavailable
 
 _OPEN = ("queued", "running")
@@ -53,7 +54,12 @@ class Ledger:
             StoreUnavailable: the database cannot be opened, or was written by another release.
         """
         self._engine = open_database(url)
-        self._insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
+        self.announces = self._engine.dialect.name == "postgresql"
+        self._insert = postgresql.insert if self.announces else sqlite.insert
+
+    def notices(self, changed: Callable[[str | None], None]) -> Notices | None:
+        """Return a listener to the changes of this ledger, to be started; None where they have to be looked for."""
+        return Notices(self._engine, changed) if self.announces else None
 
     def close(self) -> None:
         """Close all connections."""
@@ -72,8 +78,9 @@ class Ledger:
         try:
             with self._engine.connect() as connection:
                 yield connection
-        except sa.exc.DatabaseError as error:
-            raise StoreUnavailable(f"the job database does not answer: {error.orig}; try again") from error
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+            reason = getattr(error, "orig", None) or error
+            raise StoreUnavailable(f"the job database does not answer: {reason}; try again") from error
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
@@ -109,6 +116,7 @@ class Ledger:
             for statement in (insert.on_conflict_do_nothing().returning(jobs), again.returning(jobs)):
                 row = connection.execute(statement).one_or_none()
                 if row is not None:
+                    self._tell(connection, order.spec_digest)
                     return _job(row), True
             return _job(connection.execute(_by_digest(order.spec_digest)).one()), False
 
@@ -165,7 +173,14 @@ class Ledger:
         )
         with self._write() as connection:
             row = connection.execute(statement).one_or_none()
+            if row is not None:
+                self._tell(connection, row.spec_digest)
         return None if row is None else _job(row)
+
+    def _tell(self, connection: sa.Connection, spec_digest: str) -> None:
+        """Let every service on the ledger know, once this transaction is committed."""
+        if self.announces:
+            connection.execute(sa.select(sa.func.pg_notify(CHANNEL, spec_digest)))
 
     # Reading
 
@@ -176,8 +191,8 @@ class Ledger:
         return None if row is None else _job(row)
 
     def unfinished(self) -> list[Job]:
-        """All queued and running jobs, first come first."""
-        order = (jobs.c.submitted, jobs.c.spec_digest)
+        """All queued and running jobs, the largest priority first, then first come first."""
+        order = (jobs.c.priority.desc(), jobs.c.submitted, jobs.c.spec_digest)
         with self._read() as connection:
             rows = connection.execute(sa.select(jobs).where(jobs.c.state.in_(_OPEN)).order_by(*order)).all()
         return [_job(row) for row in rows]

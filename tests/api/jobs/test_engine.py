@@ -96,13 +96,13 @@ def alive(pid: int) -> bool:
 class Place:
     """A folder with a store, a ledger and a child script, and whatever engines a test starts on them."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, url: str | None = None) -> None:
         self.store = folder / "store"
         self.store.mkdir()
         self.script = folder / "child.py"
         self.script.write_text(CHILD)
         self.database = folder / "jobs.sqlite"
-        self.url = f"sqlite:///{self.database}"
+        self.url = url or f"sqlite:///{self.database}"
         self.stack = stack
         self.command = (sys.executable, "-I", "-S", str(self.script))
         self.ledger = stack.enter_context(Ledger(self.url))

@@ -1,0 +1,94 @@
+"""Engines on one PostgreSQL ledger: notices in place of looking, dead services, a database that dies and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from postgres_server import PostgresServer
+from test_engine import Place, alive, collect, digest, order, wait_for
+
+from factorize.api.jobs import engine as engine_module
+from factorize.api.jobs.job import Job
+from factorize.errors import StoreUnavailable
+
+
+@pytest.fixture
+def place(tmp_path: Path, postgres: PostgresServer) -> Iterator[Place]:
+    with ExitStack() as stack:
+        yield Place(tmp_path, stack, postgres.database())
+
+
+def test_a_change_is_heard_of_without_looking(place, monkeypatch):
+    monkeypatch.setattr(engine_module, "LOOK_SECONDS", 3600.0)
+    first, second = place.engine(tick=3600.0), place.engine(tick=3600.0)
+    wait_for(lambda: first._hears and second._hears)
+
+    async def scenario() -> list[Job]:
+        await asyncio.to_thread(first.submit, order(progress=2, gate="go"))
+        listener = asyncio.create_task(collect(second, digest(0)))
+        await asyncio.to_thread(wait_for, place.starts)
+        place.open("go")
+        return await asyncio.wait_for(listener, 60)
+
+    jobs = asyncio.run(scenario())
+    assert jobs[-1].state == "done" and [job.seq for job in jobs] == sorted({job.seq for job in jobs})
+
+
+def test_a_cancel_through_another_service_reaches_the_child_at_once(place):
+    first, second = place.engine(tick=3600.0), place.engine(tick=3600.0)
+    wait_for(lambda: first._hears)
+    first.submit(order(gate="never"))
+    pid = wait_for(place.starts)[0][1]
+    assert second.cancel(digest(0)) is not None
+    wait_for(lambda: not alive(pid))
+    assert place.state(digest(0)) == "cancelled"
+
+
+def test_two_services_start_each_spec_once(place):
+    first, second = place.engine(), place.engine()
+    for number in range(8):
+        (first, second)[number % 2].submit(order(number // 2, gate="go"))
+    wait_for(lambda: len(place.starts()) == 4)
+    place.open("go")
+    assert [place.ended(digest(number)).attempts for number in range(4)] == [1] * 4
+    assert len(place.starts()) == 4
+
+
+def test_the_jobs_of_a_killed_service_are_taken_up_by_another(place):
+    host = place.host()
+    assert host.stdout is not None and host.stdout.readline() == "ready\n"
+    for number in range(3):
+        place.ledger.claim(order(number, gate="go"), owner="nobody")
+    wait_for(lambda: len(place.starts()) == 2 and place.ledger.counts()["running"] == 2)
+    host.send_signal(signal.SIGKILL)
+    host.wait()
+    place.open("go")
+    place.engine()
+    jobs = [place.ended(digest(number)) for number in range(3)]
+    assert [(job.state, job.deaths) for job in jobs] == [("done", 0)] * 3
+
+
+def test_a_database_that_dies_and_comes_back_loses_nothing(place, postgres):
+    engine = place.engine()
+    wait_for(lambda: engine._hears)
+    engine.submit(order(0, gate="go"))
+    wait_for(lambda: place.state(digest(0)) == "running")
+    postgres.kill()
+    try:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            engine.submit(order(1))
+        place.open("go")
+        wait_for(lambda: not engine._hears)
+        time.sleep(0.5)  # some rounds in which nothing can be written
+    finally:
+        postgres.start()
+    assert place.ended(digest(0)).state == "done"
+    engine.submit(order(1))
+    assert place.ended(digest(1)).state == "done"
+    wait_for(lambda: engine._hears)
