@@ -13,6 +13,7 @@ from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSample
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.adapters.clipping import clipped_sums
+from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -56,6 +57,7 @@ class CorrelatedOptimizer(DPOptimizer):
         auditor: ParticipationAuditor | BinsAuditor | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
+        _refuse_ranks(optimizer, alone=type(self) is CorrelatedOptimizer)
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
         _check_auditor(calibration, auditor)
@@ -204,6 +206,17 @@ class CorrelatedOptimizer(DPOptimizer):
                 f"step {self.noise.step} has gradients of {self._samples} examples, its batch holds {self._expected}; "
                 "use each batch whole, once, and nothing beside it"
             )
+
+
+def _refuse_ranks(optimizer: Any, *, alone: bool) -> None:
+    """Refuse an optimizer of several ranks where each would add all the noise to a sum of its own examples."""
+    sharded = any(is_sharded(p) for group in optimizer.param_groups for p in group["params"])
+    if alone and (sharded or hasattr(optimizer, "world_size")):
+        raise InvalidParameter(
+            f"{type(optimizer).__name__} is one of several ranks; use correlated_optimizer of "
+            "factorize.adapters.ranks.optimizers, which adds up over them",
+            field="optimizer",
+        )
 
 
 def _check_auditor(calibration: Calibration, auditor: ParticipationAuditor | BinsAuditor | None) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, TypedDict
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
 
 from factorize.adapters.clipping import refuse_narrow
+from factorize.adapters.ranks import sharded_state
+from factorize.adapters.ranks.agreement import agreed, require_distributed
+from factorize.adapters.ranks.placements import Layout, is_sharded, values_sum
 from factorize.adapters.torch_sources import CoreSource, DeviceSource
 from factorize.client import noise as core
-from factorize.client.noise_source import Streamable, source_of
+from factorize.client.noise_source import ComputedRows, Streamable, source_of
+from factorize.client.regions import Region
 from factorize.errors import InvalidParameter
 from factorize.format.claims import certified
 from factorize.privacy import Calibration, check_own
@@ -21,6 +26,18 @@ from factorize.privacy import Calibration, check_own
 class TorchNoiseOptions(TypedDict, total=False):
     """Options of a `NoiseGenerator`, for what passes them on."""
 
+    generator: Literal["torch", "sfc64", "shake128"] | None
+    device: torch.device | str | None
+    precision: Literal["float32", "float64"] | None
+    memory_bytes: int
+    threads: int | None
+    mesh: Any
+
+
+class _Drawing(NamedTuple):
+    """How the noise is drawn; see `TorchNoiseGenerator`."""
+
+    seed: int
     generator: Literal["torch", "sfc64", "shake128"] | None
     device: torch.device | str | None
     precision: Literal["float32", "float64"] | None
@@ -45,6 +62,9 @@ class TorchNoiseGenerator:
             is a CPU or CUDA, else `sfc64`.
         device: where the noise is made; that of the first parameter by default.
         shard: (first, last): only these entries of the flattened parameters; `next` then returns one flat tensor.
+        mesh: a DeviceMesh of replicas (DDP) that share the work: each rank makes an even part of the flattened noise,
+            `next` returns one flat DTensor. Where parameters are DTensors no mesh is given: every rank makes the noise
+            of its own parts.
         precision: of a recurrence's state; see `factorize.client.NoiseGenerator`. The arithmetic is float64.
         memory_bytes: see `factorize.client.NoiseGenerator`.
         threads: that make noise on the CPU; torch's own number by default.
@@ -71,10 +91,30 @@ class TorchNoiseGenerator:
         generator: Literal["torch", "sfc64", "shake128"] | None = None,
         device: torch.device | str | None = None,
         shard: tuple[int, int] | None = None,
+        mesh: Any = None,
         precision: Literal["float32", "float64"] | None = None,
         memory_bytes: int = core.MEMORY_BYTES,
         threads: int | None = None,
     ) -> None:
+        tensors = list(parameters)
+        drawing = _Drawing(seed, generator, device, precision, memory_bytes, threads)
+        make = partial(self._make, factors, calibration, tensors, shard, mesh, drawing)
+        if mesh is None and not any(is_sharded(tensor) for tensor in tensors):
+            make()
+            return
+        require_distributed("sharded noise")
+        agreed("the noise", make)
+
+    def _make(
+        self,
+        factors: Any,
+        calibration: Calibration,
+        parameters: list[torch.Tensor],
+        shard: tuple[int, int] | None,
+        mesh: Any,
+        drawing: _Drawing,
+    ) -> tuple[None, dict[str, Any]]:
+        """Do the work of the constructor, and return what must be the same on all ranks."""
         held = certified(factors)
         check_own(calibration, held)
         self._like = [(tuple(p.shape), p.dtype, p.device) for p in parameters]
@@ -83,37 +123,58 @@ class TorchNoiseGenerator:
                 "there is no parameter to add noise to, or one is no real tensor", field="parameters"
             )
         self.calibration = calibration
-        self._device = torch.device(self._like[0][2] if device is None else device)
+        self._device = torch.device(self._like[0][2] if drawing.device is None else drawing.device)
         self._sizes = [math.prod(shape) for shape, _, _ in self._like]
         size = sum(self._sizes)
-        first, last = (0, size) if shard is None else shard
+        self._layout = _layout(parameters, size, mesh, shard)
+        region = core.checked_region(shard, size) if self._layout is None else self._layout.region
+        self._whole, self._shard_size = shard is None and mesh is None, region.size
         source = source_of(held)
-        self._whole, self._shard_size = shard is None, last - first
-        self.generator = generator or _best(source, self._device)
-        count = torch.get_num_threads() if threads is None else threads
-        self._source: DeviceSource | CoreSource
-        if self.generator == "torch":
-            if not isinstance(source, Streamable):
-                raise InvalidParameter(
-                    f"C of {held.digest[:12]} has no recurrence, so its noise is drawn by the core; use 'sfc64'",
-                    field="generator",
-                )
-            self._source = DeviceSource(source, calibration, size, (first, last), seed, self._device, count, precision)
-        else:
-            made = core.NoiseGenerator(
-                source,
-                calibration,
-                size,
-                seed=seed,
-                shard=shard,
-                generator=self.generator,
-                precision=precision,
-                memory_bytes=memory_bytes,
-                threads=count,
-            )
-            self._source = CoreSource(made, self._device)
+        self.generator = drawing.generator or _best(source, self._device)
+        self._source = self._drawn_from(source, size, region, drawing)
         self.steps = self._source.steps
         self.allowance, self.sigma = self._source.allowance, self._source.sigma
+        if self._layout is None:
+            return None, {}
+        replicas = {} if mesh is None else {"values": values_sum(parameters)}
+        return None, {**self._common(self._layout), **replicas}
+
+    def _drawn_from(
+        self, source: Streamable | ComputedRows, size: int, region: Region, drawing: _Drawing
+    ) -> DeviceSource | CoreSource:
+        count = torch.get_num_threads() if drawing.threads is None else drawing.threads
+        if self.generator != "torch":
+            made = core.NoiseGenerator(
+                source,
+                self.calibration,
+                size,
+                seed=drawing.seed,
+                shard=region,
+                generator=self.generator,
+                precision=drawing.precision,
+                memory_bytes=drawing.memory_bytes,
+                threads=count,
+            )
+            return CoreSource(made, self._device)
+        if not isinstance(source, Streamable):
+            raise InvalidParameter(
+                f"C of {source.digest[:12]} has no recurrence, so its noise is drawn by the core; use 'sfc64'",
+                field="generator",
+            )
+        seed, precision = drawing.seed, drawing.precision
+        return DeviceSource(source, self.calibration, size, region, seed, self._device, count, precision)
+
+    def _common(self, layout: Layout) -> dict[str, Any]:
+        """Return what must be the same on all ranks."""
+        state = sharded_state.header_of(self._source, layout)
+        names = {"factorization": "factorization", "seed": "commitment", "generator": "generator", "sigma": "sigma"}
+        own = {name: state[key] for name, key in names.items()}
+        return {
+            **layout.document(),
+            **own,
+            "precision": state.get("precision"),
+            "clip_norm": self.calibration.clip_norm,
+        }
 
     @property
     def step(self) -> int:
@@ -130,12 +191,14 @@ class TorchNoiseGenerator:
 
         The tensors share memory that the next call writes again, where dtype and device allow it: add them at once, to
         sums that have as many digits (`release` does). A generator with a shard returns one flat float32 tensor in the
-        list.
+        list, one with a mesh a flat DTensor, and where parameters are DTensors the noise has their placements.
 
         Raises:
             InvalidParameter: all n steps were taken.
         """
         flat = self._source.next()
+        if self._layout is not None:
+            return self._tensors(flat)
         if not self._whole:
             return [flat]
         parts = zip(flat.split(self._sizes), self._like, strict=True)
@@ -156,6 +219,8 @@ class TorchNoiseGenerator:
         """
         given = list(sums)
         refuse_narrow(given)
+        if self._layout is not None:
+            return self._release_parts(given)
         shard = [((self._shard_size,), torch.float32, self._device)]
         wanted = self._like if self._whole else shard
         if [tuple(total.shape) for total in given] != [shape for shape, _, _ in wanted]:
@@ -165,6 +230,51 @@ class TorchNoiseGenerator:
             )
         pairs = zip(given, self.next(), wanted, strict=True)
         return [(total + drawn.to(total.device)).float().to(d, t) for total, drawn, (_, t, d) in pairs]
+
+    def add_here(self, totals: list[torch.Tensor]) -> None:
+        """Add this rank's part of the step's noise, in place, and go on to the next; for replicas that share the work.
+
+        Args:
+            totals: contiguous, shaped like the parameters: parts of sums that the ranks add up afterwards.
+
+        Raises:
+            InvalidParameter: one has fewer digits than float32, the generator has no mesh, or all n steps were taken.
+        """
+        refuse_narrow(totals)
+        if self._layout is None or self._whole or [tuple(t.shape) for t in totals] != [s for s, _, _ in self._like]:
+            message = "this is for sums shaped like the parameters, of replicas that share the work; give mesh="
+            raise InvalidParameter(message, field="mesh")
+        drawn, region, offset = self._source.next(), self._layout.region, 0
+        start, stop = (int(region.starts[0]), region.stop) if region.size else (0, 0)
+        for total, size in zip(totals, self._sizes, strict=True):
+            low, high = max(offset, start), min(offset + size, stop)
+            if low < high:
+                total.view(-1)[low - offset : high - offset] += drawn[low - start : high - start].to(total.device)
+            offset += size
+
+    def _tensors(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Put this rank's noise into tensors that lie as the parameters do."""
+        assert self._layout is not None
+        parts = zip(self._layout.parts, flat.split(self._layout.sizes), strict=True)
+        if not self._whole:
+            return [part.tensor(drawn) for part, drawn in parts]
+        like = zip(parts, self._like, strict=True)
+        return [part.tensor(drawn.to(device, _noise_dtype(dtype))) for (part, drawn), (_, dtype, device) in like]
+
+    def _release_parts(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Add noise to this rank's parts of the sums."""
+        assert self._layout is not None
+        kinds = self._like if self._whole else [((self._shard_size,), torch.float32, self._device)]
+        if len(given) != len(kinds):
+            message = f"{len(given)} sums are not those of {len(kinds)} parameters; give one for each, in order"
+            raise InvalidParameter(message, field="parameters")
+        here = [part.part_of(total) for part, total in zip(self._layout.parts, given, strict=True)]
+        drawn = self._source.next().split(self._layout.sizes)
+        made = []
+        for part, total, noise, (_, dtype, device) in zip(self._layout.parts, here, drawn, kinds, strict=True):
+            noisy = total + noise.view(total.shape).to(total.device)
+            made.append(part.tensor(noisy.float().to(device, dtype)))
+        return made
 
     def skip(self, steps: int = 1) -> None:
         """Go on without the noise of the next `steps` steps, which then must not be released.
@@ -179,8 +289,11 @@ class TorchNoiseGenerator:
 
         Args:
             arrays: with the state's vectors, as a tensor as secret as the seed; without them restarting makes all
-                earlier steps again.
+                earlier steps again. Of sharded noise they are DTensors, for torch.distributed.checkpoint, and all
+                ranks have to call this.
         """
+        if self._layout is not None:
+            return sharded_state.saved(self._source, self._layout, arrays=arrays)
         state = self._source.state_dict(arrays=arrays)
         if isinstance(state.get("state"), np.ndarray):
             state["state"] = torch.from_numpy(state["state"])
@@ -192,7 +305,10 @@ class TorchNoiseGenerator:
         Raises:
             InvalidParameter: it is damaged, or of another seed, factorization, scale, size, shard or generator.
         """
-        self._source.load_state_dict(state)
+        if self._layout is not None:
+            sharded_state.restore(self._source, self._layout, state)
+        else:
+            self._source.load_state_dict(state)
 
     def close(self) -> None:
         """End threads and connections; the next step opens them again."""
@@ -205,6 +321,18 @@ NoiseGenerator = TorchNoiseGenerator
 
 def _best(source: object, device: torch.device) -> Literal["torch", "sfc64"]:
     return "torch" if isinstance(source, Streamable) and device.type in ("cpu", "cuda") else "sfc64"
+
+
+def _layout(parameters: list[torch.Tensor], size: int, mesh: Any, shard: tuple[int, int] | None) -> Layout | None:
+    sharded = any(is_sharded(tensor) for tensor in parameters)
+    if (shard is not None) + (mesh is not None) + sharded > 1:
+        raise InvalidParameter(
+            "DTensors, a mesh and a shard each say which part of the noise this rank makes; leave out all but one",
+            field="shard",
+        )
+    if mesh is not None:
+        return Layout.evenly(size, mesh)
+    return Layout.of(parameters) if sharded else None
 
 
 def _noise_dtype(dtype: torch.dtype) -> torch.dtype:

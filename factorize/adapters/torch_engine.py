@@ -11,6 +11,7 @@ import torch
 from factorize.adapters.coefficients import StepPlan
 from factorize.adapters.torch_normals import TorchNormals
 from factorize.client.recurrences.base import Recurrence
+from factorize.client.regions import BlockPart, Region
 
 
 class DeviceStreaming:
@@ -23,14 +24,13 @@ class DeviceStreaming:
         recurrence: of C.
         normals: Z.
         sigma: standard deviation of Z.
-        start: first entry of the shard in the flattened noise.
-        stop: one past the last.
+        region: the shard.
         device: where to work.
         threads: that share the blocks on a CPU; the bits do not depend on it.
         dtype: of the state.
 
     Attributes:
-        state: shape (vectors, stop - start).
+        state: shape (vectors, entries of the shard).
     """
 
     def __init__(
@@ -38,18 +38,16 @@ class DeviceStreaming:
         recurrence: Recurrence,
         normals: TorchNormals,
         sigma: float,
-        start: int,
-        stop: int,
+        region: Region,
         device: torch.device,
         threads: int,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.steps = recurrence.steps
-        self.state = torch.zeros((recurrence.vectors, stop - start), device=device, dtype=dtype)
+        self.state = torch.zeros((recurrence.vectors, region.size), device=device, dtype=dtype)
         self._recurrence, self._normals, self._sigma = recurrence, normals, sigma
-        self._start, self._stop, self._device = start, stop, device
-        self._blocks = range(start // normals.block, -(-stop // normals.block))
-        self._threads = min(threads, len(self._blocks)) if device.type == "cpu" else 0
+        self._device, self._parts = device, region.parts(normals.block)
+        self._threads = min(threads, len(self._parts)) if device.type == "cpu" else 0
         self._drawn = [torch.empty(normals.block, device=device) for _ in range(max(1, self._threads))]
         self._pool: ThreadPoolExecutor | None = None
 
@@ -58,7 +56,7 @@ class DeviceStreaming:
         self.state.zero_()
 
     def step(self, step: int, out: torch.Tensor) -> None:
-        """Write row `step` into `out`, float32, shape (stop - start,), and go on; steps come in order."""
+        """Write row `step` into `out`, float32, shape (entries,), and go on; steps come in order."""
         plan = StepPlan.of(self._recurrence, step)
         with torch.no_grad():
             update = _Update(plan, self._device)
@@ -77,22 +75,18 @@ class DeviceStreaming:
         self, worker: int, workers: int, wanted: list[tuple[int, float]], update: _Update, out: torch.Tensor
     ) -> None:
         """Make every block of one worker."""
-        size = self._normals.block
         with torch.no_grad():
-            for block in self._blocks[worker::workers]:
-                low, high = max(block * size, self._start), min((block + 1) * size, self._stop)
-                within, at = (
-                    slice(low - block * size, high - block * size),
-                    slice(low - self._start, high - self._start),
-                )
-                draws = [self._draw(worker, *each, block, within) for each in wanted]
-                update.apply(out[at], self.state[:, at], draws)
+            for part in self._parts[worker::workers]:
+                draws = [self._draw(worker, *each, part) for each in wanted]
+                update.apply(out[part.at], self.state[:, part.at], draws)
 
-    def _draw(self, worker: int, step: int, factor: float, block: int, within: slice) -> torch.Tensor:
+    def _draw(self, worker: int, step: int, factor: float, part: BlockPart) -> torch.Tensor:
         """Return some entries of z_step times a factor, float64, of numbers that the state can keep as they are."""
         drawn = self._drawn[worker]
-        self._normals.fill(drawn, step, block)
-        return (drawn[within].double() * factor).to(self.state.dtype).double()
+        self._normals.fill(drawn, step, part.block)
+        inside = part.inside if isinstance(part.inside, slice) else torch.from_numpy(part.inside.astype(np.int64))
+        taken = drawn[inside] if isinstance(inside, slice) else drawn[inside.to(self._device)]
+        return (taken.double() * factor).to(self.state.dtype).double()
 
     def close(self) -> None:
         """End the threads; the next step starts others."""

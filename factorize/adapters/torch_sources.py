@@ -15,6 +15,7 @@ from factorize.client import noise as core
 from factorize.client.allowances import choose_precision, raised
 from factorize.client.noise_source import Streamable
 from factorize.client.recurrences.state_rounding import SINGLE
+from factorize.client.regions import Region
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
@@ -53,6 +54,15 @@ class CoreSource:
         given = state.get("state")
         self._made.load_state_dict(state if given is None else {**state, "state": np.asarray(given)})
 
+    @property
+    def vectors(self) -> torch.Tensor | None:
+        """The state's own memory, shape (vectors, entries); None where everything is drawn again."""
+        return None if self._made.vectors is None else torch.from_numpy(self._made.vectors)
+
+    def restore(self, step: int, vectors: torch.Tensor | None) -> None:
+        """Go to a step with vectors that were checked; None makes them again."""
+        self._made.restore(step, None if vectors is None else vectors.cpu().numpy())
+
     def close(self) -> None:
         """End threads and connections."""
         self._made.close()
@@ -66,15 +76,12 @@ class DeviceSource:
         source: Streamable,
         calibration: Calibration,
         size: int,
-        shard: tuple[int, int],
+        region: Region,
         seed: int,
         device: torch.device,
         threads: int,
         precision: str | None,
     ) -> None:
-        first, last = shard
-        if not 0 <= first < last <= size:
-            raise InvalidParameter(f"shard {first}:{last} is not a part of the {size} entries", field="shard")
         if threads < 1:
             raise InvalidParameter(f"threads={threads} is not an integer >= 1", field="threads")
         normals = device_normals(seed, source.digest, device)
@@ -82,14 +89,14 @@ class DeviceSource:
         precision, self.allowance = choose_precision(recurrence, calibration, precision, draws=SINGLE)
         self.sigma = raised(calibration.sigma, self.allowance)
         dtype = torch.float32 if precision == "float32" else torch.float64
-        self._engine = DeviceStreaming(recurrence, normals, self.sigma, first, last, device, threads, dtype)
+        self._engine = DeviceStreaming(recurrence, normals, self.sigma, region, device, threads, dtype)
         self.step, self.steps = 0, self._engine.steps
-        self._flat = torch.empty(last - first, device=device)
+        self._flat = torch.empty(region.size, device=device)
         self._header = {
             "version": _VERSION,
             "steps": self.steps,
             "size": size,
-            "shard": [first, last],
+            "shard": region.document(),
             "sigma": self.sigma.hex(),
             "precision": precision,
             "factorization": source.digest,
@@ -138,9 +145,7 @@ class DeviceSource:
             )
         given = state.get("state")
         if given is None:
-            self.step = 0
-            self._engine.reset()
-            self.skip(step)
+            self.restore(step, None)
             return
         kept, mine = torch.as_tensor(given).cpu(), self._engine.state
         same = kept.shape == mine.shape and kept.dtype == mine.dtype
@@ -150,7 +155,21 @@ class DeviceSource:
                 "`state` to have them made again",
                 field="state",
             )
-        mine.copy_(kept)
+        self.restore(step, kept)
+
+    @property
+    def vectors(self) -> torch.Tensor | None:
+        """The state's own memory, shape (vectors, entries)."""
+        return self._engine.state
+
+    def restore(self, step: int, vectors: torch.Tensor | None) -> None:
+        """Go to a step with vectors that were checked; None makes them again."""
+        if vectors is None:
+            self.step = 0
+            self._engine.reset()
+            self.skip(step)
+            return
+        self._engine.state.copy_(vectors)
         self.step = step
 
     def close(self) -> None:

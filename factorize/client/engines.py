@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from factorize.client.normals import BLOCK, Normals, ShardPiece, pieces
+from factorize.client.normals import BLOCK, Normals
 from factorize.client.recurrences.base import Recurrence
+from factorize.client.regions import BlockPart, Region
 from factorize.errors import InvalidParameter
 
 _CACHED_BYTES = 1 << 22  # of scratch: longer rows cost fewer calls, which counts for more than the nearest cache
@@ -61,8 +62,7 @@ class Workers:
     """Runs one function over the pieces of a shard, on threads if asked for; each thread has its own scratch space.
 
     Args:
-        start: first entry of the shard in the flattened noise.
-        stop: one past the last.
+        region: the shard.
         threads: at least 1.
 
     Attributes:
@@ -70,17 +70,17 @@ class Workers:
         longest: entries that a piece draws, at most.
     """
 
-    def __init__(self, start: int, stop: int, threads: int) -> None:
+    def __init__(self, region: Region, threads: int) -> None:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise InvalidParameter(f"threads={threads!r} is not an integer >= 1", field="threads")
-        self.width = stop - start
-        self.longest = min(BLOCK, stop)
-        self._pieces = pieces(start, stop)
+        self.width = region.size
+        self._pieces = region.parts(BLOCK)
+        self.longest = max((piece.last for piece in self._pieces), default=0)
         self._threads = min(threads, max(1, len(self._pieces)))
         self._pool: ThreadPoolExecutor | None = None
         self._drawn = [np.empty(self.longest) for _ in range(self._threads)]
 
-    def run(self, work: Callable[[int, ShardPiece, np.ndarray], None]) -> None:
+    def run(self, work: Callable[[int, BlockPart, np.ndarray], None]) -> None:
         """Call work(thread, piece, scratch) for every piece; scratch holds one block of normals."""
         if self._threads == 1:
             self._share(0, work)
@@ -90,7 +90,7 @@ class Workers:
         for done in [self._pool.submit(self._share, thread, work) for thread in range(self._threads)]:
             done.result()
 
-    def _share(self, thread: int, work: Callable[[int, ShardPiece, np.ndarray], None]) -> None:
+    def _share(self, thread: int, work: Callable[[int, BlockPart, np.ndarray], None]) -> None:
         for piece in self._pieces[thread :: self._threads]:
             work(thread, piece, self._drawn[thread])
 
@@ -133,7 +133,7 @@ class Streaming:
         """Draw, scale, advance, piece by piece."""
         wanted = [(step, self._recurrence.gain(step)), *self._recurrence.earlier(step)]
 
-        def work(thread: int, piece: ShardPiece, drawn: np.ndarray) -> None:
+        def work(thread: int, piece: BlockPart, drawn: np.ndarray) -> None:
             places = [drawn, *self._again[thread]]
             z, *again = (self._draw(piece, *each, at) for each, at in zip(wanted, places, strict=False))
             for low in range(0, len(z), self._width):
@@ -146,8 +146,8 @@ class Streaming:
 
         self._workers.run(work)
 
-    def _draw(self, piece: ShardPiece, step: int, factor: float, place: np.ndarray) -> np.ndarray:
-        z = piece.draw(self._normals, step, place)
+    def _draw(self, piece: BlockPart, step: int, factor: float, place: np.ndarray) -> np.ndarray:
+        z = _drawn(piece, self._normals, step, place)
         z *= self._sigma * factor
         return z
 
@@ -195,7 +195,7 @@ class RowSums:
         keeps = 8 * self.steps * workers.width <= memory_bytes
         self._kept = np.empty((self.steps, workers.width)) if keeps else None
         self._have = np.zeros(self.steps, dtype=bool)
-        self._at_once = 1 if keeps else max(1, min(_MOST_AHEAD, memory_bytes // (4 * workers.width)))
+        self._at_once = 1 if keeps else max(1, min(_MOST_AHEAD, memory_bytes // (4 * max(1, workers.width))))
         self._ahead: dict[int, np.ndarray] = {}
         self._scratch = [np.empty(min(BLOCK, workers.width)) for _ in range(workers.threads)]
 
@@ -218,10 +218,10 @@ class RowSums:
         self._ahead = {step + i: row for i, row in enumerate(made) if i}
 
     def _sum(
-        self, weights: np.ndarray, made: list[np.ndarray], piece: ShardPiece, drawn: np.ndarray, scratch: np.ndarray
+        self, weights: np.ndarray, made: list[np.ndarray], piece: BlockPart, drawn: np.ndarray, scratch: np.ndarray
     ) -> None:
         """Write sum_s weights[i, s] z_s into made[i], for one piece."""
-        width = piece.last - piece.first
+        width = piece.width
         totals, part = np.zeros((len(made), width)), scratch[:width]
         for s in np.flatnonzero(weights.any(axis=0)).tolist():
             z = self._z(s, piece, drawn)
@@ -232,12 +232,12 @@ class RowSums:
         for row, total in zip(made, totals, strict=True):
             row[piece.at] = total
 
-    def _z(self, step: int, piece: ShardPiece, drawn: np.ndarray) -> np.ndarray:
+    def _z(self, step: int, piece: BlockPart, drawn: np.ndarray) -> np.ndarray:
         if self._kept is None:
-            return piece.draw(self._normals, step, drawn)
+            return _drawn(piece, self._normals, step, drawn)
         kept = self._kept[step, piece.at]
         if not self._have[step]:
-            kept[...] = piece.draw(self._normals, step, drawn)
+            kept[...] = _drawn(piece, self._normals, step, drawn)
         return kept
 
     def _row(self, step: int) -> np.ndarray:
@@ -264,6 +264,12 @@ class RowSums:
         """Close the stream of rows and end the threads; rows that were made ahead stay."""
         self._stop()
         self._workers.close()
+
+
+def _drawn(piece: BlockPart, normals: Normals, step: int, scratch: np.ndarray) -> np.ndarray:
+    """Return a piece's entries of z_step, shape (width,); a view of `scratch` where they are neighbours."""
+    normals.fill(scratch[: piece.last], step, piece.block)  # earlier entries of the block cannot be jumped over
+    return scratch[piece.inside]
 
 
 def _check_row(row: np.ndarray | None, step: int, steps: int) -> np.ndarray:

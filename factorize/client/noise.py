@@ -17,6 +17,7 @@ from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Work
 from factorize.client.file_rows import FileRows
 from factorize.client.noise_source import Streamable
 from factorize.client.normals import commitment, make_normals
+from factorize.client.regions import Region
 from factorize.client.rows import RowStream
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
@@ -32,7 +33,7 @@ _STATE_VERSION = 3
 class NoiseOptions(TypedDict, total=False):
     """Options of a `NoiseGenerator`, for what passes them on."""
 
-    shard: tuple[int, int] | None
+    shard: tuple[int, int] | Region | None
     generator: Literal["sfc64", "shake128"]
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
@@ -71,7 +72,8 @@ class NoiseGenerator:
         calibration: from `Factors.calibrate`, for the sensitivity of this very C. Never a bare number.
         shape: of the noise, the shape of the (flattened) parameters.
         seed: a secret integer, `secrets.randbits(128)`. Never use it for a second run of the same factorization.
-        shard: (first, last): make only these entries of the flattened noise, first <= i < last; see `even_shard`.
+        shard: (first, last): make only these entries of the flattened noise, first <= i < last; see `even_shard`. A
+            `Region` where they are no neighbours.
         generator: `sfc64` (fast, statistical) or `shake128` (cryptographic, about 6 times slower).
         precision: of a recurrence's state; coefficients, arithmetic and sums of rows are always float64, and the noise
             itself is float32. None takes float32 where its roundings cost at most 1e-3 of sigma, else float64.
@@ -98,7 +100,7 @@ class NoiseGenerator:
         shape: int | Sequence[int],
         *,
         seed: int,
-        shard: tuple[int, int] | None = None,
+        shard: tuple[int, int] | Region | None = None,
         generator: Literal["sfc64", "shake128"] = "sfc64",
         precision: Literal["float32", "float64"] | None = None,
         memory_bytes: int = MEMORY_BYTES,
@@ -120,13 +122,13 @@ class NoiseGenerator:
             message = f"precision {str(precision)[:20]!r} is not one of {', '.join(PRECISIONS)}"
             raise InvalidParameter(message, field="precision")
         self._whole = _checked_shape(shape)
-        first, last = _checked_shard(shard, math.prod(self._whole))
-        self.shape = self._whole if shard is None else (last - first,)
+        region = checked_region(shard, math.prod(self._whole))
+        self.shape = self._whole if shard is None else (region.size,)
         self.calibration = calibration
         self.step = 0
-        self._belongs = {"factorization": source.digest, "generator": generator, "shard": [first, last]}
+        self._belongs = {"factorization": source.digest, "generator": generator, "shard": region.document()}
         self._normals = make_normals(generator, seed, source.digest)
-        workers = Workers(first, last, threads)
+        workers = Workers(region, threads)
         self._engine: Engine
         if isinstance(source, Streamable):
             recurrence = source.recurrence()
@@ -213,25 +215,34 @@ class NoiseGenerator:
                 "stopped: restore seed, factorization and library versions",
                 field=wrong[0],
             )
-        self._restore(step, state)
-
-    def _restore(self, step: int, state: Mapping[str, Any]) -> None:
-        self.close()
-        self.step = 0
-        self._engine.move(0)
-        mine, given = self._engine.state, state.get("state")
-        if mine is None or given is None:
-            self._advance_to(step)
+        given, own = state.get("state"), self._engine.state
+        if given is None or own is None:
+            self.restore(step, None)
             return
         array = np.asarray(given)
-        same = array.shape == mine.shape and array.dtype == mine.dtype
+        same = array.shape == own.shape and array.dtype == own.dtype
         if not same or state.get("state_sha256") != _state_digest({**state, "state": array}):
             raise InvalidParameter(
                 f"the checkpoint's vectors are not those of step {step}: damaged, or of another step; leave out "
                 "`state` to have them made again",
                 field="state",
             )
-        mine[...] = array
+        self.restore(step, array)
+
+    @property
+    def vectors(self) -> np.ndarray | None:
+        """The state's own memory, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
+        return self._engine.state
+
+    def restore(self, step: int, vectors: np.ndarray | None) -> None:
+        """Go to a step with vectors that were checked to be its state; None makes them again."""
+        self.close()
+        self.step = 0
+        self._engine.move(0)
+        if vectors is None or self._engine.state is None:
+            self._advance_to(step)
+            return
+        self._engine.state[...] = vectors
         self.step = step
 
     def close(self) -> None:
@@ -300,14 +311,22 @@ def _checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     return sides
 
 
-def _checked_shard(shard: tuple[int, int] | None, size: int) -> tuple[int, int]:
-    if shard is None:
-        return 0, size
-    first, last = (int(end) for end in shard)
+def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:
+    """Return the entries of a shard.
+
+    Raises:
+        InvalidParameter: it is not a part of a vector of so many entries.
+    """
+    if isinstance(shard, Region):
+        if shard.stop > size:
+            message = f"the shard's last entry is {shard.stop - 1}, and the noise has {size}; give parts of it"
+            raise InvalidParameter(message, field="shard")
+        return shard
+    first, last = (0, size) if shard is None else (int(end) for end in shard)
     if not 0 <= first < last <= size:
         message = f"shard {first}:{last} is not a part of the {size} entries; give 0 <= first < last <= {size}"
         raise InvalidParameter(message, field="shard")
-    return first, last
+    return Region.of([(first, last)])
 
 
 def _state_digest(state: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -128,37 +127,6 @@ def commitment(normals: Normals) -> str:
 def committed(key: bytes, numbers: bytes) -> str:
     """Return HMAC-SHA256 of the bytes of some normals, in hex."""
     return hmac.digest(key, b"factorize commitment " + numbers, "sha256").hex()
-
-
-@dataclass(frozen=True)
-class ShardPiece:
-    """What one block contributes to a shard.
-
-    Attributes:
-        block: which block.
-        first: first entry, counted from the start of the block.
-        last: one past the last entry.
-        at: where these entries are in the shard's vector.
-    """
-
-    block: int
-    first: int
-    last: int
-    at: slice
-
-    def draw(self, normals: Normals, step: int, scratch: np.ndarray) -> np.ndarray:
-        """Return these entries of z_step, a view of `scratch`, shape (last - first,)."""
-        normals.fill(scratch[: self.last], step, self.block)  # earlier entries of the block cannot be jumped over
-        return scratch[self.first : self.last]
-
-
-def pieces(start: int, stop: int) -> list[ShardPiece]:
-    """Return the blocks, or parts of blocks, of the entries start..stop-1 of a flattened vector."""
-    found = []
-    for block in range(start // BLOCK, -(-stop // BLOCK)):
-        low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
-        found.append(ShardPiece(block, low - block * BLOCK, high - block * BLOCK, slice(low - start, high - start)))
-    return found
 
 
 def _keyed(generator: str, seed: int, context: str) -> bytes:

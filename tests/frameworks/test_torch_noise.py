@@ -17,6 +17,7 @@ from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import even_shard
 from factorize.client import noise as core
 from factorize.client.noise_source import Streamable, noise_source
+from factorize.client.regions import Region
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.structures.buffered import BufferedMatrix
@@ -301,5 +302,5 @@ def test_seven_vectors_for_six_buffers():
     strategy = strategies(4)["buffered"]
     source = noise_source(strategy.structure, strategy.tensors(), 4, "x")
     assert isinstance(source, Streamable)
-    engine = DeviceStreaming(source.recurrence(), CpuNormals(b"k"), 1.0, 0, D, torch.device("cpu"), 1)
+    engine = DeviceStreaming(source.recurrence(), CpuNormals(b"k"), 1.0, Region.of([(0, D)]), torch.device("cpu"), 1)
     assert engine.state.shape == (3, D) and engine.state.dtype == torch.float32

@@ -19,7 +19,7 @@ from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import NoiseGenerator, even_shard
 from factorize.client.engines import Streaming
 from factorize.client.noise_source import ComputedRows, Streamable, noise_source
-from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, commitment, pieces
+from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, commitment
 from factorize.client.recurrences.base import Recurrence
 from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.errors import CorruptObject, InvalidParameter
@@ -64,8 +64,8 @@ def draw(strategy: Matrix, calibration, *, shape=D, seed=11, **options) -> np.nd
 def z(seed: int, n: int, size: int) -> np.ndarray:
     rows, normals = np.empty((n, size)), ReplayableNormals(seed, "digest")
     for step in range(n):
-        for piece in pieces(0, size):
-            rows[step, piece.at] = piece.draw(normals, step, np.empty(BLOCK))
+        for block in range(-(-size // BLOCK)):
+            normals.fill(rows[step, block * BLOCK : (block + 1) * BLOCK], step, block)
     return rows
 
 

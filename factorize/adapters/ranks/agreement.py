@@ -1,0 +1,174 @@
+"""Agreement of the ranks of a torch job: what all have to share is compared before anything is released.
+
+It goes through the store by which the processes found each other, with a limit of time: a rank that failed, or took
+another way through the program, makes the others stop with a reason, and none waits for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
+
+import torch
+
+from factorize.errors import FactorizeError, InvalidParameter
+
+Made = TypeVar("Made")
+
+PATIENCE = 120.0
+"""Seconds that a rank waits for the others."""
+_NUMBERS = count()
+_REMEDIES = {
+    "kind": "the ranks are at different places of the program; call the same functions in the same order on all",
+    "parameters": "the ranks hold other parameters, as stages of pipeline parallelism do, and none could clip by the "
+    "whole norm; give every rank all parameters, whole (DDP) or sharded (fully_shard, tensor parallel)",
+    "mesh": "the meshes do not hold the same ranks, as with stages of pipeline parallelism; shard all parameters over "
+    "meshes of all ranks",
+    "values": "replicas of the parameters differ: they are stages of a pipeline, or the model was not broadcast; wrap "
+    "it in DistributedDataParallel, which makes them equal, before the optimizer is made",
+    "seed": "draw one secret on rank 0, secrets.randbits(128), send it to all by broadcast_object_list, and give it "
+    "to every rank; versions of torch and numpy have to be the same too",
+    "factorization": "load the same digest on all",
+    "sigma": "give all ranks one calibration",
+    "step": "restore the same checkpoint on every rank, and take every step on all",
+}
+
+
+def world_size() -> int:
+    """Return how many processes the job has: 1 where torch has no distributed package, or it was not started."""
+    return torch.distributed.get_world_size() if _started() else 1
+
+
+def own_rank() -> int:
+    """Return this process's rank, 0 where there is no other."""
+    return torch.distributed.get_rank() if _started() else 0
+
+
+def require_distributed(what: str) -> None:
+    """Refuse to go on without a process group.
+
+    Raises:
+        InvalidParameter: there is none.
+    """
+    if not torch.distributed.is_available():
+        message = f"this torch was built without torch.distributed, which {what} needs; install one that has it"
+        raise InvalidParameter(message, field="parameters")
+    if not torch.distributed.is_initialized():
+        message = f"{what} needs a process group; call torch.distributed.init_process_group (or torchrun) first"
+        raise InvalidParameter(message, field="parameters")
+
+
+def agreed(kind: str, make: Callable[[], tuple[Made, dict[str, Any]]]) -> Made:
+    """Make something on every rank, and return it where all could and what they tell of theirs is the same.
+
+    Args:
+        kind: what is made, for messages.
+        make: returns it and what must be equal on all ranks, as plain JSON. An error that it raises on one rank stops
+            all of them.
+
+    Raises:
+        InvalidParameter: the ranks differ, one of them failed, or does not answer.
+    """
+    if world_size() == 1:
+        return make()[0]
+    failed: Exception | None = None
+    made: tuple[Made, dict[str, Any]] | None = None
+    try:
+        made = make()
+        told = made[1]
+    except Exception as reason:  # whatever it is: the others wait
+        failed, told = reason, {"error": f"{type(reason).__name__}: {reason}"}
+    try:
+        settle(kind, told, refuse_difference)
+    except FactorizeError:
+        if failed is None:
+            raise
+    if failed is not None:
+        raise failed
+    assert made is not None
+    return made[0]
+
+
+def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, Any]]], Any]) -> Any:
+    """Return what rank 0 makes of what all ranks tell; all ranks call it, and all raise what the judge raises.
+
+    Args:
+        kind: what this is about; the same on all ranks.
+        told: plain JSON.
+        judge: of what the ranks told, by rank; returns plain JSON.
+
+    Raises:
+        InvalidParameter: the judge refuses, or a rank does not come.
+    """
+    if world_size() == 1:
+        return judge([told])
+    number, store = next(_NUMBERS), torch.distributed.distributed_c10d._get_default_store()
+    mine, verdict = f"factorize/{number}/{own_rank()}", f"factorize/{number}/verdict"
+    store.set(mine, json.dumps({"kind": kind, **told}))
+    if own_rank() == 0:
+        store.set(verdict, json.dumps(_verdict(store, number, judge)))
+    found = _wait(store, verdict, 2 * PATIENCE)
+    if found is None:
+        raise InvalidParameter(f"rank 0 did not come to {kind!r} within {2 * PATIENCE:g} s; see its log", field="ranks")
+    said = json.loads(found)
+    if number > 1:  # all have read what is two exchanges old
+        store.delete_key(f"factorize/{number - 2}/{own_rank()}")
+        if own_rank() == 0:
+            store.delete_key(f"factorize/{number - 2}/verdict")
+    if "error" in said:
+        raise InvalidParameter(said["error"], field=said.get("field", "ranks"))
+    return said["result"]
+
+
+def refuse_difference(told: Sequence[dict[str, Any]]) -> None:
+    """Refuse what is not the same on all ranks.
+
+    Raises:
+        InvalidParameter: a rank failed, or a field differs.
+    """
+    failed = [rank for rank, each in enumerate(told) if "error" in each]
+    if failed:
+        raise InvalidParameter(f"rank {failed[0]} failed, and all stop: {told[failed[0]]['error']}", field="ranks")
+    for field in told[0]:
+        other = [rank for rank, each in enumerate(told) if each.get(field) != told[0][field]]
+        if other:
+            ours, theirs = (_shown(field, told[rank].get(field)) for rank in (0, other[0]))
+            remedy = _REMEDIES.get(field, "make it the same on all ranks")
+            raise InvalidParameter(f"{field} of rank {other[0]} is {theirs}, of rank 0 {ours}: {remedy}", field=field)
+
+
+def _verdict(store: Any, number: int, judge: Callable[[Sequence[dict[str, Any]]], Any]) -> dict[str, Any]:
+    told = []
+    for rank in range(world_size()):
+        answer = _wait(store, f"factorize/{number}/{rank}", PATIENCE)
+        if answer is None:
+            return {"error": f"rank {rank} did not come within {PATIENCE:g} s: it left, or failed; see its log"}
+        told.append(json.loads(answer))
+    try:
+        kinds = [{"kind": each.pop("kind")} for each in told]
+        refuse_difference(kinds)
+        return {"result": judge(told)}
+    except FactorizeError as reason:
+        return {"error": str(reason), "field": getattr(reason, "field", None) or "ranks"}
+
+
+def _wait(store: Any, key: str, seconds: float) -> bytes | None:
+    try:
+        store.wait([key], timedelta(seconds=seconds))
+    except RuntimeError:  # that of a limit of time, and of a store whose process ended
+        return None
+    found: bytes = store.get(key)
+    return found
+
+
+def _shown(field: str, value: Any) -> str:
+    if field == "seed":
+        return "none" if value is None else f"another ({str(value)[:6]})"
+    return str(value)[:80]
+
+
+def _started() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

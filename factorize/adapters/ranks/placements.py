@@ -1,0 +1,294 @@
+"""Placements of a job's parameters on its ranks: which entries of the flattened parameters this rank holds.
+
+All follows from the tensors: a DTensor says its mesh and how each side of it is cut. Nothing is configured, so that
+nothing can be configured wrongly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from factorize.adapters.ranks.agreement import own_rank
+from factorize.client.regions import Region
+from factorize.errors import InvalidParameter
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Placed:
+    """How one tensor lies on the ranks.
+
+    Attributes:
+        shape: of the whole tensor.
+        kept: indices of each side that are here.
+        mesh: a DeviceMesh, None for a tensor that every rank has whole.
+        placements: by dimension of the mesh.
+    """
+
+    shape: tuple[int, ...]
+    kept: tuple[range | np.ndarray, ...]
+    mesh: Any = None
+    placements: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Placed:
+        """Return how a tensor lies.
+
+        Raises:
+            InvalidParameter: a placement that is not known here, or another part than the placements say.
+        """
+        shape = tuple(tensor.shape)
+        if not is_sharded(tensor):
+            return cls(shape, tuple(range(side) for side in shape))
+        return cls.on(shape, tensor.device_mesh, tensor.placements, tuple(tensor.to_local().shape))
+
+    @classmethod
+    def on(cls, shape: tuple[int, ...], mesh: Any, placements: Sequence[Any], local: tuple[int, ...] | None) -> Placed:
+        """Return how a tensor of a shape lies on a mesh; `local` is the shape of what is here, if known."""
+        kept: list[range | np.ndarray] = [range(side) for side in shape]
+        coordinate = mesh.get_coordinate()
+        if coordinate is None:
+            raise InvalidParameter(
+                f"rank {own_rank()} is not in the mesh of a parameter, as with stages of pipeline parallelism; shard "
+                "every parameter over a mesh of all ranks",
+                field="parameters",
+            )
+        for place, count, index in zip(placements, mesh.shape, coordinate, strict=True):
+            side = _side(place, len(shape))
+            if side is not None:
+                kept[side] = _chunk(kept[side], count, index, place)
+        found = cls(shape, tuple(kept), mesh, tuple(placements))
+        if local is not None and found.local != local:
+            raise InvalidParameter(
+                f"a parameter of shape {shape} has {local} on rank {own_rank()}, and {tuple(placements)} means "
+                f"{found.local}; shard with torch's own fully_shard, distribute_tensor or parallelize_module",
+                field="parameters",
+            )
+        return found
+
+    @property
+    def local(self) -> tuple[int, ...]:
+        """Shape of what is here."""
+        return tuple(len(each) for each in self.kept)
+
+    @property
+    def first_replica(self) -> bool:
+        """Whether no rank before this one holds the same entries."""
+        if self.mesh is None:
+            return own_rank() == 0
+        pairs = zip(self.placements, self.mesh.get_coordinate(), strict=True)
+        return all(index == 0 for place, index in pairs if place.is_replicate())
+
+    def tensor(self, local: torch.Tensor) -> torch.Tensor:
+        """Return the distributed tensor of which this is the part here."""
+        if self.mesh is None:
+            return local.view(self.shape)
+        return _distributed(local.reshape(self.local), self.shape, self.mesh, self.placements)
+
+    def vectors(self, local: torch.Tensor) -> torch.Tensor:
+        """Return distributed vectors, shape (vectors, *shape), of which this is the part here."""
+        shape = (len(local), *self.shape)
+        part = local.reshape(len(local), *self.local).contiguous()
+        if self.mesh is None:
+            return part
+        return _distributed(part, shape, self.mesh, tuple(_later(place) for place in self.placements))
+
+    def vectors_here(self, given: Any) -> torch.Tensor:
+        """Return what is here of distributed vectors.
+
+        Raises:
+            InvalidParameter: they are others, or lie otherwise.
+        """
+        part = given.to_local() if is_sharded(given) else given
+        same = self.mesh is None or (
+            is_sharded(given) and tuple(given.placements) == tuple(_later(place) for place in self.placements)
+        )
+        if not torch.is_tensor(part) or tuple(part.shape[1:]) != self.local or not same:
+            raise InvalidParameter(
+                "the checkpoint's vectors do not lie as the parameters do; fill a new state_dict() by "
+                "torch.distributed.checkpoint.load, which cuts them anew",
+                field="state",
+            )
+        return part
+
+    def part_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what is here of a tensor that lies in the same way.
+
+        Raises:
+            InvalidParameter: it lies otherwise.
+        """
+        if self.mesh is None or not is_sharded(tensor):
+            part, same = tensor, tuple(tensor.shape) == self.local
+        else:
+            part = tensor.to_local()
+            same = tuple(tensor.placements) == self.placements and tuple(tensor.shape) == self.shape
+        if not same or is_sharded(tensor) != (self.mesh is not None and is_sharded(tensor)):
+            where = tuple(tensor.placements) if is_sharded(tensor) else "one part"
+            raise InvalidParameter(
+                f"a sum of shape {tuple(tensor.shape)} ({where}) is for a parameter of shape {self.shape} "
+                f"({self.placements or 'whole'}); give sums that lie as the parameters do: redistribute() them, which "
+                "adds up what is Partial",
+                field="parameters",
+            )
+        return part
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the flattened parameters lie on the ranks.
+
+    Attributes:
+        parts: the tensors, in order.
+        region: what this rank holds of them together.
+    """
+
+    parts: tuple[Placed, ...]
+    region: Region
+
+    @classmethod
+    def of(cls, tensors: Iterable[torch.Tensor]) -> Layout:
+        """Return how tensors lie.
+
+        Raises:
+            InvalidParameter: see `Placed.of`.
+        """
+        return cls.joined([Placed.of(tensor) for tensor in tensors])
+
+    @classmethod
+    def evenly(cls, size: int, mesh: Any) -> Layout:
+        """Return the layout in which replicas of all parameters share the work, each its part of the vector."""
+        from torch.distributed.tensor import Shard
+
+        return cls.joined([Placed.on((size,), mesh, (Shard(0),), None)])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Placed]) -> Layout:
+        """Put them one after another."""
+        regions, offset = [], 0
+        for part in parts:
+            regions.append(Region.of_slices(offset, part.shape, part.kept))
+            offset += math.prod(part.shape)
+        return cls(tuple(parts), Region.together(regions))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Entries here of each tensor."""
+        return [math.prod(part.local) for part in self.parts]
+
+    def document(self) -> dict[str, Any]:
+        """Return what must be the same on all ranks, as plain JSON."""
+        meshes = {tuple(part.mesh.mesh.flatten().tolist()) for part in self.parts if part.mesh is not None}
+        return {
+            "parameters": [[*part.shape, str(part.placements)] for part in self.parts],
+            "mesh": sorted(sorted(ranks) for ranks in meshes),
+        }
+
+    def checksum(self, step: int, vectors: np.ndarray) -> int:
+        """Return a sum over the entries here that, added up over the ranks, is the same for every layout.
+
+        Each word is multiplied by a hash of its place in the whole, so that damage, exchanged vectors and another step
+        change the sum. Replicas count once.
+
+        Args:
+            step: of the state.
+            vectors: shape (vectors, entries here).
+        """
+        total, at = 0, 0
+        offset, words = 0, vectors.view(f"u{vectors.itemsize}")
+        for part, size in zip(self.parts, self.sizes, strict=True):
+            if part.first_replica:
+                total += _weighted_sum(Region.of_slices(offset, part.shape, part.kept), words[:, at : at + size], step)
+            at, offset = at + size, offset + math.prod(part.shape)
+        return total & _MASK
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is a DTensor."""
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def values_sum(tensors: Iterable[torch.Tensor]) -> str:
+    """Return a hash of sums of the tensors' bits, which replicas share and the stages of a pipeline do not."""
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = [int(t.detach().contiguous().view(words[t.element_size()]).sum(dtype=torch.int64)) for t in tensors]
+    return hashlib.sha256(repr(sums).encode()).hexdigest()
+
+
+def _side(place: Any, sides: int) -> int | None:
+    """Return the side that a placement cuts; None for a replica.
+
+    Raises:
+        InvalidParameter: another kind of placement.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+
+    if isinstance(place, Replicate):
+        return None
+    if isinstance(place, Shard) or type(place).__name__ == "_StridedShard":
+        return int(place.dim) % sides
+    raise InvalidParameter(
+        f"a parameter has the placement {place}, of which no rank holds entries of its own; redistribute it to Shard "
+        "or Replicate before the optimizer is made",
+        field="parameters",
+    )
+
+
+def _chunk(indices: range | np.ndarray, count: int, index: int, place: Any) -> range | np.ndarray:
+    """Return the part of one rank, as torch.chunk cuts: equal parts, rounded up, as long as there is something left."""
+    strides = int(getattr(place, "split_factor", 1))
+    if strides > 1:  # fully_shard after tensor parallel: each of the parts to come is cut
+        if len(indices) % (strides * count):
+            raise InvalidParameter(
+                f"a side of {len(indices)} is cut into {strides} x {count} uneven parts; give sizes that both meshes "
+                "divide",
+                field="parameters",
+            )
+        return np.asarray(indices).reshape(strides, count, -1)[:, index].reshape(-1)
+    width = -(-len(indices) // count)
+    return indices[index * width : (index + 1) * width]
+
+
+def _later(place: Any) -> Any:
+    """Return the placement of vectors, which have one side more before the others."""
+    if place.is_replicate():
+        return place
+    if type(place).__name__ == "_StridedShard":
+        return type(place)(place.dim + 1, split_factor=place.split_factor)
+    return type(place)(place.dim + 1)
+
+
+def _distributed(local: torch.Tensor, shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> torch.Tensor:
+    from torch.distributed.tensor import DTensor
+
+    stride = tuple(int(s) for s in np.cumprod([1, *reversed(shape[1:])])[::-1]) if len(shape) else ()
+    made: torch.Tensor = DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+    )
+    return made
+
+
+def _weighted_sum(region: Region, words: np.ndarray, step: int) -> int:
+    total = 0
+    for part in region.parts(1 << 16):
+        places = np.arange(1 << 16, dtype=np.uint64)[part.inside] + np.uint64(part.block << 16)
+        weights = _hashed(places)
+        for i, vector in enumerate(words[:, part.at]):
+            factor = int(_hashed(np.array([i + 1 + (step << 20)], dtype=np.uint64))[0]) | 1
+            total += int((vector.astype(np.uint64) * weights).sum(dtype=np.uint64)) * factor
+    return total & _MASK
+
+
+def _hashed(numbers: np.ndarray) -> np.ndarray:
+    """Return SplitMix64 of each number."""
+    z = numbers + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,214 @@
+"""Optimizers of several ranks beside one process on the whole batch: DDP by Opacus, fully_shard by Opacus, audits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from handmade import handmade
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.optimizers import DPOptimizer
+from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
+from opacus.utils.fsdp_utils import FSDP2Wrapper
+from rank_jobs import on_ranks, refused
+from structure_cases import strategies
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.utils.data import DataLoader, TensorDataset
+
+from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.ranks import agreement
+from factorize.adapters.ranks.optimizers import correlated_optimizer
+from factorize.auditor import ParticipationAuditor
+from factorize.errors import InvalidParameter
+from factorize.privacy import PrivacyTarget, calibrate
+
+pytestmark = [
+    pytest.mark.timeout(1200),  # the first test waits for all ranks, on whatever machine
+    pytest.mark.filterwarnings("ignore:Full backward hook:UserWarning"),  # Opacus's, of a first layer
+]
+N, ROWS, CLIP = 4, 12, 0.5
+MADE = handmade(strategies(N)["buffered"], {"kind": "fixed_epochs", "epochs": N})
+CALIBRATION = calibrate(MADE.sensitivity, PrivacyTarget(mu=50.0), clip_norm=CLIP, batch_size=ROWS)
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3))
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    made = torch.Generator().manual_seed(3)
+    return torch.randn(ROWS, 5, generator=made), torch.randint(3, (ROWS,), generator=made)
+
+
+def loss_of(net: torch.nn.Module, rows: np.ndarray, weight: float) -> torch.Tensor:
+    x, y = data()
+    return torch.nn.functional.cross_entropy(net(x[rows]), y[rows]) * weight
+
+
+def flat(net: torch.nn.Module) -> np.ndarray:
+    full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in net.parameters()]
+    return torch.cat([p.detach().reshape(-1) for p in full]).numpy()
+
+
+def alone(weight: float) -> np.ndarray:
+    net = GradSampleModule(model())
+    optimizer = CorrelatedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=1.0), MADE, CALIBRATION, seed=5, generator="sfc64"
+    )
+    made = []
+    for _ in range(N):
+        loss_of(net, np.arange(ROWS), weight).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        made.append(flat(net))
+    return np.array(made)
+
+
+def engine(net: torch.nn.Module, world: int, **options: Any) -> tuple[Any, ...]:
+    """What Opacus's examples of distributed training do."""
+    loader = DataLoader(TensorDataset(*data()), batch_size=ROWS // world)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    asked = {"noise_multiplier": 1.0, "max_grad_norm": CLIP, "poisson_sampling": False, **options}
+    return PrivacyEngine().make_private(module=net, optimizer=optimizer, data_loader=loader, **asked)
+
+
+def replicas(rank: int, world: int, weight: float) -> dict[str, Any]:
+    net, optimizer, _ = engine(DifferentiallyPrivateDistributedDataParallel(model()), world)
+    auditor = ParticipationAuditor.of(CALIBRATION, N)
+    optimizer = correlated_optimizer(optimizer, MADE, CALIBRATION, seed=5, generator="sfc64", auditor=auditor)
+    mine, made = np.arange(ROWS)[rank::world], []
+    for _ in range(N):
+        optimizer.expect(mine)
+        loss_of(net, mine, weight).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        made.append(flat(net))
+    return {"rows": np.array(made), "audited": auditor.most, "type": type(optimizer).__name__}
+
+
+def shards(rank: int, world: int, parts: int) -> dict[str, Any]:
+    criterion = torch.nn.CrossEntropyLoss()
+    net, optimizer, criterion, _ = engine(
+        FSDP2Wrapper(model()), world, grad_sample_mode="ghost_fsdp", criterion=criterion
+    )
+    optimizer = correlated_optimizer(optimizer, MADE, CALIBRATION, seed=5, model=net, generator="sfc64")
+    x, y = data()
+    mine, made = np.array_split(np.arange(ROWS)[rank::world], parts), []
+    for _ in range(N):
+        for i, part in enumerate(mine):
+            optimizer.signal_skip_step(do_skip=i < parts - 1)
+            criterion(net(x[part]), y[part]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        made.append(flat(net))
+    return {"rows": np.array(made), "kept": optimizer.noise._source.vectors.numel()}
+
+
+def audited() -> tuple[Any, Any, Any]:
+    net, theirs, _ = engine(DifferentiallyPrivateDistributedDataParallel(model()), 2)
+    auditor = ParticipationAuditor.of(CALIBRATION, N)
+    return net, theirs, correlated_optimizer(theirs, MADE, CALIBRATION, seed=5, auditor=auditor)
+
+
+def refusals(rank: int) -> dict[str, str]:
+    net, theirs, ours = audited()
+    found = {"one process's": refused(lambda: CorrelatedOptimizer(theirs, MADE, CALIBRATION, seed=5))}
+    found["an example on two ranks"] = refused(lambda: ours.expect(np.array([3, 4 + rank, 7])))
+    ours.expect(np.array([rank]))
+    loss_of(net, np.array([rank, 5] if rank else [0]), 1.0).backward()
+    found["another batch on one rank"] = refused(ours.step)
+    net, _, ours = audited()
+    ours.expect(np.array([rank]))
+    loss_of(net, np.array([rank]), 1.0).backward()
+    ours.step()
+    ours.zero_grad()
+    loss_of(net, np.array([rank]), 1.0).backward()
+    found["a step taken twice"] = refused(ours.step)
+    net, _, ours = audited()
+    found["a checkpoint on one rank, a step on the other"] = refused(
+        (lambda: ours.expect(np.array([0]))) if rank else ours.noise.state_dict
+    )
+    narrow = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    criterion = torch.nn.CrossEntropyLoss()
+    for name, options, norm in (("narrow", {"mp_policy": narrow}, CLIP), ("clips elsewhere", {}, 2 * CLIP)):
+        asked = {"grad_sample_mode": "ghost_fsdp", "criterion": criterion, "max_grad_norm": norm}
+        sharded, theirs, _, _ = engine(FSDP2Wrapper(model(), **options), 2, **asked)
+        found[name] = refused(
+            lambda theirs=theirs, sharded=sharded: correlated_optimizer(
+                theirs, MADE, CALIBRATION, seed=5, model=sharded
+            )
+        )
+    found["no model"] = refused(lambda: correlated_optimizer(theirs, MADE, CALIBRATION, seed=5))
+    agreement.PATIENCE = 1.0
+    if rank == 0:
+        found["a rank that left"] = refused(lambda: ours.expect(np.array([0])))
+    return found
+
+
+def everything(rank: int, world: int) -> dict[str, Any]:
+    found = {f"ddp {weight:g}": replicas(rank, world, weight) for weight in (1.0, 0.0)}
+    found |= {f"fsdp {parts}": shards(rank, world, parts) for parts in (1, 2)}
+    return {**found, "refused": refusals(rank) if world == 2 else {}}
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
+    return {w: on_ranks(w, tmp_path_factory.mktemp("ranks"), everything, w) for w in (2, 3)}
+
+
+@pytest.mark.parametrize("world", [2, 3])
+class TestTraining:
+    def test_replicas_train_as_one_process_on_the_whole_batch(self, jobs, world):
+        for each in jobs[world]:
+            assert each["ddp 1"]["type"] == "ReplicatedOptimizer"
+            assert np.allclose(each["ddp 1"]["rows"], alone(1.0), rtol=0, atol=1e-6)
+            assert each["ddp 1"]["audited"] == N
+
+    def test_replicas_add_the_noise_of_one_process_bit_for_bit(self, jobs, world):
+        for each in jobs[world]:
+            assert np.array_equal(each["ddp 0"]["rows"], alone(0.0))
+
+    @pytest.mark.parametrize("parts", [1, 2])
+    def test_shards_train_as_one_process_on_the_whole_batch(self, jobs, world, parts):
+        """Opacus clips at norm + 1e-6, and in float32."""
+        for each in jobs[world]:
+            assert np.allclose(each[f"fsdp {parts}"]["rows"], alone(1.0), rtol=0, atol=1e-4)
+        kept = [each[f"fsdp {parts}"]["kept"] for each in jobs[world]]
+        assert sum(kept) == len(flat(model())) * MADE.strategy.tensors()["decay"].shape[1]
+
+
+EXPECTED = {
+    "one process's": "correlated_optimizer",
+    "an example on two ranks": "example 3 2 times",
+    "another batch on one rank": "gradients of 2 examples, its batch holds 1",
+    "a step taken twice": "auditor has not seen",
+    "a checkpoint on one rank, a step on the other": "different places of the program",
+    "narrow": "bfloat16",
+    "clips elsewhere": "clips at 1.0",
+    "no model": "model=",
+}
+
+
+def test_refusals_reach_every_rank(jobs):
+    found = [each["refused"] for each in jobs[2]]
+    asked = [(name, rank) for name in EXPECTED for rank in (0, 1)]
+    wrong = {(name, rank): found[rank][name] for name, rank in asked if EXPECTED[name] not in found[rank][name]}
+    assert not wrong
+    assert "rank 1 did not come within 1 s" in found[0]["a rank that left"]
+
+
+def test_opacus_optimizers_that_clip_otherwise_are_refused():
+    net = torch.nn.Linear(2, 2)
+    theirs = DPOptimizerFastGradientClipping(
+        torch.optim.SGD(net.parameters(), lr=1.0), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1
+    )
+    with pytest.raises(InvalidParameter, match="DPOptimizerFastGradientClipping"):
+        correlated_optimizer(theirs, MADE, CALIBRATION, seed=1)
+    plain = DPOptimizer(
+        torch.optim.SGD(net.parameters(), lr=1.0), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1
+    )
+    assert type(correlated_optimizer(plain, MADE, CALIBRATION, seed=1)) is CorrelatedOptimizer

@@ -1,0 +1,55 @@
+"""Jobs of several ranks: real processes over gloo, started once for all the work that one world size does.
+
+They are forked from a server that has imported the test's module, and nothing else: torch takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from factorize.errors import FactorizeError
+
+
+def on_ranks(world: int, folder: Path, work: Callable[..., Any], *given: Any) -> list[Any]:
+    """Return what work(rank, *given) returned on each of `world` ranks.
+
+    Raises:
+        AssertionError: it failed on one, with that rank's trace.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    meeting = folder / "meeting"
+    meeting.unlink(missing_ok=True)
+    multiprocessing.set_forkserver_preload([work.__module__])
+    mp.start_processes(_run, (world, str(meeting), str(folder), work, given), nprocs=world, start_method="forkserver")
+    found = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
+    failed = [f"rank {rank}: {each['trace']}" for rank, each in enumerate(found) if "trace" in each]
+    assert not failed, "\n".join(failed)
+    return [each["made"] for each in found]
+
+
+def refused(call: Callable[[], Any]) -> str:
+    """Return the message with which our code refuses."""
+    try:
+        call()
+    except FactorizeError as reason:
+        return f"{type(reason).__name__}: {reason}"
+    return "not refused"
+
+
+def _run(rank: int, world: int, meeting: str, folder: str, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    try:
+        kept = {"made": work(rank, *given)}
+    except Exception:
+        kept = {"trace": traceback.format_exc()}
+    torch.save(kept, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
