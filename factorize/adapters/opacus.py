@@ -214,7 +214,7 @@ def _refuse_ranks(optimizer: Any, *, alone: bool) -> None:
     if alone and (sharded or hasattr(optimizer, "world_size")):
         raise InvalidParameter(
             f"{type(optimizer).__name__} is one of several ranks; use correlated_optimizer of "
-            "factorize.adapters.ranks.optimizers, which adds up over them",
+            "factorize.adapters.ranks.opacus_ranks, which adds up over them",
             field="optimizer",
         )
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks import agreement
-from factorize.adapters.ranks.optimizers import correlated_optimizer
+from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
