@@ -1,7 +1,8 @@
 """Private logistic regression, with the noise of each step streamed from a running service.
 
-Trains the same model on the same batches with two mechanisms at the same (epsilon, delta): DP-SGD (C = I, independent
-noise in each step) and the factorization that is optimal for running sums of gradients. Start a service first:
+Trains the same model at the same (epsilon, delta) in four ways: DP-SGD (C = I, independent noise in each step) and
+correlated noise, each with batches in one public order and with batches that are drawn at random and kept secret, whose
+privacy amplification both may count on. Start a service first:
 
     factorize serve &
     python examples/train_digits.py --url http://127.0.0.1:8000
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -25,9 +28,9 @@ from threadpoolctl import threadpool_limits
 from factorize.client import Event, Factors, load
 from factorize.errors import FactorizeError
 from factorize.privacy import Calibration, PrivacyTarget
+from factorize.training.orders import balls_in_bins, fixed_order
 
-MECHANISMS = {"DP-SGD": "identity", "optimal": "auto"}
-RATES = tuple(2.0**k for k in range(-10, -3))  # for sums of gradients: for means, times the batch size
+RATES = tuple(2.0**k for k in range(-3, 5))
 TUNING_SEEDS = range(1000, 1003)
 CURVE_POINTS = 40
 
@@ -45,7 +48,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Setting:
-    """What both mechanisms share. Batch j of every epoch holds the same examples, as the sensitivity assumes."""
+    """What all ways share. `batch_size` is the public divisor of every mean, also where batches have random sizes."""
 
     batches: int
     batch_size: int
@@ -58,10 +61,74 @@ class Setting:
         """The n of the factorization."""
         return self.batches * self.epochs
 
+    @property
+    def examples(self) -> int:
+        """How many examples train: what fills no batch is left out."""
+        return self.batches * self.batch_size
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train: a mechanism, the law by which examples get into batches, and the batches of one run."""
+
+    name: str
+    mechanism: dict[str, Any]
+    sampling: str
+    order: Callable[[Setting, int], Iterable[np.ndarray]]
+
+    def spec(self, setting: Setting) -> dict[str, Any]:
+        """What the service is asked for; under balls in bins, the C that is best with their amplification."""
+        spec = {
+            "workload": {"kind": "prefix", "n": setting.steps},
+            "participation": {"kind": "fixed_epochs", "epochs": setting.epochs},
+            "mechanism": self.mechanism,
+            "tolerance": 1e-6,
+        }
+        if self.sampling == "balls_in_bins":
+            target = setting.target
+            spec["sampling"] = {"kind": "balls_in_bins", "epsilon": target.epsilon, "delta": target.delta}
+        return spec
+
+    def calibrate(self, setting: Setting, factors: Factors) -> Calibration:
+        """The noise of a mean; Poisson sampling also counts on how many examples there are."""
+        return factors.calibrate(
+            setting.target,
+            clip_norm=setting.clip_norm,
+            batch_size=setting.batch_size,
+            sampling=self.sampling,
+            dataset_size=setting.examples if self.sampling == "poisson" else None,
+        )
+
+
+def public_order(setting: Setting, seed: int) -> Iterable[np.ndarray]:
+    """Batch j of every epoch holds the same examples, as the sensitivity assumes; nothing is secret."""
+    return fixed_order(setting.examples, setting.batch_size, epochs=setting.epochs)
+
+
+def poisson_order(setting: Setting, seed: int) -> Iterable[np.ndarray]:
+    """Every example is in every batch with probability 1 / batches. Here too a real job draws a secret seed."""
+    rng = np.random.default_rng((1, seed))
+    return (np.flatnonzero(rng.random(setting.examples) < 1 / setting.batches) for _ in range(setting.steps))
+
+
+def bins_order(setting: Setting, seed: int) -> Iterable[np.ndarray]:
+    """Every example draws its batch of the epoch once. Without a key `balls_in_bins` draws a secret one."""
+    key = hashlib.sha256(b"train_digits %d" % seed).digest()
+    return balls_in_bins(setting.examples, setting.batches, setting.epochs, key)
+
+
+_FEW_TAPS = {"kind": "banded_inverse_toeplitz", "bands": 4, "normalization": "fitted"}
+WAYS = (
+    Way("DP-SGD, public order", {"kind": "identity"}, "fixed", public_order),
+    Way("optimum, public order", {"kind": "auto"}, "fixed", public_order),
+    Way("4 taps, secret bins", _FEW_TAPS, "balls_in_bins", bins_order),
+    Way("DP-SGD, secret Poisson", {"kind": "identity"}, "poisson", poisson_order),
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """One mechanism's result: `curves` holds the test accuracy of each run at the steps `at`."""
+    """What one way reached: `curves` holds the test accuracy of each run at the steps `at`."""
 
     name: str
     factors: Factors
@@ -138,48 +205,52 @@ def accuracy(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def train(
-    data: Data, setting: Setting, factors: Factors, noise: Calibration, *, rate: float, seed: int, at: Sequence[int]
+    data: Data,
+    setting: Setting,
+    way: Way,
+    factors: Factors,
+    noise: Calibration,
+    *,
+    rate: float,
+    seed: int,
+    at: Sequence[int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train once; return the weights, and the test accuracy after each step that `at` names.
 
-    The seed of the noise is fixed here so that the figures repeat. A real job draws secrets.randbits(128) and hides it.
+    The seeds are fixed here so that the figures repeat. A real job draws secrets.randbits(128) and hides it.
     """
     weights = np.zeros((data.train_x.shape[1], 10))
     curve = []
-    for step, drawn in enumerate(factors.noise(noise, weights.shape, seed=seed)):
-        first = step % setting.batches * setting.batch_size
-        batch = slice(first, first + setting.batch_size)
+    drawn = factors.noise(noise, weights.shape, seed=seed)
+    for step, (batch, extra) in enumerate(zip(way.order(setting, seed), drawn, strict=True)):
         total = clipped_gradient_sum(weights, data.train_x[batch], data.train_y[batch], setting.clip_norm)
-        weights -= rate * (total + drawn).astype(np.float32)  # the noise has no more digits to hide the rest behind
+        mean = total / setting.batch_size + extra
+        weights -= rate * mean.astype(np.float32)  # the noise has no more digits to hide the rest behind
         if step + 1 in at:
             curve.append(accuracy(weights, data.test_x, data.test_y))
     return weights, np.array(curve)
 
 
-def tune(data: Data, setting: Setting, factors: Factors, noise: Calibration) -> float:
+def tune(data: Data, setting: Setting, way: Way, factors: Factors, noise: Calibration) -> float:
     """Return the learning rate with the best mean accuracy on the training data, over seeds that are not used again."""
 
     def score(rate: float) -> float:
-        runs = [train(data, setting, factors, noise, rate=rate, seed=seed, at=())[0] for seed in TUNING_SEEDS]
+        runs = [train(data, setting, way, factors, noise, rate=rate, seed=seed, at=())[0] for seed in TUNING_SEEDS]
         return float(np.mean([accuracy(weights, data.train_x, data.train_y) for weights in runs]))
 
     return max(RATES, key=score)
 
 
-def compete(name: str, data: Data, setting: Setting, url: str, runs: int) -> Outcome:
-    """Get one mechanism's factors from the service, tune, and train `runs` times."""
-    spec = {
-        "workload": {"kind": "prefix", "n": setting.steps},
-        "participation": {"kind": "fixed_epochs", "epochs": setting.epochs},
-        "mechanism": {"kind": MECHANISMS[name]},
-        "tolerance": 1e-6,
-    }
-    factors = load(spec, url=url, progress=lambda event: report(name, event))
-    noise = factors.calibrate(setting.target, clip_norm=setting.clip_norm)
-    rate = tune(data, setting, factors, noise)
+def compete(way: Way, data: Data, setting: Setting, url: str, runs: int) -> Outcome:
+    """Get one way's factors from the service, tune, and train `runs` times."""
+    factors = load(way.spec(setting), url=url, progress=lambda event: report(way.name, event))
+    noise = way.calibrate(setting, factors)
+    rate = tune(data, setting, way, factors, noise)
     at = np.unique(np.linspace(1, setting.steps, CURVE_POINTS).astype(int))
-    curves = [train(data, setting, factors, noise, rate=rate, seed=seed, at=at.tolist())[1] for seed in range(runs)]
-    return Outcome(name, factors, noise, rate, at, np.array(curves))
+    curves = [
+        train(data, setting, way, factors, noise, rate=rate, seed=seed, at=at.tolist())[1] for seed in range(runs)
+    ]
+    return Outcome(way.name, factors, noise, rate, at, np.array(curves))
 
 
 def report(name: str, event: Event) -> None:
@@ -191,26 +262,28 @@ def report(name: str, event: Event) -> None:
 def describe(data: Data, setting: Setting) -> None:
     target = setting.target
     print(
-        f"{data.name}: {setting.batches * setting.batch_size} of {len(data.train_y)} training examples used, "
+        f"{data.name}: {setting.examples} of {len(data.train_y)} training examples used, "
         f"{len(data.test_y)} test examples, {data.train_x.shape[1] - 1} features\n"
         f"({target.epsilon:g}, {target.delta:g})-differential privacy, adjacency zero_out, clip norm "
-        f"{setting.clip_norm:g}\n{setting.epochs} epochs of {setting.batches} batches of {setting.batch_size} in fixed "
-        f"order: n = {setting.steps} steps\n"
+        f"{setting.clip_norm:g}\n{setting.epochs} epochs of {setting.batches} batches of {setting.batch_size}, on "
+        f"average where they are random: n = {setting.steps} steps\n"
     )
 
 
 def table(outcomes: Sequence[Outcome], setting: Setting, runs: int, seconds: float) -> None:
-    print("mechanism  sensitivity             noise multiplier  sigma   learning rate  test accuracy")
+    print("how                     sensitivity           sigma of a mean  learning rate  test accuracy")
     for out in outcomes:
         stated = f"{out.factors.sensitivity.value:.4f} ({out.factors.sensitivity.kind})"
         print(
-            f"{out.name:<9}  {stated:<22}  {out.calibration.noise_multiplier:<16.4f}  {out.calibration.sigma:<6.2f}  "
-            f"{out.rate * setting.batch_size:<13.4g}  {out.accuracy:.4f} +- {out.standard_error:.4f}"
+            f"{out.name:<22}  {stated:<20}  {out.calibration.sigma:<15.4f}  {out.rate:<13.4g}  {out.accuracy:.4f} +- "
+            f"{out.standard_error:.4f}"
         )
     print(
         f"\nMeasured: accuracy on the test data after the last step, mean and standard error over {runs} draws of the "
-        f"noise on one split of the data.\nEach mechanism chose among {len(RATES)} learning rates by its accuracy on "
+        f"noise on one split of the data.\nEach way chose among {len(RATES)} learning rates by its accuracy on "
         f"the training data ({len(TUNING_SEEDS)} runs each); that choice is not part of the guarantee.\n"
+        "Secret batches need a loader that draws them and hides them for ever; where the order of the data is known, "
+        "only the first two rows hold.\n"
         f"{seconds:.1f} s in all."
     )
 
@@ -238,7 +311,9 @@ def plot(outcomes: Sequence[Outcome], setting: Setting, name: str, path: str) ->
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="DP-SGD beside the optimal factorization, on real data.")
+    parser = argparse.ArgumentParser(
+        description="DP-SGD beside correlated noise, with public and with secret batches, on real data."
+    )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of a running `factorize serve`")
     parser.add_argument(
         "--mnist", type=Path, metavar="FOLDER", help="train on the IDX files of MNIST instead of digits"
@@ -266,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         setting = Setting(batches, batch_size, args.epochs or (2 if args.mnist else 10), args.clip_norm, target)
         describe(data, setting)
         with threadpool_limits(1):  # the products are so small that threads would mostly wait for each other
-            outcomes = [compete(name, data, setting, args.url, args.runs) for name in MECHANISMS]
+            outcomes = [compete(way, data, setting, args.url, args.runs) for way in WAYS]
     except FactorizeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 5 if error.slug == "service-unreachable" else 3

@@ -33,7 +33,7 @@ from factorize.structures.endless import AnyStrategy
 _GRID = 1e-3  # of the privacy loss, and relative to epsilon below 1; dp_accounting rounds towards less privacy
 SMALLEST_DELTA = 1e-14
 """Tails that dp_accounting cuts off count as lost, so that at a smaller delta no epsilon is finite."""
-_LARGEST = 1e6
+_SMALLEST, _LARGEST = 1e-2, 1e6
 _TOLERANCE = 1e-4
 
 
@@ -103,22 +103,39 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
     if not 0 < probability <= 1 or compositions < 1:
         message = f"probability={probability} and compositions={compositions} must be in (0, 1] and >= 1"
         raise InvalidParameter(message, field="probability")
-    low, high = 1e-2, 1.0
     grid = _GRID * min(1.0, target)
-    while not _epsilon(high, delta, probability, compositions, grid) <= target:
-        low, high = high, 2 * high
+    tried: dict[float, float] = {}
+
+    def excess(multiplier: float) -> float:
+        if multiplier not in tried:
+            tried[multiplier] = _epsilon(multiplier, delta, probability, compositions, grid)
+        return min(tried[multiplier] / target, 100.0) - 1.0
+
+    low, high = _around(excess, epsilon)
+    if excess(low) > 0:
+        from scipy.optimize import brentq
+
+        log = brentq(lambda log: excess(math.exp(log)), math.log(low), math.log(high), xtol=_TOLERANCE / 4)
+        excess(math.exp(log) * (1 + _TOLERANCE / 2))  # the root lies on either side
+    return min(multiplier for multiplier, reached in tried.items() if reached <= target)
+
+
+def _around(excess: Callable[[float], float], epsilon: float) -> tuple[float, float]:
+    """Return two multipliers, a factor 2 apart, between which epsilon is reached, if it is reached above the smallest.
+
+    It goes down by halves, since the distribution of losses grows with the square of one over the noise.
+    """
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
         if high > _LARGEST:
             raise InvalidParameter(
                 f"epsilon={epsilon} needs a noise multiplier above {_LARGEST:g}; ask for a larger epsilon",
                 field="epsilon",
             )
-    while high > low * (1 + _TOLERANCE):
-        middle = math.sqrt(low * high)
-        if _epsilon(middle, delta, probability, compositions, grid) <= target:
-            high = middle
-        else:
-            low = middle
-    return high
+    while high > _SMALLEST and excess(high / 2) <= 0:
+        high /= 2
+    return high / 2, high
 
 
 def amplified_epsilon(multiplier: float, delta: float, *, probability: float, compositions: int) -> float:
