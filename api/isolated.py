@@ -13,11 +13,12 @@ import os
 import sys
 from pathlib import Path
 
-SOLVE, COMPARE, PROVE, CALIBRATE = (
+SOLVE, COMPARE, PROVE, CALIBRATE, NURSERY = (
     "factorize.api.jobs.child",
     "factorize.api.comparing.child_comparison",
     "factorize.api.proof",
     "factorize.api.jobs.calibrating",
+    "factorize.api.processes.nursery_process",
 )
 """The modules that run in a process of their own."""
 
@@ -30,7 +31,7 @@ def child_command(module: str) -> tuple[str, ...]:
     """Return the command line that runs one of our modules in a process of its own.
 
     Args:
-        module: SOLVE, COMPARE, PROVE or CALIBRATE.
+        module: SOLVE, COMPARE, PROVE, CALIBRATE or NURSERY.
     """
     return (sys.executable, "-I", str(_HERE), module, *search_path())
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.child_protocol import Document, Tell, last_word, serve
-from factorize.api.isolated import PROVE, child_command
+from factorize.api.isolated import PROVE
+from factorize.api.processes.sibling import beside
 from factorize.errors import CertificateError, CorruptObject, LimitExceeded, StoreUnavailable, TooLarge
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def prove(path: Path, *, store: str, strict: bool = False) -> dict[str, Any]:
 
 def _asked(request: Document) -> Document:
     """Return what a child answers; it is bounded like the process that asks, whose limits it has."""
-    done = subprocess.run(child_command(PROVE), input=json.dumps(request) + "\n", capture_output=True, text=True)
+    done = beside(PROVE, json.dumps(request) + "\n")
     end = last_word(done.stdout)
     if end is None:
         last = done.stderr.strip().splitlines()[-1:] or ["it was killed, perhaps for memory"]
@@ -140,5 +140,10 @@ def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
     return open_store(store, create=False).matrices_of(spec)
 
 
+def main() -> int:
+    """Answer what stdin asks for; see `serve`."""
+    return serve(check)
+
+
 if __name__ == "__main__":
-    sys.exit(serve(check))
+    sys.exit(main())

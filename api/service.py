@@ -21,6 +21,7 @@ from factorize.api.forms import ANY_FORM, Form
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings
 from factorize.encoding import DIGEST, canonical_json
@@ -78,7 +79,13 @@ class SolverService:
             capacity_mb=settings.capacity_mb,
             processors=settings.processors,
             command=command,
+            forked=settings.fork_children,
         )
+
+    def warm_up(self) -> None:
+        """Have the process started now from which children are forked, so that the first solve need not wait for it."""
+        if self.settings.fork_children and self.settings.scheduler is None:
+            NURSERY_OF_THIS_PROCESS.start()
 
     def start(self) -> Self:
         """Start the engine, which takes up what earlier runs left open."""

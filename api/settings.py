@@ -46,6 +46,8 @@ class Settings(BaseSettings):
         allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
         capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
         processors: threads for all running solves; by default all.
+        fork_children: solve in processes forked from one that has everything imported (Linux; elsewhere, or where this
+            is false, each solve starts a Python of its own).
         min_solve_seconds: least wall limit of a solve; it is four times the estimate where that is more.
         max_solve_seconds: largest wall limit; a spec whose estimate is above it is refused.
         max_json_bytes: largest JSON body.
@@ -74,6 +76,7 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
     processors: Annotated[int, Field(ge=1)] | None = None
+    fork_children: bool = True
     min_solve_seconds: Seconds = 600.0
     max_solve_seconds: Seconds = DAY
     max_json_bytes: Bytes = 1 << 20

@@ -69,5 +69,10 @@ def compare_beside(asked: Document, tell: Tell) -> Document:
     return written(given["to"], comparison(read_request(given["request"]), open_store(asked["store"]), report))
 
 
+def main() -> int:
+    """Answer what stdin asks for; see `serve`."""
+    return serve(compare_beside)
+
+
 if __name__ == "__main__":
-    sys.exit(serve(compare_beside))
+    sys.exit(main())

@@ -14,7 +14,6 @@ from typing import Any
 from fastapi import Request
 
 from factorize.api.http.problems import KINDS, ProblemAnswer
-from factorize.api.isolated import child_command
 from factorize.api.jobs import supervisor
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.service import SolverService
@@ -30,7 +29,7 @@ class ChildQuestion:
     """What is asked of a child, and how its failures are told.
 
     Attributes:
-        module: which child; see `child_command`.
+        module: which child; see api/isolated.py.
         document: the request; where to write the answer is added.
         seconds: wall limit.
         noun: what the answer is, for messages.
@@ -70,7 +69,8 @@ class ChildQuestion:
                     memory_mb=max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
                     seconds_limit=min(self.seconds, service.settings.max_solve_seconds),
                     threads=service.settings.processors or 1,
-                    command=child_command(self.module),
+                    module=self.module,
+                    forked=service.settings.fork_children,
                 ),
                 report=report,
                 cancelled=stop.is_set,

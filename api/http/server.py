@@ -164,7 +164,9 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
     Raises:
         StoreUnavailable: store or database cannot be opened.
     """
-    service = service or SolverService(settings)
+    if service is None:
+        service = SolverService(settings)
+        service.warm_up()
     protocol: Any = type("Connection", (ServerConnection,), {"settings": settings})
     config = uvicorn.Config(
         create_app(settings, service=service),

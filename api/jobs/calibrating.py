@@ -25,5 +25,10 @@ def calibrate(asked: Document, _tell: Tell) -> Document:
     return written(given["to"], answer(open_store(asked["store"]).load(given["digest"]), request))
 
 
+def main() -> int:
+    """Answer what stdin asks for; see `serve`."""
+    return serve(calibrate)
+
+
 if __name__ == "__main__":
-    sys.exit(serve(calibrate))
+    sys.exit(main())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from factorize.api.jobs.dask_link import Link
 from factorize.api.jobs.job import Job
 from factorize.api.jobs.supervisor import Request
+from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -40,6 +41,7 @@ class Dispatch:
         scheduler: str | None,
         capacity: tuple[int | None, int | None],
         command: tuple[str, ...] | None,
+        forked: bool,
         listen: Callable[[dict[str, Any]], None],
         ended: Callable[[str, Future[Any]], None],
     ) -> None:
@@ -51,6 +53,7 @@ class Dispatch:
             capacity: memory in MB and threads for all running solves of the in-process worker; by default what
                 the machine or the container has.
             command: command line of the child process, or None for this Python's.
+            forked: whether children may be forked from the nursery.
             listen: called with each event of a running solve, in dask's thread; must not block.
             ended: called with task and future when a solve is over, likewise.
         """
@@ -59,7 +62,7 @@ class Dispatch:
         self.embedded: Embedded | None = None
         self.stopped = False
         self._store, self._scheduler, self._command = store, scheduler, command
-        self._capacity = capacity
+        self._capacity, self._forked = capacity, forked
         self._listen, self._ended = listen, ended
         self._link: Link | None = None
 
@@ -71,6 +74,7 @@ class Dispatch:
             memory, processors = self._capacity
             self._capacity = (memory or dask_cluster.MEMORY_MB, processors or dask_cluster.PROCESSORS)
             self.embedded = dask_cluster.Embedded(*self._capacity)
+            NURSERY_OF_THIS_PROCESS.hold()
         where = self.embedded or self._scheduler
         assert where is not None
         self._link = Link(where, self._listen)
@@ -100,6 +104,7 @@ class Dispatch:
             self._link.close()
         if self.embedded is not None:
             self.embedded.close()
+            NURSERY_OF_THIS_PROCESS.release()
 
     @property
     def capacity_mb(self) -> int | None:
@@ -136,7 +141,7 @@ class Dispatch:
                     return  # no worker is known that it could have for itself
                 room = (largest_mb, processors)
             limits = (job.memory_mb, job.seconds_limit, threads)
-            request = Request(job.spec_digest, job.spec, self._store, *limits, self._command)
+            request = Request(job.spec_digest, job.spec, self._store, *limits, self._command, forked=self._forked)
             try:
                 future = dask_cluster.submit(client, job.task, request, job.priority, room)
             except Exception:

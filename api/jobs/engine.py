@@ -52,6 +52,7 @@ class JobEngine:
         capacity_mb: int | None = None,
         processors: int | None = None,
         command: tuple[str, ...] | None = None,
+        forked: bool = True,
         tick: float = 2.0,
         patience: float = 15.0,
     ) -> None:
@@ -67,6 +68,7 @@ class JobEngine:
                 machine or the container has.
             processors: threads for all running solves of the in-process worker; by default all.
             command: command line of the child process; by default ``factorize.api.jobs.child`` (api/isolated.py).
+            forked: whether children may be forked from the nursery (api/processes/nursery.py).
             tick: seconds between two rounds of reconciliation.
             patience: seconds without a sign of life after which another engine counts as dead.
         """
@@ -83,6 +85,7 @@ class JobEngine:
             scheduler=scheduler,
             capacity=(capacity_mb, processors),
             command=command,
+            forked=forked,
             listen=lambda event: self._inbox.put(partial(self._on_event, event)),
             ended=lambda task, future: self._inbox.put(partial(self._on_end, task, future)),
         )

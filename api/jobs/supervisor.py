@@ -22,18 +22,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from factorize.api.isolated import SOLVE, child_command
 from factorize.api.jobs.ending import Ending, Remains, SolveEnding, judge
+from factorize.api.processes.guards import AnyGuard, StartedGuard, child_environment
+from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 MEBIBYTE = 1 << 20
 GRACE_SECONDS = 5.0  # what a guard gets to kill and reap before it is killed itself
 
-_GUARD = Path(__file__).with_name("reaper.py")
 _KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
 _LINE_LIMIT = 64 * 1024
 _TAIL_LIMIT = 8 * 1024
@@ -52,7 +51,9 @@ class Request:
         memory_mb: what the solve was admitted with, in units of 2^20 bytes.
         seconds_limit: wall limit in seconds, counted from the start of the child process.
         threads: threads per BLAS, OpenMP or numba pool.
-        command: the child's command line; by default ``factorize.api.jobs.child`` (api/isolated.py).
+        command: command line of a child that is no module of ours; never forked.
+        module: the child, see api/isolated.py.
+        forked: whether the child may be forked from the nursery (api/processes/nursery.py), where there is one.
     """
 
     spec_digest: str
@@ -62,6 +63,8 @@ class Request:
     seconds_limit: float
     threads: int = 1
     command: tuple[str, ...] | None = None
+    module: str = SOLVE
+    forked: bool = True
 
     @property
     def data_limit_mb(self) -> int:
@@ -128,43 +131,34 @@ class _Child:
         self._line_too_long = False
         self._tail = b""
         self._next_look = self.started
-        self._watch: int | None = None
-        self._process = self._start(folder)
+        self._guard = self._start(folder)
         self._selector = selectors.DefaultSelector()
-        for stream, take in (
-            (self._process.stdout, self._take_output),
-            (self._process.stderr, self._take_errors),
-        ):
-            assert stream is not None
+        for stream, take in zip(self._guard.streams, (self._take_output, self._take_errors), strict=True):
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ, take)
 
-    def _start(self, folder: str) -> subprocess.Popen[bytes]:
+    def _start(self, folder: str) -> AnyGuard:
         request = self.request
-        command = request.command or child_command(SOLVE)
         data_bytes = request.data_limit_mb * MEBIBYTE if _KERNEL_LIMITS_DATA else 0
-        watch_read, self._watch = os.pipe()
-        guard = (sys.executable, "-I", "-S", str(_GUARD), str(watch_read), str(os.getpid()), str(data_bytes))
-        try:
-            # A file as stdin, so that a child that never reads it blocks nobody.
-            with tempfile.TemporaryFile(dir=folder) as stdin:
-                stdin.write(request.stdin)
-                stdin.seek(0)
-                return subprocess.Popen(
-                    (*guard, *command),
-                    stdin=stdin,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env=_environment(request.threads, folder),
-                    pass_fds=(watch_read,),
-                    start_new_session=True,
-                    bufsize=0,
+        # A file as stdin, so that a child that never reads it blocks nobody.
+        with tempfile.TemporaryFile(dir=folder) as stdin:
+            stdin.write(request.stdin)
+            stdin.seek(0)
+            forked = None
+            if request.forked and request.command is None:
+                forked = NURSERY_OF_THIS_PROCESS.fork(
+                    request.module,
+                    threads=request.threads,
+                    data_bytes=data_bytes,
+                    variables={"TMPDIR": folder},
+                    stdin=stdin.fileno(),
                 )
-        except BaseException:
-            os.close(self._watch)
-            raise
-        finally:
-            os.close(watch_read)
+            return forked or StartedGuard(
+                request.command or child_command(request.module),
+                data_bytes=data_bytes,
+                environment=child_environment(request.threads, TMPDIR=folder),
+                stdin=stdin,
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -174,13 +168,11 @@ class _Child:
     ) -> None:
         self.end()
         self._selector.close()
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
+        self._guard.close()
 
     @property
     def returncode(self) -> int | None:
-        return self._process.poll()
+        return self._guard.poll()
 
     @property
     def seconds(self) -> float:
@@ -189,7 +181,7 @@ class _Child:
     def remains(self) -> Remains:
         """What is known after the end."""
         errors = self._tail.decode(errors="replace").strip()
-        return Remains(self.verdict, self._process.returncode, errors, self.seconds)
+        return Remains(self.verdict, self._guard.wait(), errors, self.seconds)
 
     def take_progress(self) -> Event:
         progress, self.progress = self.progress, None
@@ -202,13 +194,13 @@ class _Child:
         if _KERNEL_LIMITS_DATA or time.monotonic() < self._next_look:
             return None
         self._next_look = time.monotonic() + 0.5
-        return Ending.OUT_OF_MEMORY if _resident_mb(self._process.pid) > self.request.data_limit_mb else None
+        return Ending.OUT_OF_MEMORY if _resident_mb(self._guard.pid) > self.request.data_limit_mb else None
 
     def read(self, timeout: float) -> None:
         """Take what the child has written; wait for that, or for its end, at most ``timeout`` seconds."""
         if not self._selector.get_map():
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout)
+                self._guard.wait(timeout)
             return
         for key, _ in self._selector.select(timeout):
             stream: IO[bytes] = key.fileobj  # type: ignore[assignment]  # typeshed: or a descriptor
@@ -220,16 +212,14 @@ class _Child:
 
     def end(self) -> None:
         """Kill what still runs, reap the guard, take the last words."""
-        if self._watch is not None:
-            os.close(self._watch)  # the guard's sign to kill the child and all that it started
-            self._watch = None
+        self._guard.dismiss()
         try:
-            self._process.wait(GRACE_SECONDS)
+            ended = self._guard.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.returncode == -signal.SIGKILL:  # perhaps the guard itself was killed
-            _kill_session(self._process.pid)
+            self._guard.kill()
+            ended = self._guard.wait()
+        if ended == -signal.SIGKILL:  # perhaps the guard itself was killed
+            _kill_session(self._guard.pid)
         deadline = time.monotonic() + 1
         while self._selector.get_map() and self._selector.select(0) and time.monotonic() < deadline:
             self.read(0)
@@ -256,12 +246,6 @@ class _Child:
                 self.progress = _clean_progress(event)
             case {"event": "done" | "failed"}:
                 self.verdict = event
-
-
-def _environment(threads: int, folder: str) -> dict[str, str]:
-    """The child's environment: threads fixed before any import, no setting or secret of the service."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FACTORIZE_")}
-    return kept | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"TMPDIR": folder}
 
 
 def _clean_progress(event: Event) -> Event:

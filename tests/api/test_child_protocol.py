@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from factorize.api import proof
+from factorize.api.processes import sibling
 from factorize.encoding import sha256
 from factorize.errors import CertificateError, CorruptObject, FactorizeError, LimitExceeded, StoreUnavailable
 
@@ -90,6 +91,6 @@ def test_a_long_answer_is_written_and_named(tmp_path: Path) -> None:
 def test_the_proof_believes_no_other_ending(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, kind: type[FactorizeError], message: str
 ) -> None:
-    monkeypatch.setattr(proof, "child_command", lambda _module: child(body))
+    monkeypatch.setattr(sibling, "child_command", lambda _module: child(body))
     with pytest.raises(kind, match=message):
         proof.prove(tmp_path / "file", store=str(tmp_path))

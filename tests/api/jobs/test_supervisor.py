@@ -11,12 +11,15 @@ import threading
 import time
 from pathlib import Path
 
+import forked_body
 import psutil
 import pytest
 
 from factorize.api.jobs import supervisor
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.supervisor import Request, run
+from factorize.api.processes import guards
+from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS, SUPPORTED
 
 DIGEST = "ab" * 32
 PRELUDE = """
@@ -24,6 +27,7 @@ import json, os, subprocess, sys, time
 def say(**event):
     print(json.dumps(event), flush=True)
 """
+WAY: list[str] = []
 DONE = f'say(event="done", digest="{DIGEST}")'
 
 
@@ -32,9 +36,24 @@ def child(body: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", PRELUDE + textwrap.dedent(body))
 
 
+@pytest.fixture(params=["started", "forked"] if SUPPORTED else ["started"], autouse=True)
+def way(request) -> str:
+    """Where children come from: a command, or the nursery (on Linux)."""
+    WAY[:] = [request.param]
+    return request.param
+
+
 def request(body: str, *, memory_mb: int = 64, seconds_limit: float = 30, threads: int = 1) -> Request:
     spec = '{"workload":{"kind":"prefix","n":4}}'
-    return Request("0" * 64, spec, "file:///a store", memory_mb, seconds_limit, threads, child(body))
+    limits = (memory_mb, seconds_limit, threads)
+    if WAY == ["forked"]:
+        return Request("0" * 64, spec, PRELUDE + textwrap.dedent(body), *limits, module="forked_body")
+    return Request("0" * 64, spec, "file:///a store", *limits, child(body))
+
+
+def children() -> list[psutil.Process]:
+    """Processes that this one has to answer for; the nursery stays for the next child."""
+    return [process for process in psutil.Process().children() if process.pid != NURSERY_OF_THIS_PROCESS.pid]
 
 
 def run_child(body: str, *, events: list[dict[str, object]] | None = None, **limits: float) -> SolveEnding:
@@ -76,7 +95,7 @@ def test_done_with_the_documented_line_on_stdin():
 
 def test_threads_are_in_the_environment_and_the_service_settings_are_not(monkeypatch):
     monkeypatch.setenv("FACTORIZE_DATABASE", "postgresql://user:secret@host/jobs")
-    names = supervisor.THREAD_VARIABLES
+    names = guards.THREAD_VARIABLES
     outcome = run_child(
         f"""
         assert [os.environ[name] for name in {names}] == ["3"] * 4
@@ -258,7 +277,7 @@ def test_cancel_kills_the_child_and_its_children_quickly(tmp_path):
     thread.join(60)
     assert outcomes[0].ending is Ending.CANCELLED
     assert not [pid for pid in pids if alive(pid)]
-    assert not psutil.Process().children()  # no zombie either
+    assert not children()  # no zombie either
 
 
 def test_what_a_finished_child_leaves_behind_is_killed(tmp_path):
@@ -298,18 +317,17 @@ def test_a_guard_that_is_killed_or_stopped_takes_nobody_with_it(tmp_path, stop, 
 
 HOST = """
 import sys
-sys.path.insert(0, {root!r})
+sys.path[:0] = {folders!r}
 from factorize.api.jobs.supervisor import Request, run
-request = Request("0" * 64, "{{}}", "store", 64, 60, 1, {command!r})
-run(request, report=lambda event: None, cancelled=lambda: False)
+run({request!r}, report=lambda event: None, cancelled=lambda: False)
 """
 
 
 def test_kill_9_of_the_process_that_runs_the_supervisor_leaves_no_orphan(tmp_path):
     log = tmp_path / "pids"
-    command = child(textwrap.dedent(FAMILY.format(path=str(log))) + "\ntime.sleep(60)")
-    root = str(Path(supervisor.__file__).parents[3])
-    host = subprocess.Popen([sys.executable, "-c", HOST.format(root=root, command=command)])
+    asked = request(textwrap.dedent(FAMILY.format(path=str(log))) + "\ntime.sleep(60)", seconds_limit=60)
+    folders = [str(Path(supervisor.__file__).parents[3]), str(Path(forked_body.__file__).parent)]
+    host = subprocess.Popen([sys.executable, "-c", HOST.format(folders=folders, request=asked)])
     pids = read_pids(log, 4)
     host.kill()
     host.wait()
@@ -322,4 +340,4 @@ def test_no_descriptor_and_no_process_is_leaked():
     for _ in range(3):
         run_child(DONE)
     assert psutil.Process().num_fds() == before
-    assert not psutil.Process().children()
+    assert not children()

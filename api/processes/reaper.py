@@ -14,6 +14,9 @@ grandchildren, so that it can kill and reap even those that left the process gro
 
 Why a process and not ``preexec_fn``: Python code between fork and exec in a process with threads can
 deadlock, and ``PR_SET_PDEATHSIG`` is not inherited by grandchildren.
+
+Guards that are forked instead of started (nursery_process.py) do the same by the same ``Guard``; their supervisor is
+not their parent, so they know its death by the pipe alone.
 """
 
 import ctypes
@@ -22,6 +25,7 @@ import resource
 import select
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -35,13 +39,20 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _become(command: list[str], data_bytes: int, guard: int) -> NoReturn:
-    """Turn the forked process into the command."""
+def bound(data_bytes: int, guard: int, group: int = 0) -> None:
+    """Bind the forked process to its guard: it dies with it, and the kernel limits its memory.
+
+    Args:
+        data_bytes: private memory that it may reserve; 0 for no limit.
+        guard: process number of the guard; ends this process if that is gone already.
+        group: process group to join; 0 for one of its own.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard:
         os._exit(1)
-    os.setpgid(0, 0)
-    for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD):
+    os.setpgid(0, group)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     if data_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
@@ -49,6 +60,11 @@ def _become(command: list[str], data_bytes: int, guard: int) -> NoReturn:
         # When the machine runs out of memory, the kernel should pick the solve and not the service.
         with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
+
+
+def become(command: list[str]) -> NoReturn:
+    """Turn this process into the command."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -96,39 +112,82 @@ def _detach() -> None:
     os.close(null)
 
 
+class Guard:
+    """This process as the guard of one child; for the main thread, once.
+
+    Args:
+        watch: descriptor that reaches its end when the supervisor closes its side or dies.
+    """
+
+    def __init__(self, watch: int) -> None:
+        self.child = 0
+        self._watch = watch
+        self._wake, wake_write = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(wake_write, False)
+        self._asked: list[int] = []
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda number, _: self._asked.append(number))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+    def start(self, run: Callable[[], NoReturn]) -> None:
+        """Fork the child."""
+        self.child = os.fork()
+        if self.child == 0:
+            run()
+        with suppress(OSError):  # done by both sides: whoever comes first, the group exists from here on
+            os.setpgid(self.child, self.child)
+        _detach()
+
+    def wait(
+        self,
+        asking: Callable[[], int | None] = lambda: None,
+        asked: Callable[[], None] = lambda: None,
+        ended: Callable[[int, int], None] = lambda _pid, _status: None,
+    ) -> int:
+        """Return the wait status of the child, or SIGTERM where it was to be killed; nothing of it is left then.
+
+        Args:
+            asking: a further descriptor to listen to, while there is one.
+            asked: called when that can be read.
+            ended: called with process number and wait status of anything else that has ended.
+        """
+        status = None
+        while status is None and not self._asked:
+            further = asking()
+            ready, _, _ = select.select([self._watch, self._wake, *([] if further is None else [further])], [], [])
+            if self._watch in ready:
+                self._asked.append(signal.SIGTERM)
+            with suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+            if further in ready and not self._asked:
+                asked()
+            while status is None and (found := _reap()):
+                if found[0] == self.child:
+                    status = found[1]
+                else:
+                    ended(*found)
+        _end_all(self.child)
+        return signal.SIGTERM if status is None else status
+
+
 def main(watch: int, parent: int, data_bytes: int, command: list[str]) -> NoReturn:
     """Start the command, wait for its end or the supervisor's, leave nothing behind."""
-    wake_read, wake_write = os.pipe()
-    os.set_blocking(wake_read, False)
-    os.set_blocking(wake_write, False)
-    asked: list[int] = []
-    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    guard = Guard(watch)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
-    guard = os.getpid()
-    child = os.fork()
-    if child == 0:
+    me = os.getpid()
+
+    def run() -> NoReturn:
         os.close(watch)
-        _become(command, data_bytes, guard)
-    with suppress(OSError):  # done by both sides: whoever comes first, the group exists from here on
-        os.setpgid(child, child)
-    _detach()
-    ended = None
-    while ended is None and not asked:
-        ready, _, _ = select.select([watch, wake_read], [], [])
-        if watch in ready:
-            asked.append(signal.SIGTERM)
-        with suppress(BlockingIOError):
-            os.read(wake_read, 4096)
-        while ended is None and (found := _reap()):
-            ended = found[1] if found[0] == child else None
-    _end_all(child)
-    _end_like(signal.SIGTERM if ended is None else ended)
+        bound(data_bytes, me)
+        become(command)
+
+    guard.start(run)
+    _end_like(guard.wait())
 
 
 def _reap() -> tuple[int, int] | None:

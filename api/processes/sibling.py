@@ -1,0 +1,69 @@
+"""A sibling: a process beside a child, which shares nothing with it but the guard and the limits.
+
+A child that the nursery has forked (nursery_process.py) asks its guard for one, and the guard forks it from what it
+was before the child ran: imports are done and compiled code is loaded, and nothing that the child has done is in its
+memory. Any other process starts a Python of its own. Both speak the child protocol (api/child_protocol.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from dataclasses import dataclass
+
+from factorize.api.isolated import child_command
+
+ASKING = 3
+"""Descriptor of a forked child on which it reaches its guard."""
+MESSAGE_BYTES = 1 << 16
+STATUS_BYTES = 4
+
+_guard: socket.socket | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process that has ended.
+
+    Attributes:
+        returncode: exit status, or minus the number of the signal that killed it.
+        stdout: what it has written there.
+        stderr: likewise.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def attach() -> None:
+    """Take note that this process has been forked and has a guard that can be asked; called once, after the fork."""
+    global _guard
+    _guard = socket.socket(fileno=ASKING)
+
+
+def beside(module: str, line: str) -> Ended:
+    """Run a module in a process of its own and wait for its end.
+
+    Args:
+        module: see `child_command`; a guard forks the proof only.
+        line: what it reads from stdin.
+    """
+    if _guard is None:
+        done = subprocess.run(child_command(module), input=line, capture_output=True, text=True)
+        return Ended(done.returncode, done.stdout, done.stderr)
+    streams = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+    try:
+        os.pwrite(streams[0], line.encode(), 0)
+        socket.send_fds(_guard, [module.encode()], streams)
+        status = int.from_bytes(_guard.recv(STATUS_BYTES), "little")
+        out, err = (_read(stream) for stream in streams[1:])
+        return Ended(os.waitstatus_to_exitcode(status), out, err)
+    finally:
+        for stream in streams:
+            os.close(stream)
+
+
+def _read(stream: int) -> str:
+    return os.pread(stream, os.fstat(stream).st_size, 0).decode(errors="replace")

@@ -1,0 +1,102 @@
+"""Warming: what the nursery does before it is asked, so that its children need not.
+
+Everything that a child may need is imported and compiled code is loaded, by solving and checking small specs, all with
+one thread: BLAS and OpenMP keep threads once they have used them, and a process with threads cannot be forked soundly.
+A child sets its own number of threads, and BLAS starts them there.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from factorize.api.isolated import CALIBRATE, COMPARE, PROVE, SOLVE
+
+_LIBRARIES = ("scipy.linalg", "numba")
+_PREFIX = {"kind": "prefix", "n": 12}
+_MECHANISMS: tuple[dict[str, Any], ...] = (
+    {"kind": "dense"},
+    {"kind": "square_root"},
+    {"kind": "toeplitz"},
+    {"kind": "banded", "bands": 4},
+    {"kind": "blt", "buffers": 2},
+    {"kind": "buffered_linear", "buffers": 2},
+    {"kind": "banded_square_root", "bands": 4},
+    {"kind": "tree", "decoder": "online"},
+)
+_SPECS: tuple[dict[str, Any], ...] = (
+    *({"workload": _PREFIX, "mechanism": mechanism} for mechanism in _MECHANISMS),
+    {"workload": {"kind": "prefix", "n": 260}},  # the optimum is found by other routines from n = 257 on
+    {"workload": _PREFIX, "participation": {"kind": "fixed_epochs", "epochs": 3}},
+    {"workload": _PREFIX, "participation": {"kind": "min_sep", "min_sep": 4}},
+    {"workload": {**_PREFIX, "kind": "momentum", "momentum": 0.9}},
+    {"workload": _PREFIX, "objective": {"kind": "max"}},
+)
+
+
+class Warmth:
+    """What is loaded, piece by piece, with the thread pools that a child sets."""
+
+    def __init__(self) -> None:
+        self._pieces = self._all_pieces()
+        self._pools: Any = None
+
+    def next(self) -> bool:
+        """Load one more piece; False where everything is loaded."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            return False
+        with suppress(Exception):  # a child that needs it says why it cannot be had
+            piece()
+        return True
+
+    def use_threads(self, threads: int) -> None:
+        """Set the threads of the libraries that are loaded; in a child."""
+        if self._pools is not None and threads != 1:
+            self._pools.limit(limits=threads)
+
+    def _all_pieces(self) -> Iterator[Callable[[], object]]:
+        for name in (SOLVE, PROVE, *_LIBRARIES):
+            yield partial(importlib.import_module, name)
+        yield self._look_for_pools
+        for spec in _SPECS:
+            yield partial(_rehearse, spec)
+        for name in (CALIBRATE, COMPARE):
+            yield partial(importlib.import_module, name)
+        yield _settle
+
+    def _look_for_pools(self) -> None:
+        from threadpoolctl import ThreadpoolController
+
+        self._pools = ThreadpoolController()
+
+
+def one_thread() -> bool:
+    """Say whether this process has one thread only, as a process that forks must."""
+    return len(os.listdir("/proc/self/task")) == 1
+
+
+def _rehearse(document: dict[str, Any]) -> None:
+    """Solve, write and check one small spec as a child does, in a store that nobody sees."""
+    solving, proof = importlib.import_module(SOLVE), importlib.import_module(PROVE)
+
+    with tempfile.TemporaryDirectory(prefix="factorize-nursery-") as folder:
+
+        def check(path: Path) -> dict[str, Any]:
+            found = proof.inspect(path, folder, strict=False)
+            return {name: found[name] for name in ("digest", "sha256")}
+
+        solving.solve({"spec": document, "store": folder}, lambda **_: None, check=check)
+
+
+def _settle() -> None:
+    """Keep what is there out of the collector's sight: a collection in a child would copy all of it."""
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,178 @@
+"""The nursery and what it forks: what a child has and has not, and what becomes of it when the nursery dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from servers import serving
+
+from factorize.api.jobs.ending import Ending, SolveEnding
+from factorize.api.jobs.supervisor import Request, run
+from factorize.api.processes import nursery
+from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS, Nursery
+from factorize.api.processes.warming import one_thread
+from factorize.api.settings import Settings
+from factorize.storage.store import open_store
+
+pytestmark = pytest.mark.skipif(not nursery.SUPPORTED, reason="children are forked on Linux only")
+
+SPEC = '{"workload":{"kind":"prefix","n":12}}'
+DONE = f"""print('{{"event": "done", "digest": "{"ab" * 32}"}}', flush=True)"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_nursery() -> Iterator[None]:
+    """Keep it for all tests of this file, and see it end."""
+    NURSERY_OF_THIS_PROCESS.hold()
+    yield
+    NURSERY_OF_THIS_PROCESS.release()
+
+
+def ending_of(request: Request) -> SolveEnding:
+    return run(request, report=lambda event: None, cancelled=lambda: False)
+
+
+def body(lines: str, *, threads: int = 1) -> Request:
+    text = "import json, os, sys\n" + textwrap.dedent(lines) + "\n" + DONE
+    return Request("0" * 64, "{}", text, 64, 60, threads, module="forked_body")
+
+
+def write(path: Path, value: str) -> str:
+    return f"found = json.dumps({value}); open({str(path)!r}, 'w').write(found)"
+
+
+def lines_of(path: Path, body_value: str, *, threads: int = 1, before: str = "") -> str:
+    """What an expression is worth in a forked child."""
+    outcome = ending_of(body(textwrap.dedent(before) + "\n" + write(path, body_value), threads=threads))
+    assert outcome.ending is Ending.DONE, outcome
+    return path.read_text()
+
+
+def test_a_solve_and_its_proof_give_the_same_result_forked_and_started(tmp_path):
+    found, proofs = [], []
+    for forked in (True, False):
+        store = open_store(tmp_path / str(forked))
+        outcome = ending_of(Request("0" * 64, SPEC, store.url, 256, 120, 1, forked=forked))
+        assert outcome.ending is Ending.DONE and outcome.digest is not None, outcome
+        found.append(store.load(outcome.digest).rows("C", 0, 12).tobytes())
+        proof = store.manifest(outcome.digest)["files"][0]["proof"]
+        proofs.append([proof[name] for name in ("claims", "checked", "not_checked", "release")])
+    assert found[0] == found[1] and proofs[0] == proofs[1]
+
+
+def test_a_child_has_its_streams_and_its_guard_and_no_other_descriptor(tmp_path):
+    asked = "sorted(int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd))"
+    assert lines_of(tmp_path / "found", asked) == "[0, 1, 2, 3]"
+
+
+def test_a_child_is_in_a_session_of_its_own_and_leads_its_group(tmp_path):
+    found = lines_of(tmp_path / "found", "[os.getsid(0), os.getpgid(0), os.getpid(), os.getppid()]")
+    session, group, child, guard = map(int, found.strip("[]").split(","))
+    assert session == guard and group == child and session != os.getsid(0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blas_of_a_child_has_the_threads_that_it_was_admitted_with(tmp_path, threads):
+    use = "import threadpoolctl, numpy as np; a = np.ones((400, 400)); a @ a"
+    pools = "sorted({p['num_threads'] for p in threadpoolctl.threadpool_info()})"
+    assert lines_of(tmp_path / "pools", pools, threads=threads, before=use) == f"[{threads}]"
+    started = int(lines_of(tmp_path / "tasks", "len(os.listdir('/proc/self/task'))", threads=threads, before=use))
+    assert (started > 1) == (threads > 1)
+
+
+def test_everything_is_imported_before_the_child_begins(tmp_path):
+    names = ("numba", "scipy.linalg", "factorize.solvers.solving", "factorize.exact.file", "factorize.storage.store")
+    for name in names:
+        assert lines_of(tmp_path / "found", f"{name!r} in sys.modules") == "true", name
+
+
+def test_a_child_asks_for_a_proof_beside_it_and_for_nothing_else(tmp_path):
+    ask = """
+        from factorize.api.isolated import PROVE
+        from factorize.api.processes.sibling import beside
+        refused = beside("this", "")
+        proof = beside(PROVE, json.dumps({"path": "/no/such/file", "store": "s", "strict": False}) + chr(10))
+    """
+    value = "[refused.returncode, refused.stdout, proof.returncode, json.loads(proof.stdout)['event']]"
+    assert lines_of(tmp_path / "found", value, before=ask) == '[126, "", 1, "failed"]'
+
+
+def test_what_runs_outlives_a_nursery_that_is_killed_and_the_next_child_gets_another(tmp_path):
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+    outcomes: list[SolveEnding] = []
+    wait = f"""
+        import time
+        open({str(begun)!r}, "w").close()
+        while not os.path.exists({str(gate)!r}): time.sleep(0.01)
+    """
+    thread = threading.Thread(target=lambda: outcomes.append(ending_of(body(wait))))
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not begun.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first = NURSERY_OF_THIS_PROCESS.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert ending_of(body("")).ending is Ending.DONE
+    assert NURSERY_OF_THIS_PROCESS.pid not in (None, first)
+    gate.touch()
+    thread.join(60)
+    assert [outcome.ending for outcome in outcomes] == [Ending.DONE]
+
+
+def test_a_nursery_that_refuses_leaves_the_child_to_a_python_of_its_own(monkeypatch, tmp_path):
+    def refuse(*_: object) -> None:
+        raise nursery._RefusedError("a library has started threads")
+
+    monkeypatch.setattr(nursery, "_forked", refuse)
+    store = open_store(tmp_path)
+    assert ending_of(Request("0" * 64, SPEC, store.url, 256, 120, 1)).ending is Ending.DONE
+
+
+def test_threads_are_seen():
+    before = threading.Event()
+    thread = threading.Thread(target=before.wait)
+    thread.start()
+    try:
+        assert not one_thread()
+    finally:
+        before.set()
+        thread.join()
+
+
+def test_rehearsals_end_and_leave_one_thread(tmp_path):
+    """Every piece succeeds: a spec that a release does not know any more would silently warm nothing."""
+    run_all = "from factorize.api.processes.warming import Warmth, one_thread\nfor p in Warmth()._all_pieces(): p()"
+    assert lines_of(tmp_path / "found", "one_thread()", before=run_all) == "true"
+
+
+def test_a_nursery_ends_with_its_last_holder_and_starts_at_the_next_request():
+    own = Nursery()
+    own.hold()
+    own.hold()
+    own.start()
+    pid = own.pid
+    assert pid is not None
+    own.release()
+    assert psutil.pid_exists(pid)
+    own.release()
+    assert own.pid is None and not psutil.pid_exists(pid)
+
+
+def test_a_service_that_is_told_not_to_fork_has_no_nursery(tmp_path, monkeypatch):
+    def none(*_: object, **__: object) -> None:
+        raise AssertionError("the nursery was asked")
+
+    monkeypatch.setattr(Nursery, "fork", none)
+    with serving(Settings(store=str(tmp_path / "store"), fork_children=False)) as live:
+        manifest = live.solve({"workload": {"kind": "prefix", "n": 5}})
+    assert manifest["files"][0]["proof"]["claims"]
