@@ -151,6 +151,18 @@ def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_sa
         inspect(tmp_path / "f.safetensors", store.url, strict=True)
 
 
+def test_double_precision_is_asked_where_a_claim_is_not_proved_and_only_there(store, tmp_path, monkeypatch):
+    asked = []
+    real = factorize.Factorization.verify
+    monkeypatch.setattr(factorize.Factorization, "verify", lambda self: asked.append(self) or real(self))
+    for document, times in ((spec_of(6, "dense"), 0), (spec_of(6, {"kind": "blt", "buffers": 1}), 1)):
+        solvers.solve(document).save(tmp_path / "f.safetensors")
+        found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
+        unseen = [claim for claim in found["claims"] if claim["status"] != "proved"]
+        assert not found["failed"] and len(asked) == times and bool(unseen) == bool(times)
+        assert any("computed anew in double precision" in text for text in found["checked"]) == bool(times)
+
+
 def test_a_tree_whose_selection_only_its_nodes_prove_is_published(store):
     """Neither false nor proved: what double precision proves stands, and the record says so."""
     participation = {"kind": "min_sep", "min_sep": 4, "max_participations": 3}
