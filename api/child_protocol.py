@@ -6,6 +6,9 @@ A child reads one JSON object on one line from stdin, and writes JSON lines to s
 * at the end ``{"event": "done", ...}`` and exit status 0, or
 * ``{"event": "failed", "error": {"type": "...", "message": "..."}}`` and exit status 1.
 
+A worker that stays (`serve_each`) reads one object per line, ends each answer with one of these two events, and ends
+with its stdin, at once, whatever it does.
+
 Here is the child's side; `child_command` (isolated.py) starts it, and the supervisor (jobs/supervisor.py) bounds it.
 """
 
@@ -14,9 +17,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from queue import SimpleQueue
+from typing import Any, NoReturn, Protocol
 
 from factorize.encoding import canonical_json, sha256
 from factorize.errors import FactorizeError
@@ -42,6 +48,32 @@ def serve(answer: Callable[[Document, Tell], Document]) -> int:
         The exit status.
     """
     asked = json.loads(sys.stdin.readline())
+    with _protocol() as say:
+        return 0 if _answered(asked, answer, say) else 1
+
+
+def serve_each(answer: Callable[[Document, Tell], Document]) -> NoReturn:
+    """Answer one request after the other, until stdin ends, which also ends an answer that is being made.
+
+    Args:
+        answer: as in `serve`.
+    """
+    requests: SimpleQueue[str] = SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            requests.put(line)
+        os._exit(0)  # whoever asked has gone, perhaps by kill -9
+
+    threading.Thread(target=read, daemon=True).start()
+    with _protocol() as say:
+        while True:
+            _answered(json.loads(requests.get()), answer, say)
+
+
+@contextmanager
+def _protocol() -> Iterator[Callable[..., None]]:
+    """Give what says an event on stdout."""
     with os.fdopen(os.dup(1), "w", encoding="ascii") as out:
         os.dup2(2, 1)  # whatever a library prints is no line of the protocol
 
@@ -49,17 +81,23 @@ def serve(answer: Callable[[Document, Tell], Document]) -> int:
             out.write(json.dumps({"event": event, **more}) + "\n")
             out.flush()
 
-        def tell(**progress: Any) -> None:
-            say("progress", **progress)
+        yield say
 
-        try:
-            found = answer(asked, tell)
-        except (FactorizeError, MemoryError) as error:
-            kind = error.slug if isinstance(error, FactorizeError) else MemoryError.__name__
-            say("failed", error={"type": kind, "message": str(error)})
-            return 1
-        say("done", **found)
-    return 0
+
+def _answered(asked: Document, answer: Callable[[Document, Tell], Document], say: Callable[..., None]) -> bool:
+    """Answer one request; whether it was answered with `done`."""
+
+    def tell(**progress: Any) -> None:
+        say("progress", **progress)
+
+    try:
+        found = answer(asked, tell)
+    except (FactorizeError, MemoryError) as error:
+        kind = error.slug if isinstance(error, FactorizeError) else MemoryError.__name__
+        say("failed", error={"type": kind, "message": str(error)})
+        return False
+    say("done", **found)
+    return True
 
 
 def last_word(output: str) -> Document | None:

@@ -13,12 +13,14 @@ import os
 import sys
 from pathlib import Path
 
-SOLVE, COMPARE, PROVE, CALIBRATE, NURSERY = (
+SOLVE, COMPARE, PROVE, CALIBRATE, NURSERY, BATCH_SOLVE, BATCH_PROVE = (
     "factorize.api.jobs.child",
     "factorize.api.comparing.child_comparison",
     "factorize.api.proof",
     "factorize.api.jobs.calibrating",
     "factorize.api.processes.nursery_process",
+    "factorize.api.batches.solve_worker",
+    "factorize.api.batches.proof_worker",
 )
 """The modules that run in a process of their own."""
 
@@ -31,7 +33,7 @@ def child_command(module: str) -> tuple[str, ...]:
     """Return the command line that runs one of our modules in a process of its own.
 
     Args:
-        module: SOLVE, COMPARE, PROVE, CALIBRATE or NURSERY.
+        module: one of the names above.
     """
     return (sys.executable, "-I", str(_HERE), module, *search_path())
 

@@ -34,14 +34,18 @@ class PlannedSolve:
     known: str | None
 
 
-def plan(spec: Spec, store: Store) -> PlannedSolve:
+def plan(spec: Spec, store: Store | None) -> PlannedSolve:
     """Name the mechanism of a spec and look for its answer.
+
+    Args:
+        spec: what is asked.
+        store: where to look; None where there is none yet.
 
     Raises:
         UnsupportedProblem: no mechanism of this release fits.
     """
     chosen = solvers.choose(spec)
-    return PlannedSolve(chosen, store.find(chosen))
+    return PlannedSolve(chosen, None if store is None else store.find(chosen))
 
 
 def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:
@@ -68,7 +72,12 @@ def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -
 
 def bound(spec: Spec, store: Store) -> Spec:
     """Return the spec with the numbers of its user-supplied matrices: its own, else those in the store."""
+    keep_matrices(spec, store)
+    return store.bind(spec)
+
+
+def keep_matrices(spec: Spec, store: Store) -> None:
+    """Store the numbers that a spec brings with it, so that its canonical form is enough for whoever solves it."""
     for part in spec.user_matrices().values():
         with suppress(InvalidWorkload):  # known by its digest only
             store.put_matrix(part.array)
-    return store.bind(spec)

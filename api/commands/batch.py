@@ -1,9 +1,11 @@
-"""`factorize batch`: many specs, one after the other; what is stored already is not solved again."""
+"""`factorize batch`: many specs on all cores; what is stored already is not solved again."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +17,11 @@ from factorize.api.terminal.interrupt import prompt_interrupt
 from factorize.api.terminal.options import Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, remark
 from factorize.api.terminal.sources import open_results
-from factorize.api.terminal.text import describe_gap
-from factorize.errors import FactorizeError
+from factorize.api.terminal.text import describe_gap, describe_seconds
+from factorize.errors import FactorizeError, InvalidParameter, NotFound
 
 if TYPE_CHECKING:
-    from factorize.api.local import PlannedSolve
+    from factorize.api.batches.lanes import Ended, Numbered
     from factorize.api.terminal.output import Display
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.storage.store import Store
@@ -27,34 +29,42 @@ if TYPE_CHECKING:
 List = Annotated[
     Path, typer.Argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.", show_default=False)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be solved.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be solved, and what it costs.")]
+Reports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE.csv|FILE.json",
+        help="Write a row per spec with the numbers of its certificate; may be given twice.",
+        show_default=False,
+    ),
+]
 
 GOOD = ("solved", "cached", "to solve", "duplicate")
 STATES = ("solved", "cached", "to solve", "duplicate", "failed", "bad", "not reached")
 
 
-@dataclass
+@dataclass(slots=True)
 class Item:
-    """One entry of the list and what became of it.
+    """One entry of the list and what became of it; the spec itself is read again when its turn comes.
 
     Attributes:
         label: where it stands in the list.
         state: one of `STATES`.
-        plan: what to solve; None for a bad one.
+        spec_digest: what is asked; None for a bad one.
         digest: of the stored result.
+        seconds: the estimate.
+        bytes: the estimate.
         error: why it is bad or has failed.
     """
 
     label: str
     state: str
-    plan: PlannedSolve | None = None
+    spec_digest: str | None = None
     digest: str | None = None
+    seconds: float = 0.0
+    bytes: int = 0
     error: Exception | None = None
-
-    @property
-    def spec_digest(self) -> str | None:
-        """What was asked."""
-        return self.plan.spec.digest if self.plan else None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -72,34 +82,57 @@ class Item:
         return "\n".join([head, *(f"            {line}" for line in error_lines(self.error))]) if self.error else head
 
 
-def batch(specs: List, dry_run: DryRun = False, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> int:
+def batch(
+    specs: List,
+    dry_run: DryRun = False,
+    report: Reports = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> int:
     """Solve a grid or a list of specs.
 
     Specs that the store knows are skipped, so an interrupted batch goes on where it was. Bad lines and failed solves
     are reported, the rest is done, and the command exits with 3.
     """
-    from factorize.api.terminal.spec_lists import read_list
+    from factorize.api.batches.report_table import check_path
 
-    entries = read_list(specs)
-    results = open_results(store, create=not dry_run)
-    items = _expand(entries, results)
-    _show_expansion(items)
+    reports = [check_path(path) for path in report or ()]
+    results = _results(store, create=not dry_run)
+    items = _expand(specs, results)
+    lanes = _lanes(items)
+    cost = _cost(items, lanes)
+    _show_expansion(items, cost)
     interrupted = False
     if not dry_run:
-        interrupted = _run(items, results)
-    emit(output, _summary_document(items, interrupted), _summary(items))
+        assert results is not None  # it was created
+        interrupted = _run(specs, items, results, lanes)
+    for path in reports:
+        _write(path, items, results)
+    emit(output, _summary_document(items, interrupted, cost), _summary(items))
     if interrupted:
         remark("interrupted; what is finished is stored, and the same command goes on from there")
         return ExitCode.INTERRUPTED
     return ExitCode.OK if all(item.state in GOOD for item in items) else ExitCode.SOLVE_FAILED
 
 
-def _expand(entries: list[ListedSpec], results: Store) -> list[Item]:
+def _results(store: str | None, *, create: bool) -> Store | None:
+    """Open the store; None where it does not exist and this run would not make it."""
+    try:
+        return open_results(store, create=create)
+    except NotFound:
+        if create:
+            raise
+        return None
+
+
+def _expand(path: Path, results: Store | None) -> list[Item]:
     """Name each spec's mechanism and look for its answer; a spec that was listed before is not done twice."""
+    from factorize.api.terminal.spec_lists import each_spec
+
     items, seen = [], set()
-    for entry in entries:
+    for entry in each_spec(path):
         item = _item(entry, results)
-        if item.plan is not None:
+        if item.spec_digest is not None:
             if item.spec_digest in seen:
                 item.state = "duplicate"
             seen.add(item.spec_digest)
@@ -107,7 +140,8 @@ def _expand(entries: list[ListedSpec], results: Store) -> list[Item]:
     return items
 
 
-def _item(entry: ListedSpec, results: Store) -> Item:
+def _item(entry: ListedSpec, results: Store | None) -> Item:
+    from factorize import solvers
     from factorize.api.local import plan
 
     if entry.spec is None:
@@ -116,58 +150,131 @@ def _item(entry: ListedSpec, results: Store) -> Item:
         planned = plan(entry.spec, results)
     except FactorizeError as error:
         return Item(entry.label, "bad", error=error)
-    return Item(entry.label, "cached" if planned.known else "to solve", planned, planned.known)
+    item = Item(entry.label, "cached" if planned.known else "to solve", planned.spec.digest, planned.known)
+    if planned.known is None:
+        with suppress(FactorizeError):  # too large: the solve says so
+            estimate = solvers.estimate(planned.spec)
+            item.seconds, item.bytes = estimate.seconds, estimate.bytes
+    return item
 
 
-def _show_expansion(items: list[Item]) -> None:
+def _lanes(items: list[Item]) -> int:
+    """Return how many specs are solved at a time."""
+    from factorize.api.settings import load_settings
+    from factorize.solvers.methods.threads import CORES
+
+    waiting = sum(item.state == "to solve" for item in items)
+    return max(1, min(load_settings().processors or CORES, waiting))
+
+
+def _cost(items: list[Item], lanes: int) -> dict[str, float]:
+    """Return the estimate of what is to be solved: seconds with all lanes, and the most bytes at a time."""
+    waiting = [item for item in items if item.state == "to solve"]
+    largest = sorted((item.bytes for item in waiting), reverse=True)[:lanes]
+    return {"seconds": sum(item.seconds for item in waiting) / lanes, "bytes": sum(largest), "lanes": lanes}
+
+
+def _show_expansion(items: list[Item], cost: dict[str, float]) -> None:
     for item in items:
         remark(item.line())
-    counts = Counter(item.state for item in items)
-    remark(f"{len(items)} specs: {', '.join(f'{counts[state]} {state}' for state in STATES if counts[state])}")
+    remark(f"{len(items)} specs: {_counts(items)}")
+    if any(item.state == "to solve" for item in items):
+        lanes = "1 at a time" if cost["lanes"] == 1 else f"{cost['lanes']:g} at a time"
+        remark(f"estimate: {describe_seconds(cost['seconds'])}, {cost['bytes'] / 2**20:.0f} MiB, {lanes}")
 
 
-def _run(items: list[Item], results: Store) -> bool:
+def _run(path: Path, items: list[Item], results: Store, lanes: int) -> bool:
     """Solve what is to be solved; return whether it was interrupted."""
-    waiting = [item for item in items if item.state == "to solve"]
+    from factorize.api.batches.lanes import Lanes
+
+    waiting = sum(item.state == "to solve" for item in items)
     try:
-        with prompt_interrupt(), display(len(waiting)) as shown:
-            for item in waiting:
-                _solve(item, results, shown)
+        with prompt_interrupt(), display(waiting) as shown:
+
+            def ended(number: int, outcome: dict[str, Any] | Exception, seconds: float) -> None:
+                shown.finish(_ended(items[number], outcome, seconds))
+
+            with Lanes(results, lanes, ended) as solving:
+                solving.solve(_planned(path, items, ended), lambda one: _large(one, items, results, shown))
     except KeyboardInterrupt:
-        for item in waiting:
+        for item in items:
             if item.state == "to solve":
                 item.state = "not reached"
         return True
     return False
 
 
-def _solve(item: Item, results: Store, shown: Display) -> None:
+def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> str:
+    """Note how a solve has ended, and return its line."""
+    if isinstance(outcome, Exception):
+        item.state, item.error = "failed", outcome
+        return f"failed  {item.label}: {'; '.join(error_lines(outcome))}"
+    item.state, item.digest = "solved", outcome["digest"]
+    return f"solved  {item.label}: {describe_gap(outcome['certificate'])}, {seconds:.2f} s"
+
+
+def _planned(path: Path, items: list[Item], ended: Ended) -> Iterator[Numbered]:
+    """Read the list once more and give what is to be solved, one at a time: specs may be large, and many."""
+    from factorize.api.batches.lanes import Numbered
+    from factorize.api.local import plan
+    from factorize.api.terminal.spec_lists import each_spec
+
+    for number, (item, entry) in enumerate(zip(items, each_spec(path), strict=True)):
+        if item.state != "to solve":
+            continue
+        planned = None if entry.spec is None else plan(entry.spec, None)
+        if planned is None or planned.spec.digest != item.spec_digest:
+            ended(number, InvalidParameter(f"{path} was changed while it was read; start the batch again"), 0.0)
+            continue
+        yield Numbered(number, planned, item.seconds, item.bytes)
+
+
+def _large(one: Numbered, items: list[Item], results: Store, shown: Display) -> None:
+    """Solve a large spec in this process, with all threads."""
     from factorize.api.local import obtain
 
-    assert item.plan is not None  # by its state
+    item = items[one.number]
     shown.start(item.label)
     began = time.monotonic()
+    outcome: dict[str, Any] | Exception
     try:
-        manifest = obtain(item.plan, results, progress=shown.report)
+        outcome = obtain(one.plan, results, progress=shown.report)
     except (FactorizeError, OSError, MemoryError) as error:
-        item.state, item.error = "failed", error
-        shown.finish(f"failed  {item.label}: {'; '.join(error_lines(error))}")
-        return
-    item.state, item.digest = "solved", manifest["digest"]
-    seconds = time.monotonic() - began
-    shown.finish(f"solved  {item.label}: {describe_gap(manifest['certificate'])}, {seconds:.2f} s")
+        outcome = error
+    shown.finish(_ended(item, outcome, time.monotonic() - began))
 
 
-def _summary_document(items: list[Item], interrupted: bool) -> dict[str, Any]:
+def _write(path: Path, items: list[Item], results: Store | None) -> None:
+    """Write a report; results are read from the store one at a time."""
+    from factorize.api.batches.report_table import write_report
+
+    def manifest(item: Item) -> dict[str, Any] | None:
+        digest = item.digest or (item.spec_digest if item.state == "duplicate" else None)
+        if digest is not None and results is not None:
+            with suppress(FactorizeError):  # taken back or damaged meanwhile
+                return results.manifest(digest)
+        return None
+
+    write_report(path, ((item.document(), manifest(item)) for item in items))
+
+
+def _summary_document(items: list[Item], interrupted: bool, cost: dict[str, float]) -> dict[str, Any]:
     counts = Counter(item.state for item in items)
     return {
         "items": [item.document() for item in items],
         "counts": {state.replace(" ", "_"): counts[state] for state in STATES},
         "interrupted": interrupted,
+        "estimate": cost,
     }
 
 
 def _summary(items: list[Item]) -> str:
+    """Return a line for each spec, then how many of each, then those that have no result with the reasons."""
     lines = [item.line() for item in items if item.state != "duplicate"]
+    failed = [item.line() for item in items if item.state not in GOOD and item.error is not None]
+    return "\n".join([*lines, _counts(items), *(["without a result:", *failed] if failed else [])])
+
+
+def _counts(items: list[Item]) -> str:
     counts = Counter(item.state for item in items)
-    return "\n".join([*lines, ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])])
+    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])

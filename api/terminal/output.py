@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import typer
 
 from factorize.api.terminal.exit_codes import ExitCode
+from factorize.api.terminal.text import describe_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 2.0
 """Without a terminal: seconds before the first line of one solve, and then between the first lines."""
+REMAINING_SECONDS = 10.0
+"""Without a terminal: seconds between lines that say how long a list still takes."""
 
 
 class OutputForm(StrEnum):
@@ -82,11 +85,11 @@ def display(total: int | None = None) -> Iterator[Display]:
     if not sys.stderr.isatty():
         yield Lines(total)
         return
-    with _bars() as bars:
+    with _bars(remaining=total is not None) as bars:
         yield Drawn(bars, total)
 
 
-def _bars() -> Bars:
+def _bars(*, remaining: bool) -> Bars:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -95,6 +98,7 @@ def _bars() -> Bars:
         SpinnerColumn,
         TextColumn,
         TimeElapsedColumn,
+        TimeRemainingColumn,
     )
 
     columns = (
@@ -104,6 +108,7 @@ def _bars() -> Bars:
         MofNCompleteColumn(),
         TextColumn("{task.fields[state]}", markup=False),
         TimeElapsedColumn(),
+        *([TimeRemainingColumn(elapsed_when_finished=True)] if remaining else []),
     )
     return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
 
@@ -158,6 +163,7 @@ class Lines:
     def __init__(self, total: int | None) -> None:
         self._total = total
         self._done = 0
+        self._began = self._spoken = time.monotonic()
         self._label = ""
         self._next = 0.0
         self._pause = QUIET_SECONDS
@@ -185,6 +191,11 @@ class Lines:
         self._done += 1
         if line:
             remark(line if self._total is None else f"[{self._done}/{self._total}] {line}")
+        now = time.monotonic()
+        if self._total is not None and self._done < self._total and now >= self._spoken + REMAINING_SECONDS:
+            self._spoken = now
+            left = (now - self._began) / self._done * (self._total - self._done)
+            remark(f"all specs: {self._done} of {self._total}, about {describe_seconds(left)} left")
 
 
 def gap_text(progress: Progress) -> str:

@@ -40,9 +40,14 @@ class ListedSpec:
 
 
 def read_list(path: Path) -> list[ListedSpec]:
-    """Read a grid (`.toml`) or a list of specs (anything else, one JSON object per line).
+    """Return all of `each_spec`."""
+    return list(each_spec(path))
 
-    Returns:
+
+def each_spec(path: Path) -> Iterator[ListedSpec]:
+    """Read a grid (`.toml`) or a list of specs (anything else, one JSON object per line), one entry at a time.
+
+    Yields:
         One entry per spec, in order; those that are no specs carry their error.
 
     Raises:
@@ -52,10 +57,12 @@ def read_list(path: Path) -> list[ListedSpec]:
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
         raise InvalidParameter(f"{path} has {size} bytes, more than {MAX_FILE_BYTES}; split the list")
-    entries = _read_grid(path) if path.suffix.lower() == ".toml" else _read_lines(path)
-    if not entries:
+    count = 0
+    for entry in _read_grid(path) if path.suffix.lower() == ".toml" else _read_lines(path):
+        count += 1
+        yield entry
+    if not count:
         raise InvalidParameter(f"{path} holds no spec; give at least one line, or a grid that is not all excluded")
-    return entries
 
 
 def _entry(label: str, text: bytes | str) -> ListedSpec:
@@ -65,14 +72,14 @@ def _entry(label: str, text: bytes | str) -> ListedSpec:
         return ListedSpec(label, None, error)
 
 
-def _read_lines(path: Path) -> list[ListedSpec]:
-    entries = []
+def _read_lines(path: Path) -> Iterator[ListedSpec]:
+    count = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                entries.append(_entry(f"line {number}", line.strip()))
-            _check_count(len(entries), path)
-    return entries
+                count += 1
+                _check_count(count, path)
+                yield _entry(f"line {number}", line.strip())
 
 
 def _check_count(count: int, path: Path) -> None:
@@ -80,7 +87,7 @@ def _check_count(count: int, path: Path) -> None:
         raise InvalidParameter(f"{path} lists {count} specs or more, above {MAX_SPECS}; split it into several files")
 
 
-def _read_grid(path: Path) -> list[ListedSpec]:
+def _read_grid(path: Path) -> Iterator[ListedSpec]:
     document = _parse_toml(path)
     unknown = sorted(set(document) - set(_TABLES))
     if unknown:
@@ -90,11 +97,9 @@ def _read_grid(path: Path) -> list[ListedSpec]:
     excluded = [_flat(table) for table in _excludes(document, path)]
     _check_exclude_fields(excluded, axes, base, path)
     _check_count(_product(axes), path)
-    return [
-        _entry(_label(values), _as_json(base, values))
-        for values in _combinations(axes)
-        if not any(_matches(base, values, rule) for rule in excluded)
-    ]
+    for values in _combinations(axes):
+        if not any(_matches(base, values, rule) for rule in excluded):
+            yield _entry(_label(values), _as_json(base, values))
 
 
 def _parse_toml(path: Path) -> dict[str, Any]:

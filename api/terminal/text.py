@@ -76,3 +76,10 @@ def describe_gap(certificate: Mapping[str, Any]) -> str:
     known = "no bound known" if gap is None else f"gap {gap:.1e}"
     met = "" if certificate["converged"] else ", tolerance not met"
     return f"objective {_loss(certificate['loss']['objective'], 8)}, {known}{met}"
+
+
+def describe_seconds(seconds: float) -> str:
+    """Return a duration in the unit that fits it, to two digits: `0.05 s`, `40 s`, `12 min`, `3.1 h`."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -46,7 +46,7 @@ def incoming(
         proof = dict(check(staged.path)) if check else {}
         digest = proof.pop("digest") if check else _read_back(staged.path, plain.spec)
         with staged.open() as reader:
-            file = _describe(reader)
+            file = describe(reader)
         if digest != factorization.digest or proof.pop("sha256", file["sha256"]) != file["sha256"]:
             message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
             raise CorruptObject(message)
@@ -66,7 +66,7 @@ def _read_back(path: Path, spec: Spec) -> str:
         raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
-def _describe(reader: Reader) -> dict[str, Any]:
+def describe(reader: Reader) -> dict[str, Any]:
     """Return the manifest's entry of an open file: digests of the whole and of each chunk."""
     whole, chunks = hashlib.sha256(), []
     for chunk in read_chunks(reader):

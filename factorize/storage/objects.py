@@ -6,7 +6,7 @@ same operations and passes tests/contract/test_store_contract.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,12 @@ class Objects(Protocol):
 
     def put(self, key: str, staged: Staged) -> bool:
         """Publish a staged file durably; False, and nothing changed, if the key is taken."""
+
+    def sync_all(self, staged: Sequence[Staged]) -> None:
+        """Do `Staged.sync` for many files together, so that the medium writes its journal once for all of them."""
+
+    def put_all(self, staged: Sequence[tuple[str, Staged]]) -> list[bool]:
+        """Publish many files that `sync_all` has synced; durable on return. For each, whether its key was free."""
 
     def open(self, key: str) -> AbstractContextManager[Reader]:
         """Open an object, or raise NotFound; CorruptObject if something else than a file stands there."""

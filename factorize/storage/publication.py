@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from factorize.errors import CorruptObject, NotFound
@@ -45,6 +45,13 @@ class Publisher:
         self.quarantine(key)
         if not self._objects.put(key, staged) and not intact():
             raise CorruptObject(f"{key} is damaged and another damaged object took its place; run fsck --repair")
+
+    def settle_all(self, group: Sequence[tuple[str, Staged, Callable[[], bool]]]) -> None:
+        """Give many files their names at once; each is synced already, and the rest is as `settle` has it."""
+        created = self._objects.put_all([(key, staged) for key, staged, _ in group])
+        for (key, staged, intact), new in zip(group, created, strict=True):
+            if not new:
+                self.settle(key, staged, intact)
 
     def quarantine(self, key: str) -> None:
         """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""

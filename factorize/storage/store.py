@@ -86,7 +86,7 @@ class Store:
         revocation = self.revocations.reaching(factorization.manifest)
         if revocation is not None:
             raise revocation.error()
-        known = self._intact(digest)
+        known = self.intact(digest)
         written = nullcontext() if known else incoming(self.objects, factorization, check)
         with written as new, self.objects.lock(MARKER, exclusive=False):
             self.matrices.put_those_of(factorization)
@@ -94,9 +94,9 @@ class Store:
                 staged, file = new
                 self._publisher.settle(blob_key(file["sha256"]), staged, lambda: self.blobs.sound(file["sha256"]))
                 manifest = {**lasting(factorization.manifest), "files": [file], "created": now()}
-                self._publisher.publish(manifest_key(digest), seal(manifest), lambda: self._intact(digest))
+                self._publisher.publish(manifest_key(digest), seal(manifest), lambda: self.intact(digest))
             entry = self._entry_of(digest)
-            self._fall_with_others(digest)
+            self.fall_with_others(digest)
             self.enter(entry)
         return self.manifest(digest)
 
@@ -259,7 +259,7 @@ class Store:
         for key in entry.keys:
             self._publisher.publish(key, entry.sealed(), partial(self.index.sound, key))
 
-    def _fall_with_others(self, digest: str) -> None:
+    def fall_with_others(self, digest: str) -> None:
         """Revoke what has just been stored if its like was revoked meanwhile, by somebody who could not see it yet."""
         manifest = json.loads(self.index.manifest(digest).text)
         revocation = self.revocations.reaching(manifest)
@@ -272,7 +272,7 @@ class Store:
         except NotFound:
             raise StoreUnavailable(f"the result {digest} was deleted while it was stored again; try again") from None
 
-    def _intact(self, digest: str) -> bool:
+    def intact(self, digest: str) -> bool:
         """Whether manifest and file are there and hash to their names, read anew; a damaged file is moved away."""
         file = self._file_of(digest)
         sound = file is not None and self.blobs.sound(file.sha256)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from specs import document_of, spec_of
 
+from factorize.encoding import sha256
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
+from factorize.storage.group import CheckedFile, Group
 from factorize.storage.medium.directory import Directory
 from factorize.storage.medium.files import Files
+from factorize.storage.store import Store
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -49,6 +53,8 @@ def toeplitz(n: int, *, decay: float = 0.5) -> ToeplitzMatrix:
 
 class WatchedFiles(Files):
     """Calls `watch(operation, count)` before every operation; counts from 0."""
+
+    _TOGETHER = 1
 
     def __init__(self, watch: Callable[[str, int], None]) -> None:
         self.calls: list[str] = []
@@ -129,3 +135,15 @@ def flip(path: Path, bit: int) -> None:
     data = bytearray(path.read_bytes())
     data[bit // 8] ^= 1 << bit % 8
     overwrite(path, bytes(data))
+
+
+def put_together(store: Store, *results: Factorization) -> list[dict[str, Any] | Exception]:
+    """Write files as a batch's workers do, and publish them as one group."""
+    with ExitStack() as opened:
+        files = []
+        for result in results:
+            staged = opened.enter_context(store.objects.stage())
+            staged.produce(result.save)
+            proof = {"digest": result.digest, "sha256": sha256(staged.path.read_bytes()), "release": "test"}
+            files.append(CheckedFile(staged, proof))
+        return Group(store).publish(files)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,25 @@ class Directory:
             created = self._into(target.parent, partial(self._link, staged.path, target))
             # Also when another process made the name: it may not have come to its own sync yet.
             self._files.sync_directory(target.parent)
+        return created
+
+    def sync_all(self, staged: Sequence[Staged]) -> None:
+        """Make the files read-only, then sync all of them together."""
+        with reported(self.root / STAGING):
+            for one in staged:
+                with closing(self._files, self._files.open(one.path)) as descriptor:
+                    self._files.seal(descriptor)
+            self._files.sync_together([one.path for one in staged])
+
+    def put_all(self, staged: Sequence[tuple[str, Staged]]) -> list[bool]:
+        """Link each file to its name, then sync their folders together."""
+        targets = [self.root / key for key, _ in staged]
+        with reported(self.root):
+            created = [
+                self._into(target.parent, partial(self._link, one.path, target))
+                for target, (_, one) in zip(targets, staged, strict=True)
+            ]
+            self._files.sync_together(list(dict.fromkeys(target.parent for target in targets)))
         return created
 
     def open(self, key: str) -> AbstractContextManager[FileReader]:

@@ -1,0 +1,1 @@
+"""Batches: many specs through worker processes that stay, and published in groups."""

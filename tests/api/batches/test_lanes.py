@@ -1,0 +1,111 @@
+"""Lanes: results that are proved and published in groups, and what a crash, a refusal and an end in the middle leave."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import document_of
+
+from factorize.api.batches import lanes
+from factorize.api.batches.lanes import Lanes, Numbered
+from factorize.api.batches.report_table import COLUMNS, check_path, write_report
+from factorize.api.local import plan
+from factorize.errors import FactorizeError, InvalidParameter, LimitExceeded, NotFound
+from factorize.spec import parse_spec
+from factorize.storage.fsck import fsck
+from factorize.storage.objects import STAGING
+from factorize.storage.store import Store, open_store
+
+MISSING = {"workload": {"kind": "matrix", "sha256": "0" * 64, "shape": [2, 2]}, "mechanism": {"kind": "dense"}}
+
+
+def numbered(document: dict[str, Any], number: int, *, seconds: float = 0.1) -> Numbered:
+    return Numbered(number, plan(parse_spec(document), None), seconds, 1 << 20)
+
+
+def solved(store: Store, documents: list[dict[str, Any]]) -> dict[int, Any]:
+    ended: dict[int, Any] = {}
+    with Lanes(store, 1, lambda number, outcome, seconds: ended.update({number: outcome})) as running:
+        running.solve([numbered(document, at) for at, document in enumerate(documents)], pytest.fail)
+    return ended
+
+
+def test_a_crash_of_a_worker_costs_its_spec_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "BATCH_SOLVE", "crashing_solver")
+    store = open_store(tmp_path)
+    ended = solved(store, [document_of(4, "identity"), document_of(5, "identity"), MISSING, document_of(6, "identity")])
+    assert sorted(ended) == [0, 1, 2, 3]
+    assert isinstance(ended[1], LimitExceeded)
+    assert "the solver ended with status -9" in str(ended[1])
+    assert isinstance(ended[2], NotFound)
+    for at, n in ((0, 4), (3, 6)):
+        digest = ended[at]["digest"]
+        assert store.load(digest).shape("C") == (n, n)
+        proof = ended[at]["files"][0]["proof"]
+        assert proof["checked"] and proof["claims"], "another process has proved it"
+    assert not list(store.objects.list(STAGING))
+    assert fsck(store).clean
+
+
+def test_an_end_in_the_middle_leaves_what_was_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "GROUP_RESULTS", 1)
+    store, ended = open_store(tmp_path), []
+
+    def stop(number: int, outcome: Any, _seconds: float) -> None:
+        ended.append(outcome["digest"])
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt), Lanes(store, 1, stop) as running:
+        running.solve([numbered(document_of(n, "identity"), n) for n in range(4, 40)], pytest.fail)
+    assert len(ended) >= 1
+    assert not list(store.objects.list(STAGING))
+    assert {manifest["digest"] for manifest in store.items()} >= set(ended)
+    assert fsck(store).clean
+
+
+def test_a_large_spec_waits_until_the_lanes_are_empty(tmp_path: Path) -> None:
+    order: list[Any] = []
+    store = open_store(tmp_path)
+    specs = [numbered(document_of(n, "identity"), n, seconds=100.0 if n == 5 else 0.1) for n in (4, 5, 6)]
+    with Lanes(store, 2, lambda number, outcome, seconds: order.append(number)) as running:
+        running.solve(specs, lambda one: order.append(("large", one.number)))
+    assert order == [4, ("large", 5), 6]
+
+
+def test_reports_have_a_row_for_each_spec(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    ended = solved(store, [document_of(4, "identity")])
+    manifest = ended[0]
+    none = dict.fromkeys(("spec_digest", "digest"))
+    bad = {"label": "line 2", "state": "bad", **none, "error": {"type": "x", "detail": 'not, "this"'}}
+    good = {"label": "line 1", "state": "solved", "spec_digest": "a", "digest": manifest["digest"], "error": None}
+    rows = [(good, manifest), (bad, None)]
+    write_report(tmp_path / "r.csv", rows)
+    write_report(tmp_path / "r.json", rows)
+    write_report(tmp_path / "empty.json", [])
+    with (tmp_path / "r.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert tuple(table[0]) == COLUMNS
+    assert float(table[0]["loss"]) == manifest["certificate"]["loss"]["objective"]
+    assert float(table[0]["sensitivity"]) == manifest["certificate"]["sensitivity"]["value"]
+    assert table[0]["objective"] == '{"kind": "mean"}'
+    assert [row["error"] for row in table] == ["", 'not, "this"']
+    documents = json.loads((tmp_path / "r.json").read_text())
+    assert documents[0]["certificate"] == manifest["certificate"]
+    assert documents[1] == bad
+    assert json.loads((tmp_path / "empty.json").read_text()) == []
+
+
+def test_reports_that_cannot_be_written_are_refused_before_anything_is_solved(tmp_path: Path) -> None:
+    for path, words in (
+        (tmp_path / "r.xml", "must end in .csv or .json"),
+        (tmp_path / "no" / "r.csv", "make it first"),
+    ):
+        with pytest.raises(InvalidParameter, match=words):
+            check_path(path)
+    assert issubclass(InvalidParameter, FactorizeError)
