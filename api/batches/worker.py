@@ -21,7 +21,6 @@ from factorize.api.isolated import child_command
 from factorize.api.jobs.supervisor import THREAD_VARIABLES
 from factorize.errors import FactorizeError, InvalidSpec, LimitExceeded, SolveFailed
 
-
 _LAST_WORDS_SECONDS = 10.0
 
 
