@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from specs import spec_of
-from store_cases import factorization, toeplitz
+from store_cases import factorization, put_together, toeplitz
 
 from factorize.encoding import json_digest, raw_bytes
 from factorize.errors import InvalidParameter, InvalidWorkload, NotFound
@@ -200,3 +200,15 @@ def test_a_used_store_is_clean(store):
     report = fsck(store)
     assert report.clean and not report.findings
     assert report.objects == 3 + 2 + 4, "a matrix and two files, two manifests, two entries of each"
+
+
+def test_results_that_are_put_together_are_as_if_each_was_put_alone(store, opener, tmp_path):
+    results = [factorization(n) for n in (3, 4, 5)]
+    put_together(store, *results[:2])
+    alone = open_store(tmp_path / "alone")
+    for found, result in zip(put_together(opener(), *results), results, strict=True):
+        kept = dict(found["files"][0])
+        assert kept.pop("proof") == {"release": "test"}
+        assert kept == alone.put(result)["files"][0]
+        assert opener().find(result.spec) == result.digest
+        assert opener().load(result.digest).digest == result.digest

@@ -12,7 +12,8 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -29,6 +30,8 @@ WHOLE_BYTES = 1 << 20
 """Largest object that one request describes and returns; of larger ones, ranges are asked for."""
 PARTS_BYTES = 1 << 26
 """Smallest blob that is sent in parts."""
+_TOGETHER = 16
+"""Requests that are made at a time for a group."""
 _BLOB = re.compile(rf"blobs/sha256/[0-9a-f]{{2}}/{DIGEST}")
 
 
@@ -69,6 +72,14 @@ class Bucket:
         if self._calls.head(key)["size"] != size:
             raise StoreUnavailable(f"the bucket has not kept all of {key}; run fsck and try again")
         return True
+
+    def sync_all(self, staged: Sequence[Staged]) -> None:
+        """Do nothing: a bucket has kept an object when it has answered, and `put_all` waits for that."""
+
+    def put_all(self, staged: Sequence[tuple[str, Staged]]) -> list[bool]:
+        """Send the files, several at a time."""
+        with ThreadPoolExecutor(_TOGETHER, "put") as pool:
+            return list(pool.map(lambda one: self.put(*one), staged))
 
     @contextmanager
     def open(self, key: str) -> Iterator[Reader]:
