@@ -48,6 +48,16 @@ def plan(spec: Spec, store: Store | None) -> PlannedSolve:
     return PlannedSolve(chosen, None if store is None else store.find(chosen))
 
 
+def cost(planned: PlannedSolve) -> tuple[float, int]:
+    """Return the estimate of a solve: seconds, and bytes of memory.
+
+    Raises:
+        TooLarge: the estimate is above this machine's memory.
+    """
+    needed = solvers.estimate(planned.spec)
+    return needed.seconds, needed.bytes
+
+
 def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:
     """Return the manifest of a spec's answer; solve and store it first if the store does not have it.
 

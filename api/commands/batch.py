@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -141,8 +142,7 @@ def _expand(path: Path, results: Store | None) -> list[Item]:
 
 
 def _item(entry: ListedSpec, results: Store | None) -> Item:
-    from factorize import solvers
-    from factorize.api.local import plan
+    from factorize.api.local import cost, plan
 
     if entry.spec is None:
         return Item(entry.label, "bad", error=entry.error)
@@ -153,18 +153,17 @@ def _item(entry: ListedSpec, results: Store | None) -> Item:
     item = Item(entry.label, "cached" if planned.known else "to solve", planned.spec.digest, planned.known)
     if planned.known is None:
         with suppress(FactorizeError):  # too large: the solve says so
-            estimate = solvers.estimate(planned.spec)
-            item.seconds, item.bytes = estimate.seconds, estimate.bytes
+            item.seconds, item.bytes = cost(planned)
     return item
 
 
 def _lanes(items: list[Item]) -> int:
     """Return how many specs are solved at a time."""
     from factorize.api.settings import load_settings
-    from factorize.solvers.methods.threads import CORES
 
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     waiting = sum(item.state == "to solve" for item in items)
-    return max(1, min(load_settings().processors or CORES, waiting))
+    return max(1, min(load_settings().processors or cores, waiting))
 
 
 def _cost(items: list[Item], lanes: int) -> dict[str, float]:

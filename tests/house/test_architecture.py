@@ -26,6 +26,7 @@ IMPORT_CVXPY = {"solvers/semidefinite.py", "solvers/frequency/spectral.py"}
 IMPORT_SOLVERS = {
     "api/service.py",
     "api/jobs/child.py",
+    "api/batches/solve_worker.py",
     "api/local.py",
     "api/comparing/child_comparison.py",
 }  # behind HTTP, in its children, on the command line
@@ -75,7 +76,7 @@ def test_only_the_reference_solvers_import_cvxpy() -> None:
     assert set().union(*(users(package, "cvxpy", "scs") for package in PACKAGES)) == IMPORT_CVXPY
 
 
-def test_only_four_modules_of_the_service_import_solvers() -> None:
+def test_only_five_modules_of_the_service_import_solvers() -> None:
     assert users("api", "factorize.solvers") == IMPORT_SOLVERS
 
 

@@ -28,7 +28,7 @@ def numbered(document: dict[str, Any], number: int, *, seconds: float = 0.1) -> 
     return Numbered(number, plan(parse_spec(document), None), seconds, 1 << 20)
 
 
-def solved(store: Store, documents: list[dict[str, Any]]) -> dict[int, Any]:
+def batch_of(store: Store, documents: list[dict[str, Any]]) -> dict[int, Any]:
     ended: dict[int, Any] = {}
     with Lanes(store, 1, lambda number, outcome, seconds: ended.update({number: outcome})) as running:
         running.solve([numbered(document, at) for at, document in enumerate(documents)], pytest.fail)
@@ -38,7 +38,9 @@ def solved(store: Store, documents: list[dict[str, Any]]) -> dict[int, Any]:
 def test_a_crash_of_a_worker_costs_its_spec_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "BATCH_SOLVE", "crashing_solver")
     store = open_store(tmp_path)
-    ended = solved(store, [document_of(4, "identity"), document_of(5, "identity"), MISSING, document_of(6, "identity")])
+    ended = batch_of(
+        store, [document_of(4, "identity"), document_of(5, "identity"), MISSING, document_of(6, "identity")]
+    )
     assert sorted(ended) == [0, 1, 2, 3]
     assert isinstance(ended[1], LimitExceeded)
     assert "the solver ended with status -9" in str(ended[1])
@@ -79,7 +81,7 @@ def test_a_large_spec_waits_until_the_lanes_are_empty(tmp_path: Path) -> None:
 
 def test_reports_have_a_row_for_each_spec(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
-    ended = solved(store, [document_of(4, "identity")])
+    ended = batch_of(store, [document_of(4, "identity")])
     manifest = ended[0]
     none = dict.fromkeys(("spec_digest", "digest"))
     bad = {"label": "line 2", "state": "bad", **none, "error": {"type": "x", "detail": 'not, "this"'}}
