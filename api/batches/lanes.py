@@ -108,7 +108,7 @@ class Lane:
         return Passed(one.number, CheckedFile(staged, answer), staged.path.stat().st_size, time.monotonic() - began)
 
 
-class Lanes:
+class BatchLanes:
     """Solves specs and stores what was proved; use as a context, whose end kills the workers.
 
     Args:

@@ -184,7 +184,7 @@ def _show_expansion(items: list[Item], cost: dict[str, float]) -> None:
 
 def _run(path: Path, items: list[Item], results: Store, lanes: int) -> bool:
     """Solve what is to be solved; return whether it was interrupted."""
-    from factorize.api.batches.lanes import Lanes
+    from factorize.api.batches.lanes import BatchLanes
 
     waiting = sum(item.state == "to solve" for item in items)
     try:
@@ -193,7 +193,7 @@ def _run(path: Path, items: list[Item], results: Store, lanes: int) -> bool:
             def ended(number: int, outcome: dict[str, Any] | Exception, seconds: float) -> None:
                 shown.finish(_ended(items[number], outcome, seconds))
 
-            with Lanes(results, lanes, ended) as solving:
+            with BatchLanes(results, lanes, ended) as solving:
                 solving.solve(_planned(path, items, ended), lambda one: _large(one, items, results, shown))
     except KeyboardInterrupt:
         for item in items:

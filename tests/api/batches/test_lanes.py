@@ -12,7 +12,7 @@ import pytest
 from specs import document_of
 
 from factorize.api.batches import lanes
-from factorize.api.batches.lanes import Lanes, Numbered
+from factorize.api.batches.lanes import BatchLanes, Numbered
 from factorize.api.batches.report_table import COLUMNS, check_path, write_report
 from factorize.api.local import plan
 from factorize.errors import FactorizeError, InvalidParameter, LimitExceeded, NotFound
@@ -30,7 +30,7 @@ def numbered(document: dict[str, Any], number: int, *, seconds: float = 0.1) -> 
 
 def batch_of(store: Store, documents: list[dict[str, Any]]) -> dict[int, Any]:
     ended: dict[int, Any] = {}
-    with Lanes(store, 1, lambda number, outcome, seconds: ended.update({number: outcome})) as running:
+    with BatchLanes(store, 1, lambda number, outcome, seconds: ended.update({number: outcome})) as running:
         running.solve([numbered(document, at) for at, document in enumerate(documents)], pytest.fail)
     return ended
 
@@ -62,7 +62,7 @@ def test_an_end_in_the_middle_leaves_what_was_published(tmp_path: Path, monkeypa
         ended.append(outcome["digest"])
         raise KeyboardInterrupt
 
-    with contextlib.suppress(KeyboardInterrupt), Lanes(store, 1, stop) as running:
+    with contextlib.suppress(KeyboardInterrupt), BatchLanes(store, 1, stop) as running:
         running.solve([numbered(document_of(n, "identity"), n) for n in range(4, 40)], pytest.fail)
     assert len(ended) >= 1
     assert not list(store.objects.list(STAGING))
@@ -74,7 +74,7 @@ def test_a_large_spec_waits_until_the_lanes_are_empty(tmp_path: Path) -> None:
     order: list[Any] = []
     store = open_store(tmp_path)
     specs = [numbered(document_of(n, "identity"), n, seconds=100.0 if n == 5 else 0.1) for n in (4, 5, 6)]
-    with Lanes(store, 2, lambda number, outcome, seconds: order.append(number)) as running:
+    with BatchLanes(store, 2, lambda number, outcome, seconds: order.append(number)) as running:
         running.solve(specs, lambda one: order.append(("large", one.number)))
     assert order == [4, ("large", 5), 6]
 
