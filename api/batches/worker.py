@@ -18,7 +18,7 @@ from typing import IO
 
 from factorize.api.child_protocol import Document
 from factorize.api.isolated import child_command
-from factorize.api.jobs.supervisor import THREAD_VARIABLES
+from factorize.api.processes.guards import child_environment
 from factorize.errors import FactorizeError, InvalidSpec, LimitExceeded, SolveFailed
 
 _LAST_WORDS_SECONDS = 10.0
@@ -86,14 +86,13 @@ class Worker:
             if self._closed:
                 raise LimitExceeded(f"the {self._name} was closed")
             if self._process is None:
-                kept = {name: value for name, value in os.environ.items() if not name.startswith("FACTORIZE_")}
                 self._unread, self._log = b"", tempfile.TemporaryFile()
                 self._process = subprocess.Popen(
                     child_command(self._module),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._log,
-                    env=kept | dict.fromkeys(THREAD_VARIABLES, str(self._threads)),
+                    env=child_environment(self._threads),
                     process_group=0,  # Ctrl-C in a terminal is for whoever asks
                 )
             return self._process
