@@ -1,9 +1,9 @@
 """The proof: a written factor file is checked before it is published, in a process that has not solved.
 
 The process reads the file's bytes and nothing else of the solve, re-derives every claim in exact arithmetic
-(`factorize.exact`), and answers with the sha256 of what it has read, so that what is published is what was checked. Where
-a claim is not proved so, the whole certificate is also computed anew in double precision, by the code that the solve has
-used (`factorize.certificate.certificate`). It is asked `{"path", "store", "strict"}`
+(`factorize.exact`), and answers with the sha256 of what it has read, so that what is published is what was checked.
+Where a claim is not proved so, the whole certificate is also computed anew in double precision, by the code that the
+solve has used (`factorize.certificate.certificate`). It is asked `{"path", "store", "strict"}`
 (child_protocol.py), and its answer is in the last event.
 """
 
