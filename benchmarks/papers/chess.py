@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from benchmarks.papers.comparison import Comparison
+from benchmarks.papers.correlated_quadratic import VARIANCES
 from factorize.predict import ask
 from factorize.predict.descent import chess_rows
 
@@ -29,7 +30,13 @@ class Noising:
 
 
 def run(comparison: Comparison) -> None:
-    """Print both runs' gradients and draw them."""
+    """Print both runs' gradients and draw them, for both readings of the noise (see `correlated_quadratic`)."""
+    for reading, variance in VARIANCES.items():
+        one_reading(comparison, reading, variance)
+
+
+def one_reading(comparison: Comparison, reading: str, variance: float) -> None:
+    """Print, judge and draw one reading of the noise."""
     steps = 200 if comparison.quick else 2000
     chess = np.array(list(chess_rows(steps)))
     singular = np.linspace(0, math.sqrt(10.0), 100)
@@ -38,11 +45,11 @@ def run(comparison: Comparison) -> None:
         "kind": "quadratic",
         "eigenvalues": (singular**2).tolist(),
         "learning_rate": 0.02,
-        "sigma": math.sqrt(20 / 100),
+        "sigma": math.sqrt(variance / 100),
         "initial": start.tolist(),
     }
     paths = {}
-    comparison.heading("squared Frobenius norms, and squared gradients at n/2 and n")
+    comparison.heading(f"{reading}: squared Frobenius norms, and squared gradients at n/2 and n")
     for name, decoder in (("PGD", np.tri(steps)), ("Chess-PGD", chess)):
         series = ask(question, Noising(decoder)).series
         paths[name] = series["step"], series["squared_gradient"]
@@ -50,8 +57,10 @@ def run(comparison: Comparison) -> None:
         comparison.row(f"{name}: gradient at n/2", None, paths[name][1][len(paths[name][1]) // 2])
         comparison.row(f"{name}: gradient at n", None, paths[name][1][-1])
     growth = {name: values[-1] / values[len(values) // 2] for name, (_, values) in paths.items()}
-    comparison.claim("PGD settles at a constant noise level", growth["PGD"] < 1.1)
-    comparison.claim("Chess-PGD diverges linearly with n (doubles from n/2 to n)", 1.8 < growth["Chess-PGD"] < 2.2)
+    comparison.claim(f"{reading}: PGD settles at a constant noise level", growth["PGD"] < 1.1)
+    comparison.claim(
+        f"{reading}: Chess-PGD diverges linearly with n (doubles from n/2 to n)", 1.8 < growth["Chess-PGD"] < 2.2
+    )
     import matplotlib
 
     matplotlib.use("Agg")
@@ -63,6 +72,8 @@ def run(comparison: Comparison) -> None:
             panel.plot(at, values, "--" if name == "PGD" else "-", label=name)
         panel.set(xlabel="step", ylabel="squared gradient norm", yscale=scale)
         panel.legend(frameon=False)
-    figure.savefig(comparison.path(".png"), dpi=150)
+    figure.suptitle(reading, fontsize=9)
+    path = comparison.path(".png" if reading == next(iter(VARIANCES)) else "-sigma.png")
+    figure.savefig(path, dpi=150)
     plt.close(figure)
-    comparison.remark(f"picture: {comparison.path('.png')}")
+    comparison.remark(f"picture: {path}")
