@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter
 from factorize.numbers.scalars import refuse_infinite, within_doubles
 from factorize.plain_data import read_union
 from factorize.predict.accelerated_descent import AcceleratedRate, AcceleratedRisk, IndependentGradientRisk
+from factorize.predict.clip_norm import ClipNorm
 from factorize.predict.coordinate import SketchedDescent, SketchedRate
 from factorize.predict.descent import (
     AntiCorrelatedDescent,
@@ -36,13 +37,16 @@ from factorize.predict.linear_regression import (
 )
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
 from factorize.predict.quadratic import QuadraticRun
+from factorize.predict.regret import RegretProxy
 from factorize.predict.stochastic_regression import StochasticRegression
+from factorize.predict.strongly_convex import StronglyConvex
 
 QUESTIONS: dict[str, type[Question]] = {
     "accelerated_rate": AcceleratedRate,
     "accelerated_risk": AcceleratedRisk,
     "anti_correlated_descent": AntiCorrelatedDescent,
     "chess_descent": ChessDescent,
+    "clip_norm": ClipNorm,
     "convex_descent": ConvexDescent,
     "descent_lower_bound": DescentLowerBound,
     "dp_ftrl_rate": DpFtrlRate,
@@ -56,9 +60,11 @@ QUESTIONS: dict[str, type[Question]] = {
     "mean_estimation": MeanEstimation,
     "nonconvex_descent": NonconvexDescent,
     "quadratic": QuadraticRun,
+    "regret_proxy": RegretProxy,
     "sketched_descent": SketchedDescent,
     "sketched_rate": SketchedRate,
     "stochastic_regression": StochasticRegression,
+    "strongly_convex": StronglyConvex,
 }
 """The one list: kind to question."""
 
@@ -67,6 +73,7 @@ AnyQuestion = Annotated[
     | AcceleratedRisk
     | AntiCorrelatedDescent
     | ChessDescent
+    | ClipNorm
     | ConvexDescent
     | DescentLowerBound
     | DpFtrlRate
@@ -80,9 +87,11 @@ AnyQuestion = Annotated[
     | MeanEstimation
     | NonconvexDescent
     | QuadraticRun
+    | RegretProxy
     | SketchedDescent
     | SketchedRate
-    | StochasticRegression,
+    | StochasticRegression
+    | StronglyConvex,
     Field(discriminator="kind"),
 ]
 

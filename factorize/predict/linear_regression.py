@@ -26,6 +26,9 @@ from factorize.predict.filters import (
 )
 from factorize.predict.prediction import NO_CLIPPING, Basis, Inverse, Prediction, Question, Relation, require
 
+SHOWN_DIRECTIONS = 256
+"""Eigenvalues up to which an answer lists each direction's part of the loss."""
+
 
 class MeanEstimation(PrivateNoise):
     """C24, theorem 2.1: the limiting squared error of private mean estimation.
@@ -90,6 +93,7 @@ class LinearRegressionQuestion(Regression):
         optimum = noise_product(Optimal(kind="optimal"), self.eigenvalues, eta)
         sgd = self.label_noise**2
         product = self.product()
+        directions = self.directions()
         privacy, sampling = self.averaged(product)
         x = math.sqrt(eta * self.radius)
         ratio = (x / (1 - x)) ** 2
@@ -116,7 +120,20 @@ class LinearRegressionQuestion(Regression):
             ),
             source="Choquette-Choo et al. 2024, theorems C.15 and C.18 (appendix C)",
             notes=("the upper bound's factor is the smaller (x/(1-x))^2, x = sqrt(eta R^2), of its proof",),
+            series=directions,
         )
+
+    def directions(self) -> dict[str, list[float]]:
+        """Return what each eigendirection adds to the loss, privacy and sampling; nothing for many or for `optimal`."""
+        if isinstance(self.noise, Optimal) or len(self.eigenvalues) > SHOWN_DIRECTIONS:
+            return {}
+        nu = min(self.eigenvalues) * self.learning_rate
+        fixed = Nu(kind="nu", nu=self.noise.nu or nu) if isinstance(self.noise, Nu) else self.noise
+        half = self.learning_rate**2 * self.scale / 2
+        one = [half * noise_product(fixed, [value], self.learning_rate) for value in self.eigenvalues]
+        eta, sgd = self.learning_rate, self.label_noise**2
+        labels = [eta * value * sgd / (2 - eta * value) / 2 for value in self.eigenvalues]
+        return {"eigenvalue": list(self.eigenvalues), "privacy": one, "sampling": labels}
 
     def stationary_upper(self) -> float:
         """Return the upper bound of C.15."""

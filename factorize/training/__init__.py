@@ -33,6 +33,7 @@ from factorize.training.orders import Order, fixed_order, full_batch
 from factorize.training.private_sums import PlainSums, PrivateSums
 from factorize.training.runs import Run
 from factorize.training.specs import method_spec, mu2_workload, ones, srg_workload
+from factorize.training.varying_noise import VaryingNoise
 
 __all__ = [
     "DIFFERENCED",
@@ -57,6 +58,7 @@ __all__ = [
     "Run",
     "Sgd",
     "SoftmaxRegression",
+    "VaryingNoise",
     "accelerated_dp_sgd",
     "accelerated_dp_srgd",
     "accelerated_recipe",

@@ -196,6 +196,12 @@ def test_tables_hold_at_small_sizes(name: str, tmp_path: Path) -> None:
     assert document["rows"] and all(claim["holds"] for claim in document["claims"])
 
 
+def test_published_epsilons_are_those_of_their_multipliers(comparison: Any, tmp_path: Path) -> None:
+    found = comparison.Comparison("x", "X", folder=tmp_path)
+    import_module("benchmarks.papers.correlated_epsilons").run(found)
+    assert [row.agrees for row in found.rows] == [True] * 5
+
+
 def test_names_are_checked_and_data_is_asked_for(tmp_path: Path) -> None:
     refused = run("colours", folder=tmp_path)
     assert refused.returncode == 2 and "no reproduction colours" in refused.stderr

@@ -57,6 +57,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "anti_correlated_descent": {"smoothness": 2, "learning_rate": 0.1, "sigma": 1, "initial_distance": 3, "steps": 100},
     "chess_descent": {"smoothness": 1, "learning_rate": 0.02, "sigma": 1, "initial_distance": 1, "steps": 256},
+    "clip_norm": {"eigenvalues": [1, 0.5], "learning_rate": 0.01, "rho": 1, "initial_distance": 1, "steps": 1000},
     "convex_descent": {"smoothness": 1, "learning_rate": 0.1, "sigma": 1, "initial_distance": 3},
     "descent_lower_bound": {"smoothness": 1, "learning_rate": 0.1, "sigma": 1, "steps": 50, "noise": "independent"},
     "dp_ftrl_rate": {"method": "dp_sgd", "eigenvalues": [1, 0.5], "steps": 1000, "rho": 1, "initial_distance": 1},
@@ -76,6 +77,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "mean_estimation": {"learning_rate": 0.05, "rho": 0.5},
     "nonconvex_descent": {"smoothness": 1, "learning_rate": 0.1, "sigma": 1, "initial_gap": 3},
     "quadratic": {"eigenvalues": [1, 0.1], "learning_rate": 0.1, "sigma": 1},
+    "regret_proxy": {"lipschitz": 2, "learning_rate": 0.1, "sigma": 1, "initial_distance": 3, "dimension": 4},
     "sketched_descent": {
         "smoothness": [1, 4], "block_bounds": [1, 2], "sigma": 0.1, "inner": 100, "initial_distances": [1],
         "initial_gap": 2.5,
@@ -85,6 +87,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "delta": 1e-5, "full_bound": 3,
     },
     "stochastic_regression": {"eigenvalues": [1, 0.1], "learning_rate": 0.1, "sigma": 1},
+    "strongly_convex": {
+        "learning_rate": 0.1, "rho": 0.5, "strong_convexity": 1, "smoothness": 4, "dimension": 2, "label_noise": 0.3
+    },
 }  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""Formulas of K23 and C24 against hand computation, exact losses and each other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.errors import ConditionNotMet
+from factorize.predict import ask
+
+LONG_RUN: dict[str, Any] = {"learning_rate": 0.1, "rho": 0.5, "label_noise": 0.3, "clip_norm": 2.0}
+FILTERS: tuple[dict[str, Any], ...] = ({"kind": "independent"}, {"kind": "nu"}, {"kind": "anti_pgd", "damping": 0.3})
+
+
+class Noising:
+    """A C^-1 in memory."""
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        self.matrix = matrix
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return rows of C^-1."""
+        return self.matrix[start:stop]
+
+    def shape(self, name: str) -> tuple[int, int]:
+        """Return (n, n)."""
+        return self.matrix.shape
+
+
+def test_the_regret_proxy_by_hand() -> None:
+    """n = 3, C = I: |B|_F^2 = 6; 9 / (0.1 * 3) + 0.1 * 4 + 0.1 * 2 * 2 * 1.5 * sqrt(6 / 3)."""
+    question = {"kind": "regret_proxy", "lipschitz": 2, "learning_rate": 0.1, "sigma": 1.5, "initial_distance": 3}
+    answer = ask({**question, "dimension": 4}, Noising(np.eye(3)))
+    assert answer.terms["frobenius_norm"] == pytest.approx(math.sqrt(6))
+    assert answer.value == pytest.approx(30 + 0.4 + 0.6 * math.sqrt(2))
+
+
+@pytest.mark.parametrize("noise", FILTERS, ids=lambda noise: str(noise["kind"]))
+def test_the_strongly_convex_bound_is_exact_for_one_eigenvalue(noise: dict[str, Any]) -> None:
+    bound = {"kind": "strongly_convex", "strong_convexity": 1, "smoothness": 1, "dimension": 1, "noise": noise}
+    exact = {"kind": "linear_regression", "eigenvalues": [1.0], "fourth_moment": 1, "noise": noise}
+    assert ask({**bound, **LONG_RUN}).value == pytest.approx(ask({**exact, **LONG_RUN}).value, rel=1e-5)
+
+
+@pytest.mark.parametrize("noise", FILTERS, ids=lambda noise: str(noise["kind"]))
+@pytest.mark.parametrize("eigenvalue", [0.25, 0.6, 1.0])
+def test_the_strongly_convex_bound_covers_quadratics_between_its_constants(
+    noise: dict[str, Any], eigenvalue: float
+) -> None:
+    """E delta^2 of a quadratic with any l in [mu, L], which is 2 F / l; nu is that of mu for both."""
+    noise = {**noise, "nu": 0.025} if noise["kind"] == "nu" else noise
+    bound = {"kind": "strongly_convex", "strong_convexity": 0.25, "smoothness": 1, "dimension": 1, "noise": noise}
+    private = {**LONG_RUN, "label_noise": 0.0}
+    exact = {"kind": "linear_regression", "eigenvalues": [eigenvalue], "fourth_moment": 1, "noise": noise}
+    squared = 2 * ask({**exact, **private}).value / eigenvalue
+    limit = ask({**bound, **private}).value
+    assert 0.5 * squared <= limit
+    assert limit <= 40 * squared
+
+
+def test_the_strongly_convex_bound_covers_a_run_that_is_no_quadratic() -> None:
+    """f(x) = x^2/4 + 0.75 log cosh x: mu = 0.5, L = 1.25; 400 chains of DP-SGD, averaged after their transient."""
+    eta, generator = 0.2, np.random.default_rng(3)
+    x, losses = np.zeros(400), []
+    for step in range(600):
+        x = x - eta * (x / 2 + 0.75 * np.tanh(x) + generator.standard_normal(400))
+        losses += [np.mean(x**2 / 4 + 0.75 * np.log(np.cosh(x)))] if step > 200 else []
+    constants = {"strong_convexity": 0.5, "smoothness": 1.25, "dimension": 1, "rho": 0.5, "learning_rate": eta}
+    bound = ask({"kind": "strongly_convex", **constants}).value
+    assert np.mean(losses) < bound < 10 * np.mean(losses)
+
+
+def test_too_large_steps_are_refused() -> None:
+    with pytest.raises(ConditionNotMet, match="at most 0.4") as refused:
+        ask({"kind": "strongly_convex", "strong_convexity": 1, "smoothness": 4, "dimension": 1, "rho": 1,
+             "learning_rate": 0.5})  # fmt: skip
+    assert refused.value.field == "/learning_rate"
+
+
+@pytest.mark.parametrize("noise", FILTERS, ids=lambda noise: str(noise["kind"]))
+def test_eigendirections_add_up_to_the_loss(noise: dict[str, Any]) -> None:
+    """And each is the one-dimensional problem with the same filter."""
+    question = {"kind": "linear_regression", "eigenvalues": [1.0, 0.3], "fourth_moment": 1, **LONG_RUN}
+    answer = ask({**question, "noise": noise})
+    assert sum(answer.series["privacy"]) == pytest.approx(answer.terms["privacy"], rel=1e-9)
+    assert sum(answer.series["sampling"]) == pytest.approx(answer.terms["sampling"], rel=1e-9)
+    same = {**noise, "nu": 0.03} if noise["kind"] == "nu" else noise
+    alone = ask({**question, "eigenvalues": [1.0], "noise": same})
+    assert answer.series["privacy"][0] == pytest.approx(alone.terms["privacy"], rel=1e-9)
+
+
+def test_an_eigendirection_is_its_own_recursion() -> None:
+    """anti-PGD noise: x_{t+1} = (1 - eta l) x_t - eta (w_t - keep w_{t-1}), summed term by term."""
+    noise = {"kind": "anti_pgd", "damping": 0.3}
+    asked = {"kind": "linear_regression", "eigenvalues": [1.0, 0.3], "fourth_moment": 1, "learning_rate": 0.1}
+    found = ask({**asked, "rho": 0.5, "noise": noise}).series["privacy"][1]
+    keep, stay, gamma_squared = 0.7, 1 - 0.03, 1 / (1 - 0.7**2)
+    powers = stay ** np.arange(4000)
+    response = 0.1 * (powers - keep * np.concatenate([[0], powers[:-1]]))
+    assert found == pytest.approx(0.3 / 2 * gamma_squared * float(response @ response), rel=1e-9)
+
+
+def test_the_clip_norm_by_hand() -> None:
+    """H = diag(1, 0.5): R^2 = 1.5; sigma = 0: G = 1.5 |theta_0| log^2.5(T / p)."""
+    question = {"kind": "clip_norm", "eigenvalues": [1, 0.5], "learning_rate": 0.01, "rho": 1, "steps": 1000}
+    answer = ask({**question, "initial_distance": 2})
+    log = math.log(1e5)
+    assert answer.value == pytest.approx(3 * log**2.5)
+    noisy = ask({**question, "initial_distance": 0.0, "label_noise": 3.0})
+    assert noisy.value == pytest.approx(1.5 * 3 / math.sqrt(1.5) * log**2.5)
+    assert answer.terms["largest_learning_rate"] < 1 / (1.5 * log)
+    with pytest.raises(ConditionNotMet, match="at most 0.005"):
+        ask({**question, "initial_distance": 1, "nu": 0.1})
