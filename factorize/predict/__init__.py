@@ -26,6 +26,7 @@ from factorize.predict.descent import (
     DescentLowerBound,
     IndependentDescent,
     NonconvexDescent,
+    RegretProxy,
 )
 from factorize.predict.federated import FactorizedFederatedRisk, FederatedRisk
 from factorize.predict.gaussian_regression import GaussianRegression
@@ -37,7 +38,6 @@ from factorize.predict.linear_regression import (
 )
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
 from factorize.predict.quadratic import QuadraticRun
-from factorize.predict.regret import RegretProxy
 from factorize.predict.stochastic_regression import StochasticRegression
 from factorize.predict.strongly_convex import StronglyConvex
 
