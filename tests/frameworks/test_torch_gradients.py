@@ -1,0 +1,169 @@
+"""A torch module's gradients, one per example: those of numpy, and every algorithm trains on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from factorize.adapters.torch_gradients import ModuleGradients
+from factorize.errors import InvalidParameter
+from factorize.privacy import PrivacyTarget
+from factorize.training import (
+    Ball,
+    BlockSketch,
+    FilteredNoise,
+    Lengths,
+    LinearRegression,
+    Machine,
+    PlainSums,
+    PrivateSums,
+    Sgd,
+    accelerated_dp_sgd,
+    accelerated_dp_srgd,
+    dp_ftrl,
+    dp_skgd,
+    dp_srg,
+    fixed_order,
+    sketch_calibration,
+    unaccelerated_dp_srgd,
+    untrusted_mu2,
+)
+
+EXAMPLES = 64
+TARGET = PrivacyTarget(epsilon=4.0, delta=1e-5)
+
+
+def regression() -> tuple[ModuleGradients, LinearRegression]:
+    """The same least squares for torch and for numpy."""
+    luck = np.random.default_rng(0)
+    x = luck.standard_normal((EXAMPLES, 3))
+    y = x @ np.array([1.0, -2.0, 0.5])
+    module = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    own = ModuleGradients(
+        module, lambda z, t: ((z[:, 0] - t) ** 2).sum() / 2, torch.tensor(x), torch.tensor(y), chunk=10
+    )
+    return own, LinearRegression(x, y)
+
+
+def network() -> ModuleGradients:
+    """A convolutional network with a frozen layer and a buffer, on images whose class is their brighter half."""
+    luck = torch.Generator().manual_seed(1)
+    images = torch.randn(EXAMPLES, 1, 6, 6, generator=luck)
+    labels = (images[:, 0, :3].sum(dim=(1, 2)) > images[:, 0, 3:].sum(dim=(1, 2))).long()
+    torch.manual_seed(2)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.GroupNorm(2, 4), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 2)
+    )
+    module[1].weight.requires_grad_(False)
+    module.register_buffer("unused", torch.zeros(1))
+    return ModuleGradients(module, torch.nn.functional.cross_entropy, images, labels)
+
+
+def loss(model: ModuleGradients, weights: np.ndarray) -> float:
+    """The mean loss at these weights."""
+    model.load(weights)
+    with torch.no_grad():
+        return float(model._loss(model._module(model._inputs), model._targets))
+
+
+def test_gradients_and_partials_are_those_of_numpy() -> None:
+    own, plain = regression()
+    weights, batch = np.array([0.3, 0.2, -0.1]), np.array([5, 0, 63, 17, 2, 3, 4, 9, 11, 30, 31])
+    np.testing.assert_allclose(own(weights, batch), plain(weights, batch), rtol=1e-12)
+    everything = plain(weights, np.arange(EXAMPLES))
+    np.testing.assert_allclose(own.partial(weights, np.array([2, 0])), everything[:, [2, 0]], rtol=1e-12)
+
+
+def test_gradients_of_a_network_are_those_of_single_backward_passes() -> None:
+    model = network()
+    weights, batch = model.weights(), np.array([3, 40])
+    found = model(weights, batch)
+    for row, example in zip(found, batch, strict=True):
+        model._module.zero_grad()
+        model._loss(model._module(model._inputs[example][None]), model._targets[example][None]).backward()
+        flat = [one.grad.double().numpy().ravel() for one in model._module.parameters() if one.requires_grad]
+        np.testing.assert_allclose(row, np.concatenate(flat), atol=1e-6)
+    assert sum(map(len, model.blocks())) == len(weights) and len(model.blocks()) == 5
+
+
+def test_weights_go_in_and_out() -> None:
+    model = network()
+    changed = model.weights() + 1.0
+    model.load(changed)
+    np.testing.assert_allclose(model.weights(), changed, atol=1e-6)
+    assert float(model._module[1].weight.sum()) == 4  # frozen
+
+
+def private(size: int, steps: int, **options: Any) -> PrivateSums:
+    noise = FilteredNoise((1.0,), TARGET, size, steps=steps, clip_norm=1.0, batch_size=8, seed=5, **options)
+    return PrivateSums(noise)
+
+
+def test_dp_ftrl_is_the_same_run_with_torch_and_with_numpy() -> None:
+    own, plain = regression()
+    runs = [
+        dp_ftrl(model, np.zeros(3), fixed_order(EXAMPLES, 8), private(3, 8), optimizer=Sgd(learning_rate=0.2))
+        for model in (own, plain)
+    ]
+    np.testing.assert_allclose(runs[0].weights, runs[1].weights, rtol=1e-9)
+
+
+def ftrl(model: Any, start: np.ndarray, order: Any, sums: Any) -> Any:
+    return dp_ftrl(model, start, order, sums, optimizer=Sgd(learning_rate=0.5))
+
+
+def srg(model: Any, start: np.ndarray, order: Any, sums: Any) -> Any:
+    return dp_srg(model, start, order, sums, decay=0.1, optimizer=Sgd(learning_rate=0.5))
+
+
+def accelerated(model: Any, start: np.ndarray, order: Any, sums: Any) -> Any:
+    return accelerated_dp_srgd(model, start, order, sums, beta=20.0, project=Ball(20.0))
+
+
+def fresh(model: Any, start: np.ndarray, order: Any, sums: Any) -> Any:
+    return accelerated_dp_sgd(model, start, order, sums, beta=20.0, project=Ball(20.0))
+
+
+def unaccelerated(model: Any, start: np.ndarray, order: Any, sums: Any) -> Any:
+    return unaccelerated_dp_srgd(model, start, order, sums, learning_rate=0.3, project=Ball(20.0))
+
+
+def mu2(model: Any, start: np.ndarray, order: Any, sums: Any) -> Any:
+    return untrusted_mu2([Machine(model, order, sums)], start, learning_rate=0.05, project=Ball(20.0))
+
+
+@pytest.mark.parametrize("algorithm", [ftrl, srg, accelerated, fresh, unaccelerated, mu2])
+def test_a_network_trains_with_every_algorithm(algorithm: Callable[..., Any]) -> None:
+    model = network()
+    start, order = model.weights(), fixed_order(EXAMPLES, 8)
+    trained = algorithm(model, start, order, PlainSums(batch_size=8, clip_norm=5.0))
+    assert loss(model, trained.weights) < loss(model, start) - 0.01
+    noisy = algorithm(model, start, order, private(len(start), 8))
+    assert np.isfinite(noisy.weights).all() and noisy.calibration is not None
+
+
+def test_a_network_trains_block_by_block() -> None:
+    model = network()
+    start, lengths = model.weights(), Lengths(inner=40, outer=1)
+    blocks = model.blocks()
+    sketch, steps = BlockSketch(blocks, [1.0] * len(blocks)), np.full(len(start), 4.0)
+    plain = dp_skgd(model.partial, start, sketch, steps, lengths, None, seed=1)
+    assert loss(model, plain.weights) < loss(model, start) - 0.01
+    noise = sketch_calibration(lengths, TARGET, examples=EXAMPLES)
+    assert np.isfinite(dp_skgd(model.partial, start, sketch, steps, lengths, noise, seed=1).weights).all()
+
+
+def test_what_has_no_gradient_per_example_is_refused() -> None:
+    x, y = torch.zeros(4, 3), torch.zeros(4)
+    mixing = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    with pytest.raises(InvalidParameter, match="BatchNorm1d mixes the examples"):
+        ModuleGradients(mixing, torch.nn.functional.mse_loss, x, y)
+    with pytest.raises(InvalidParameter, match="0 trainable parameters"):
+        ModuleGradients(torch.nn.ReLU(), torch.nn.functional.mse_loss, x, y)
+    model, _ = regression()
+    with pytest.raises(InvalidParameter, match="flat ones"):
+        model(np.zeros((3, 1)), np.arange(2))
