@@ -56,6 +56,11 @@ class Objective(Frozen):
         """Return the weights of the squared row norms of B, shape (m,), or None if they do not decide."""
         return np.ones(m)
 
+    def series_weights(self, n: int) -> np.ndarray | None:
+        """Return weights of the squares of a Toeplitz B's first column, which each row is a beginning of."""
+        rows = self.row_weights(n)
+        return None if rows is None else np.cumsum(rows[::-1])[::-1]
+
     def state_space(self, m: int) -> StateSpace | None:
         """Return W as a recursion with few states."""
         return identity(m)
@@ -162,6 +167,10 @@ class MaxError(Objective):
     def row_weights(self, m: int) -> None:
         """There are no fixed weights."""
         return None
+
+    def series_weights(self, n: int) -> np.ndarray:
+        """Every square once: of rows that are longer and longer pieces of one series, the last is largest."""
+        return np.ones(n)
 
     def state_space(self, m: int) -> None:
         """There is no fixed W."""

@@ -148,11 +148,9 @@ def error_form(problem: Problem) -> ErrorForm:
         return QuadraticError.of(problem.target * objective.scale(problem.workload.m) ** 0.5)
     if isinstance(objective, LambdaTau):
         return LambdaError(workload, objective.tau)
-    if isinstance(objective, MaxError):  # rows of B are longer and longer pieces of one series: the last is largest
-        return ToeplitzError(workload, np.ones(problem.n))
-    weights = objective.row_weights(problem.n)
-    assert weights is not None  # all other objectives are weighted sums of row norms
-    return ToeplitzError(workload, np.cumsum(weights[::-1])[::-1] * objective.scale(problem.n))
+    weights = objective.series_weights(problem.n)
+    assert weights is not None  # of all other objectives
+    return ToeplitzError(workload, weights * objective.scale(problem.n))
 
 
 def optimise(n: int, error: ErrorForm, kind: ColumnClass, tolerance: float, report: Reporter) -> Minimum:

@@ -91,3 +91,16 @@ def test_what_an_objective_cannot_do() -> None:
         Weighted(kind="weighted", weights=[1.0]).check(2)
     with pytest.raises(InvalidParameter, match="at least one positive"):
         Weighted(kind="weighted", weights=[0.0, 0.0]).check(2)
+
+
+def test_weights_of_a_series_whose_beginnings_are_the_rows() -> None:
+    """b = (1, 2, 3): the rows' squared norms are 1, 5 and 14."""
+    squares = np.array([1.0, 4.0, 9.0])
+    errors = np.cumsum(squares)
+    weighted = Weighted(kind="weighted", weights=[3, 0, 2])
+    for objective, sought in ((Mean(), 20 / 3), (MaxError(kind="max"), 14.0), (weighted, 31.0)):
+        weights = objective.series_weights(3)
+        assert weights is not None
+        assert objective.scale(3) * (weights @ squares) == pytest.approx(sought, rel=1e-15)
+        assert objective.of_row_errors(errors) == pytest.approx(sought, rel=1e-15)
+    assert LambdaTau(kind="lambda_tau", tau=2).series_weights(3) is None

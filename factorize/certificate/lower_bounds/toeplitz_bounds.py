@@ -36,7 +36,6 @@ from factorize.certificate.lower_bounds.bounds import LowerBound
 from factorize.errors import CertificateError
 from factorize.numbers.rounding import UNIT
 from factorize.numbers.series import series_quotient
-from factorize.objective import MaxError
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -119,10 +118,10 @@ def _evidence(dual: Mapping[str, np.ndarray], separation: int, count: int, n: in
 
 def _error_weights(spec: Spec) -> np.ndarray | None:
     """Weights of the squares of b in the objective at sensitivity 1, without its scale."""
-    if isinstance(spec.objective, MaxError):
-        return np.ones(spec.workload.n)  # rows of B are longer and longer pieces of one series: the last is largest
-    rows = spec.objective.row_weights(spec.workload.m)
-    return None if rows is None else np.cumsum(rows[::-1])[::-1] * (1 - spec.workload.n * UNIT)
+    weights = spec.objective.series_weights(spec.workload.n)
+    if weights is None or not spec.objective.quadratic:
+        return weights
+    return weights * (1 - spec.workload.n * UNIT)  # they are sums that were rounded
 
 
 def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) -> np.ndarray | None:
