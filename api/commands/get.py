@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.options import Output, StoreUrl, ToFile
-from factorize.api.terminal.output import OutputForm, display, emit
+from factorize.api.terminal.output import OutputForm, display, emit, show_event
 from factorize.api.terminal.sources import copy_stored, open_results, read_spec, read_spec_text
 from factorize.api.terminal.text import describe_manifest
 from factorize.encoding import is_digest
 from factorize.errors import NotFound
 
 if TYPE_CHECKING:
-    from factorize.api.terminal.output import Display
-    from factorize.client.events import Event
     from factorize.storage.store import Store
 
 Source = Annotated[
@@ -73,20 +71,9 @@ def _from_service(source: str, to: Path, url: str, dtype: str | None) -> dict[st
     wanted = source if is_digest(source) else read_spec_text(source)
     with display() as shown:
         shown.start(url)
-        fetch(wanted, url=url, to=to, dtype=dtype, progress=lambda event: _show(event, shown))
+        fetch(wanted, url=url, to=to, dtype=dtype, progress=partial(show_event, shown))
         shown.finish("")
     return load(to).manifest
-
-
-def _show(event: Event, shown: Display) -> None:
-    from factorize.solution import Progress
-
-    data = event.data
-    if event.kind == "download":
-        shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")
-    elif event.kind == "progress":
-        gaps = (data.get("relative_gap"), data.get("class_gap"))
-        shown.report(Progress(data.get("iteration") or 0, *gaps, data.get("seconds") or 0.0))
 
 
 def _from_store(source: str, to: Path, store: str | None, dtype: str | None) -> dict[str, Any]:

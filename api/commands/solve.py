@@ -1,4 +1,4 @@
-"""`factorize solve`: one spec, solved here and stored."""
+"""`factorize solve`: one spec, solved and stored, here or by a service."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ import typer
 
 from factorize.api.terminal.interrupt import prompt_interrupt
 from factorize.api.terminal.options import Dtype, Matrices, Output, SpecText, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit
-from factorize.api.terminal.sources import copy_stored, open_results, parse_matrices, read_spec
+from factorize.api.terminal.output import OutputForm, display, emit, show_event
+from factorize.api.terminal.sources import copy_stored, open_results, parse_matrices, read_spec, read_spec_text
 from factorize.api.terminal.text import describe_manifest, describe_part
+from factorize.errors import InvalidParameter
 
 ToFile = Annotated[
     Path | None, typer.Option("--to", metavar="FILE", help="Also write the factor file there.", show_default=False)
+]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--service",
+        metavar="URL",
+        envvar="FACTORIZE_SERVICE",
+        help="Service that solves and stores it; without one this process does.",
+        show_default=False,
+    ),
 ]
 
 
@@ -25,12 +36,19 @@ def solve(
     matrices: Matrices = None,
     dtype: Dtype = "float64",
     store: StoreUrl = None,
+    service: ServiceUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
-    """Solve a spec, certify the answer and store it; a spec that was solved before is answered from the store."""
+    """Solve a spec, certify the answer and store it; a spec that was solved before is answered from the store.
+
+    With --service a running service does that, in its own store: it is warm, so that a small spec takes no second.
+    """
+    names = parse_matrices(matrices)
+    if service is not None:
+        _by_service(service, spec, to, None if dtype == "float64" else dtype, output, elsewhere=(store, names))
+        return
     from factorize.api.local import obtain, plan
 
-    names = parse_matrices(matrices)
     results = open_results(store, create=True)
     planned = plan(read_spec(spec), results)
     with prompt_interrupt(), display() as shown:
@@ -49,6 +67,28 @@ def solve(
         copy_stored(results, manifest, to)
     where = f"\nfile          {to}" if to is not None else ""
     emit(output, manifest, f"{describe_manifest(manifest)}\nstore         {results.url} ({origin}){where}")
+
+
+def _by_service(
+    url: str, source: str, to: Path | None, dtype: str | None, output: OutputForm, *, elsewhere: tuple[Any, list[str]]
+) -> None:
+    """Have a service solve the spec, and download its file where one is wanted."""
+    from factorize.client.download import download
+    from factorize.client.service import Service
+
+    store, names = elsewhere
+    if store is not None or names != ["C"]:
+        field, reason = ("store", "keeps results in its own") if store is not None else ("matrices", "sends C alone")
+        raise InvalidParameter(f"the service {url} {reason}; leave --{field} or --service out", field=field)
+    answering = Service(url)
+    with prompt_interrupt(), display() as shown:
+        shown.start(url)
+        manifest = answering.manifest(read_spec_text(source), dtype=dtype, progress=partial(show_event, shown))
+        if to is not None:
+            download(answering, manifest, to, progress=partial(show_event, shown))
+        shown.finish("")
+    where = f"\nfile          {to}" if to is not None else ""
+    emit(output, manifest, f"{describe_manifest(manifest)}\nservice       {url}{where}")
 
 
 def _label(document: dict[str, Any]) -> str:

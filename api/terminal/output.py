@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
+    from factorize.client.events import Event
     from factorize.solution import Progress
 
 QUIET_SECONDS = 2.0
@@ -196,6 +197,18 @@ class Lines:
             self._spoken = now
             left = (now - self._began) / self._done * (self._total - self._done)
             remark(f"all specs: {self._done} of {self._total}, about {describe_seconds(left)} left")
+
+
+def show_event(shown: Display, event: Event) -> None:
+    """Show what a service says of a solve, and how far a download is."""
+    from factorize.solution import Progress
+
+    data = event.data
+    if event.kind == "download":
+        shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")
+    elif event.kind == "progress":
+        gaps = (data.get("relative_gap"), data.get("class_gap"))
+        shown.report(Progress(data.get("iteration") or 0, *gaps, data.get("seconds") or 0.0))
 
 
 def gap_text(progress: Progress) -> str:

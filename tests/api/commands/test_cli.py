@@ -479,6 +479,7 @@ def test_get_from_nowhere_is_unreachable(factorize: CommandLine) -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         assert "cannot be reached" in factorize("get", spec_text(4), "--to", "c.safetensors", "--url", url).error(5)
+        assert "cannot be reached" in factorize("solve", spec_text(4), "--service", url).error(5)
     assert list(factorize.home.iterdir()) == []
 
 
@@ -490,6 +491,13 @@ def test_serve_and_get_through_it(factorize: CommandLine) -> None:
             manifest = factorize("get", spec_text(7), "--to", "c.safetensors", "--url", url, "--output", "json").json()
             assert load(factorize.home / "c.safetensors").digest == manifest["digest"]
             assert factorize("get", manifest["digest"], "--to", "c2.safetensors", FACTORIZE_URL=url).code == 0
+            solved = factorize(
+                "solve", spec_text(6), "--to", "c3.safetensors", "--output", "json", "--service", url
+            ).json()
+            assert load(factorize.home / "c3.safetensors").digest == solved["digest"]
+            assert "service       " + url in factorize("solve", spec_text(6), FACTORIZE_SERVICE=url).out
+            for option, value in (("--store", "other"), ("--matrices", "C,B")):
+                assert option in factorize("solve", spec_text(6), "--service", url, option, value).error(2)
             assert "/workload/n: " in factorize("get", spec_text(0), "--to", "x", "--url", url).error(2)
             factorize("get", "0" * 64, "--to", "x", "--url", url).error(2)
         finally:
