@@ -26,7 +26,7 @@ from factorize.privacy import Calibration, check_own
 class TorchNoiseOptions(TypedDict, total=False):
     """Options of a `NoiseGenerator`, for what passes them on."""
 
-    generator: Literal["torch", "sfc64", "shake128"] | None
+    generator: Literal["torch", "philox", "sfc64", "shake128"] | None
     device: torch.device | str | None
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
@@ -38,7 +38,7 @@ class _Drawing(NamedTuple):
     """How the noise is drawn; see `TorchNoiseGenerator`."""
 
     seed: int
-    generator: Literal["torch", "sfc64", "shake128"] | None
+    generator: Literal["torch", "philox", "sfc64", "shake128"] | None
     device: torch.device | str | None
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
@@ -58,8 +58,9 @@ class TorchNoiseGenerator:
             for parameters of that type.
         seed: a secret integer, `secrets.randbits(128)`, never used for a second run of the same factorization.
         generator: `torch` draws on the device in torch's own normals; `sfc64` (the core's, the same bits everywhere)
-            and `shake128` (cryptographic) draw on the CPU. None takes `torch` where C has a recurrence and the device
-            is a CPU or CUDA, else `sfc64`.
+            and `shake128` (cryptographic) draw on the CPU. `philox` draws and correlates on a CUDA device in one pass,
+            by Triton, and has the same numbers on a CPU, up to rounding. None takes `torch` where C has a recurrence
+            and the device is a CPU or CUDA, else `sfc64`.
         device: where the noise is made; that of the first parameter by default.
         shard: (first, last): only these entries of the flattened parameters; `next` then returns one flat tensor.
         mesh: a DeviceMesh of replicas (DDP) that share the work: each rank makes an even part of the flattened noise,
@@ -88,7 +89,7 @@ class TorchNoiseGenerator:
         parameters: Iterable[torch.Tensor],
         *,
         seed: int,
-        generator: Literal["torch", "sfc64", "shake128"] | None = None,
+        generator: Literal["torch", "philox", "sfc64", "shake128"] | None = None,
         device: torch.device | str | None = None,
         shard: tuple[int, int] | None = None,
         mesh: Any = None,
@@ -143,7 +144,7 @@ class TorchNoiseGenerator:
         self, source: Streamable | ComputedRows, size: int, region: Region, drawing: _Drawing
     ) -> DeviceSource | CoreSource:
         count = torch.get_num_threads() if drawing.threads is None else drawing.threads
-        if self.generator != "torch":
+        if self.generator == "sfc64" or self.generator == "shake128":
             made = core.NoiseGenerator(
                 source,
                 self.calibration,
@@ -162,7 +163,9 @@ class TorchNoiseGenerator:
                 field="generator",
             )
         seed, precision = drawing.seed, drawing.precision
-        return DeviceSource(source, self.calibration, size, region, seed, self._device, count, precision)
+        return DeviceSource(
+            source, self.calibration, size, region, seed, self._device, count, precision, self.generator == "philox"
+        )
 
     def _common(self, layout: Layout) -> dict[str, Any]:
         """Return what must be the same on all ranks."""

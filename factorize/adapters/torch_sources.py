@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from factorize.adapters.fused.counted_normals import CountedNormals, counted_key
+from factorize.adapters.fused.fused_engine import FusedStreaming
 from factorize.adapters.torch_engine import DeviceStreaming
 from factorize.adapters.torch_normals import commitment, device_normals
 from factorize.client import noise as core
@@ -81,15 +83,23 @@ class DeviceSource:
         device: torch.device,
         threads: int,
         precision: str | None,
+        counted: bool,
     ) -> None:
         if threads < 1:
             raise InvalidParameter(f"threads={threads} is not an integer >= 1", field="threads")
-        normals = device_normals(seed, source.digest, device)
         recurrence = source.recurrence()
         precision, self.allowance = choose_precision(recurrence, calibration, precision, draws=SINGLE)
         self.sigma = raised(calibration.sigma, self.allowance)
         dtype = torch.float32 if precision == "float32" else torch.float64
-        self._engine = DeviceStreaming(recurrence, normals, self.sigma, region, device, threads, dtype)
+        normals = CountedNormals(counted_key(seed, source.digest)) if counted else None
+        self._engine: DeviceStreaming | FusedStreaming
+        if normals is not None and device.type == "cuda":
+            self._engine = FusedStreaming(recurrence, normals.key, self.sigma, region, device, dtype)
+            told = commitment(normals, torch.device("cpu"))
+        else:
+            drawn = normals or device_normals(seed, source.digest, device)
+            self._engine = DeviceStreaming(recurrence, drawn, self.sigma, region, device, threads, dtype)
+            told = commitment(drawn, torch.device("cpu") if counted else device)
         self.step, self.steps = 0, self._engine.steps
         self._flat = torch.empty(region.size, device=device)
         self._header = {
@@ -100,8 +110,8 @@ class DeviceSource:
             "sigma": self.sigma.hex(),
             "precision": precision,
             "factorization": source.digest,
-            "generator": f"torch-{device.type}",
-            "commitment": commitment(normals, device),
+            "generator": "philox" if counted else f"torch-{device.type}",
+            "commitment": told,
         }
 
     def next(self) -> torch.Tensor:
