@@ -10,9 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -23,15 +21,13 @@ from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
-from factorize.api.settings import Settings
+from factorize.api.settings import Settings, ledger_url
 from factorize.encoding import DIGEST, canonical_json
 from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, NotFound, Revoked, TooLarge, Violation
 from factorize.spec import Spec, parse_spec
-from factorize.storage.medium.location import in_bucket
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
 
-LEDGER_FILE = "jobs.sqlite"
 MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
 _QUICK_SECONDS = 5.0  # a solve of less than that gets one thread
@@ -69,7 +65,7 @@ class SolverService:
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
         self.store.objects.probe()
         self.results = Results(self.store, cache_bytes=settings.cache_bytes)
-        self.ledger = Ledger(settings.database or f"sqlite:///{ledger_path(self.store)}")
+        self.ledger = Ledger(ledger_url(settings))
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
             self.ledger,
@@ -180,6 +176,21 @@ class SolverService:
             "estimate": vars(solvers.estimate(spec)),
         }
 
+    def retry(self, name: str) -> Result | Job:
+        """Queue a failed or cancelled job again, as posting its spec does.
+
+        Raises:
+            NotFound: there is no job of that spec digest.
+            InvalidParameter: the job has not ended so.
+        """
+        job = self.ledger.get(name)
+        if job is None:
+            raise NotFound(f"no job has the spec digest {name}; post its spec")
+        if job.state not in ("failed", "cancelled"):
+            message = f"the job is {job.state}; only a failed or cancelled one is tried again"
+            raise InvalidParameter(message, field="spec_digest")
+        return self.obtain(job.spec)
+
     def cancel(self, name: str) -> Job | None:
         """End a job that a user does not want any more; None if it is not queued or running."""
         return self.engine.cancel(name)
@@ -286,21 +297,6 @@ class SolverService:
 def job_document(job: Job) -> dict[str, Any]:
     """Return a job's entry in the list: its document, the kind of workload and the digest of its result."""
     return {**job.document(), "workload": job.workload, "digest": job.digest}
-
-
-def ledger_path(store: Store) -> Path:
-    """Return the path of the ledger that lives inside a store's directory.
-
-    Raises:
-        InvalidParameter: the store is in a bucket, where no ledger can be.
-    """
-    if in_bucket(store.url):
-        raise InvalidParameter(
-            "a bucket has no place for the job ledger; name one with --database (FACTORIZE_DATABASE): "
-            "sqlite:////path/jobs.sqlite, or postgresql+psycopg://... for several services",
-            field="database",
-        )
-    return Path(unquote(urlsplit(store.url).path)) / LEDGER_FILE
 
 
 def _processors() -> int:

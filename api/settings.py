@@ -17,8 +17,10 @@ from pydantic_settings import (
 )
 
 from factorize.errors import InvalidParameter
+from factorize.storage.medium.location import directory_of, in_bucket
 
 CONFIG_VARIABLE = "FACTORIZE_CONFIG"
+LEDGER_FILE = "jobs.sqlite"
 CONFIG_FILE = "factorize.toml"
 DAY = 86_400.0
 
@@ -117,6 +119,23 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """What the caller gives wins over the environment, and that over the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_file())
+
+
+def ledger_url(settings: Settings) -> str:
+    """Return the URL of the job ledger: the one that is set, or an SQLite file in the store's directory.
+
+    Raises:
+        InvalidParameter: none is set, and the store is in a bucket, where no ledger can be.
+    """
+    if settings.database is not None:
+        return settings.database
+    if in_bucket(settings.store):
+        raise InvalidParameter(
+            "a bucket has no place for the job ledger; name one with --database (FACTORIZE_DATABASE): "
+            "sqlite:////path/jobs.sqlite, or postgresql+psycopg://... for several services",
+            field="database",
+        )
+    return f"sqlite:///{directory_of(settings.store) / LEDGER_FILE}"
 
 
 def config_file() -> Path | None:

@@ -17,6 +17,8 @@ from factorize.api.commands.compare import compare
 from factorize.api.commands.fsck import fsck
 from factorize.api.commands.gc import gc, revoke
 from factorize.api.commands.get import get
+from factorize.api.commands.operating.db import db
+from factorize.api.commands.operating.jobs import jobs
 from factorize.api.commands.plot import plot
 from factorize.api.commands.predict import plan, predict
 from factorize.api.commands.profile import profile
@@ -29,6 +31,7 @@ from factorize.errors import FactorizeError
 
 NAME = "factorize"
 COMMANDS = (solve, batch, compare, add, get, verify, plot, calibrate, profile, predict, plan, serve, fsck, gc, revoke)
+GROUPS = (jobs, db)
 
 app = typer.Typer(
     name=NAME,
@@ -62,6 +65,8 @@ def root(version: Version = False) -> None:
 
 for _command in COMMANDS:
     app.command()(_command)
+for _group in GROUPS:
+    app.add_typer(_group)
 
 
 def run(arguments: list[str]) -> int:

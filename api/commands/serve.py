@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import Database, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.errors import InvalidParameter, StoreUnavailable
 
@@ -20,9 +20,6 @@ Host = Annotated[
 ]
 Port = Annotated[
     int | None, typer.Option("--port", help="Port; 0 takes a free one. Default: 8000.", show_default=False)
-]
-Database = Annotated[
-    str | None, typer.Option("--database", metavar="URL", help="Job ledger. Default: SQLite.", show_default=False)
 ]
 Scheduler = Annotated[
     str | None,

@@ -103,6 +103,15 @@ async def cancel_factorization(service: RunningService, name: str) -> Response:
     raise ProblemAnswer("finished", f"the job is {state} already, so there is nothing to cancel")
 
 
+@router.post("/v1/factorizations/{name}/retry", status_code=202, responses=answers(200, 202, 404, 422))
+async def retry_factorization(request: Request, service: RunningService, name: str) -> Response:
+    """Queue a failed or cancelled job again, as posting its spec does."""
+    found = await run_sync(service.retry, digest_in(name))
+    if isinstance(found, Result):
+        return manifest_response(request, found, pinned=False, headers={})
+    return job_response(found, 202, {"Location": f"/v1/factorizations/{found.spec_digest}"})
+
+
 async def _about_body(request: Request, service: SolverService, answer: Callable[[bytes], Answer]) -> Answer:
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:

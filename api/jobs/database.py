@@ -1,9 +1,4 @@
-"""The service's tables, and how a database that holds them is opened.
-
-A new database gets the tables of this release. An SQLite file of an earlier release is brought up to date when it is
-opened, since only this service uses it; a PostgreSQL database may serve others, so there the operator decides
-(`factorize db upgrade`).
-"""
+"""The service's tables, and how a database that holds them is reached."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from factorize.errors import StoreUnavailable
+from factorize.errors import NotFound, StoreUnavailable
 
 REVISION = 2
 """Of the schema; the number of the last file in `api/jobs/migrations`."""
@@ -68,28 +63,6 @@ alembic_version = sa.Table(
 )
 
 
-def open_database(url: str) -> sa.Engine:
-    """Open a database with the schema of this release, and create the tables where there are none.
-
-    Args:
-        url: SQLAlchemy URL, `sqlite:////path/jobs.sqlite` or `postgresql+psycopg://...`.
-
-    Raises:
-        StoreUnavailable: the database cannot be opened, or has the schema of another release.
-    """
-    engine = connect(url)
-    with usable(engine):
-        found = create_or_read(engine)
-        if found < REVISION and engine.dialect.name == "sqlite":
-            from factorize.api.jobs.migrations import upgrade
-
-            found = upgrade(engine)
-    if found != REVISION:
-        engine.dispose()
-        raise StoreUnavailable(other_revision(found))
-    return engine
-
-
 def connect(url: str) -> sa.Engine:
     """Return the engine of a database, whatever is in it.
 
@@ -115,6 +88,18 @@ def connect(url: str) -> sa.Engine:
     sa.event.listen(engine, "connect", _configure_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def existing(url: str) -> str:
+    """Return a URL; an SQLite file that it names has to be there.
+
+    Raises:
+        NotFound: it is not.
+    """
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    if url.startswith("sqlite:///") and not Path(path).is_file():
+        raise NotFound(f"there is no job ledger {path}; start the service once, or name another with --database")
+    return url
 
 
 @contextmanager

@@ -76,6 +76,10 @@ class Job(JobOrder):
         """True for a job that may be what ends its process: it is run alone, once more."""
         return self.deaths >= ALONE_AFTER
 
+    def order(self) -> JobOrder:
+        """What was asked, to be asked again."""
+        return JobOrder(**{name: getattr(self, name) for name in JobOrder.__dataclass_fields__})
+
     def document(self) -> dict[str, Any]:
         """The job document of the HTTP interface."""
         names = ("spec_digest", "state", "progress", "error", "submitted", "updated")

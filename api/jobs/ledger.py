@@ -33,8 +33,9 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from factorize.api.jobs.database import engines, jobs, open_database
+from factorize.api.jobs.database import engines, jobs
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
+from factorize.api.jobs.migrations import open_database
 from factorize.api.jobs.notices import CHANNEL, Notices
 from factorize.errors import InvalidParameter, StoreUnavailable
 

@@ -48,3 +48,16 @@ Dtype = Annotated[
     ),
 ]
 ToFile = Annotated[Path, typer.Option("--to", metavar="FILE", help="File to write.", show_default=False)]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        help="Job ledger, sqlite:////FILE or postgresql+psycopg://... Default: SQLite in the store's directory.",
+        show_default=False,
+    ),
+]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option("--url", envvar="FACTORIZE_URL", help="A service, in place of a ledger.", show_default=False),
+]

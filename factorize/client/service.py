@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Protocol, runtime_checkable
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from factorize.client.connection import TIMEOUT, Connection
 from factorize.client.events import Event, ProgressCallback, ignore, read_events
@@ -84,6 +84,30 @@ class Service:
             ServiceError: it is finished (status 409) or unknown (404).
         """
         return self._call("DELETE", f"{PATH}/{check_digest(spec_digest)}")
+
+    def retry(self, spec_digest: str) -> dict[str, Any]:
+        """Queue a failed or cancelled job again; its document, or the manifest where a result is known by now.
+
+        Raises:
+            ServiceError: it is unknown (status 404), or has not failed (422).
+        """
+        return self._call("POST", f"{PATH}/{check_digest(spec_digest)}/retry")
+
+    def jobs(self, *, state: str | None = None, workload: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
+        """Return the newest jobs, then results that no job has made.
+
+        Args:
+            state: only jobs in this state.
+            workload: only this kind of workload.
+            limit: 1 to 1000.
+
+        Raises:
+            ServiceError: no such state, or a limit out of range.
+        """
+        given = {"state": state, "workload": workload, "limit": limit}
+        query = urlencode({name: value for name, value in given.items() if value is not None})
+        items: list[dict[str, Any]] = self._call("GET", f"{PATH}?{query}")["items"]
+        return items
 
     def canonicalize(self, spec: SpecSource) -> dict[str, Any]:
         """Return the canonical spec, its digest, whether it is known, and an estimate of seconds and bytes."""

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shared_processes import SHARED
+
 USER = "postgres"
 _SERVER = ("-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=80")
 
@@ -35,7 +37,8 @@ class PostgresServer:
         """Start it, and wait until it answers."""
         command = [self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *_SERVER]
         with open(self.folder / "log", "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, **_as_user())
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **_as_user())
+        SHARED.add(self._process.pid)
         ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder), "-U", USER]
         end = time.monotonic() + 60
         while subprocess.run(ready).returncode:
@@ -66,7 +69,7 @@ def running() -> Iterator[PostgresServer]:
         if user:
             shutil.chown(name, user=user["user"])
         options = ["-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N", "-D", f"{name}/data"]
-        subprocess.run([found / "initdb", *options], check=True, stdout=subprocess.DEVNULL, **user)
+        subprocess.run([found / "initdb", *options], check=True, stdout=subprocess.DEVNULL, cwd=name, **user)
         server = PostgresServer(Path(name), found)
         server.start()
         try:

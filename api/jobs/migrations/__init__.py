@@ -1,4 +1,9 @@
-"""The migrations of the job ledger's schema, one file per revision, and how they are run and checked."""
+"""The migrations of the job ledger's schema, one file per revision, and how they are run and checked.
+
+A new database gets the tables of this release. An SQLite file of an earlier release is brought up to date when it is
+opened, since only this service uses it; a PostgreSQL database may serve others, so there the operator decides
+(`factorize db upgrade`).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,41 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from factorize.api.jobs.database import REVISION, alembic_version, changing, metadata, read_revision, revision_in
+from factorize.api.jobs.database import (
+    REVISION,
+    alembic_version,
+    changing,
+    connect,
+    create_or_read,
+    metadata,
+    other_revision,
+    read_revision,
+    revision_in,
+    usable,
+)
+from factorize.errors import StoreUnavailable
 
 _FOLDER = str(Path(__file__).parent)
+
+
+def open_database(url: str) -> sa.Engine:
+    """Open a database with the schema of this release, and create the tables where there are none.
+
+    Args:
+        url: SQLAlchemy URL, `sqlite:////path/jobs.sqlite` or `postgresql+psycopg://...`.
+
+    Raises:
+        StoreUnavailable: the database cannot be opened, or has the schema of another release.
+    """
+    engine = connect(url)
+    with usable(engine):
+        found = create_or_read(engine)
+        if found < REVISION and engine.dialect.name == "sqlite":
+            found = upgrade(engine)
+    if found != REVISION:
+        engine.dispose()
+        raise StoreUnavailable(other_revision(found))
+    return engine
 
 
 def upgrade(engine: sa.Engine, *, target: int = REVISION) -> int:
@@ -48,6 +85,27 @@ def _enter(connection: sa.Connection) -> int:
         alembic_version.create(connection)
         connection.execute(alembic_version.insert().values(version_num=str(found)))
     return found
+
+
+def copy_ledger(engine: sa.Engine, to: Path) -> int:
+    """Copy a ledger of any revision, as it is at one moment, into a new SQLite file; how many jobs it has.
+
+    Engines are not copied: a service that is started on the copy takes up every open job.
+    """
+    found = read_revision(engine)
+    copy = connect(f"sqlite:///{to}")
+    try:
+        upgrade(copy, target=found)
+        snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+        with engine.connect().execution_options(**snapshot) as source, copy.begin() as target:
+            jobs = sa.Table("jobs", sa.MetaData(), autoload_with=source)
+            count = 0
+            for part in source.execute(sa.select(jobs)).mappings().partitions(1000):
+                target.execute(jobs.insert(), [dict(row) for row in part])
+                count += len(part)
+            return count
+    finally:
+        copy.dispose()
 
 
 def differences(engine: sa.Engine) -> list[str]:

@@ -55,6 +55,7 @@ COMMANDS = (
     "fsck",
 )
 COMMANDS += ("gc", "profile", "revoke")
+GROUPS = {"jobs": ("list", "show", "cancel", "retry", "watch"), "db": ("upgrade", "check", "backup")}
 HEAVY = ("cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy")
 
 
@@ -119,13 +120,15 @@ def test_help_lists_every_command_that_there_is_and_no_other(factorize: CommandL
     from factorize.api.commands.application import app
 
     listed = factorize("--help").out
-    assert all(f" {name} " in listed for name in COMMANDS)
-    assert set(typer.main.get_command(app).commands) == set(COMMANDS)  # type: ignore[attr-defined]  # a group's own
+    assert all(f" {name} " in listed for name in (*COMMANDS, *GROUPS))
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group's own
+    assert set(commands) == {*COMMANDS, *GROUPS}
+    assert {name: tuple(commands[name].commands) for name in GROUPS} == GROUPS
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, "jobs list", "jobs watch", "db check"])
 def test_every_command_takes_store_and_output(within: Within, name: str) -> None:
-    text = within(name, "--help").out
+    text = within(*name.split(), "--help").out
     assert "--store" in text and "--output" in text
 
 
@@ -730,10 +733,11 @@ def test_every_command_and_option_is_documented() -> None:
 
     page = (ROOT / "docs" / "cli.md").read_text()
     root = typer.main.get_command(app)
-    for name in COMMANDS:
+    for name in (*COMMANDS, *GROUPS):
         assert f"\n## {name}\n" in page, name
         section = page.split(f"\n## {name}\n")[1].split("\n## ")[0] + page.split("\n## ")[0]
-        for parameter in root.commands[name].params:  # type: ignore[attr-defined]  # a group's own
+        command = root.commands[name]  # type: ignore[attr-defined]  # a group's own
+        for parameter in [p for each in getattr(command, "commands", {"": command}).values() for p in each.params]:
             flags = [flag for flag in parameter.opts if flag.startswith("--") and flag != "--help"]
             assert all(flag in section for flag in flags), f"{name} {flags}"
 

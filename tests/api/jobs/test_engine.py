@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from shared_processes import own_children
 
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs import engine as engine_module
@@ -215,7 +216,7 @@ def test_cancel_kills_the_child_and_its_child(place):
     job = engine.cancel(digest(0))
     assert job is not None and job.state == "cancelled"
     wait_for(lambda: not any(alive(pid) for pid in pids))
-    wait_for(lambda: not psutil.Process().children())
+    wait_for(lambda: not own_children())
     assert engine.cancel(digest(0)) is None and engine.cancel(digest(1)) is None
     assert place.state(digest(0)) == "cancelled"
 
@@ -654,7 +655,7 @@ def test_the_embedded_cluster_listens_nowhere_and_writes_nothing_here(place, tmp
     engine.submit(order())
     place.ended(digest(0))
     assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"jobs.sqlite-wal", "jobs.sqlite-shm"}
-    assert not process.children()
+    assert not own_children()
 
 
 def test_an_engine_that_is_closed_twice_or_never_started_closes(place):

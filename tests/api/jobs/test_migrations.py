@@ -6,26 +6,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from first_ledger import first_release
 
-from factorize.api.jobs.database import REVISION, connect, open_database, read_revision, usable
+from factorize.api.jobs.database import REVISION, connect, read_revision, usable
 from factorize.api.jobs.ledger import Ledger
-from factorize.api.jobs.migrations import differences, upgrade
+from factorize.api.jobs.migrations import differences, open_database, upgrade
 from factorize.errors import StoreUnavailable
-
-FIRST_RELEASE = """
-CREATE TABLE jobs (spec_digest VARCHAR(64) NOT NULL, workload VARCHAR(64) NOT NULL, spec TEXT NOT NULL,
-  memory_mb INTEGER NOT NULL, seconds_limit FLOAT NOT NULL, threads INTEGER NOT NULL, priority INTEGER NOT NULL,
-  state VARCHAR(9) NOT NULL, attempts INTEGER NOT NULL, seq BIGINT NOT NULL, owner VARCHAR(64) NOT NULL,
-  task VARCHAR(96) NOT NULL, progress TEXT, error TEXT, digest VARCHAR(64), submitted VARCHAR(27) NOT NULL,
-  updated VARCHAR(27) NOT NULL, PRIMARY KEY (spec_digest));
-CREATE INDEX jobs_by_time ON jobs (submitted, spec_digest);
-CREATE INDEX jobs_by_state ON jobs (state);
-CREATE TABLE engines (id VARCHAR(64) NOT NULL, host VARCHAR(255) NOT NULL, pid INTEGER NOT NULL,
-  started FLOAT NOT NULL, beat BIGINT NOT NULL, PRIMARY KEY (id));
-CREATE TABLE schema_version (version INTEGER NOT NULL);
-INSERT INTO schema_version VALUES (1);
-INSERT INTO jobs VALUES ('d', 'prefix', '{}', 1, 1.0, 1, 0, 'queued', 2, 5, '', 'd-1', NULL, NULL, NULL, 'a', 'b')
-"""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -33,14 +19,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.sqlite"
     return request.getfixturevalue("postgres").database()
-
-
-def first_release(url: str) -> None:
-    engine = connect(url)
-    with engine.begin() as connection:
-        for statement in FIRST_RELEASE.split(";"):
-            connection.exec_driver_sql(statement)
-    engine.dispose()
 
 
 def test_a_database_of_the_first_release_is_brought_up_to_date_when_it_is_opened(url):

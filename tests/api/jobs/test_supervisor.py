@@ -14,6 +14,7 @@ from pathlib import Path
 import forked_body
 import psutil
 import pytest
+from shared_processes import own_children
 
 from factorize.api.jobs import supervisor
 from factorize.api.jobs.ending import Ending, SolveEnding
@@ -53,7 +54,7 @@ def request(body: str, *, memory_mb: int = 64, seconds_limit: float = 30, thread
 
 def children() -> list[psutil.Process]:
     """Processes that this one has to answer for; the nursery stays for the next child."""
-    return [process for process in psutil.Process().children() if process.pid != NURSERY_OF_THIS_PROCESS.pid]
+    return [process for process in own_children() if process.pid != NURSERY_OF_THIS_PROCESS.pid]
 
 
 def run_child(body: str, *, events: list[dict[str, object]] | None = None, **limits: float) -> SolveEnding:

@@ -1,0 +1,1 @@
+"""The commands of those who run services: jobs, ledgers, workers."""

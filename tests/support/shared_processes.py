@@ -1,0 +1,12 @@
+"""Processes that stay for the tests to come, so that no test has to answer for them: shared servers."""
+
+from __future__ import annotations
+
+import psutil
+
+SHARED: set[int] = set()
+
+
+def own_children() -> list[psutil.Process]:
+    """Children of this process that are none of the shared ones."""
+    return [process for process in psutil.Process().children() if process.pid not in SHARED]
