@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import forged_bounds
 from benchmarks.report import Report, at_least, at_most
 from factorize.accounting import calibrate_bins
 from factorize.exact.sampling import bets, star
@@ -72,10 +73,9 @@ def truncated_root(n: int, taps: int) -> np.ndarray:
 
 def based(column: np.ndarray, epochs: int, epsilon: float, delta: float) -> Base:
     """A claim of the accountant's."""
-    files, factors = import_module("exact_files"), factorization(column, epochs)
+    factors = factorization(column, epochs)
     made = calibrate_bins(factors, epsilon=epsilon, delta=delta)
-    data = files.sealed(*files.parts(factors))
-    return Base(data, column, made.claim.document(), made.claim.digest)
+    return Base(data_of(factors), column, made.claim.document(), made.claim.digest)
 
 
 def estimate(base: Base, sigma: float, data: bytes, bins: int) -> float:
@@ -249,6 +249,13 @@ def run(report: Report) -> None:
         goals = [at_least(f"refused of {each}", refused, each)]
         report.row(name, seconds=time.perf_counter() - began, ratio=refused / each, of="the forgeries", goals=goals)
     time_true_ones(report)
+    forged_bounds.run(report, factorization, data_of)
+
+
+def data_of(factors: Any) -> bytes:
+    """The file of some factors."""
+    files = import_module("exact_files")
+    return bytes(files.sealed(*files.parts(factors)))
 
 
 def time_true_ones(report: Report) -> None:

@@ -34,6 +34,8 @@ WORK = 1 << 27
 """Samples times bins of one direction of a claim, at most."""
 
 _QUICK, _QUICK_MARGIN = 1 << 26, 0.01  # work that is preferred: a margin up to 1 % is taken before more
+_USUAL_MARGIN = 0.05  # and up to 5 %, where no more work than usual is allowed
+_FIRST_LEAP = 3  # margins at once, doubled, while none is affordable
 _MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
 _CAREFUL = 4  # times the samples of an estimate, where more work than usual is allowed
 _ROUGH = 0.1  # relative error of an estimated delta, above which sigma is estimated by more samples
@@ -126,14 +128,11 @@ def find_claim(question: BinsQuestion, *, work: int = WORK, seed: int = 0) -> Fo
     sigma = question.sigma(ceiling)
     search = Search(question.gram, work=work, seed=seed)
 
-    def proposals() -> Iterator[Proposal]:
-        point = search.point(question.epsilon, question.delta)
-        for margin in margins():
-            if point * (1 + margin) >= ceiling:
-                return
-            yield Proposal(question, question.sigma(point * (1 + margin)), margin)
+    def propose(margin: float) -> Proposal | None:
+        larger = search.point(question.epsilon, question.delta) * (1 + margin)
+        return Proposal(question, question.sigma(larger), margin) if larger < ceiling else None
 
-    return search.first(proposals, Proposal(question, sigma, 0.0), ceiling)
+    return search.first(propose, Proposal(question, sigma, 0.0), ceiling)
 
 
 class Proposal(NamedTuple):
@@ -151,7 +150,7 @@ class Proposal(NamedTuple):
 
 
 class Search:
-    """Claims of growing margins, tested until one passes.
+    """Claims of growing margins, tested until one passes; the first is the smallest margin that the work allows.
 
     Args:
         gram: of the bins.
@@ -161,7 +160,8 @@ class Search:
 
     def __init__(self, gram: BinGram, *, work: int, seed: int) -> None:
         self._gram, self._work, self._seed = gram, work, seed
-        self._order = 0  # m of the last plan
+        self._order = 0  # m of the last plan, where others are not to be tried
+        self._points: dict[tuple[float, float], float] = {}
 
     @cached_property
     def estimate(self) -> StarEstimate:
@@ -171,6 +171,11 @@ class Search:
 
     def point(self, epsilon: float, delta: float) -> float:
         """Return the estimated multiplier; where the samples see little, once more with more of them."""
+        if (epsilon, delta) not in self._points:
+            self._points[epsilon, delta] = self._point(epsilon, delta)
+        return self._points[epsilon, delta]
+
+    def _point(self, epsilon: float, delta: float) -> float:
         found = self.estimate.sigma(epsilon, delta)
         if self._work > WORK or self.estimate.forward(found, epsilon).relative_error <= _ROUGH:
             return found
@@ -178,17 +183,19 @@ class Search:
         self.estimate = StarEstimate(self._gram, seed=self._seed + 1, samples=more)
         return self.estimate.sigma(epsilon, delta, near=found)
 
-    def first(self, proposals: Callable[[], Iterator[Proposal]], bounded: Proposal, deterministic: float) -> FoundClaim:
+    def first(self, propose: Callable[[float], Proposal | None], bounded: Proposal, deterministic: float) -> FoundClaim:
         """Return the first proposal that passes; the bounded one, which needs no samples, if none does.
+
+        Args:
+            propose: from a margin to what may be claimed with it; None where bounds say as much.
+            bounded: needs no samples.
+            deterministic: multiplier of bounds.
 
         Raises:
             CertificateError: the bounded one fails.
         """
         attempt, drawn = 1, 0
-        for proposal in proposals() if self._work and self._gram.bins > 1 else ():
-            planned = self._planned(proposal)
-            if planned is None:
-                continue
+        for proposal, planned in self._affordable_ones(propose) if self._work and self._gram.bins > 1 else ():
             claim = proposal.question.claim(proposal.sigma, pq=planned[0], qp=planned[1], attempt=attempt)
             tests = examine(claim, self._gram)
             drawn += sum(test.samples for test in tests.values())
@@ -205,11 +212,46 @@ class Search:
             )
         return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=deterministic, samples=drawn)
 
+    def _affordable_ones(
+        self, propose: Callable[[float], Proposal | None]
+    ) -> Iterator[tuple[Proposal, tuple[Evidence, Evidence]]]:
+        """Yield proposals with their plans: by leaps to a margin that is affordable, halves back, then one by one."""
+        ladder = tuple(margins())
+        known: dict[int, tuple[Proposal, tuple[Evidence, Evidence]] | None] = {}
+        end = len(ladder)  # from here on bounds say as much
+
+        def at(place: int) -> tuple[Proposal, tuple[Evidence, Evidence]] | None:
+            nonlocal end
+            if place not in known:
+                proposal = propose(ladder[place]) if place < end else None
+                if proposal is None:
+                    end = min(end, place)
+                planned = None if proposal is None else self._planned(proposal)
+                known[place] = None if proposal is None or planned is None else (proposal, planned)
+            return known[place]
+
+        low, high, leap = -1, 0, _FIRST_LEAP  # nothing up to low is affordable
+        self._order = 0
+        while high < end and at(high) is None:
+            self._order = 0  # the best order where nothing is affordable need not be that of what is
+            low, high, leap = high, min(high + leap, max(end - 1, high + 1)), 2 * leap
+        high = min(high, end)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if at(middle) is not None else (middle, high)
+        for place in range(high, len(ladder)):
+            if place >= end:
+                return
+            found = at(place)
+            if found is not None:
+                yield found
+
     def _planned(self, proposal: Proposal) -> tuple[Evidence, Evidence] | None:
         question, multiplier = proposal.question, proposal.question.multiplier(proposal.sigma)
-        work = min(self._work, _QUICK) if proposal.margin <= _QUICK_MARGIN else self._work
+        quick = proposal.margin <= (_USUAL_MARGIN if self._work == WORK else _QUICK_MARGIN)
+        work = min(self._work, _QUICK) if quick else self._work
         pq = plan(self.estimate, "pq", multiplier, question, self._order)
-        self._order = int(pq.tilt or 0) if pq is not None else 0
+        self._order = int(pq.tilt or 0) if pq is not None else self._order
         if pq is None or not self._affordable(pq, work):
             return None
         qp = plan(self.estimate, "qp", multiplier, question)
@@ -243,7 +285,7 @@ def plan(
         direction: `pq` or `qp`.
         multiplier: s.
         question: what is to be claimed.
-        order: m of an earlier plan, at a smaller multiplier; else those around the lowest ceiling are tried.
+        order: m of an earlier plan; else those around the lowest ceiling are tried.
     """
     log_delta, epsilon = math.log(question.delta), question.epsilon
     slightly = 1e-9  # between bounds here and in the test, whose multiplier is rounded
@@ -257,7 +299,7 @@ def plan(
         lowest, star = estimate.star.best_order(multiplier, epsilon)
         if star <= log_delta - slightly:
             return Evidence(rule="star_bound", tilt=float(lowest))
-        tried = (order, order + 1) if order else range(max(2, lowest - 1), lowest + 2)
+        tried = (order,) if order else range(max(2, lowest - 2), lowest + 1)
         candidates = [estimate.forward(multiplier, epsilon, m) for m in tried]
     bets = (plan_bet(sampled, question.delta) for sampled in candidates)
     return min((bet for bet in bets if bet is not None), key=lambda bet: bet.samples or 0, default=None)

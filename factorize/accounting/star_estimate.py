@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from factorize.numbers.falling import descend
 _NUMBERS = 1 << 23  # of normals kept
 _MOST, _LEAST = 4 * CHUNK, CHUNK
 _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
+_LIGHT = 1e4  # of m^2 times the largest K: up to there float32 is good for an estimate
 _NEAR = 0.04  # relative, of sigma: around an estimate by fewer samples
 
 
@@ -92,7 +94,8 @@ class StarEstimate:
         tables = StarTables(matrix, m)
         tuples, log_ratio = np.empty((self.samples, m), dtype=np.int64), np.empty(self.samples)
         draw_tuples(self._words(m), tables.centres, tables.rows, matrix, tuples, log_ratio)
-        log_l = self._log_l(multiplier, matrix, tuples)
+        light = m * m * float(matrix.max()) < _LIGHT
+        log_l = self._log_l(multiplier, matrix.astype(np.float32) if light else matrix, tuples)
         weights = forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m)
         return Sampled(weights, math.exp(min(tables.log_moment + log_constant(epsilon, m), 700.0)), m)
 
@@ -110,6 +113,11 @@ class StarEstimate:
         weights = reverse_weights(log_l, tilt * means + tilt**2 * kappa / 2, epsilon)
         return Sampled(weights, math.exp(min(log_reverse_ceiling(kbar, kappa, epsilon, tilt), 700.0)), tilt)
 
+    @cached_property
+    def _light(self) -> np.ndarray:
+        """Normals in half the bytes: rounding moves a weight by less than a thousandth where m^2 K is small."""
+        return self._base.astype(np.float32)
+
     def _words(self, order: int) -> np.ndarray:
         missing = order - self._picks.shape[1]
         if missing > 0:
@@ -120,10 +128,13 @@ class StarEstimate:
     def _log_l(self, multiplier: float, matrix: np.ndarray, tuples: np.ndarray) -> np.ndarray:
         from factorize.accounting.star_kernels import scaled_with_rows
 
+        base = self._base if matrix.dtype == np.float64 else self._light
+        scale = matrix.dtype.type(1 / multiplier)
+
         def some(start: int) -> np.ndarray:
             part = slice(start, min(start + CHUNK, self.samples))
-            shifted = np.empty((part.stop - start, self.gram.bins))
-            scaled_with_rows(self._base[part], 1 / multiplier, tuples[part], matrix, shifted)
+            shifted = np.empty((part.stop - start, self.gram.bins), dtype=matrix.dtype)
+            scaled_with_rows(base[part], scale, tuples[part], matrix, shifted)
             return log_mixture(shifted, matrix.diagonal() / 2)
 
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
@@ -181,7 +192,7 @@ class StarEstimate:
         if near is not None:
             low, high = math.log(near) - _NEAR, math.log(near) + _NEAR
             if excess(low) > 0 >= excess(high):
-                return math.exp(descend(excess, low, high, tolerance=_CLOSE))
+                return math.exp(descend(excess, low, high, tolerance=5 * _CLOSE))
         high = math.log(bins_sigma(self.gram, epsilon=epsilon, delta=delta))
         low = high - 0.25
         while lower(low) <= 0:

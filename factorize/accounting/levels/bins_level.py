@@ -5,10 +5,9 @@ The same protocol and the same test as for sigma: an estimate at a slightly smal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from factorize.accounting.bins_search import WORK, BinsQuestion, FoundClaim, Proposal, Search, margins
+from factorize.accounting.bins_search import WORK, BinsQuestion, FoundClaim, Proposal, Search
 from factorize.accounting.star_bound import StarEvaluator, bins_epsilon
 from factorize.errors import InvalidParameter
 
@@ -41,16 +40,13 @@ def find_delta(question: BinsQuestion, sigma: float, *, work: int = WORK, seed: 
         )
     search = Search(question.gram, work=work, seed=seed)
 
-    def proposals() -> Iterator[Proposal]:
-        for margin in margins():
-            less = multiplier / (1 + margin)
-            seen = (search.estimate.forward(less, question.epsilon), search.estimate.reverse(less, question.epsilon))
-            delta = max(sampled.delta for sampled in seen)
-            if not 0 < delta < bound:
-                return
-            yield Proposal(replace(question, delta=delta), sigma, margin)
+    def propose(margin: float) -> Proposal | None:
+        less = multiplier / (1 + margin)
+        seen = (search.estimate.forward(less, question.epsilon), search.estimate.reverse(less, question.epsilon))
+        delta = max(sampled.delta for sampled in seen)
+        return Proposal(replace(question, delta=delta), sigma, margin) if 0 < delta < bound else None
 
-    return search.first(proposals, Proposal(replace(question, delta=bound), sigma, 0.0), multiplier)
+    return search.first(propose, Proposal(replace(question, delta=bound), sigma, 0.0), multiplier)
 
 
 def find_epsilon(question: BinsQuestion, sigma: float, *, work: int = WORK, seed: int = 0) -> FoundClaim:
@@ -74,13 +70,10 @@ def find_epsilon(question: BinsQuestion, sigma: float, *, work: int = WORK, seed
         )
     search = Search(question.gram, work=work, seed=seed)
 
-    def proposals() -> Iterator[Proposal]:
+    def propose(margin: float) -> Proposal | None:
         if bound <= LEAST_EPSILON:  # nothing can be below it, and an estimate at so much noise takes minutes
-            return
-        for margin in margins():
-            epsilon = max(search.estimate.epsilon(multiplier / (1 + margin), delta), LEAST_EPSILON)
-            if not epsilon < bound:
-                return
-            yield Proposal(replace(question, epsilon=epsilon), sigma, margin)
+            return None
+        epsilon = max(search.estimate.epsilon(multiplier / (1 + margin), delta), LEAST_EPSILON)
+        return Proposal(replace(question, epsilon=epsilon), sigma, margin) if epsilon < bound else None
 
-    return search.first(proposals, Proposal(replace(question, epsilon=bound), sigma, 0.0), multiplier)
+    return search.first(propose, Proposal(replace(question, epsilon=bound), sigma, 0.0), multiplier)

@@ -37,8 +37,8 @@ from factorize.exact.strategy import Strategy
 MOST_ORDER, MOST_TILT = 128, 64
 _MOST_VARIANCE = 400
 _UNIT = 2.0**-52
-_RATIO = 1.02  # of neighbouring times
-_FIRST, _TIMES, _STRIDE = 1e-6, 1700, 10
+_RATIO = 1.025  # of neighbouring times
+_FIRST, _TIMES, _STRIDE = 1e-6, 1320, 10
 _CELLS, _REACH = 500, 9.6  # of e^Y, and in standard deviations
 
 
