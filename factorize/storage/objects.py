@@ -37,6 +37,10 @@ class ObjectEntry:
     version: tuple[int, ...]
 
 
+Watch = Callable[[], tuple["tuple[int, ...] | None", ...]]
+"""The `version` of some objects, None for one that is not there or cannot be looked at."""
+
+
 class Reader(Protocol):
     """An open object."""
 
@@ -105,6 +109,9 @@ class Objects(Protocol):
 
     def forget(self, key: str) -> bool:
         """Drop a copy that is kept nearer than the medium, since its bytes are wrong; whether there was one."""
+
+    def watch(self, *keys: str) -> Watch | None:
+        """Return what says, within microseconds, which version of each object stands now; None where that takes longer."""
 
     def sign(self, key: str, seconds: float) -> str | None:
         """Return a URL by which anybody may read an object for some time; None where the medium has none."""

@@ -24,7 +24,7 @@ from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.local_files import StagedFile
 from factorize.storage.medium.near_copies import NearCopies
-from factorize.storage.objects import STAGING, ObjectEntry, Reader, Staged
+from factorize.storage.objects import STAGING, ObjectEntry, Reader, Staged, Watch
 
 WHOLE_BYTES = 1 << 20
 """Largest object that one request describes and returns; of larger ones, ranges are asked for."""
@@ -131,6 +131,10 @@ class Bucket:
     def forget(self, key: str) -> bool:
         """Remove the copy on this machine's disk."""
         return self._copies is not None and self._copies.forget(key)
+
+    def watch(self, *_keys: str) -> Watch | None:
+        """Return None: each look is a request."""
+        return None
 
     def sign(self, key: str, seconds: float) -> str | None:
         """Return a URL by which anybody may read an object for some time."""

@@ -122,8 +122,12 @@ def reported(path: Path, absent: type[StoreError] = StoreUnavailable) -> Iterato
 def entry_of(key: str, status: os.stat_result) -> ObjectEntry:
     """Return what a file's status says of an object."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
-    version = (status.st_ino, status.st_size, status.st_mtime_ns)
-    return ObjectEntry(key, status.st_size, status.st_mtime, kind, bool(status.st_mode & 0o222), version)
+    return ObjectEntry(key, status.st_size, status.st_mtime, kind, bool(status.st_mode & 0o222), version_of(status))
+
+
+def version_of(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file is replaced or written to."""
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _remedy(number: int | None) -> str:
