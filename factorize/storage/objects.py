@@ -111,7 +111,7 @@ class Objects(Protocol):
         """Drop a copy that is kept nearer than the medium, since its bytes are wrong; whether there was one."""
 
     def watch(self, *keys: str) -> Watch | None:
-        """Return what says, within microseconds, which version of each object stands now; None where that takes longer."""
+        """Return what says in microseconds which version of each object stands now; None where that takes longer."""
 
     def sign(self, key: str, seconds: float) -> str | None:
         """Return a URL by which anybody may read an object for some time; None where the medium has none."""
