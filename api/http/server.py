@@ -20,8 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from factorize.api.http.app import create_app
 from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
-from factorize.api.http.repeats import Repeats, may_repeat
 from factorize.api.http.request_guard import SECURITY_HEADERS
+from factorize.api.repeats import Repeats, may_repeat
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 

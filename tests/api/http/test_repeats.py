@@ -14,7 +14,7 @@ from servers import LiveService, serving
 from specs import document_of
 from store_cases import factorization, flip, path_of
 
-from factorize.api.http.repeats import LARGEST_REQUEST, Repeats
+from factorize.api.repeats import LARGEST_REQUEST, Repeats
 from factorize.api.settings import Settings
 from factorize.factorization import Factorization
 from factorize.storage.blobs import blob_key
