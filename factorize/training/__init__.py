@@ -28,11 +28,12 @@ from factorize.training.algorithms.skgd import (
 from factorize.training.clip import Contributions, Rows, clipped_sum
 from factorize.training.correlated_noise import DIFFERENCED, INDEPENDENT, FactorizationNoise, FilteredNoise, NoiseSource
 from factorize.training.models import LinearRegression, OuterProducts, Quadratic, SoftmaxRegression
-from factorize.training.optimizers import Sgd, schedule_rates
+from factorize.training.optimizers import Sgd, cool_down_rates, schedule_rates
 from factorize.training.orders import Order, fixed_order, full_batch
 from factorize.training.private_sums import PlainSums, PrivateSums
 from factorize.training.runs import Run
 from factorize.training.specs import method_spec, mu2_workload, ones, srg_workload
+from factorize.training.stamped import StampedNoise
 from factorize.training.varying_noise import VaryingNoise
 
 __all__ = [
@@ -58,12 +59,14 @@ __all__ = [
     "Run",
     "Sgd",
     "SoftmaxRegression",
+    "StampedNoise",
     "VaryingNoise",
     "accelerated_dp_sgd",
     "accelerated_dp_srgd",
     "accelerated_recipe",
     "clipped_sum",
     "convex_lengths",
+    "cool_down_rates",
     "dp_ftrl",
     "dp_skgd",
     "dp_srg",

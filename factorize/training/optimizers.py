@@ -33,6 +33,19 @@ def schedule_rates(schedule: dict[str, Any], n: int) -> list[float]:
     return [float(rate) for rate in spec.document()["workload"]["learning_rates"]]
 
 
+def cool_down_rates(n: int, *, last: int, final: float = 0.05) -> list[float]:
+    """Return rates of 1 that fall linearly to `final` over the last steps (C24, appendix G).
+
+    Raises:
+        InvalidParameter: more last steps than steps, or a final rate outside (0, 1].
+    """
+    if not 0 <= last <= n or not 0 < final <= 1:
+        raise InvalidParameter(
+            f"last={last} of n={n} steps with final={final}: use 0 to n steps and a final rate in (0, 1]", field="last"
+        )
+    return [1.0] * (n - last) + [1.0 - (1.0 - final) * (step + 1) / last for step in range(last)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
     """SGD with heavy-ball or Nesterov momentum, a schedule and weight decay: the methods that workloads describe.

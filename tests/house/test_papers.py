@@ -202,6 +202,38 @@ def test_published_epsilons_are_those_of_their_multipliers(comparison: Any, tmp_
     assert [row.agrees for row in found.rows] == [True] * 5
 
 
+def test_figure_4_runs_on_the_user_s_files(comparison: Any, tmp_path: Path) -> None:
+    user_data = import_module("benchmarks.papers.user_data")
+    luck = np.random.default_rng(0)
+    for name in (*user_data.CIFAR_TRAIN, *user_data.CIFAR_TEST):
+        rows = luck.integers(0, 256, (8, user_data.CIFAR_BYTES), dtype=np.uint8)
+        rows[:, 0] %= 10
+        rows[:, 1:1000] = 25 * rows[:, :1]
+        (tmp_path / name).write_bytes(rows.tobytes())
+    cifar = user_data.load_cifar(tmp_path)
+    assert cifar.train.shape == (40, 3072) and cifar.test.shape == (8, 3072) and cifar.classes == 10
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=cifar.train,
+        y_train=cifar.train_labels,
+        x_test=cifar.test,
+        y_test=cifar.test_labels,
+    )
+    for option, path in (("--cifar", tmp_path), ("--npz", tmp_path / "own.npz")):
+        done = run("nu_figure4", "--quick", option, str(path), folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        document = json.loads((tmp_path / "nu_figure4.json").read_text())
+        assert len(document["rows"]) == 6 and "noise multiplier" in done.stdout
+    (tmp_path / "test_batch.bin").write_bytes(b"12")
+    with pytest.raises(SystemExit, match="no multiple of 3073"):
+        user_data.load_cifar(tmp_path)
+    np.savez(tmp_path / "half.npz", x_train=cifar.train)
+    with pytest.raises(SystemExit, match="has no y_train, x_test, y_test"):
+        user_data.load_npz(tmp_path / "half.npz")
+    with pytest.raises(SystemExit, match="has no data_batch_1.bin"):
+        user_data.load_cifar(tmp_path / "elsewhere")
+
+
 def test_names_are_checked_and_data_is_asked_for(tmp_path: Path) -> None:
     refused = run("colours", folder=tmp_path)
     assert refused.returncode == 2 and "no reproduction colours" in refused.stderr
