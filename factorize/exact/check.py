@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -17,29 +18,17 @@ from factorize.errors import (
     TooLarge,
 )
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.bounds.bound import lower_bound
-from factorize.exact.claims import (
-    check_added_noise,
-    check_bound,
-    check_class_bound,
-    check_losses,
-)
+from factorize.exact.arithmetic.machine import integers_only
 from factorize.exact.convergence import check_convergence
+from factorize.exact.doubles.dense_proof import LARGEST
 from factorize.exact.file import FactorFile, read_factor_file
-from factorize.exact.forms import added_noise
 from factorize.exact.losses import residual
 from factorize.exact.losses.check_endless import check_endless
 from factorize.exact.losses.check_long import check_long
+from factorize.exact.losses.check_whole import check_whole
 from factorize.exact.mechanism import Contradiction, Named, belongs
-from factorize.exact.noising import check_noising
-from factorize.exact.noising import whole as whole_noising
 from factorize.exact.participation import allowed
 from factorize.exact.report import (
-    ADDED_NOISE,
-    CLASS_BOUND,
-    DECODER,
-    LOSS,
-    LOWER_BOUND,
     MECHANISM,
     SENSITIVITY,
     STRATEGY,
@@ -47,6 +36,7 @@ from factorize.exact.report import (
     check_claim,
     stated_claims,
 )
+from factorize.exact.routes import Reach, Routes
 from factorize.exact.sensitivity import (
     TWO_STAGE,
     Bracket,
@@ -54,12 +44,17 @@ from factorize.exact.sensitivity import (
     square_root_up,
     squared_sensitivity,
 )
-from factorize.exact.spec import check_known, check_known_objective, workload_numbers
+from factorize.exact.spec import check_known, check_known_objective
 from factorize.exact.strategy import Strategy
 
 
 def check_factor_file(
-    data: bytes, *, user: Mapping[str, np.ndarray] | None = None, whole: int = residual.LARGEST
+    data: bytes,
+    *,
+    user: Mapping[str, np.ndarray] | None = None,
+    whole: int = LARGEST,
+    integers: bool = False,
+    integers_up_to: int = residual.LARGEST,
 ) -> Report:
     """Check a factor file from its bytes.
 
@@ -67,6 +62,8 @@ def check_factor_file(
         data: the whole file.
         user: numbers of user-supplied workloads by sha256, where the spec names any.
         whole: longest n for which whole matrices are multiplied; beyond, only what recursions and series can reach.
+        integers: whether whole matrices are multiplied as integers alone, up to n=2048, and never in doubles.
+        integers_up_to: longest n, at most 2048, for which integers decide what recursions and doubles do not.
 
     Returns:
         The report; `supported` says whether every claim that was looked at holds, `unseen` which were not.
@@ -76,8 +73,10 @@ def check_factor_file(
         TooLarge: the sensitivity cannot be evaluated exactly at this size.
     """
     report, file = _opened(data)
+    shorter = min(whole, integers_up_to, residual.LARGEST)
     try:
-        _check(report, file, user or {}, min(whole, residual.LARGEST))
+        with integers_only() if integers else nullcontext():
+            _check(report, file, user or {}, Reach(whole, shorter), integers=integers)
     except (CertificateError, InvalidStrategy, InvalidParticipation) as error:
         report.failed.append(str(error))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
@@ -108,7 +107,7 @@ def _opened(data: bytes) -> tuple[Report, FactorFile]:
     return report, file
 
 
-def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], whole: int) -> None:
+def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], reach: Reach, *, integers: bool) -> None:
     spec, claims, entry = file.manifest["spec"], file.manifest["certificate"], file.manifest["matrices"]["C"]
     check_known(spec["workload"])
     if spec["workload"].get("n") == "unbounded":
@@ -129,10 +128,12 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], who
     bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
     report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
-    if n > whole:
-        check_long(report, file, strategy, bracket, whole)
+    if not integers:
+        Routes(file, strategy, bracket, user, reach).check(report)
+    elif n > reach.integers:
+        check_long(report, file, strategy, bracket, reach.integers)
     else:
-        _check_whole(report, file, strategy, bracket, user)
+        check_whole(report, file, strategy, bracket, user)
     check_convergence(report, spec, claims)
 
 
@@ -145,34 +146,6 @@ def _check_mechanism(report: Report, named: Named) -> None:
         )
     except NotEnclosed as reason:
         report.leave(f"the mechanism {named.mechanism['kind']}: {reason}", of=[MECHANISM])
-
-
-def _check_whole(
-    report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, user: Mapping[str, np.ndarray]
-) -> None:
-    """Residual, losses, bounds and added noise by whole matrices."""
-    spec, n = file.manifest["spec"], strategy.n
-    m = (spec["workload"].get("shape") or [n])[0]
-    workload = workload_numbers(spec["workload"], user)
-    if workload is None or workload.values.shape != (m, n):
-        report.leave(
-            "residual, losses, lower bound and adding noise: the workload's numbers are not known here",
-            of=[DECODER, ADDED_NOISE, LOSS, LOWER_BOUND, CLASS_BOUND],
-        )
-        _check_inverse(report, file, strategy, bracket)
-        return
-    stored, limit = None, residual.LIMITS["float64"]
-    if "B" in file.matrices:
-        stored = residual.read_matrix(file.manifest["matrices"]["B"]["structure"], file.matrices["B"], (m, n))
-        limit = residual.LIMITS[file.manifest["matrices"]["B"]["dtype"]]
-    found = residual.losses(strategy, workload, spec["objective"], stored, limit)
-    most = allowed(spec["participation"], n).most
-    encoder = None if stored is None else added_noise(stored, found.rest, most, bracket.upper)
-    check_added_noise(report, file, encoder)
-    _check_inverse(report, file, strategy, bracket)
-    check_losses(report, file, found, m, stored is not None)
-    check_bound(report, file, lower_bound(spec, file.dual, workload))
-    check_class_bound(report, file, strategy, workload)
 
 
 def _check_sensitivity(
@@ -208,14 +181,6 @@ def _refuse_undecided(strategy: Strategy, bracket: Bracket, value: float) -> Non
 
 def _brief(participation: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in dict(participation).items())
-
-
-def _check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket) -> None:
-    matrices, n = file.manifest["matrices"], strategy.n
-    if "C_inv" not in matrices:
-        return
-    inverse = residual.read_matrix(matrices["C_inv"]["structure"], file.matrices["C_inv"], (n, n))
-    check_noising(report, file, whole_noising(strategy, inverse, bracket.upper))
 
 
 def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 from factorize.exact.arithmetic import series
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.classes import class_bound
+from factorize.exact.doubles.dense_losses import DenseLosses
 from factorize.exact.file import FactorFile
 from factorize.exact.losses import residual, variances
 from factorize.exact.report import ADDED_NOISE, CLASS_BOUND, DECODER, LOSS, LOWER_BOUND, Report
@@ -25,6 +27,12 @@ def check_losses(report: Report, file: FactorFile, found: residual.Losses, m: in
     text = f"B C = A up to {found.residual:.3g} per entry, computed without rounding, for {origin}"
     report.prove(text, of=DECODER if from_file else None)
     check_ends(report, file, found, m)
+
+
+def check_dense_losses(report: Report, file: FactorFile, found: DenseLosses, m: int) -> None:
+    """File the residual of a B that was made here in doubles, and compare the losses with those claimed."""
+    report.prove(f"B C = A up to {found.residual:.3g} per entry, rounding bounded in advance, for a B recomputed here")
+    check_ends(report, file, found.ends, m)
 
 
 def check_ends(report: Report, file: FactorFile, found: residual.Losses | variances.Ends, m: int) -> None:
@@ -113,8 +121,22 @@ def check_bound(report: Report, file: FactorFile, proved: Fraction | None) -> No
     )
 
 
-def check_class_bound(report: Report, file: FactorFile, strategy: Strategy, workload: Numbers | None) -> None:
-    """Compare the bound within the mechanism's class with the one that C proves."""
+def check_class_bound(
+    report: Report,
+    file: FactorFile,
+    strategy: Strategy,
+    workload: Numbers | None,
+    evaluate: Callable[[], Fraction] | None = None,
+) -> None:
+    """Compare the bound within the mechanism's class with the one that C proves.
+
+    Args:
+        report: receives the finding.
+        file: the file.
+        strategy: C.
+        workload: A in integers, or None.
+        evaluate: another way to the bound than `class_bound`.
+    """
     spec, claim = file.manifest["spec"], file.manifest["certificate"].get("class_lower_bound")
     if claim is None:
         return
@@ -125,7 +147,8 @@ def check_class_bound(report: Report, file: FactorFile, strategy: Strategy, work
         return
     try:
         column = toeplitz_column(spec["workload"]) if strategy.n <= series.LARGEST else None
-        below = math.nextafter(float(class_bound(spec, strategy, workload, column, file.dual)), 0.0)
+        found = class_bound(spec, strategy, workload, column, file.dual) if evaluate is None else evaluate()
+        below = math.nextafter(float(found), 0.0)
     except NotEnclosed as reason:
         report.leave(
             f"the lower bound within the mechanism's class, but that the objective is not below it: {reason}",

@@ -190,13 +190,16 @@ def _majorant(column: Numbers, form: Allowed, leading: Bracket) -> Bracket:
 
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
     """Absolute sums of the Gram blocks; an upper end for vectors of every dimension, exact where signs can balance."""
-    sums, attained = [], []
-    for j in range(form.separation):
-        pattern = tuple(range(j, strategy.n, form.separation))
-        gram = strategy.gram(np.array(pattern))
-        sums.append(gram.fraction(int(abs(gram.values).sum()) + gram.radius * form.most**2))
-        attained.append(_signed(gram, pattern))
-    lower = max(attained, key=lambda bracket: bracket.lower)
+    patterns = np.arange(strategy.n).reshape(form.most, form.separation).T
+    grams = strategy.grams(patterns)
+    sums = [gram.fraction(int(abs(gram.values).sum()) + gram.radius * form.most**2) for gram in grams]
+    lower: Bracket | None = None
+    for j in sorted(range(form.separation), key=sums.__getitem__, reverse=True):
+        if lower is not None and sums[j] <= lower.lower:
+            break  # no signs of the patterns that are left attain more
+        found = _signed(grams[j], tuple(patterns[j].tolist()))
+        lower = found if lower is None or found.lower > lower.lower else lower
+    assert lower is not None
     return lower._replace(upper=max(sums), rule="absolute sums of the Gram blocks")
 
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, product
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.slices import gram_blocks
 from factorize.exact.description import SCALE
 from factorize.exact.structures import READINGS
 from factorize.exact.structures.base import LARGEST_WHOLE
@@ -67,6 +69,13 @@ class Strategy:
         return self.reading.array
 
     @property
+    def doubles(self) -> np.ndarray | None:
+        """All of C as doubles, where entries are stored and columns have no factors; shape (n, n)."""
+        if self.scale is not None:
+            return None
+        return self.reading.doubles
+
+    @property
     def column(self) -> np.ndarray | None:
         """The stored first column of a Toeplitz matrix, without the columns' factors."""
         return self.reading.column
@@ -122,6 +131,18 @@ class Strategy:
         """Return the Gram matrix of some columns."""
         found = self.reading.gram(indices)
         return found if self.factors is None else found.scaled(self._pairs(indices, indices))
+
+    def grams(self, patterns: np.ndarray) -> list[Numbers]:
+        """Return the Gram matrices of patterns of columns, shape (patterns, k): by slices where C is stored doubles."""
+        stored = self.array if self.scale is None else None
+        if stored is not None:
+            try:
+                found = gram_blocks(stored, patterns)
+            except NotEnclosed:
+                pass
+            else:
+                return [found._replace(values=values) for values in found.values]
+        return [self.gram(pattern) for pattern in patterns]
 
     def gram_rows(self, start: int, stop: int) -> Numbers:
         """Return rows start..stop-1 of C^T C."""

@@ -44,7 +44,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray], workloa
     """
     m, n = workload.values.shape
     weighing = weighing_of(spec["objective"], m)
-    pieces = _pieces(spec["participation"], dual, n)
+    pieces = pieces_of(spec["participation"], dual, n)
     rows = rows_of(weighing, dual)
     if pieces is None or rows is None:
         return None
@@ -58,7 +58,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray], workloa
     return max(found, Fraction(0)) ** 2 / ((1 + defect(guess)) * cost * divisor)
 
 
-def _pieces(participation: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> list[Piece] | None:
+def pieces_of(participation: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> list[Piece] | None:
     """Return F for disjoint allowed patterns that cover the steps."""
     form = allowed(participation, n)
     several = participation["kind"] != "single"

@@ -22,6 +22,10 @@ from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.spec import program_of, weighing_of
 
 _STEP = 0.3
+LARGEST_IN_DOUBLES = 1 << 14
+"""Steps up to which 12 roundings of each square are far below what claims may differ by."""
+_ROUNDINGS = 12
+_SAFE = 1e-120  # and its inverse: what products of a few numbers may reach without leaving the range of doubles
 _SMALL = 1e-14  # terms beyond are left out
 _UNIT = 2.0**-53
 _NODE_ERROR = 1e-13  # of factors and shifts: exp, its argument below 1000, a square
@@ -51,7 +55,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     columns = _positive(dual["weights"], n)
     if not all(rows) or not all(columns):
         return None
-    norm = _norm(*_squares(steps, rows, columns))
+    norm = _norm_of(steps, rows, columns)
     return Fraction(max(norm, 0.0)) ** 2 / (_above(columns) * divisor)
 
 
@@ -65,6 +69,35 @@ def _above(numbers: list[Fraction]) -> Fraction:
     return Fraction(math.fsum(map(float, numbers))) * (1 + Fraction(1, 2**52))
 
 
+def _norm_of(steps: list[tuple[Fraction, Fraction]], rows: list[Fraction], columns: list[Fraction]) -> float:
+    """A number not above the nuclear norm; squares of entries are made in doubles where few steps round them."""
+    if len(steps) <= LARGEST_IN_DOUBLES:
+        rounded = _squares_in_doubles(steps, rows, columns)
+        if rounded is not None:
+            return _norm(*rounded, _ROUNDINGS)
+    return _norm(*_squares(steps, rows, columns))
+
+
+def _squares_in_doubles(
+    steps: list[tuple[Fraction, Fraction]], rows: list[Fraction], columns: list[Fraction]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """What `_squares` returns, each number within `_ROUNDINGS` roundings; None where a part leaves a safe range.
+
+    1 / (e e v w) takes 7 (e is rounded and counts twice, so does each product, w and the quotient), k k times it 11.
+    """
+    same = all(step is steps[0] for step in steps)
+    k, e = (np.array([float(step[part]) for step in (steps[:1] if same else steps)]) for part in (0, 1))
+    w, v = (np.array([float(number) for number in numbers]) for numbers in (rows, columns))
+    with np.errstate(all="ignore"):
+        square = e * e
+        once = square * v
+        diagonal, moved = 1.0 / (once * w), k * k
+        below = (moved if same else moved[1:]) / (once[1:] * w[:-1])
+    parts = [e, w, v, square, once, once * w, diagonal, k[k != 0], moved[k != 0], below[below != 0], once[1:] * w[:-1]]
+    safe = all(((np.abs(part) > _SAFE) & (np.abs(part) < 1 / _SAFE)).all() for part in parts)
+    return (diagonal, below) if safe and ((below != 0) == (moved if same else moved[1:]).astype(bool)).all() else None
+
+
 def _squares(
     steps: list[tuple[Fraction, Fraction]], rows: list[Fraction], columns: list[Fraction]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -75,8 +108,8 @@ def _squares(
     return np.array(diagonal), np.array(below)
 
 
-def _norm(a: np.ndarray, b: np.ndarray) -> float:
-    """A number not above tr K^(-1/2)."""
+def _norm(a: np.ndarray, b: np.ndarray, roundings: int = 1) -> float:
+    """A number not above tr K^(-1/2); each entry is off by so many roundings."""
     from factorize.exact.bounds.resolvent_kernels import trace
 
     if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 1e-250).all() and a.max() < 1e250):
@@ -90,5 +123,5 @@ def _norm(a: np.ndarray, b: np.ndarray) -> float:
             value, error = trace(a, b, factor * factor)
             terms.append(factor * (float(value) - float(error)))
             reached, k = terms[-1] < _SMALL * math.fsum(terms), k + 1
-    rounding = 1 - (n + 64) * _UNIT * (1 + 1e-6) - _NODE_ERROR
+    rounding = 1 - (roundings * n + 64) * _UNIT * (1 + 1e-6) - _NODE_ERROR
     return math.fsum(terms) * (2 * _STEP / float(_PI_ABOVE)) / _EXCESS * rounding

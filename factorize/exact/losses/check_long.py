@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -38,36 +39,105 @@ def check_long(report: Report, file: FactorFile, strategy: Strategy, bracket: Br
         whole: longest n for which whole matrices are multiplied.
     """
     try:
-        check_bound(report, file, _bound(file))
+        check_bound(report, file, bound_of_recursion(file))
     except NotEnclosed as reason:
         report.leave(f"the lower bound: {reason}", of=[LOWER_BOUND])
     check_class_bound(report, file, strategy, None)
     if "C_inv" in file.matrices:
-        noising.check_noising(report, file, _noising(file, strategy, bracket))
+        check_stored_inverse(report, file, strategy, bracket)
     if "B" not in file.matrices:
         check_added_noise(report, file, None)
+    check_decoder(report, file, strategy, bracket, whole)
+
+
+def check_decoder(
+    report: Report,
+    file: FactorFile,
+    strategy: Strategy,
+    bracket: Bracket,
+    whole: int,
+    otherwise: Callable[[Report], None] | None = None,
+) -> None:
+    """Check B C - A and the losses; see `check_long`.
+
+    Args:
+        report: receives the findings.
+        file: the file.
+        strategy: C.
+        bracket: of its squared sensitivity.
+        whole: longest n for which whole matrices are multiplied.
+        otherwise: what checks losses that no recursion reaches.
+    """
     try:
-        _check_losses(report, file, strategy, bracket, whole)
+        _check_losses(report, file, strategy, bracket, whole, otherwise)
     except NotEnclosed as reason:
         report.leave(f"residual and losses: {reason}", of=[DECODER, ADDED_NOISE, LOSS])
 
 
-def _bound(file: FactorFile) -> Fraction | None:
+def check_stored_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket) -> None:
+    """Check a stored C^-1."""
+    noising.check_noising(report, file, _noising(file, strategy, bracket))
+
+
+def check_losses_of_recursion(report: Report, file: FactorFile, strategy: Strategy) -> None:
+    """Check losses where no B is stored.
+
+    Raises:
+        NotEnclosed: C or A is no recursion of few states, or it grows too much.
+        CertificateError: C and A are Toeplitz, and the residual of what series find is too large.
+    """
+    spec = file.manifest["spec"]
+    column = toeplitz_column(spec["workload"]) if _by_series(strategy) else None
+    if column is not None and strategy.toeplitz is not None:
+        found = series.losses(strategy.toeplitz, column, spec["objective"], None)
+        check_losses(report, file, found, strategy.n, False)
+        return
+    ends = variances.losses(strategy, spec["workload"], spec["objective"])
+    if ends is None:
+        raise NotEnclosed("C or the workload is no recursion of few states")
+    report.leave(_unchecked_residual(losses=True, stored=False, rows=False, whole=0))
+    check_ends(report, file, ends, spec["workload"]["n"])
+
+
+def _by_series(strategy: Strategy) -> bool:
+    return strategy.toeplitz is not None and strategy.n <= series.LARGEST
+
+
+def bound_of_recursion(file: FactorFile) -> Fraction | None:
+    """Return the lower bound of a workload that is a recursion of few states, or None where it is none.
+
+    Raises:
+        NotEnclosed: its numbers are too far apart.
+    """
     found = resolvents.lower_bound(file.manifest["spec"], file.dual)
     return determinants.lower_bound(file.manifest["spec"], file.dual) if found is None else found
 
 
-def _check_losses(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, whole: int) -> None:
+def _check_losses(
+    report: Report,
+    file: FactorFile,
+    strategy: Strategy,
+    bracket: Bracket,
+    whole: int,
+    otherwise: Callable[[Report], None] | None,
+) -> None:
     spec, matrices = file.manifest["spec"], file.manifest["matrices"]
     stored = _column(file, "B", strategy.n)
-    toeplitz = strategy.toeplitz is not None and strategy.n <= series.LARGEST
-    column = toeplitz_column(spec["workload"]) if toeplitz else None
+    column = toeplitz_column(spec["workload"]) if _by_series(strategy) else None
     if strategy.toeplitz is None or column is None or ("B" in matrices and stored is None):
         rows = "B" in matrices and _check_rows(report, file, strategy, whole)
         ends = variances.losses(strategy, spec["workload"], spec["objective"])
+        if ends is None and otherwise is not None:
+            otherwise(report)
+            if not rows:
+                text = f"residual of the stored B: up to n={whole}, for C and A of these structures"
+                report.leave(text, of=[DECODER, ADDED_NOISE])
+            return
         if ends is None or not rows:
             of = [*([] if rows else [DECODER, ADDED_NOISE]), *([LOSS] if ends is None else [])]
-            report.leave(_unchecked_residual(ends is not None, "B" in matrices, rows, whole), of=of)
+            report.leave(
+                _unchecked_residual(losses=ends is not None, stored="B" in matrices, rows=rows, whole=whole), of=of
+            )
         if ends is not None:
             check_ends(report, file, ends, spec["workload"]["n"])
         return
@@ -144,7 +214,7 @@ def _noising(file: FactorFile, strategy: Strategy, bracket: Bracket) -> noising.
     return noising.by_rows(Fraction(rows[1]), norm, most, bracket.upper)
 
 
-def _unchecked_residual(losses: bool, stored: bool, rows: bool, whole: int) -> str:
+def _unchecked_residual(*, losses: bool, stored: bool, rows: bool, whole: int) -> str:
     if rows:
         return f"losses: up to n={whole}, for C and A of these structures"
     if not losses:

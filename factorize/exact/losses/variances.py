@@ -50,9 +50,9 @@ def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[s
         return None
     weighing = weighing_of(objective, strategy.n)
     if weighing.tau is None:
-        return _losses(ends, weighing)
+        return weighed(ends, weighing)
     since = _variances(strategy, found.since_reference(strategy.n, weighing.tau))
-    return None if since is None else _losses(ends, weighing, since)
+    return None if since is None else weighed(ends, weighing, since)
 
 
 def _after_factors(program: Program, scale: np.ndarray) -> Program:
@@ -72,7 +72,7 @@ def _variances(strategy: Strategy, program: Program) -> np.ndarray | None:
     return ends
 
 
-def _losses(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:
+def weighed(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:
     """The losses of variances, and the objective of others if those are what it weighs."""
     below, above = _outwards(ends)
     total = (math.fsum(below) * (1 - _SLACK), math.fsum(above) * (1 + _SLACK))

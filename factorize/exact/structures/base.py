@@ -135,6 +135,11 @@ class Reading(ABC):
         return None
 
     @property
+    def doubles(self) -> np.ndarray | None:
+        """All of C as the doubles that it is, where its entries are stored."""
+        return None
+
+    @property
     def buffers(self) -> Buffers | None:
         """C as a diagonal and buffers, where it is that."""
         return None
@@ -211,6 +216,11 @@ class StoredReading(Reading):
     @abstractmethod
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns as the doubles that they are, shape (n, len(indices))."""
+
+    @property
+    def doubles(self) -> np.ndarray:
+        """All of C."""
+        return self.entries_of(np.arange(self.n)) if self.array is None else self.array
 
     def columns(self, indices: np.ndarray) -> Limbs:
         """Return some columns."""

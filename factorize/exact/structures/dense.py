@@ -9,6 +9,8 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact.arithmetic.integers import Numbers, integers, limbs, squares
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.slices import squared_norms
 from factorize.exact.structures.base import StoredReading, prefix_norms
 from factorize.exact.structures.toeplitz import diagonals_of, falls, width_of
 
@@ -27,7 +29,8 @@ class DenseReading(StoredReading):
 
     def __init__(self, array: np.ndarray) -> None:
         self.n, self._array = len(array), array
-        self.column = array[:, 0].copy() if (array[1:, 1:] == array[:-1, :-1]).all() else None
+        constant = all((array[i, 1:] == array[i - 1, :-1]).all() for i in range(1, len(array)))
+        self.column = array[:, 0].copy() if constant else None
         self.monotone = self.column is not None and falls(self.column)
 
     @classmethod
@@ -45,10 +48,10 @@ class DenseReading(StoredReading):
 
     def check(self) -> None:
         """Refuse entries above the diagonal."""
-        above = np.argwhere(np.triu(self._array, 1) != 0)
-        if len(above):
-            i, j = above[0]
-            raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(self._array[i, j])!r}, not 0")
+        for i, row in enumerate(self._array):
+            if row[i + 1 :].any():
+                j = i + 1 + int(np.flatnonzero(row[i + 1 :])[0])
+                raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(row[j])!r}, not 0")
 
     @property
     def diagonal(self) -> np.ndarray:
@@ -65,8 +68,7 @@ class DenseReading(StoredReading):
         """Diagonals up to the last one that is not all zero."""
         if self.column is not None:
             return width_of(self.column)
-        rows, columns = np.nonzero(self._array)
-        return int((rows - columns).max()) + 1
+        return next(d for d in range(self.n - 1, -1, -1) if np.diagonal(self._array, -d).any()) + 1
 
     @cached_property
     def series(self) -> Numbers | None:
@@ -75,7 +77,7 @@ class DenseReading(StoredReading):
 
     def column_norms(self) -> Numbers:
         """Squared norms of the columns."""
-        return norms(self._array) if self.series is None else prefix_norms(self.series)
+        return norms(self._array, triangular=True) if self.series is None else prefix_norms(self.series)
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""
@@ -86,7 +88,20 @@ class DenseReading(StoredReading):
         return None if self.column is None else diagonals_of(self.column, most)
 
 
-def norms(array: np.ndarray) -> Numbers:
+def norms(array: np.ndarray, *, triangular: bool = False) -> Numbers:
+    """Squared column norms of an array: by slices, or in integers where those cannot be relied on.
+
+    Args:
+        array: shape (rows, columns).
+        triangular: whether entries above the diagonal are known to be 0.
+    """
+    try:
+        return squared_norms(array, triangular=triangular)
+    except NotEnclosed:
+        return norms_in_integers(array)
+
+
+def norms_in_integers(array: np.ndarray) -> Numbers:
     """Squared column norms of an array, a block of columns at a time."""
     step = _COLUMNS_AT_ONCE // len(array) + 1
     blocks = [squares(limbs(array[:, start : start + step])) for start in range(0, array.shape[1], step)]

@@ -661,7 +661,7 @@ def test_what_is_beyond_recursions_is_listed(monkeypatch: pytest.MonkeyPatch) ->
         banded,
         {"workload": rates, "mechanism": {"kind": "square_root"}},
     ):
-        report = check_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
+        report = check_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))), integers=True)
         assert report.supported and any("residual and losses" in text for text in report.not_checked)
     assert program_of({"kind": "window", "n": 24, "width": 3}) is None
 
@@ -764,6 +764,6 @@ def test_what_is_not_enclosed_is_listed_and_fails_nothing(monkeypatch: pytest.Mo
 
     for name in ("losses.variances.losses", "bounds.resolvents.lower_bound"):
         monkeypatch.setattr(f"factorize.exact.{name}", refuse)
-    report = check_factor_file(sealed(*parts(solved(4))))
+    report = check_factor_file(sealed(*parts(solved(4))), integers=True)
     assert report.supported
     assert {"the lower bound: too much", "residual and losses: too much"} <= set(report.not_checked)

@@ -59,7 +59,7 @@ def norm(column: list[Fraction]) -> float:
 def long_report(monkeypatch: pytest.MonkeyPatch, manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> Report:
     with monkeypatch.context() as patch:
         patch.setattr("factorize.exact.losses.residual.LARGEST", 8)
-        return check_factor_file(sealed(manifest, tensors))
+        return check_factor_file(sealed(manifest, tensors), integers=True)
 
 
 def made(document: dict[str, Any], dtype: str = "float64") -> Factorization:

@@ -122,7 +122,7 @@ def test_files_with_arrays_beside_a_long_c(
 ) -> None:
     file = cast(solvers.solve(parse_spec(document)), dtype).with_matrices(["C", "C_inv", "B"])
     monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 8)
-    report = check_factor_file(sealed(*parts(file)))
+    report = check_factor_file(sealed(*parts(file)), integers=True)
     assert report.supported, report.failed
     for text in ("B C = A up to", "the stored C_inv and C multiply to I", "every loss enclosed"):
         assert any(text in line for line in report.checked), text
@@ -131,27 +131,30 @@ def test_files_with_arrays_beside_a_long_c(
     for name, text in (("B", "B C differs from A"), ("C_inv", "C_inv is not C^-1")):
         manifest, tensors = parts(file)
         tensors[name][5, 3] += 0.1
-        assert any(text in line for line in check_factor_file(sealed(manifest, tensors)).failed)
+        assert any(text in line for line in check_factor_file(sealed(manifest, tensors), integers=True).failed)
         manifest, tensors = parts(file)
         tensors[name][2, 3] = 1e-300 if dtype == "float64" else 1e-30
-        assert any("not lower-triangular" in line for line in check_factor_file(sealed(manifest, tensors)).failed)
+        assert any(
+            "not lower-triangular" in line
+            for line in check_factor_file(sealed(manifest, tensors), integers=True).failed
+        )
         manifest, tensors = parts(file)
         tensors[name] = tensors[name][:-1]
         with pytest.raises(CorruptObject, match="24 x 24"):
-            check_factor_file(sealed(manifest, tensors))
+            check_factor_file(sealed(manifest, tensors), integers=True)
 
 
 def test_arrays_that_are_not_followed_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     file = solvers.solve(parse_spec(SPECS[0])).with_matrices(["C", "C_inv", "B"])
     monkeypatch.setattr("factorize.exact.losses.residual.LARGEST", 8)
     monkeypatch.setattr(row_products, "LARGEST_WORK", 100)
-    report = check_factor_file(sealed(*parts(file)))
+    report = check_factor_file(sealed(*parts(file)), integers=True)
     assert report.supported, report.failed
     assert any("stored C_inv, A (G + N Z): it is not evaluated at this size" in text for text in report.not_checked)
     assert any("residual, and with it adding noise" in text for text in report.not_checked)
     monkeypatch.setattr(row_products, "LARGEST_WORK", 1 << 30)
     monkeypatch.setattr("factorize.exact.losses.variances.LARGEST_WORK", 100)
-    report = check_factor_file(sealed(*parts(file)))
+    report = check_factor_file(sealed(*parts(file)), integers=True)
     assert any(text.startswith("losses: up to n=8") for text in report.not_checked)
 
 
@@ -208,7 +211,10 @@ def test_a_long_stored_inverse_is_judged_by_the_most_that_c_can_be(monkeypatch: 
 
 
 def test_what_is_told_of_residuals_that_are_not_computed() -> None:
-    told = [check_long._unchecked_residual(*case, 8) for case in np.ndindex(2, 2, 2)]  # losses, stored, rows
+    told = [
+        check_long._unchecked_residual(losses=losses, stored=stored, rows=rows, whole=8)
+        for losses, stored, rows in np.ndindex(2, 2, 2)
+    ]
     assert all(text.startswith("losses: up to n=8") for text in told[1::2])
     assert told[0] == told[2] and told[0].startswith("residual and losses: up to n=8")
     assert told[4].startswith("residual: no B is stored") and "is multiplied up to n=8" in told[6]

@@ -259,6 +259,9 @@ class Blurred:
         side = len(indices)
         return Numbers(np.full((side, side), 1, dtype=object), 0, 1)
 
+    def grams(self, patterns: np.ndarray) -> list[Numbers]:
+        return [self.gram(pattern) for pattern in patterns]
+
     def gram_rows(self, start: int, stop: int) -> Numbers:
         return Numbers(np.full((stop - start, self.n), 1, dtype=object), 0, 1)
 

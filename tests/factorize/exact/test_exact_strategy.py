@@ -10,6 +10,7 @@ import pytest
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.arithmetic.machine import integers_only
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import base
 from factorize.exact.structures import dense as dense_structure
@@ -164,8 +165,11 @@ def test_radii_of_columns() -> None:
     """Coefficients 3 and 1 within 3: the longest column's square is off by at most 2 * 3 * 4 + 2 * 9."""
     found = base.prefix_norms(Numbers(np.array([3, 1], dtype=object), -1, 3))
     assert (found.values.tolist(), found.exponent, found.radius) == ([10, 9], -2, 42)
-    cut = Strategy("dense", {"": np.diag([1.0, 2.0**-200, 1.0, 1.0])}, N)
-    assert cut.column_norms.radius > 0
+    array = np.eye(N)
+    array[1, 0] = 2.0**-200
+    with integers_only():
+        assert Strategy("dense", {"": array}, N).column_norms.radius > 0
+    assert Strategy("dense", {"": array}, N).column_norms.radius > 0
 
 
 def test_norms_a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_rates_that_are_not_one_for_each_step() -> None:
 )
 def test_every_sum_is_moved_outwards(objective: dict[str, Any], chosen: tuple[float, float], roundings: int) -> None:
     """Variances from 1 to 2 and from 2 to 4: their ends move by 2^-44 for themselves, and for each sum and quotient."""
-    ends = variances._losses(np.array([[1.0, 2.0], [2.0, 4.0]]), weighing_of(objective, 2))
+    ends = variances.weighed(np.array([[1.0, 2.0], [2.0, 4.0]]), weighing_of(objective, 2))
     for (low, high), (least, most), times in (
         (ends.total, (3, 6), 2),
         (ends.largest, (2, 4), 1),

@@ -1,0 +1,176 @@
+"""Losses of a whole C in doubles: B = A N for a guess N of C^-1, and how far its rows are from those of A C^-1.
+
+With R = B C - A, A C^-1 = B - R C^-1, so that row i of B is off by at most |R_i| |C^-1|; and with D = N C - I, |C^-1|
+is at most |N| / (1 - |D|). R and D are products in doubles beside the bound of what was rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.doubles.roundings import (
+    ROOT_OF_TINY,
+    SLACK,
+    TINY,
+    finite,
+    gamma,
+    norm_of,
+    row_norms,
+)
+from factorize.exact.doubles.triangles import blocks_of, roundings_of, times_lower
+from factorize.exact.doubles.workload_rows import WorkloadRows
+from factorize.exact.losses.variances import Ends, weighed
+from factorize.exact.spec import Weighing
+
+WIDEST = 1e-9
+"""Relative width of the losses above which they count as not enclosed."""
+
+
+class DenseLosses(NamedTuple):
+    """Losses at sensitivity 1, and the largest entry of |B C - A| for the B that was made here, from above."""
+
+    ends: Ends
+    residual: float
+
+
+class RowBlock(NamedTuple):
+    """Rows start..stop-1 of the decoder, of which only the first columns are not 0."""
+
+    start: int
+    stop: int
+    rows: np.ndarray
+
+
+def decoder_blocks(workload: WorkloadRows, inverse: np.ndarray) -> Iterator[RowBlock]:
+    """Yield B = A N, block by block."""
+    states: dict[int, np.ndarray] = {}
+    with np.errstate(all="ignore"):
+        for start, stop in blocks_of(workload.rows):
+            width = stop if workload.triangular else workload.columns
+            yield RowBlock(start, stop, workload.applied(inverse, start, stop, states)[:, :width])
+
+
+class References:
+    """Rows less those that they refer to, of blocks that come in order.
+
+    Args:
+        weighing: of the objective.
+    """
+
+    def __init__(self, weighing: Weighing) -> None:
+        self._before, self._tau = np.array(weighing.references), weighing.tau
+        self._kept: dict[int, np.ndarray] = {}
+
+    def subtracted(self, block: RowBlock) -> tuple[np.ndarray, np.ndarray]:
+        """Return the differences, and the row that each row refers to (-1 for none)."""
+        before = self._before[block.start : block.stop]
+        out = block.rows.copy()
+        for reference in np.unique(before[before >= 0]).tolist():
+            row = block.rows[reference - block.start] if reference >= block.start else self._kept[reference]
+            mine = before == reference
+            out[np.ix_(mine, np.arange(len(row)))] -= row
+        if self._tau is not None:
+            last = block.stop // self._tau * self._tau - 1
+            if last >= block.start:
+                self._kept = {last: block.rows[last - block.start].copy()}
+        return out, before
+
+
+def enclosed_losses(array: np.ndarray, inverse: np.ndarray, workload: WorkloadRows, weighing: Weighing) -> DenseLosses:
+    """Return the losses.
+
+    Args:
+        array: C, shape (n, n).
+        inverse: any lower-triangular N near C^-1.
+        workload: A, shape (m, n).
+        weighing: of the objective, for m rows.
+
+    Raises:
+        NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
+    """
+    with np.errstate(all="ignore"):
+        lengths = row_norms(array)
+        norm = inverse_norm(array, inverse, lengths)
+        references, errors = References(weighing), np.zeros(workload.rows)
+        ends, since = np.zeros((2, workload.rows)), np.zeros((2, workload.rows))
+        residual = 0.0
+        for block in decoder_blocks(workload, inverse):
+            start, stop, rows = block
+            away, largest = _residual(block, array, lengths, workload)
+            residual = max(residual, largest)
+            errors[start:stop] = away * norm * (1 + SLACK)
+            ends[:, start:stop] = _around(rows, errors[start:stop])
+            if weighing.tau is not None:
+                moved, before = references.subtracted(block)
+                beside = np.where(before >= 0, errors[np.maximum(before, 0)], 0.0)
+                since[:, start:stop] = _around(moved, (errors[start:stop] + beside) * (1 + SLACK))
+        finite(norm, residual, float(ends.sum()), float(since.sum()))
+    return DenseLosses(weighed(ends, weighing, None if weighing.tau is None else since), residual)
+
+
+def inverse_norm(array: np.ndarray, inverse: np.ndarray, lengths: np.ndarray) -> float:
+    """Return at least the spectral norm of C^-1.
+
+    Args:
+        array: C.
+        inverse: N.
+        lengths: at least the norms of the rows of C.
+
+    Raises:
+        NotEnclosed: N is too far from C^-1.
+    """
+    n = len(array)
+    defects, sums, columns, norms = (np.zeros(n) for _ in range(4))
+    for start, stop in blocks_of(n):
+        rows = inverse[start:stop, :stop]
+        image = times_lower(rows, array[:stop, :stop])
+        image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
+        sizes = np.abs(rows)
+        defects[start:stop] = row_norms(image) * (1 + SLACK) + _rounded(sizes, lengths[:stop])
+        sums[start:stop] = sizes.sum(axis=1)
+        columns[:stop] += sizes.sum(axis=0)
+        norms[start:stop] = row_norms(rows)
+    defect = norm_of(defects)
+    if not defect < 0.5:
+        raise NotEnclosed("C is too ill-conditioned: the norm of its inverse cannot be bounded in doubles")
+    most = min(math.sqrt(float(sums.max()) * float(columns.max())), norm_of(norms))
+    return most * (1 + gamma(4 * n)) / (1 - defect) * (1 + SLACK)
+
+
+def _rounded(sizes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """What rows of a product with C are off by, as norms: gamma times |row| times the norms of the rows of C."""
+    terms = sizes.shape[1]
+    most = (sizes @ lengths) * (1 + gamma(terms))
+    return np.asarray(gamma(roundings_of(terms) + 1) * most * (1 + SLACK) + terms * terms * TINY)
+
+
+def _residual(
+    block: RowBlock, array: np.ndarray, lengths: np.ndarray, workload: WorkloadRows
+) -> tuple[np.ndarray, float]:
+    """Norms of the rows of B C - A from above, and its largest entry."""
+    start, stop, rows = block
+    width = rows.shape[1]
+    wanted = workload.row_block(start, stop)
+    image = times_lower(rows, array[:width, :width])
+    image -= wanted.values[:, :width]
+    off = _rounded(np.abs(rows), lengths[:width]) + row_norms(wanted.errors) * (1 + SLACK)
+    away = row_norms(image) * (1 + SLACK) + off
+    return away, float((np.abs(image).max(axis=1) * (1 + SLACK) + off).max())
+
+
+def _around(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Ends of the squared norms of rows that are off by at most some norm, shape (2, rows)."""
+    high = row_norms(rows)
+    low = high * (1 - 2 * gamma(rows.shape[1] + 8)) - 2 * ROOT_OF_TINY
+    ends = np.maximum(low - errors * (1 + SLACK), 0.0), (high + errors) * (1 + SLACK)
+    return np.stack([ends[0] * ends[0] * (1 - SLACK), ends[1] * ends[1] * (1 + SLACK)])
+
+
+def width_of_losses(ends: Ends) -> float:
+    """Return the largest relative width of an enclosure."""
+    return max((high - low) / high if high else 0.0 for low, high in ends)

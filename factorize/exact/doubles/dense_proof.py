@@ -1,0 +1,117 @@
+"""Products of whole matrices in doubles, and what they prove of one file: its losses and its lower bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import CertificateError
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.machine import check_products
+from factorize.exact.bounds.bound import pieces_of, rows_of
+from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, enclosed_losses, width_of_losses
+from factorize.exact.doubles.polar_bound import Factor, Weighted, norm_below, polar_guess
+from factorize.exact.doubles.roundings import SLACK, gamma
+from factorize.exact.doubles.triangles import inverse_of
+from factorize.exact.doubles.workload_rows import WorkloadRows
+from factorize.exact.spec import weighing_of
+from factorize.exact.strategy import Strategy
+
+LARGEST = 16384
+"""Longest n for which whole matrices are multiplied in doubles: 3 n^2 doubles are 6 GB there."""
+
+
+class DenseProof:
+    """The products of one C, each made when it is first asked for.
+
+    Args:
+        spec: canonical spec.
+        strategy: C.
+        dual: evidence.
+        user: numbers of user-supplied workloads by sha256.
+
+    Raises:
+        NotEnclosed: doubles of this machine cannot be relied on, or C is too long, or no array of stored doubles.
+    """
+
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        strategy: Strategy,
+        dual: Mapping[str, np.ndarray],
+        user: Mapping[str, np.ndarray],
+    ) -> None:
+        check_products()
+        if strategy.n > LARGEST:
+            raise NotEnclosed(f"whole matrices are multiplied in doubles up to n={LARGEST}")
+        array = strategy.doubles
+        if array is None:
+            raise NotEnclosed("the entries of C are computed from what is stored, and no doubles")
+        self._array, self._spec, self._dual, self._strategy = array, spec, dual, strategy
+        self._workload = WorkloadRows(spec["workload"], user)
+        self._weighing = weighing_of(spec["objective"], self._workload.rows)
+
+    @property
+    def rows(self) -> int:
+        """Rows of A."""
+        return int(self._workload.rows)
+
+    def class_bound(self) -> Fraction:
+        """Return a bound on the objective over the mechanism's class.
+
+        Raises:
+            NotEnclosed: the class is not evaluated in doubles.
+        """
+        raise NotEnclosed("classes are not evaluated in doubles")
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        return inverse_of(self._array)
+
+    def losses(self) -> DenseLosses:
+        """Return the losses.
+
+        Raises:
+            NotEnclosed: they are not enclosed to relative `WIDEST`.
+        """
+        found = enclosed_losses(self._array, self._inverse, self._workload, self._weighing)
+        if not width_of_losses(found.ends) <= WIDEST:
+            raise NotEnclosed(f"doubles enclose the losses to relative {width_of_losses(found.ends):.2g} only")
+        return found
+
+    def lower_bound(self) -> Fraction:
+        """Return a bound that no strategy matrix beats, from the evidence.
+
+        Raises:
+            CertificateError: the evidence has the wrong shape, is not finite or is all zero.
+            NotEnclosed: it is of no kind that is evaluated here, or no polar factor is guessed from C.
+        """
+        rows = rows_of(self._weighing, self._dual)
+        factor = self._evidence()
+        if rows is None or factor is None:
+            raise NotEnclosed("evidence of this kind is not evaluated in doubles")
+        weighted = Weighted(self._workload, self._weighing, rows[0])
+        norm = norm_below(weighted, factor, polar_guess(weighted, factor, self._inverse))
+        return norm**2 / (_cost(factor) * rows[1])
+
+    def _evidence(self) -> Factor | None:
+        participation, n = self._spec["participation"], self._strategy.n
+        pieces = pieces_of(participation, self._dual, n)
+        if pieces is None or len({piece.block.shape for piece in pieces}) > 1:
+            return None
+        found = Factor(np.array([piece.steps for piece in pieces]), np.array([piece.block for piece in pieces]))
+        if not found.blocks.any():
+            raise CertificateError("the dual evidence is all zero")
+        return found if found.blocks.shape[1] == found.blocks.shape[2] else None
+
+
+def _cost(factor: Factor) -> Fraction:
+    """At least the sum of the largest diagonal entries of F F^T."""
+    k = factor.blocks.shape[2]
+    diagonals = np.einsum("pij,pij->pi", factor.blocks, factor.blocks).max(axis=1)
+    return Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)

@@ -1,0 +1,237 @@
+"""The lower bound over all strategy matrices, in doubles: (tr(Q^T W A F) / |Q|)^2 over the cost of F, for any Q.
+
+Where C is near the optimum, (W A F)^T W A F is near the square of (C F)^T C F, so that Z F^-T with Z = W A (C^T C)^-1
+is near the polar factor of W A F: no singular values are needed. For P near it and a computed E near P^T P - I,
+Q = P (I - E / 2) is nearer (Newton and Schulz), and |Q|^2 <= 1 + what E is off by, since (1 - d / 2)^2 (1 + d) <= 1 for
+every d <= 3. The sums are bounded in advance; a bad P weakens the bound and never makes it false.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.doubles.dense_losses import References, decoder_blocks
+from factorize.exact.doubles.roundings import (
+    SLACK,
+    TINY,
+    UNIT,
+    column_norms,
+    finite,
+    gamma,
+    norm_of,
+)
+from factorize.exact.doubles.triangles import TERMS, blocks_of, roundings_of
+from factorize.exact.doubles.workload_rows import Near, WorkloadRows
+from factorize.exact.spec import Weighing
+
+_FARTHEST = 0.5  # norm of P^T P - I above which nothing is to be won
+_NEAR = 3e-11  # of its square over the columns: what another step would win is below that
+_MOST_STEPS = 3
+_WHOLE_GRAM = 4096  # columns up to which P^T P is held whole, as a symmetric product of half the work
+
+
+class Factor(NamedTuple):
+    """F, block diagonal over patterns of steps, one factor for each.
+
+    Attributes:
+        patterns: shape (patterns, k).
+        blocks: shape (patterns, k, k).
+    """
+
+    patterns: np.ndarray
+    blocks: np.ndarray
+
+    def undone(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows times F^-T, columns in the order of the patterns.
+
+        Raises:
+            NotEnclosed: a block is singular.
+        """
+        count, k = self.patterns.shape
+        if k == 1:
+            return np.asarray(rows[:, self.patterns.ravel()] / self.blocks[:, 0, 0])
+        parts = rows[:, self.patterns.ravel()].reshape(len(rows), count, k).swapaxes(0, 1)
+        moved = parts @ self._inverses.swapaxes(1, 2)
+        return np.asarray(moved.swapaxes(0, 1).reshape(len(rows), count * k))
+
+    @property
+    def _inverses(self) -> np.ndarray:
+        try:
+            return np.asarray(np.linalg.inv(self.blocks))
+        except np.linalg.LinAlgError:
+            raise NotEnclosed("the evidence is singular, so that no polar factor is guessed from C") from None
+
+    def targets(self, weighted: Weighted) -> Iterator[tuple[slice, np.ndarray, float]]:
+        """Yield W A F by columns in the order of the patterns, and at least the norm of what they are off by."""
+        count, k = self.patterns.shape
+        step = max(weighted.workload.columns // (8 * k), 1)
+        for first in range(0, count, step):
+            some, blocks = self.patterns[first : first + step], self.blocks[first : first + step]
+            given = weighted.column_block(some.ravel())
+            parts = given.values.reshape(len(given.values), len(some), k).swapaxes(0, 1)
+            made = (parts @ blocks).swapaxes(0, 1).reshape(len(given.values), len(some) * k)
+            sizes = np.sqrt(np.einsum("pij,pij->p", parts, parts)) * (1 + gamma(given.values.size))
+            errors = norm_of(np.sqrt(np.einsum("ij->i", np.square(given.errors))) * (1 + gamma(given.values.size)))
+            factors = np.sqrt(np.einsum("pij,pij->p", blocks, blocks)) * (1 + gamma(k * k))
+            off = gamma(k + 2) * norm_of(sizes * factors) + errors * float(factors.max()) + given.values.size * TINY
+            yield slice(first * k, (first + len(some)) * k), np.ascontiguousarray(made), off * (1 + SLACK)
+
+
+class Weighted(NamedTuple):
+    """W A: rows less those that they refer to, times row factors.
+
+    Attributes:
+        workload: A.
+        weighing: of the objective.
+        scales: row factors, shape (m,).
+    """
+
+    workload: WorkloadRows
+    weighing: Weighing
+    scales: np.ndarray
+
+    def column_block(self, indices: np.ndarray) -> Near:
+        """Return some columns."""
+        found = self.workload.column_block(indices)
+        found = Near(found.values, np.broadcast_to(found.errors, found.values.shape))
+        if self.weighing.tau is not None:
+            before = np.array(self.weighing.references)
+            other = Near(*(np.where(before[:, None] >= 0, part[np.maximum(before, 0)], 0.0) for part in found))
+            found = found.minus(other)
+        return found if (self.scales == 1).all() else found.times(self.scales[:, None])
+
+    def decoder(self, inverse: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Yield W B for B = A N, nearly, block by block."""
+        references = References(self.weighing)
+        for block in decoder_blocks(self.workload, inverse):
+            rows = references.subtracted(block)[0] if self.weighing.tau is not None else block.rows
+            yield block.start, block.stop, rows * self.scales[block.start : block.stop, None]
+
+
+def polar_guess(weighted: Weighted, factor: Factor, inverse: np.ndarray) -> np.ndarray:
+    """Return something near the polar factor of W A F, columns in the order of the patterns of F.
+
+    Args:
+        weighted: W A.
+        factor: F.
+        inverse: N near C^-1.
+
+    Raises:
+        NotEnclosed: F is singular, or numbers leave the range of doubles.
+    """
+    n = len(inverse)
+    out = np.empty((weighted.workload.rows, n))
+    with np.errstate(all="ignore"):
+        for start, stop, rows in weighted.decoder(inverse):
+            both = np.empty((stop - start, n))
+            for first, last in blocks_of(n):
+                width = min(rows.shape[1], last)
+                both[:, first:last] = rows[:, :width] @ inverse[first:last, :width].T
+            out[start:stop] = factor.undone(both)
+        total = float(np.einsum("ij,ij->", out, out))
+        finite(total, 1.0 / total if total else math.inf)
+        out *= math.sqrt(n / total)  # the scale of F is that of the evidence, which says nothing
+    return out
+
+
+def norm_below(weighted: Weighted, factor: Factor, guess: np.ndarray) -> Fraction:
+    """Return a number not above the nuclear norm of W A F.
+
+    Args:
+        weighted: W A.
+        factor: F.
+        guess: P, shape (m, columns of F).
+
+    Raises:
+        NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
+    """
+    with np.errstate(all="ignore"):
+        for _ in range(_MOST_STEPS):
+            found = _Step(guess)
+            below = found.taken(weighted, factor)
+            if found.apart**2 <= _NEAR * guess.shape[1]:
+                break
+            guess = found.moved  # a step more costs two products of matrices, and wins what is left of E squared
+    return below
+
+
+class _Step:
+    """One step from P to P (I - E / 2), and what it proves.
+
+    Args:
+        guess: P.
+    """
+
+    def __init__(self, guess: np.ndarray) -> None:
+        self._guess, self.moved = guess, np.empty_like(guess)
+        self._lengths, self._magnitude = column_norms(guess), _magnitude(guess)
+        short = guess.shape[1] <= _WHOLE_GRAM
+        self._gram = _gram(guess, slice(0, guess.shape[1])) if short else None
+        self.apart = 0.0
+
+    def _less_one(self, columns: slice) -> np.ndarray:
+        """Some columns of E."""
+        found = _gram(self._guess, columns) if self._gram is None else self._gram[:, columns].copy()
+        places = np.arange(columns.start, columns.stop)
+        found[places, places - columns.start] -= 1.0
+        return found
+
+    def taken(self, weighted: Weighted, factor: Factor) -> Fraction:
+        """Return a lower bound of tr(Q^T W A F) over one of |Q| from above."""
+        guess, parts, lost, squares = self._guess, [], 0.0, 0.0
+        for columns, target, off in factor.targets(weighted):
+            near = self._less_one(columns)
+            turned = guess @ near
+            self.moved[:, columns] = guess[:, columns] - 0.5 * turned
+            sizes, apart, steps = column_norms(target), norm_of(column_norms(near)), column_norms(turned)
+            parts += _products(guess[:, columns], target) + [-0.5 * part for part in _products(turned, target)]
+            squares += apart**2 * (1 + SLACK)
+            rounded = gamma(len(near) + 1) * self._magnitude * apart * (1 + SLACK) + near.size * TINY
+            both = self._lengths[columns] + 0.5 * steps
+            lost += gamma(len(guess) + 4) * math.fsum((both * sizes).tolist()) * (1 + SLACK)
+            lost += (0.5 * rounded * norm_of(sizes) + (norm_of(both) + rounded) * off) * (1 + SLACK)
+            lost += target.size * TINY
+        self.apart = math.sqrt(squares) * (1 + SLACK)
+        finite(self.apart, lost, *parts)
+        below = math.fsum(parts) * (1 - SLACK) - lost * (1 + SLACK)
+        return Fraction(max(below, 0.0)) / Fraction(self._spectral())
+
+    def _spectral(self) -> float:
+        """At least |Q|."""
+        # What E is off by, as a norm: its own rounding, and that of a product over the rows of P.
+        rows = len(self._guess)
+        error = gamma(roundings_of(rows) + 1) * self._magnitude**2 + 2 * UNIT * (self.apart + 1)
+        error = (error + self._guess.size * TINY) * (1 + SLACK)
+        delta = self.apart + error
+        finite(delta)
+        if not delta < _FARTHEST:
+            raise NotEnclosed("the guess of the polar factor is too far from one with orthonormal columns")
+        squared = 1 + (error * (1 + delta) * (1 + delta / 2) + error**2) * (1 + SLACK)
+        return math.nextafter(math.sqrt(math.nextafter(squared, 2.0)), 2.0)
+
+
+def _magnitude(guess: np.ndarray) -> float:
+    """At least the norm of |P|: the lesser of two bounds."""
+    sizes = np.abs(guess)
+    sums = float(sizes.sum(axis=0).max()) * float(sizes.sum(axis=1).max())
+    return min(math.sqrt(sums), norm_of(column_norms(guess))) * (1 + gamma(2 * sum(guess.shape)))
+
+
+def _gram(guess: np.ndarray, columns: slice) -> np.ndarray:
+    """Some columns of P^T P, in sums of at most `TERMS` products."""
+    found = np.zeros((guess.shape[1], columns.stop - columns.start))
+    for first in range(0, len(guess), TERMS):
+        some = guess[first : first + TERMS]
+        found += some.T @ some[:, columns]
+    return found
+
+
+def _products(left: np.ndarray, right: np.ndarray) -> list[float]:
+    found: list[float] = np.einsum("ij,ij->j", left, right).tolist()
+    return found

@@ -1,0 +1,176 @@
+"""A in doubles, by rows and by columns, with a bound on what each entry is off by; and A times a matrix, as a guess.
+
+A workload whose factors are those of every step has one column, which its program makes number by number; of others the
+program makes the columns that are asked for, all at once. What is rounded is carried along beside each state: the error
+of a sum is known exactly (Knuth), that of a product is at most u of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.doubles.roundings import TINY, UNIT
+from factorize.exact.spec import program_of
+from factorize.exact.spec.programs import Coefficient, Program, X
+
+_GROWN = 1 + 2.0**-46  # covers the few operations by which an error is carried one step
+
+
+class Near(NamedTuple):
+    """Numbers, and what each of them is off by at most, of the same shape (or 0 for all)."""
+
+    values: np.ndarray
+    errors: np.ndarray
+
+    def minus(self, other: Near) -> Near:
+        """Subtract."""
+        values = self.values - other.values
+        return Near(values, (self.errors + other.errors + UNIT * np.abs(values)) * _GROWN)
+
+    def times(self, factors: np.ndarray) -> Near:
+        """Multiply by exact numbers that are not negative."""
+        values = self.values * factors
+        return Near(values, (self.errors * factors + UNIT * np.abs(values)) * _GROWN + TINY)
+
+
+class WorkloadRows:
+    """A, whole or by its program.
+
+    Args:
+        document: the spec's workload.
+        user: numbers of user-supplied matrices by sha256.
+
+    Attributes:
+        rows: m.
+        columns: n.
+
+    Raises:
+        NotEnclosed: the numbers of a user's matrix are not known.
+    """
+
+    def __init__(self, document: Mapping[str, Any], user: Mapping[str, np.ndarray]) -> None:
+        self.rows, self.columns = document.get("shape") or (document["n"], document["n"])
+        self._program = program_of(document)
+        self._array, self._column = None, None
+        if self._program is None:
+            self._array = _whole(document, user)
+        elif self._program.constant:
+            states = [run for run in _run(self._program, [[1.0]] + [[0.0]] * (self.rows - 1))]
+            self._column = Near(*(np.array(part) for part in zip(*states, strict=True)))
+
+    @property
+    def triangular(self) -> bool:
+        """Whether entries above the diagonal are known to be 0."""
+        return self._array is None
+
+    def row_block(self, start: int, stop: int) -> Near:
+        """Return some rows."""
+        if self._array is not None:
+            return Near(self._array[start:stop], np.zeros((1, 1)))
+        if self._column is not None:
+            return Near(*(_by_rows(part, start, stop) for part in self._column))
+        return Near(*(part[start:stop] for part in self._every))
+
+    def column_block(self, indices: np.ndarray) -> Near:
+        """Return some columns, shape (m, len(indices))."""
+        if self._array is not None:
+            return Near(self._array[:, indices], np.zeros((1, 1)))
+        if self._column is not None:
+            lags = np.arange(self.rows)[:, None] - indices
+            inside = lags >= 0
+            return Near(*(np.where(inside, part[np.maximum(lags, 0)], 0.0) for part in self._column))
+        return self._of_program(indices)
+
+    @property
+    def _every(self) -> Near:
+        """All entries, where the factors change from step to step; kept, as rows are asked for one block at a time."""
+        if not hasattr(self, "_kept"):
+            self._kept = self._of_program(np.arange(self.columns))
+        return self._kept
+
+    def _of_program(self, indices: np.ndarray) -> Near:
+        assert self._program is not None
+        inputs = ((indices == i).astype(np.float64) for i in range(self.rows))
+        made = Near(*(np.zeros((self.rows, len(indices))) for _ in range(2)))
+        for i, (values, errors) in enumerate(_run(self._program, ([each] for each in inputs))):
+            made.values[i], made.errors[i] = values, errors
+        return made
+
+    def applied(self, matrix: np.ndarray, start: int, stop: int, states: dict[int, np.ndarray]) -> np.ndarray:
+        """Return rows start..stop-1 of A times a matrix, nearly: rows have to be asked for in order.
+
+        Args:
+            matrix: shape (n, any).
+            start: first row.
+            stop: row after the last one.
+            states: what a program holds from block to block; empty before the first one.
+        """
+        if self._program is None:
+            return np.asarray(self.row_block(start, stop).values @ matrix)
+        out = np.empty((stop - start, matrix.shape[1]))
+        for i in range(start, stop):
+            states[X] = matrix[i]
+            for target, terms in self._program.statements:
+                parts = [_scaled(states[s], _at(f, i)) for s, f in terms.items() if s in states and _at(f, i)]
+                states[target] = sum(parts[1:], parts[0]) if parts else np.zeros(matrix.shape[1])
+            out[i - start] = states[self._program.output]
+        return out
+
+
+def _whole(document: Mapping[str, Any], user: Mapping[str, np.ndarray]) -> np.ndarray:
+    if document["kind"] == "matrix":
+        found = user.get(document["sha256"])
+        if found is None or found.shape != tuple(document["shape"]):
+            raise NotEnclosed("the workload's numbers are not known here")
+        return np.asarray(found, dtype=np.float64)
+    places = np.subtract.outer(np.arange(document["n"]), np.arange(document["n"]))
+    return ((places >= 0) & (places < document["width"])).astype(np.float64)
+
+
+def _by_rows(column: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Rows of a Toeplitz matrix as views of one vector."""
+    n = len(column)
+    padded = np.concatenate([column[::-1], np.zeros(n - 1)])
+    return np.lib.stride_tricks.sliding_window_view(padded, n)[n - stop : n - start][::-1]
+
+
+def _at(factor: Coefficient, i: int) -> float:
+    return float(factor[i] if isinstance(factor, list) else factor)
+
+
+def _scaled(values: np.ndarray, factor: float) -> np.ndarray:
+    return values if factor == 1.0 else values * factor
+
+
+def _run(program: Program, inputs: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the output of each step and its error: of numbers, or of vectors of one length."""
+    states: dict[int, tuple[Any, Any]] = {}
+    for i, (x,) in enumerate(inputs):
+        states[X] = (x, 0.0 * x)
+        for target, terms in program.statements:
+            states[target] = _sum(states, terms, i, 0.0 * x)
+        yield states[program.output]
+
+
+def _sum(states: Mapping[int, tuple[Any, Any]], terms: Mapping[int, Coefficient], i: int, zero: Any) -> tuple[Any, Any]:
+    total, error = zero, zero
+    for source, coefficient in terms.items():
+        exact = coefficient[i] if isinstance(coefficient, list) else coefficient
+        if not exact or source not in states:
+            continue
+        value, off = states[source]
+        if exact != 1:
+            factor = float(exact)
+            away = 0.0 if exact == factor else UNIT * abs(factor)
+            off = abs(factor) * off + away * (abs(value) + off)
+            value = value * factor
+            off = (off + UNIT * abs(value)) * _GROWN + TINY
+        moved = total + value
+        part = moved - total
+        lost = abs((total - (moved - part)) + (value - part))
+        total, error = moved, (error + off + lost) * _GROWN
+    return total, error

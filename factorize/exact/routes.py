@@ -1,0 +1,159 @@
+"""The routes to a claim, the quickest first: recursions, doubles with stated error bounds, and integers.
+
+Each claim is tried on a copy of the report. What the quick routes prove is filed; where they do not, the next one
+decides, and integers refute what they do not prove, as long as whole matrices of integers are within reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.errors import CertificateError
+from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds.bound import lower_bound
+from factorize.exact.claims import check_added_noise, check_bound, check_class_bound, check_dense_losses
+from factorize.exact.doubles.dense_proof import DenseProof
+from factorize.exact.file import FactorFile
+from factorize.exact.losses import check_long, check_whole
+from factorize.exact.report import CLASS_BOUND, LOSS, LOWER_BOUND, Report, Status
+from factorize.exact.sensitivity import Bracket
+from factorize.exact.strategy import Strategy
+
+Route = Callable[[Report], None]
+
+
+class Reach(NamedTuple):
+    """Longest n for which whole matrices are multiplied: in doubles, and as integers."""
+
+    doubles: int
+    integers: int
+
+
+class Routes:
+    """Residual, losses, bounds and added noise of a file.
+
+    Args:
+        file: the file.
+        strategy: C.
+        bracket: of its squared sensitivity.
+        user: numbers of user-supplied workloads by sha256.
+        reach: longest n for which whole matrices are multiplied.
+    """
+
+    def __init__(
+        self, file: FactorFile, strategy: Strategy, bracket: Bracket, user: Mapping[str, np.ndarray], reach: Reach
+    ) -> None:
+        self._file, self._strategy, self._bracket, self._user, self._reach = file, strategy, bracket, user, reach
+        self._integers = strategy.n <= reach.integers
+
+    def check(self, report: Report) -> None:
+        """File what is proved, false or out of reach."""
+        certificate, matrices = self._file.manifest["certificate"], self._file.matrices
+        if not check_whole.is_known(self._file, self._user):
+            check_whole.leave_unknown(report)
+            self._check_inverse(report)
+            return
+        if certificate["lower_bound"] is None:
+            check_bound(report, self._file, None)
+        else:
+            self._first(
+                report, LOWER_BOUND, [self._bound_of_recursion, self._bound_in_doubles], self._bound_in_integers
+            )
+        if certificate.get("class_lower_bound") is not None:
+            of_class = [self._class_of_series, self._class_in_doubles]
+            self._first(report, CLASS_BOUND, of_class, self._class_in_integers)
+        self._check_inverse(report)
+        if "B" in matrices:
+            self._check_stored(report)
+            return
+        check_added_noise(report, self._file, None)
+        self._first(report, LOSS, [self._losses_of_recursion, self._losses_in_doubles], self._losses_in_integers)
+
+    def _first(self, report: Report, claim: str, quick: list[Route], integers: Route) -> None:
+        """File the first trial that proves a claim; else what integers say, or the last trial that said anything."""
+        kept: Report | None = None
+        reasons: list[str] = []
+        for route in [*quick, *([integers] if self._integers else [])]:
+            trial = report.trial()
+            try:
+                route(trial)
+            except NotEnclosed as reason:
+                reasons.append(str(reason))
+                continue
+            except CertificateError:
+                if route is integers or not self._integers:
+                    raise
+                continue
+            kept = trial
+            if trial.status(claim) is Status.PROVED:
+                break
+        if kept is None:
+            report.leave(f"{claim}: {'; '.join(reasons)}", of=[claim])
+        else:
+            report.adopt(kept)
+
+    @cached_property
+    def _numbers(self) -> Numbers | None:
+        return check_whole.numbers_of(self._file, self._user)
+
+    @cached_property
+    def _dense(self) -> DenseProof:
+        if self._strategy.n > self._reach.doubles:
+            raise NotEnclosed(f"whole matrices are multiplied up to n={self._reach.doubles}")
+        return DenseProof(self._file.manifest["spec"], self._strategy, self._file.dual, self._user)
+
+    def _bound_of_recursion(self, report: Report) -> None:
+        found = check_long.bound_of_recursion(self._file)
+        if found is None:
+            raise NotEnclosed("the workload, or the evidence, is no recursion of few states")
+        check_bound(report, self._file, found)
+
+    def _losses_in_doubles(self, report: Report) -> None:
+        check_dense_losses(report, self._file, self._dense.losses(), self._dense.rows)
+
+    def _bound_in_doubles(self, report: Report) -> None:
+        check_bound(report, self._file, self._dense.lower_bound())
+
+    def _bound_in_integers(self, report: Report) -> None:
+        assert self._numbers is not None
+        check_bound(report, self._file, lower_bound(self._file.manifest["spec"], self._file.dual, self._numbers))
+
+    def _class_of_series(self, report: Report) -> None:
+        check_class_bound(report, self._file, self._strategy, None)
+
+    def _class_in_doubles(self, report: Report) -> None:
+        check_class_bound(report, self._file, self._strategy, None, self._dense.class_bound)
+
+    def _class_in_integers(self, report: Report) -> None:
+        check_class_bound(report, self._file, self._strategy, self._numbers)
+
+    def _losses_of_recursion(self, report: Report) -> None:
+        check_long.check_losses_of_recursion(report, self._file, self._strategy)
+
+    def _losses_in_integers(self, report: Report) -> None:
+        assert self._numbers is not None
+        check_whole.check_losses_alone(report, self._file, self._strategy, self._numbers)
+
+    def _check_inverse(self, report: Report) -> None:
+        if self._integers:
+            check_whole.check_inverse(report, self._file, self._strategy, self._bracket)
+        elif "C_inv" in self._file.matrices:
+            check_long.check_stored_inverse(report, self._file, self._strategy, self._bracket)
+
+    def _check_stored(self, report: Report) -> None:
+        """B C - A and what rests on a stored B, in integers as far as they reach; its losses are those of A C^-1."""
+        if self._integers:
+            assert self._numbers is not None
+            check_whole.check_decoder(report, self._file, self._strategy, self._bracket, self._numbers)
+            return
+        check_long.check_decoder(
+            report, self._file, self._strategy, self._bracket, self._reach.integers, self._losses_otherwise
+        )
+
+    def _losses_otherwise(self, report: Report) -> None:
+        self._first(report, LOSS, [self._losses_in_doubles], self._losses_in_integers)

@@ -1,0 +1,121 @@
+"""Slices beside fractions: sums of squares and Gram matrices, whatever the sizes of entries."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from exact_files import fractions, gram_in_fractions
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from factorize.exact.arithmetic import machine, slices
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.structures.dense import norms, norms_in_integers
+
+ANY = st.one_of(
+    st.floats(-1e150, 1e150),
+    st.sampled_from([0.0, 5e-324, 2.0**-1022, 1.0, -1.0, 1 + 2.0**-52, 2.0**500, 2.0**-500, 1e-30, 3e-200]),
+)
+SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 5))
+
+
+@given(SHAPES.flatmap(lambda shape: arrays(np.float64, shape, elements=ANY)))
+def test_squared_norms_hold_the_true_ones(array: np.ndarray) -> None:
+    try:
+        found = slices.squared_norms(array, triangular=False)
+    except NotEnclosed:
+        assert np.abs(array).max() > 2.0**20  # only then can scaling underflow
+        return
+    for value, column in zip(found.values, zip(*fractions(array), strict=True), strict=True):
+        true = sum(entry * entry for entry in column)
+        assert abs(found.fraction(value) - true) <= found.fraction(found.radius)
+    largest = found.fraction(max(found.values))
+    assert found.fraction(found.radius) <= largest / 2**80  # what a bracket may be off by, and be exact
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(0, 120))
+def test_gram_blocks_hold_the_true_ones(seed: int, patterns: int, k: int, rows: int, spread: int) -> None:
+    random = np.random.default_rng(seed)
+    array = np.ldexp(random.standard_normal((rows, patterns * k)), random.integers(-spread, 1, (rows, patterns * k)))
+    chosen = random.permutation(patterns * k).reshape(patterns, k)
+    found, true = slices.gram_blocks(array, chosen), gram_in_fractions(array)
+    for place, pattern in enumerate(chosen.tolist()):
+        for a, i in enumerate(pattern):
+            for b, j in enumerate(pattern):
+                away = abs(found.fraction(int(found.values[place, a, b])) - true[i][j])
+                assert away <= found.fraction(found.radius)
+
+
+def test_entries_within_the_slices_lose_nothing() -> None:
+    """Ones and 2^-50: squares are known without a radius, so that a norm of exactly 1 is told from one just above it."""
+    array = np.array([[1.0, 1.0, 1.0], [0.0, 2.0**-50, 2.0**-30]])
+    found = slices.squared_norms(array, triangular=False)
+    assert found.radius == 0
+    assert [found.fraction(value) for value in found.values] == [1, 1 + Fraction(1, 2**100), 1 + Fraction(1, 2**60)]
+
+
+def test_triangular_arrays_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "_BLOCK", 40)
+    array = np.tril(np.random.default_rng(1).standard_normal((17, 17)))
+    found, other = norms(array, triangular=True), norms_in_integers(array)
+    assert found.radius == other.radius == 0 and not found.minus(other).values.any()
+    patterns = np.arange(16).reshape(2, 8).T
+    monkeypatch.setattr(slices, "_BLOCK", 1)
+    one_by_one = slices.gram_blocks(array, patterns)
+    monkeypatch.setattr(slices, "_BLOCK", 1 << 16)
+    assert not one_by_one.minus(slices.gram_blocks(array, patterns)).values.any()
+
+
+def test_too_many_rows_are_refused() -> None:
+    with pytest.raises(NotEnclosed, match="rows"):
+        slices.sliced(np.ones((1, 1)), 1 << 32)
+
+
+def strassen(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """One step of Strassen's algorithm, for even sides."""
+    if any(side % 2 for side in (*left.shape, right.shape[1])):
+        return left @ right
+    (a, b), (c, d) = ([half for half in np.hsplit(part, 2)] for part in np.vsplit(left, 2))
+    (e, f), (g, h) = ([half for half in np.hsplit(part, 2)] for part in np.vsplit(right, 2))
+    p = [(a + d) @ (e + h), (c + d) @ e, a @ (f - h), d @ (g - e), (a + b) @ h, (c - a) @ (e + f), (b - d) @ (g + h)]
+    return np.block([[p[0] + p[3] - p[4] + p[6], p[2] + p[4]], [p[1] + p[3], p[0] - p[1] + p[2] + p[5]]])
+
+
+class TestMachine:
+    """Products that break what is assumed are found out."""
+
+    def test_this_one_is_fit(self) -> None:
+        assert machine._fault() == "" and not machine._fault_of_products(8, 16, 8)
+        machine.check_products()
+
+    def fault(self, monkeypatch: pytest.MonkeyPatch, product: object) -> str:
+        monkeypatch.setattr(machine, "_product", product)
+        return machine._fault_of_products(64, 512, 96)
+
+    def test_strassen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert "loses bits" in self.fault(monkeypatch, strassen)
+
+    def test_fewer_bits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def short(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+            fraction, exponent = np.frexp(left)
+            return np.ldexp(np.rint(fraction * 2.0**21) * 2.0**-21, exponent) @ right
+
+        assert "loses bits" in self.fault(monkeypatch, short)
+
+    def test_integers_take_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        array = np.tril(np.random.default_rng(2).standard_normal((5, 5)))
+        with machine.integers_only(), pytest.raises(NotEnclosed, match="asked for"):
+            machine.check_products()
+        monkeypatch.setattr(machine, "_fault", lambda: "it is broken")
+        with pytest.raises(NotEnclosed, match="it is broken"):
+            slices.squared_norms(array, triangular=True)
+        assert not norms(array).minus(norms_in_integers(array)).values.any()
+
+    def test_rounding(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine._fault.cache_clear()
+        monkeypatch.setattr(machine, "_rounds_to_nearest", lambda: False)
+        assert "flushed to zero" in machine._fault()
+        machine._fault.cache_clear()
