@@ -21,13 +21,14 @@ _SHOWN = 12
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
-def check_file(target: str, store: str | None, factorization: Factorization) -> Report:
+def check_file(target: str, store: str | None, factorization: Factorization, *, integers: bool = False) -> Report:
     """Run the exact checker over the bytes of a factor file or of a stored result.
 
     Args:
         target: path or digest.
         store: what `--store` says.
         factorization: the same result, opened; only the numbers of users' matrices are taken from it.
+        integers: whether whole matrices are multiplied as integers alone.
 
     Raises:
         CorruptObject: the bytes are not accounted for.
@@ -38,7 +39,7 @@ def check_file(target: str, store: str | None, factorization: Factorization) -> 
     user = {} if own is None else {str(own.sha256): own.array}
     data = _bytes(target, store)
     try:
-        return check_factor_file(data, user=user)
+        return check_factor_file(data, user=user, integers=integers)
     except TooLarge as reason:
         return undecided(data, str(reason))
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 Exact = Annotated[bool, typer.Option("--exact", help="Check every claim in integers and rationals, from the bytes.")]
+Integers = Annotated[
+    bool,
+    typer.Option("--integers", help="With --exact: whole matrices as integers alone, never in doubles; slow."),
+]
 OptionalTarget = Annotated[
     str | None,
     typer.Argument(
@@ -59,6 +63,7 @@ Seed = Annotated[
 def verify(
     target: OptionalTarget = None,
     exact: Exact = False,
+    integers: Integers = False,
     strategy: StrategyFile = None,
     participation: ParticipationText = None,
     claim: Claim = 1.0,
@@ -78,6 +83,8 @@ def verify(
         raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
     if seed != "claim" and calibration is None:
         raise InvalidParameter("--seed is for --calibration CLAIM.json", field="seed")
+    if integers and not exact:
+        raise InvalidParameter("--integers is for --exact", field="integers")
     if strategy is not None:
         return verify_strategy(strategy, participation, claim, output)
     assert target is not None
@@ -87,7 +94,7 @@ def verify(
         return verify_calibration(target, store, calibration, seed == "fresh", output)
     try:
         factorization = open_target(target, store)
-        report = check_file(target, store, factorization) if exact else None
+        report = check_file(target, store, factorization, integers=integers) if exact else None
         if report is not None and not report.supported:
             return finish(report, _head(factorization), output)
         fresh = factorization.verify()

@@ -194,7 +194,7 @@ def _entry(name: str, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray
         raise CorruptObject(f"{name} is not stored as {str(entry['dtype'])[:20]!r}, the type that was certified")
     state = hashlib.sha256()
     for array in found.values():
-        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     if state.hexdigest() != entry["sha256"]:
         raise CorruptObject(f"the bytes of {name} do not hash to {entry['sha256']}")
     if entry.get("bytes", sum(a.nbytes for a in found.values())) != sum(a.nbytes for a in found.values()):

@@ -6,7 +6,7 @@ decides, and integers refute what they do not prove, as long as whole matrices o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -74,7 +74,7 @@ class Routes:
         check_added_noise(report, self._file, None)
         self._first(report, LOSS, [self._losses_of_recursion, self._losses_in_doubles], self._losses_in_integers)
 
-    def _first(self, report: Report, claim: str, quick: list[Route], integers: Route) -> None:
+    def _first(self, report: Report, claim: str, quick: Sequence[Route], integers: Route) -> None:
         """File the first trial that proves a claim; else what integers say, or the last trial that said anything."""
         kept: Report | None = None
         reasons: list[str] = []

@@ -14,11 +14,13 @@ from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.bounds.bound import pieces_of, rows_of
+from factorize.exact.doubles.band_bound import band_evidence, cost_in_band
 from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, enclosed_losses, width_of_losses
 from factorize.exact.doubles.polar_bound import Factor, Weighted, norm_below, polar_guess
 from factorize.exact.doubles.roundings import SLACK, gamma
 from factorize.exact.doubles.triangles import inverse_of
 from factorize.exact.doubles.workload_rows import WorkloadRows
+from factorize.exact.participation import allowed
 from factorize.exact.spec import weighing_of
 from factorize.exact.strategy import Strategy
 
@@ -62,12 +64,20 @@ class DenseProof:
         return int(self._workload.rows)
 
     def class_bound(self) -> Fraction:
-        """Return a bound on the objective over the mechanism's class.
+        """Return a bound on the objective over matrices with these bands; see bounds/classes.py for the others.
 
         Raises:
-            NotEnclosed: the class is not evaluated in doubles.
+            NotEnclosed: the class is not evaluated in doubles, or C is too far from its best.
         """
-        raise NotEnclosed("classes are not evaluated in doubles")
+        form = allowed(self._spec["participation"], self._strategy.n)
+        bands, rows = int(self._spec["mechanism"].get("bands") or 0), rows_of(self._weighing, {})
+        given = self._spec["mechanism"]["kind"] == "banded" and self._strategy.reading.by_diagonals
+        if not given or rows is None or not self._strategy.bandwidth <= bands <= form.separation:
+            raise NotEnclosed("the class is not evaluated in doubles")
+        weighted = Weighted(self._workload, self._weighing, rows[0])
+        factor, guess = band_evidence(weighted, self._inverse, bands)
+        norm = norm_below(weighted, factor, guess)
+        return form.most * norm**2 / (cost_in_band(factor, bands) * rows[1])
 
     @cached_property
     def _inverse(self) -> np.ndarray:

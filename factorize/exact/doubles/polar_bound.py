@@ -48,17 +48,20 @@ class Factor(NamedTuple):
     blocks: np.ndarray
 
     def undone(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows times F^-T, columns in the order of the patterns.
+        """Turn rows into those times F^-T, columns in the order of the patterns, and return them.
 
         Raises:
             NotEnclosed: a block is singular.
         """
         count, k = self.patterns.shape
         if k == 1:
-            return np.asarray(rows[:, self.patterns.ravel()] / self.blocks[:, 0, 0])
-        parts = rows[:, self.patterns.ravel()].reshape(len(rows), count, k).swapaxes(0, 1)
-        moved = parts @ self._inverses.swapaxes(1, 2)
-        return np.asarray(moved.swapaxes(0, 1).reshape(len(rows), count * k))
+            rows[:] = rows[:, self.patterns.ravel()] * self._inverses[:, 0, 0]
+            return rows
+        turned = self._inverses.swapaxes(1, 2)
+        for start, stop in blocks_of(len(rows)):
+            parts = rows[start:stop, self.patterns.ravel()].reshape(stop - start, count, k).swapaxes(0, 1)
+            rows[start:stop] = (parts @ turned).swapaxes(0, 1).reshape(stop - start, count * k)
+        return rows
 
     @property
     def _inverses(self) -> np.ndarray:
@@ -70,17 +73,33 @@ class Factor(NamedTuple):
     def targets(self, weighted: Weighted) -> Iterator[tuple[slice, np.ndarray, float]]:
         """Yield W A F by columns in the order of the patterns, and at least the norm of what they are off by."""
         count, k = self.patterns.shape
+        if count == 1 < k:
+            yield from self._targets_of_one(weighted)
+            return
         step = max(weighted.workload.columns // (8 * k), 1)
         for first in range(0, count, step):
             some, blocks = self.patterns[first : first + step], self.blocks[first : first + step]
             given = weighted.column_block(some.ravel())
             parts = given.values.reshape(len(given.values), len(some), k).swapaxes(0, 1)
-            made = (parts @ blocks).swapaxes(0, 1).reshape(len(given.values), len(some) * k)
+            together = parts * blocks if k == 1 else parts @ blocks
+            made = together.swapaxes(0, 1).reshape(len(given.values), len(some) * k)
             sizes = np.sqrt(np.einsum("pij,pij->p", parts, parts)) * (1 + gamma(given.values.size))
             errors = norm_of(np.sqrt(np.einsum("ij->i", np.square(given.errors))) * (1 + gamma(given.values.size)))
             factors = np.sqrt(np.einsum("pij,pij->p", blocks, blocks)) * (1 + gamma(k * k))
-            off = gamma(k + 2) * norm_of(sizes * factors) + errors * float(factors.max()) + given.values.size * TINY
+            off = gamma(k + 2) * norm_of(sizes * factors) + errors * float(factors.max()) + made.size * k * TINY
             yield slice(first * k, (first + len(some)) * k), np.ascontiguousarray(made), off * (1 + SLACK)
+
+    def _targets_of_one(self, weighted: Weighted) -> Iterator[tuple[slice, np.ndarray, float]]:
+        """The same where one lower-triangular factor is for all steps."""
+        block = self.blocks[0]
+        given = weighted.column_block(self.patterns[0])
+        lengths, errors = column_norms(given.values.T), column_norms(given.errors.T)
+        for first, last in blocks_of(len(block)):
+            some = block[first:, first:last]
+            made = given.values[:, first:] @ some
+            own = norm_of(column_norms(some))
+            off = (gamma(len(some) + 2) * norm_of(lengths) + norm_of(errors)) * own + made.size * len(some) * TINY
+            yield slice(first, last), made, off * (1 + SLACK)
 
 
 class Weighted(NamedTuple):
@@ -125,18 +144,22 @@ def polar_guess(weighted: Weighted, factor: Factor, inverse: np.ndarray) -> np.n
     Raises:
         NotEnclosed: F is singular, or numbers leave the range of doubles.
     """
-    n = len(inverse)
-    out = np.empty((weighted.workload.rows, n))
     with np.errstate(all="ignore"):
-        for start, stop, rows in weighted.decoder(inverse):
-            both = np.empty((stop - start, n))
-            for first, last in blocks_of(n):
-                width = min(rows.shape[1], last)
-                both[:, first:last] = rows[:, :width] @ inverse[first:last, :width].T
-            out[start:stop] = factor.undone(both)
+        out = factor.undone(weighted_decoder_by_inverse(weighted, inverse))
         total = float(np.einsum("ij,ij->", out, out))
         finite(total, 1.0 / total if total else math.inf)
-        out *= math.sqrt(n / total)  # the scale of F is that of the evidence, which says nothing
+        out *= math.sqrt(out.shape[1] / total)  # the scale of F is that of the evidence, which says nothing
+    return out
+
+
+def weighted_decoder_by_inverse(weighted: Weighted, inverse: np.ndarray) -> np.ndarray:
+    """Return W A N N^T, nearly."""
+    n = len(inverse)
+    out = np.empty((weighted.workload.rows, n))
+    for start, stop, rows in weighted.decoder(inverse):
+        for first, last in blocks_of(n):
+            width = min(rows.shape[1], last)
+            out[start:stop, first:last] = rows[:, :width] @ inverse[first:last, :width].T
     return out
 
 

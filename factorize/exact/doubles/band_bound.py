@@ -1,0 +1,58 @@
+"""The lower bound within a band, in doubles: evidence F from C itself, and what it costs over its class.
+
+For Z = W A X^-1, X = C^T C, the best of the class has no entries of Z^T Z within the band, off the diagonal. F is near
+the root of Z^T Z without them; then Z F^-T is near the polar factor of W A F (bounds/classes.py has the bound).
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.doubles.polar_bound import Factor, Weighted, weighted_decoder_by_inverse
+from factorize.exact.doubles.roundings import SLACK, TINY, finite, gamma
+from factorize.exact.doubles.triangles import inverse_of
+
+
+def band_evidence(weighted: Weighted, inverse: np.ndarray, bands: int) -> tuple[Factor, np.ndarray]:
+    """Return F, and something near the polar factor of W A F.
+
+    Args:
+        weighted: W A.
+        inverse: N near C^-1.
+        bands: diagonals of the class, the main one included.
+
+    Raises:
+        NotEnclosed: C is too far from the best of its class, or numbers leave the range of doubles.
+    """
+    n = len(inverse)
+    with np.errstate(all="ignore"):
+        both = weighted_decoder_by_inverse(weighted, inverse)
+        weights = both.T @ both
+        for d in range(1, min(bands, n)):
+            places = np.arange(n - d)
+            weights[places, places + d] = weights[places + d, places] = 0.0
+        finite(float(np.einsum("ij->", weights)))
+        try:
+            root = np.linalg.cholesky(weights)
+        except np.linalg.LinAlgError:
+            raise NotEnclosed("C is too far from the best of its class for a bound of this kind") from None
+        guess = both @ inverse_of(root).T
+    return Factor(np.arange(n)[None], root[None]), guess
+
+
+def cost_in_band(factor: Factor, bands: int) -> Fraction:
+    """At least the trace of F F^T and its absolute entries in the band."""
+    root = factor.blocks[0]
+    n, total, sizes = len(root), [], 0.0
+    norms = np.sqrt(np.einsum("ij,ij->i", root, root)) * (1 + gamma(n + 4))
+    for d in range(min(bands, n)):
+        entries = np.abs(np.einsum("ij,ij->i", root[d:], root[: n - d]))
+        total.append(math.fsum(entries.tolist()) * (2 if d else 1))
+        sizes += float((norms[d:] * norms[: n - d]).sum()) * (2 if d else 1)
+    found = (math.fsum(total) + gamma(n + 2) * sizes * (1 + SLACK) * (1 + gamma(n))) * (1 + SLACK) + n * n * TINY
+    finite(found)
+    return Fraction(found)

@@ -1,0 +1,295 @@
+"""Enclosures in doubles beside integers: whatever the sizes of entries, they hold what integers find, or say nothing."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_files import fractions, parts, sealed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from factorize import parse_spec, solvers
+from factorize.errors import CertificateError
+from factorize.exact import check_factor_file
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds.bound import lower_bound
+from factorize.exact.doubles import dense_losses, polar_bound, roundings, triangles
+from factorize.exact.doubles.dense_proof import DenseProof
+from factorize.exact.doubles.workload_rows import Near, WorkloadRows
+from factorize.exact.file import read_factor_file
+from factorize.exact.losses import residual
+from factorize.exact.spec import workload_numbers
+from factorize.exact.strategy import Strategy
+
+RATES = {"kind": "schedule", "n": 12, "learning_rates": [1.0, 0.3, 0.7] * 4}
+WORKLOADS: list[dict[str, Any]] = [
+    {"kind": "prefix", "n": 12},
+    {"kind": "identity", "n": 12},
+    {"kind": "decay", "n": 12, "rate": 0.7},
+    {"kind": "momentum", "n": 12, "momentum": 0.9, "nesterov": True, "learning_rates": RATES["learning_rates"]},
+    {"kind": "weight_decay", "n": 12, "rate": 0.1, "momentum": 0.5, "mode": "decoupled"},
+    {"kind": "srg", "n": 12, "decay": 0.3, "momentum": 0.9},
+    {"kind": "mu2", "n": 12, "output": "x"},
+    {"kind": "window", "n": 12, "width": 5},
+]
+OBJECTIVES: list[dict[str, Any]] = [
+    {"kind": "mean"},
+    {"kind": "max"},
+    {"kind": "lambda_tau", "tau": 5},
+    {"kind": "lambda_tau", "tau": 40},
+    {"kind": "weighted", "weights": [0.5, 0.0, 2.0] * 4},
+]
+
+
+def random_strategy(seed: int, n: int, spread: int, steep: float) -> np.ndarray:
+    """A lower-triangular matrix whose columns are 2^spread apart, and whose entries below the diagonal are steep."""
+    random = np.random.default_rng(seed)
+    array = np.tril(random.standard_normal((n, n)), -1) * steep + np.diag(random.uniform(0.5, 2.0, n))
+    return np.asarray(np.ldexp(array, random.integers(-spread, spread + 1, n)))
+
+
+def proof_of(
+    array: np.ndarray, workload: dict[str, Any], objective: dict[str, Any], user: dict[str, np.ndarray] | None = None
+) -> DenseProof:
+    spec = {"workload": workload, "objective": objective, "participation": {"kind": "single"}, "mechanism": {}}
+    return DenseProof(spec, Strategy("dense", {"": array}, len(array)), {}, user or {})
+
+
+@pytest.mark.parametrize("document", WORKLOADS, ids=lambda document: str(document["kind"]))
+def test_workloads_by_rows_and_by_columns(document: dict[str, Any]) -> None:
+    exact = workload_numbers(document, {})
+    assert exact is not None
+    rows = WorkloadRows(document, {})
+    true = [[exact.fraction(int(entry)) for entry in row] for row in exact.values]
+    width = exact.fraction(exact.radius)
+    for start, stop in ((0, 12), (3, 7)):
+        within(rows.row_block(start, stop), true[start:stop], width)
+    chosen = [7, 0, 3]
+    within(rows.column_block(np.array(chosen)), [[row[j] for j in chosen] for row in true], width)
+    matrix, states = np.tril(np.random.default_rng(3).standard_normal((12, 12))), dict[int, np.ndarray]()
+    applied = np.concatenate([rows.applied(matrix, a, b, states) for a, b in ((0, 5), (5, 12))])
+    assert np.allclose(applied, np.array(true, dtype=float) @ matrix, rtol=1e-12, atol=1e-12)
+
+
+def within(near: Near, true: list[list[Fraction]], width: Fraction) -> None:
+    errors = np.broadcast_to(near.errors, near.values.shape)
+    for values, off, row in zip(near.values, errors, true, strict=True):
+        for value, error, entry in zip(values, off, row, strict=True):
+            assert abs(Fraction(float(value)) - entry) <= Fraction(float(error)) + width
+            assert error <= 1e-13 * max(1.0, abs(value))
+
+
+def test_prefix_sums_are_exact() -> None:
+    found = WorkloadRows({"kind": "prefix", "n": 50}, {}).row_block(0, 50)
+    assert not found.errors.any() and (found.values == np.tril(np.ones((50, 50)))).all()
+
+
+def test_the_numbers_of_users_matrices() -> None:
+    document = {"kind": "matrix", "shape": [2, 3], "sha256": "x"}
+    array = np.array([[1.0, 0, 2], [0, 3, 0]])
+    assert (WorkloadRows(document, {"x": array}).column_block(np.array([2])).values == [[2.0], [0.0]]).all()
+    for wrong in ({}, {"x": array.T}):
+        with pytest.raises(NotEnclosed, match="not known here"):
+            WorkloadRows(document, wrong)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 12),
+    st.sampled_from([0, 3, 40, 200, 480]),
+    st.sampled_from([0.0, 0.1, 1.0, 3.0]),
+    st.sampled_from(OBJECTIVES[:3]),
+)
+def test_losses_hold_those_of_integers(seed: int, n: int, spread: int, steep: float, objective: dict[str, Any]) -> None:
+    array = random_strategy(seed, n, spread, steep)
+    workload = {"kind": "prefix", "n": n}
+    numbers = workload_numbers(workload, {})
+    assert numbers is not None
+    try:
+        found = proof_of(array, workload, objective).losses()
+    except NotEnclosed:
+        assert spread > 0 or steep > 1
+        return
+    try:
+        exact = residual.losses(Strategy("dense", {"": array}, n), numbers, objective, None)
+    except CertificateError:
+        return  # a B that substitution spoils, which nothing here rests on
+    for name in ("total", "largest", "last", "objective"):
+        (low, high), (least, most) = getattr(found.ends, name), getattr(exact, name)
+        assert low <= most and least <= high and low <= high
+        assert high - low <= dense_losses.WIDEST * high
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_losses_of_every_workload_and_objective(
+    workload: dict[str, Any], objective: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In blocks of five steps, so that rows refer to blocks before theirs."""
+    monkeypatch.setattr(dense_losses, "blocks_of", lambda n: ((s, min(s + 5, n)) for s in range(0, n, 5)))
+    array = random_strategy(5, 12, 0, 0.3)
+    numbers = workload_numbers(workload, {})
+    assert numbers is not None
+    found = proof_of(array, workload, objective).losses()
+    exact = residual.losses(Strategy("dense", {"": array}, 12), numbers, objective, None)
+    for name in ("total", "largest", "last", "objective"):
+        (low, high), (least, most) = getattr(found.ends, name), getattr(exact, name)
+        assert low <= most and least <= high and high - low <= 1e-11 * high
+    assert found.residual < 1e-12
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 9), st.integers(0, 300))
+def test_a_priori_bounds_hold_for_products(seed: int, rows: int, n: int, spread: int) -> None:
+    random = np.random.default_rng(seed)
+    left = np.ldexp(random.standard_normal((rows, n)), random.integers(-spread, spread + 1, (rows, n)))
+    right = random_strategy(seed, n, spread, 1.0)
+    made = triangles.times_lower(left, right)
+    off = dense_losses._rounded(np.abs(left), roundings.row_norms(right))
+    for a, row, bound in zip(fractions(left), made, off, strict=True):
+        true = [
+            sum((x * y for x, y in zip(a, c, strict=True)), Fraction(0)) for c in zip(*fractions(right), strict=True)
+        ]
+        away = sum(((Fraction(float(x)) - y) ** 2 for x, y in zip(row, true, strict=True)), Fraction(0))
+        assert away <= Fraction(float(bound)) ** 2
+
+
+@given(st.lists(st.floats(-1e200, 1e200), min_size=1, max_size=8))
+def test_norms_are_not_below_the_true_ones(numbers: list[float]) -> None:
+    true = sum(Fraction(x) ** 2 for x in numbers)
+    with np.errstate(over="ignore"):
+        found = [
+            float(roundings.row_norms(np.array([numbers]))[0]),
+            float(roundings.column_norms(np.array([numbers]).T)[0]),
+            roundings.norm_of(np.abs(np.array(numbers))) if max(map(abs, numbers)) < 1e150 else np.inf,
+        ]
+    assert all(np.isinf(norm) or Fraction(norm) ** 2 >= true for norm in found)
+
+
+def test_the_norm_of_an_inverse() -> None:
+    array = random_strategy(11, 40, 0, 0.4)
+    inverse = triangles.inverse_of(array)
+    found = dense_losses.inverse_norm(array, inverse, roundings.row_norms(array))
+    true = float(np.linalg.norm(np.linalg.inv(array), 2))
+    assert true <= found <= 7 * true
+    wrong = inverse.copy()
+    wrong[30, 2] += 1.0
+    with pytest.raises(NotEnclosed, match="ill-conditioned"):
+        dense_losses.inverse_norm(array, wrong, roundings.row_norms(array))
+
+
+def test_inverses_in_blocks() -> None:
+    array = random_strategy(12, 300, 2, 0.01)
+    assert np.allclose(triangles.inverse_of(array) @ array, np.eye(300), atol=1e-8)
+    with pytest.raises(NotEnclosed):
+        triangles.inverse_of(np.tril(np.full((400, 400), 1e3)) - 999.0 * np.eye(400))
+    with pytest.raises(NotEnclosed):
+        triangles.inverse_of(np.zeros((3, 3)))
+
+
+BOUNDED: list[dict[str, Any]] = [
+    {"workload": {"kind": "prefix", "n": 12}},
+    {"workload": {"kind": "window", "n": 12, "width": 5}},
+    {"workload": {"kind": "prefix", "n": 12}, "objective": {"kind": "lambda_tau", "tau": 4}},
+    {"workload": {"kind": "prefix", "n": 12}, "objective": {"kind": "weighted", "weights": [1.0, 2.0, 0.5] * 4}},
+    {"workload": {"kind": "prefix", "n": 12}, "participation": {"kind": "fixed_epochs", "epochs": 3}},
+    {"workload": RATES, "participation": {"kind": "fixed_epochs", "epochs": 2}},
+]
+
+
+@pytest.mark.parametrize("document", BOUNDED)
+def test_bounds_are_those_of_integers(document: dict[str, Any]) -> None:
+    file = read_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
+    spec, parts_of_c = file.manifest["spec"], file.matrices["C"]
+    strategy = Strategy(file.manifest["matrices"]["C"]["structure"], parts_of_c, 12)
+    numbers = workload_numbers(spec["workload"], {})
+    assert numbers is not None
+    exact = lower_bound(spec, file.dual, numbers)
+    found = DenseProof(spec, strategy, file.dual, {}).lower_bound()
+    assert exact is not None and found <= exact * (1 + Fraction(1, 10**13))
+    assert float(found) == pytest.approx(float(exact), rel=1e-9)
+
+
+@pytest.mark.parametrize("document", [BOUNDED[4]])
+def test_a_bad_guess_weakens_a_bound(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any P gives a bound: never above the nuclear norm."""
+    file = read_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
+    spec = file.manifest["spec"]
+    proof = DenseProof(spec, Strategy("dense", file.matrices["C"], 12), file.dual, {})
+    good = float(proof.lower_bound())
+    honest = polar_bound.polar_guess
+    for seed in range(20):
+        noise = np.random.default_rng(seed).standard_normal((12, 12)) * 10.0 ** -(seed % 5 + 1)
+        monkeypatch.setattr(
+            "factorize.exact.doubles.dense_proof.polar_guess", lambda *given, e=noise: honest(*given) + e
+        )
+        try:
+            assert float(proof.lower_bound()) <= good * (1 + 1e-9)
+        except NotEnclosed as reason:
+            assert "orthonormal" in str(reason)
+
+
+def test_evidence_that_is_none() -> None:
+    file = read_factor_file(sealed(*parts(solvers.solve(parse_spec(BOUNDED[4])))))
+    spec, strategy = file.manifest["spec"], Strategy("dense", file.matrices["C"], 12)
+    zero = {"factors": np.zeros_like(file.dual["factors"])}
+    with pytest.raises(CertificateError, match="all zero"):
+        DenseProof(spec, strategy, zero, {}).lower_bound()
+    for other in ({}, {"weights": np.ones(12)}):
+        with pytest.raises(NotEnclosed, match="not evaluated"):
+            DenseProof(spec, strategy, other, {}).lower_bound()
+    singular = {"factors": file.dual["factors"].copy()}
+    singular["factors"][1] = 0.0
+    with pytest.raises(NotEnclosed, match="singular"):
+        DenseProof(spec, strategy, singular, {}).lower_bound()
+    with pytest.raises(CertificateError, match="shape"):
+        DenseProof(spec, strategy, {"factors": np.ones((1, 2, 2))}, {}).lower_bound()
+
+
+def test_a_band_has_the_bound_of_integers() -> None:
+    document = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "banded", "bands": 3}}
+    data = sealed(*parts(solvers.solve(parse_spec(document))))
+    said = [
+        next(one for one in check_factor_file(data, integers=integers).claims if "class" in one["claim"])
+        for integers in (False, True)
+    ]
+    assert [one["status"] for one in said] == ["proved", "proved"]
+    bounds = [float(one["why"].split("below ")[1].split(" ")[0]) for one in said]
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("integers", [False, True])
+@pytest.mark.parametrize(
+    "document", [*BOUNDED, {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "blt", "buffers": 2}}]
+)
+def test_both_ways_prove_and_refute_alike(document: dict[str, Any], integers: bool) -> None:
+    result = solvers.solve(parse_spec(document))
+    report = check_factor_file(sealed(*parts(result)), integers=integers)
+    assert report.supported, report.failed
+    for name, change in (("loss", 1 - 1e-8), ("lower_bound", 1 + 1e-6), ("sensitivity", 1 - 2.0**-52)):
+        manifest, tensors = parts(result)
+        claims = manifest["certificate"]
+        if name == "loss":
+            claims["loss"]["rmse"] *= change
+        elif name == "lower_bound":
+            claims["lower_bound"]["objective"] *= change
+        else:
+            value = claims["sensitivity"]["value"] * change
+            claims["sensitivity"] |= {"value": value, "hex": value.hex()}
+        failed = check_factor_file(sealed(manifest, tensors), integers=integers).failed
+        assert failed, (name, document)
+
+
+def test_lengths_that_are_out_of_reach_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = sealed(*parts(solvers.solve(parse_spec(BOUNDED[4]))))
+    report = check_factor_file(data, whole=8)
+    assert report.supported
+    assert {"certificate.loss", "certificate.lower_bound"} <= set(report.unseen)
+    assert any("whole matrices are multiplied up to n=8" in text for text in report.not_checked)
+    assert check_factor_file(data, integers_up_to=8).unseen == []
+    monkeypatch.setattr("factorize.exact.doubles.dense_proof.LARGEST", 8)
+    assert any("up to n=8" in text for text in check_factor_file(data, integers_up_to=8).not_checked)
