@@ -147,6 +147,10 @@ def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
 
 def main() -> int:
     """Answer what stdin asks for; see `serve`."""
+    # Imported before the question comes, which may be while a solve is still running (`sibling.begun`).
+    import factorize.exact.file
+    import factorize.factor_file  # noqa: F401
+
     return serve(check)
 
 

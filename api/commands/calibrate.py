@@ -10,7 +10,6 @@ from factorize.api.terminal.exit_codes import VerificationFailed
 from factorize.api.terminal.options import Output, StoreUrl, Target
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.encoding import is_digest
 from factorize.errors import CertificateError, InvalidParameter
 
@@ -135,6 +134,8 @@ def check_sensitivity(factorization: Factorization) -> None:
     Raises:
         VerificationFailed: it is above the stated one.
     """
+    from factorize.certificate.sensitivity import sensitivity_of
+
     stated = factorization.certificate.sensitivity
     fresh = sensitivity_of(factorization.strategy, factorization.spec.participation)
     if stated.value < fresh.value * (1 - 1e-12) or stated.participation != fresh.participation:

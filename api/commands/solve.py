@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,11 +49,13 @@ def solve(
     if service is not None:
         _by_service(service, spec, to, None if dtype == "float64" else dtype, output, elsewhere=(store, names))
         return
+    from factorize.api.isolated import PROVE
     from factorize.api.local import obtain, plan
+    from factorize.api.processes.sibling import begun
 
     results = open_results(store, create=True)
     planned = plan(read_spec(spec), results)
-    with prompt_interrupt(), display() as shown:
+    with prompt_interrupt(), begun(PROVE) if planned.known is None else nullcontext(), display() as shown:
         shown.start(_label(planned.spec.document()))
         manifest = obtain(planned, results, progress=shown.report)
         shown.finish("")
@@ -70,14 +74,20 @@ def solve(
 
 
 def _by_service(
-    url: str, source: str, to: Path | None, dtype: str | None, output: OutputForm, *, elsewhere: tuple[Any, list[str]]
+    url: str,
+    source: str,
+    to: Path | None,
+    dtype: str | None,
+    output: OutputForm,
+    *,
+    elsewhere: tuple[str | None, Sequence[str]],
 ) -> None:
     """Have a service solve the spec, and download its file where one is wanted."""
     from factorize.client.download import download
     from factorize.client.service import Service
 
     store, names = elsewhere
-    if store is not None or names != ["C"]:
+    if store is not None or list(names) != ["C"]:
         field, reason = ("store", "keeps results in its own") if store is not None else ("matrices", "sends C alone")
         raise InvalidParameter(f"the service {url} {reason}; leave --{field} or --service out", field=field)
     answering = Service(url)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from factorize.api.isolated import child_command
@@ -20,6 +22,7 @@ MESSAGE_BYTES = 1 << 16
 STATUS_BYTES = 4
 
 _guard: socket.socket | None = None
+_begun: dict[str, subprocess.Popen[str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,29 @@ def attach() -> None:
     _guard = socket.socket(fileno=ASKING)
 
 
+@contextmanager
+def begun(module: str) -> Iterator[None]:
+    """Start a module's process ahead of its question, so that it imports while this process works on something else.
+
+    It runs while the block does. Whoever asks for that module first within the block gets it.
+
+    Args:
+        module: see `child_command`.
+    """
+    if _guard is not None or module in _begun:  # a guard has everything imported
+        yield
+        return
+    pipe = subprocess.PIPE
+    with subprocess.Popen(child_command(module), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        _begun[module] = process
+        try:
+            yield
+        finally:
+            _begun.pop(module, None)
+            if process.poll() is None:
+                process.kill()
+
+
 def beside(module: str, line: str) -> Ended:
     """Run a module in a process of its own and wait for its end.
 
@@ -50,6 +76,10 @@ def beside(module: str, line: str) -> Ended:
         module: see `child_command`; a guard forks the proof only.
         line: what it reads from stdin.
     """
+    if module in _begun:
+        process = _begun.pop(module)
+        out, err = process.communicate(line)
+        return Ended(process.returncode, out, err)
     if _guard is None:
         done = subprocess.run(child_command(module), input=line, capture_output=True, text=True)
         return Ended(done.returncode, done.stdout, done.stderr)

@@ -94,3 +94,22 @@ def test_the_proof_believes_no_other_ending(
     monkeypatch.setattr(sibling, "child_command", lambda _module: child(body))
     with pytest.raises(kind, match=message):
         proof.prove(tmp_path / "file", store=str(tmp_path))
+
+
+def test_a_process_that_was_begun_ahead_answers_the_first_question_and_is_ended_where_none_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands: list[str] = []
+
+    def command(module: str) -> tuple[str, ...]:
+        commands.append(module)
+        return (sys.executable, "-I", "-S", "-c", "import os, sys; print(os.getpid(), sys.stdin.readline())")
+
+    monkeypatch.setattr(sibling, "child_command", command)
+    with sibling.begun("first"):
+        process = sibling._begun["first"]
+        assert sibling.beside("first", "question\n").stdout.split() == [str(process.pid), "question"]
+        assert sibling.beside("first", "again\n").stdout.split()[1] == "again"
+    with sibling.begun("second"):
+        process = sibling._begun["second"]
+    assert process.returncode == -9 and commands == ["first", "first", "second"]
