@@ -11,11 +11,12 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from factorize.errors import InvalidParameter, MalformedJson
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_JSON_BYTES = 1 << 20
 MAX_DEPTH = 16
@@ -156,6 +157,8 @@ def json_digest(value: Any) -> str:
 
 def raw_bytes(array: np.ndarray) -> memoryview:
     """Return the little-endian C-order bytes of an array, without a copy where it already is that."""
+    import numpy as np
+
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     return little.ravel().view(np.uint8).data
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
@@ -50,6 +49,10 @@ def _todays(name: str) -> str | None:
     return MODULES.get(name)
 
 
+def _no_code(name: str) -> None:
+    """What a loader without code gives; the class of those with it is in `importlib.abc`, which loads bz2 and lzma."""
+
+
 class _Loader:
     """Gives the module of today under a former name."""
 
@@ -65,7 +68,7 @@ class _Loader:
         """Return what `python -m <former name>` runs."""
         todays = str(_todays(name))
         spec = find_spec(todays)
-        return spec.loader.get_code(todays) if spec and isinstance(spec.loader, InspectLoader) else None
+        return getattr(spec.loader, "get_code", _no_code)(todays) if spec else None
 
 
 class _Finder:

@@ -118,9 +118,12 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import factorize", {"numpy", "scipy", "pydantic", "numba", "cvxpy", "scs", "fastapi", "dask", "distributed"}),
+        (
+            "import factorize",
+            {"lzma", "numpy", "scipy", "pydantic", "numba", "cvxpy", "scs", "fastapi", "dask", "distributed"},
+        ),
         ("from factorize import Spec, certify, load", {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"}),
-        ("import factorize.client", {"pydantic", "scipy", "numba", "cvxpy", "fastapi", "dask", "matplotlib"}),
+        ("import factorize.client", {"lzma", "pydantic", "scipy", "numba", "cvxpy", "fastapi", "dask", "matplotlib"}),
         ("import factorize.adapters, factorize.auditor", {"torch", "jax", "scipy", "numba", "cvxpy", "matplotlib"}),
         ("import factorize.solvers", {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"}),
         (
