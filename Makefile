@@ -10,10 +10,14 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
 
-.PHONY: demo test check slow-tests test-frameworks lint bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test check slow-tests test-frameworks lint bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
+
+# Two services behind a balancer, a scheduler, two workers, PostgreSQL and a bucket, all on this machine, until Ctrl-C.
+cluster: $(STAMP)
+	$(BIN)/python tests/support/cluster.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)

@@ -16,6 +16,7 @@ import numpy as np
 
 from factorize import solvers
 from factorize.api.forms import ANY_FORM, Form
+from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
@@ -58,10 +59,13 @@ class SolverService:
 
     Raises:
         StoreUnavailable: store or database cannot be opened.
+        InvalidParameter: a scheduler on a public address without TLS.
     """
 
     def __init__(self, settings: Settings, *, command: tuple[str, ...] | None = None) -> None:
         self.settings = settings
+        if settings.scheduler is not None:
+            secure(settings.scheduler, tls_of(settings.tls_ca, settings.tls_cert, settings.tls_key))
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
         self.store.objects.probe()
         self.results = Results(self.store, cache_bytes=settings.cache_bytes)

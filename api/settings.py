@@ -41,6 +41,9 @@ class Settings(BaseSettings):
         store: URL or path of the store; by default `factorize` in the user's data folder.
         database: SQLAlchemy URL of the job ledger; by default an SQLite file in the store's directory.
         scheduler: address of a dask scheduler; by default scheduler and worker run in this process.
+        tls_ca: certificate of the authority by which scheduler, workers and services know each other (PEM).
+        tls_cert: this service's own certificate.
+        tls_key: its private key.
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
         allow_remote: listen on an address that other machines reach. There are no keys yet, so everyone who
@@ -72,6 +75,9 @@ class Settings(BaseSettings):
     store: str = Field(default_factory=default_store)
     database: str | None = None
     scheduler: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
     allow_remote: bool = False

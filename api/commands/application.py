@@ -19,6 +19,7 @@ from factorize.api.commands.gc import gc, revoke
 from factorize.api.commands.get import get
 from factorize.api.commands.operating.db import db
 from factorize.api.commands.operating.jobs import jobs
+from factorize.api.commands.operating.work import worker
 from factorize.api.commands.plot import plot
 from factorize.api.commands.predict import plan, predict
 from factorize.api.commands.profile import profile
@@ -30,7 +31,24 @@ from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.errors import FactorizeError
 
 NAME = "factorize"
-COMMANDS = (solve, batch, compare, add, get, verify, plot, calibrate, profile, predict, plan, serve, fsck, gc, revoke)
+COMMANDS = (
+    solve,
+    batch,
+    compare,
+    add,
+    get,
+    verify,
+    plot,
+    calibrate,
+    profile,
+    predict,
+    plan,
+    serve,
+    worker,
+    fsck,
+    gc,
+    revoke,
+)
 GROUPS = (jobs, db)
 
 app = typer.Typer(

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import dask
@@ -39,6 +40,7 @@ _SETTINGS = {
     "distributed.worker.http.routes": [],
 }
 _active: set[str] = set()
+_own_store: list[str] = []
 _active_changed = threading.Condition()
 
 
@@ -196,6 +198,8 @@ def outcome(future: Future[Any]) -> SolveEnding | None:
 def solve(request: Request, task: str) -> SolveEnding:
     """What a worker does for one solve: supervise the child, forward what it says."""
     worker = get_worker()
+    if _own_store:
+        request = replace(request, store=_own_store[0])
 
     def say(event: str, progress: dict[str, Any] | None = None) -> None:
         worker.log_event(TOPIC, {"task": task, "event": event, "progress": progress})
@@ -213,6 +217,11 @@ def solve(request: Request, task: str) -> SolveEnding:
         with _active_changed:
             _active.discard(task)
             _active_changed.notify_all()
+
+
+def solve_into(store: str) -> None:
+    """Let the solves of this process write to the store by the URL that it has on this machine."""
+    _own_store[:] = [store]
 
 
 def is_wanted(worker: Worker, task: str) -> bool:

@@ -1,0 +1,59 @@
+"""`factorize worker`: solves what a dask scheduler gives out, for services on any machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, emit, remark
+from factorize.api.terminal.sources import open_results
+
+Scheduler = Annotated[
+    str,
+    typer.Option(
+        "--scheduler", metavar="ADDRESS", help="dask scheduler, tls://HOST:PORT or tcp://HOST:PORT.", show_default=False
+    ),
+]
+MemoryMb = Annotated[
+    int | None, typer.Option("--memory-mb", min=1, help="Memory for solves. Default: 80 %.", show_default=False)
+]
+Processors = Annotated[
+    int | None, typer.Option("--processors", min=1, help="Threads for solves. Default: all.", show_default=False)
+]
+Ca = Annotated[
+    str | None, typer.Option("--tls-ca", metavar="FILE", help="Authority's certificate.", show_default=False)
+]
+Cert = Annotated[
+    str | None, typer.Option("--tls-cert", metavar="FILE", help="This worker's certificate.", show_default=False)
+]
+Key = Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.", show_default=False)]
+
+
+def worker(
+    scheduler: Scheduler,
+    memory_mb: MemoryMb = None,
+    processors: Processors = None,
+    tls_ca: Ca = None,
+    tls_cert: Cert = None,
+    tls_key: Key = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Solve what the scheduler gives out until interrupted; the worker's address is the first line on stdout.
+
+    It needs the scheduler and the store, and no database. Where the scheduler goes away it ends with exit code 5: have
+    it started again.
+    """
+    from factorize.api.jobs.cluster_worker import run_worker, secure, tls_of
+
+    secure(scheduler, tls_of(tls_ca, tls_cert, tls_key))
+    results = open_results(store, create=True)
+    results.objects.probe()
+
+    def ready(address: str) -> None:
+        emit(output, {"worker": address, "scheduler": scheduler, "store": results.url}, f"working {address}")
+        remark(f"results in {results.url}; Ctrl-C ends")
+
+    run_worker(scheduler, store=results.url, memory_mb=memory_mb, processors=processors, ready=ready)

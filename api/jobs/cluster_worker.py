@@ -1,0 +1,183 @@
+"""The worker of a cluster: a process that solves what a dask scheduler gives it, and who may talk to it.
+
+Scheduler, workers and services exchange pickles, so whoever reaches one of their ports can run code there. On a network
+that others share they therefore talk over TLS, with certificates that one authority of yours has signed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from factorize.errors import InvalidParameter, ServiceUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONNECT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM form.
+
+    Args:
+        ca: certificates of the authority that signs everybody's.
+        cert: this process's certificate.
+        key: its private key.
+    """
+
+    ca: str
+    cert: str
+    key: str
+
+
+def tls_of(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
+    """Return the three files, or None where none is named.
+
+    Raises:
+        InvalidParameter: some are named and some are not, or one is not there.
+    """
+    given = {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
+    if not any(given.values()):
+        return None
+    for name, path in given.items():
+        if path is None or not Path(path).is_file():
+            said = "is missing" if path is None else f"names {path}, which is not a file"
+            raise InvalidParameter(f"{name} {said}; TLS takes all three: tls_ca, tls_cert and tls_key", field=name)
+    assert ca and cert and key
+    return Tls(ca, cert, key)
+
+
+def secure(address: str, tls: Tls | None) -> None:
+    """Let all that this process says to a scheduler go over TLS, or refuse to talk to it where others may listen.
+
+    Args:
+        address: of the scheduler, `tls://host:port` or `tcp://host:port`.
+        tls: the certificates, or None.
+
+    Raises:
+        InvalidParameter: not such an address; or a public one without TLS, or TLS without certificates.
+    """
+    import dask
+
+    parts = _parts(address)
+    if parts.scheme == "tls" and tls is None:
+        message = f"the scheduler {address} wants TLS; name tls_ca, tls_cert and tls_key"
+        raise InvalidParameter(message, field="scheduler")
+    if parts.scheme != "tls":
+        if tls is not None:
+            raise InvalidParameter(f"with TLS the scheduler's address is tls://..., not {address}", field="scheduler")
+        for host in _addresses(str(parts.hostname)):
+            _check_private(host)
+        return
+    assert tls is not None
+    files = {"ca-file": tls.ca, **{role: {"cert": tls.cert, "key": tls.key} for role in ("client", "worker")}}
+    dask.config.set({"distributed.comm.require-encryption": True, "distributed.comm.tls": files})
+
+
+def run_worker(
+    address: str, *, store: str, memory_mb: int | None, processors: int | None, ready: Callable[[str], Any]
+) -> None:
+    """Solve what the scheduler gives until SIGTERM or SIGINT, or until the scheduler is gone.
+
+    Args:
+        address: of the scheduler; `secure` has looked at it.
+        store: URL of the store that solves write to, as this machine reaches it.
+        memory_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
+        processors: threads for all running solves; by default all.
+        ready: called with the worker's address once it takes solves.
+
+    Raises:
+        ServiceUnreachable: no scheduler answers, or it went away: start the worker again.
+    """
+    from factorize.api.jobs import dask_cluster
+
+    dask_cluster.configure()
+    dask_cluster.solve_into(store)
+    room = (memory_mb or dask_cluster.MEMORY_MB, processors or dask_cluster.PROCESSORS)
+    with tempfile.TemporaryDirectory(prefix="factorize-worker-") as folder:
+        if not asyncio.run(_run(address, room, folder, ready)):
+            raise ServiceUnreachable(f"the scheduler {address} is gone; start the worker again")
+
+
+async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable[[str], Any]) -> bool:
+    """Run the worker; False if it ended without being asked to."""
+    from distributed import Worker
+
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    parts = _parts(address)
+    here = _own_address(str(parts.hostname), int(parts.port or 0))
+    if parts.scheme != "tls":
+        _check_private(here)
+    worker: Any = Worker(
+        address,
+        nthreads=room[1],
+        memory_limit=0,
+        resources={"MB": room[0], "CPU": room[1]},
+        host=here,
+        local_directory=folder,
+        dashboard_address=f"{here}:0",
+        death_timeout=CONNECT_SECONDS,
+    )
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await worker
+    except (OSError, TimeoutError) as error:
+        raise ServiceUnreachable(f"no scheduler answers at {address}: {error or 'it took too long'}") from None
+    worker.http_server.stop()
+    ready(worker.address)
+    waits = [asyncio.ensure_future(wait) for wait in (asked.wait(), worker.finished())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await worker.close()
+    for wait in waits:
+        wait.cancel()
+    return asked.is_set()
+
+
+def _parts(address: str) -> Any:
+    try:
+        parts = urlsplit(address)
+        if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
+            return parts
+    except ValueError:
+        pass
+    message = (
+        f"{address[:100]!r} is no scheduler's address; write tls://HOST:PORT, or tcp://HOST:PORT on a private network"
+    )
+    raise InvalidParameter(message, field="scheduler")
+
+
+def _addresses(host: str) -> list[str]:
+    """What a name stands for; nothing where it cannot be looked up, and then nothing answers there either."""
+    try:
+        return sorted({str(found[4][0]) for found in socket.getaddrinfo(host, None)})
+    except OSError:
+        return []
+
+
+def _check_private(host: str) -> None:
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.is_global or address.is_unspecified or address.is_multicast:
+        raise InvalidParameter(
+            f"{host} can be reached from other networks, and whoever reaches a scheduler or a worker can run code "
+            "there; use tls:// with tls_ca, tls_cert and tls_key, or an address of a private network",
+            field="scheduler",
+        )
+
+
+def _own_address(host: str, port: int) -> str:
+    """The address of this machine by which the scheduler is reached; nothing is sent."""
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
