@@ -3,8 +3,9 @@
 It shares no code with the solvers or with the certificate in double precision. Read in this order: `check`, `report`,
 `claims`, `mechanism` and `convergence` (what is claimed), `sensitivity` (the privacy claim), `strategy` and
 `structures/` (C from its tensors, a class for each structure), `spec/` (workloads as programs, and objectives),
-`arithmetic/` (integers and intervals), `losses/residual`, `forms`, `noising` and `bounds/bound` (utility, and what is
-due to B), `losses/check_long` with the others of `losses/` and `bounds/` (the same for long matrices), `bounds/classes`
+`arithmetic/` (integers, intervals, slices, what is assumed of the machine), `routes` (which proof is tried first),
+`doubles/` (whole matrices with bounded rounding), `losses/check_whole`, `losses/residual`, `forms`, `noising` and
+`bounds/bound` (the same in integers, and what is due to B), `losses/check_long` with the others of `losses/` and `bounds/` (the same for long matrices), `bounds/classes`
 (bounds within a class), `file` and `description`. Privacy under sampling is in `sampling/`.
 """
 

@@ -2,8 +2,8 @@
 
 Of a column with |x| < 2^e, y = 2^(beta - e) x is cut to the nearest integer, what is left is multiplied by 2^beta and
 cut again (Ozaki, Ogita, Oishi and Rump 2012). Slices are integers of at most 2^beta in magnitude, and rows times
-2^(2 beta) is at most 2^53, so that every partial sum of a product of slices is an integer that float64 holds. What five
-slices do not hold is bounded; it is zero where entries span no more than 5 beta places.
+2^(2 beta) is at most 2^53, so that every partial sum of a product of slices is an integer that float64 holds. What
+the slices do not hold is bounded; it is zero where the entries of a column span few places.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import check_products
 
-MOST_SLICES = 5
+KEPT = 86
+"""Binary places below the largest entry of a column that slices hold, beside those by which rows add up."""
 _LARGEST_ROWS = 1 << 31
 _USUAL = 1000  # of exponents of powers of two that are doubles
 _BLOCK = 1 << 16  # entries that are sliced at one time: they stay in the cache
@@ -77,6 +78,7 @@ def sliced(columns: np.ndarray, rows: int) -> Slices:
         raise NotEnclosed(f"{rows} rows are more than exact sums of slices reach")
     bits = (53 - (rows - 1).bit_length()) // 2
     exponents = np.frexp(np.abs(columns).max(axis=0, initial=0.0))[1].astype(np.int64)
+    most = -(-(KEPT + (rows - 1).bit_length()) // bits)
     rest = _scaled(columns, bits - exponents)
     if (exponents > bits).any() and (np.ldexp(rest, exponents - bits) != columns).any():
         raise NotEnclosed("entries are so far apart that their scaling underflows")
@@ -85,7 +87,7 @@ def sliced(columns: np.ndarray, rows: int) -> Slices:
         parts.append(np.rint(rest))
         rest -= parts[-1]
         whole = not rest.any()
-        if whole or len(parts) == MOST_SLICES:
+        if whole or len(parts) == most:
             return Slices(parts, exponents, bits, whole)
         rest *= 2.0**bits
 

@@ -118,8 +118,8 @@ class Weighted(NamedTuple):
     def column_block(self, indices: np.ndarray) -> Near:
         """Return some columns."""
         found = self.workload.column_block(indices)
-        found = Near(found.values, np.broadcast_to(found.errors, found.values.shape))
         if self.weighing.tau is not None:
+            found = Near(found.values, np.broadcast_to(found.errors, found.values.shape))
             before = np.array(self.weighing.references)
             other = Near(*(np.where(before[:, None] >= 0, part[np.maximum(before, 0)], 0.0) for part in found))
             found = found.minus(other)

@@ -17,6 +17,8 @@ from factorize.exact.doubles.roundings import TINY, UNIT
 from factorize.exact.spec import program_of
 from factorize.exact.spec.programs import Coefficient, Program, X
 
+_NONE = np.zeros((1, 1))
+"""The errors of numbers that are exact."""
 _GROWN = 1 + 2.0**-46  # covers the few operations by which an error is carried one step
 
 
@@ -70,19 +72,19 @@ class WorkloadRows:
     def row_block(self, start: int, stop: int) -> Near:
         """Return some rows."""
         if self._array is not None:
-            return Near(self._array[start:stop], np.zeros((1, 1)))
+            return Near(self._array[start:stop], _NONE)
         if self._column is not None:
-            return Near(*(_by_rows(part, start, stop) for part in self._column))
+            values, errors = self._column
+            exact = not errors.any()
+            return Near(_by_rows(values, start, stop), _NONE if exact else _by_rows(errors, start, stop))
         return Near(*(part[start:stop] for part in self._every))
 
     def column_block(self, indices: np.ndarray) -> Near:
         """Return some columns, shape (m, len(indices))."""
         if self._array is not None:
-            return Near(self._array[:, indices], np.zeros((1, 1)))
+            return Near(self._array[:, indices], _NONE)
         if self._column is not None:
-            lags = np.arange(self.rows)[:, None] - indices
-            inside = lags >= 0
-            return Near(*(np.where(inside, part[np.maximum(lags, 0)], 0.0) for part in self._column))
+            return Near(*(part if part.size == 1 else part[:, indices] for part in self.row_block(0, self.rows)))
         return self._of_program(indices)
 
     @property

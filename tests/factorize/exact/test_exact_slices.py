@@ -119,3 +119,16 @@ class TestMachine:
         monkeypatch.setattr(machine, "_rounds_to_nearest", lambda: False)
         assert "flushed to zero" in machine._fault()
         machine._fault.cache_clear()
+
+
+def test_what_slices_lose_by_hand() -> None:
+    """Two rows: slices of 26 bits, of which four hold 104 places below 2; what is left below is lost, times 2^26 + 1."""
+    array = np.array([[1.0], [2.0**-200]])
+    cut = slices.sliced(array, 2)
+    assert (cut.bits, len(cut.parts), cut.whole, cut.exponents.tolist()) == (26, 4, False, [1])
+    assert cut.lost == 2 * (2**26 + 1) * 2**78
+    found = slices.squared_norms(array, triangular=False)
+    assert (found.radius, found.fraction(found.values[0])) == (cut.lost, 1)
+    assert found.exponent == 2 - 2 * 26 - 6 * 26
+    assert slices.sliced(array[:1], 2).lost == 0
+    assert [slices.sliced(np.ones((1, 1)), rows).bits for rows in (1, 2, 3, 2048, 2049)] == [26, 26, 25, 21, 20]
