@@ -5,8 +5,9 @@ It shares no code with the solvers or with the certificate in double precision. 
 `structures/` (C from its tensors, a class for each structure), `spec/` (workloads as programs, and objectives),
 `arithmetic/` (integers, intervals, slices, what is assumed of the machine), `routes` (which proof is tried first),
 `doubles/` (whole matrices with bounded rounding), `losses/check_whole`, `losses/residual`, `forms`, `noising` and
-`bounds/bound` (the same in integers, and what is due to B), `losses/check_long` with the others of `losses/` and `bounds/` (the same for long matrices), `bounds/classes`
-(bounds within a class), `file` and `description`. Privacy under sampling is in `sampling/`.
+`bounds/bound` (the same in integers, and what is due to B), `losses/check_long` with the others of `losses/` and
+`bounds/` (long matrices, by recursions), `bounds/classes` (bounds within a class), `file` and `description`. Privacy
+under sampling is in `sampling/`.
 """
 
 from factorize.exact.check import check_factor_file, check_strategy, undecided

@@ -131,4 +131,34 @@ def test_what_slices_lose_by_hand() -> None:
     assert (found.radius, found.fraction(found.values[0])) == (cut.lost, 1)
     assert found.exponent == 2 - 2 * 26 - 6 * 26
     assert slices.sliced(array[:1], 2).lost == 0
+    assert slices.sliced(np.array([[1.0]]), 2).lost == slices.sliced(np.array([[2.0**1023]]), 2).lost == 0
     assert [slices.sliced(np.ones((1, 1)), rows).bits for rows in (1, 2, 3, 2048, 2049)] == [26, 26, 25, 21, 20]
+
+
+def test_blocks_of_different_sizes_share_the_largest_radius(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column of size 2^40 loses 2^80 times what one of size 1 does, in the unit of the smaller; a whole one nothing."""
+    array = np.array([[2.0**40, 1.0, 1.0], [2.0**-160, 2.0**-200, 0.0]])
+    monkeypatch.setattr(slices, "_BLOCK", 1)
+    found = slices.squared_norms(array, triangular=False)
+    assert found.exponent == 2 - 2 * 26 - 6 * 26
+    assert found.radius == slices.sliced(array[:, :1], 2).lost << 80
+    assert [found.fraction(value) for value in found.values] == [2**80, 1, 1]
+    apart = slices.gram_blocks(array, np.array([[1, 0]]))
+    assert apart.radius >= found.radius and apart.fraction(apart.values[0, 0, 1]) == 2**40
+
+
+def test_scaling_that_underflows_is_refused() -> None:
+    """5e-324 beside 2^60 would be halved; beside 2^20 its 26 places up are exact."""
+    with pytest.raises(NotEnclosed, match="underflows"):
+        slices.squared_norms(np.array([[2.0**60], [5e-324]]), triangular=False)
+    found = slices.squared_norms(np.array([[2.0**20], [5e-324]]), triangular=False)
+    assert found.fraction(found.values[0]) == 2**40
+    both = slices.squared_norms(np.array([[2.0**60], [2.0**-900]]), triangular=False)
+    assert both.fraction(both.values[0]) == 2**120
+    assert slices.squared_norms(np.array([[5e-324]]), triangular=False).radius == 0
+
+
+def test_gram_blocks_test_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_fault", lambda: "it is broken")
+    with pytest.raises(NotEnclosed, match="it is broken"):
+        slices.gram_blocks(np.eye(2), np.array([[0, 1]]))
