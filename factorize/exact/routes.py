@@ -7,6 +7,7 @@ decides, and integers refute what they do not prove, as long as whole matrices o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from factorize.errors import CertificateError
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import lower_bound
-from factorize.exact.claims import check_added_noise, check_bound, check_class_bound, check_dense_losses
+from factorize.exact.claims import TOLERANCE, check_added_noise, check_bound, check_class_bound, check_dense_losses
 from factorize.exact.doubles.dense_proof import DenseProof
 from factorize.exact.file import FactorFile
 from factorize.exact.losses import check_long, check_whole
@@ -117,7 +118,7 @@ class Routes:
         check_dense_losses(report, self._file, self._dense.losses(), self._dense.rows)
 
     def _bound_in_doubles(self, report: Report) -> None:
-        check_bound(report, self._file, self._dense.lower_bound())
+        check_bound(report, self._file, self._enough("lower_bound", self._dense.lower_bound()))
 
     def _bound_in_integers(self, report: Report) -> None:
         assert self._numbers is not None
@@ -127,7 +128,21 @@ class Routes:
         check_class_bound(report, self._file, self._strategy, None)
 
     def _class_in_doubles(self, report: Report) -> None:
-        check_class_bound(report, self._file, self._strategy, None, self._dense.class_bound)
+        check_class_bound(report, self._file, self._strategy, None, self._class_of_band)
+
+    def _class_of_band(self) -> Fraction:
+        return self._enough("class_lower_bound", self._dense.class_bound())
+
+    def _enough(self, name: str, found: Fraction) -> Fraction:
+        """Return a bound that supports the claim: one that does not says nothing against it, as any P may be bad.
+
+        Raises:
+            NotEnclosed: see above.
+        """
+        claimed = self._file.manifest["certificate"][name]["objective"]
+        if claimed > float(found) * (1 + TOLERANCE):
+            raise NotEnclosed(f"{name} {claimed!r}: the polar factor that C suggests proves {float(found)!r} only")
+        return found
 
     def _class_in_integers(self, report: Report) -> None:
         check_class_bound(report, self._file, self._strategy, self._numbers)

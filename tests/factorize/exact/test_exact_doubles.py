@@ -293,3 +293,16 @@ def test_lengths_that_are_out_of_reach_are_said(monkeypatch: pytest.MonkeyPatch)
     assert check_factor_file(data, integers_up_to=8).unseen == []
     monkeypatch.setattr("factorize.exact.doubles.dense_proof.LARGEST", 8)
     assert any("up to n=8" in text for text in check_factor_file(data, integers_up_to=8).not_checked)
+
+
+def test_doubles_that_do_not_support_a_bound_say_nothing_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond integers a bound that is not reached is left, never called false: the guess may be the reason."""
+    monkeypatch.setattr(DenseProof, "lower_bound", lambda self: Fraction(1))
+    monkeypatch.setattr(DenseProof, "class_bound", lambda self: Fraction(1))
+    banded = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "banded", "bands": 3}}
+    for document, claim in ((BOUNDED[4], "lower_bound"), (banded, "class_lower_bound")):
+        data = sealed(*parts(solvers.solve(parse_spec(document))))
+        report = check_factor_file(data, integers_up_to=8)
+        assert report.supported and f"certificate.{claim}" in report.unseen
+        assert any("proves 1.0 only" in text for text in report.not_checked)
+        assert f"certificate.{claim}" not in check_factor_file(data).unseen
