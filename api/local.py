@@ -14,6 +14,7 @@ from typing import Any
 
 from factorize import solvers
 from factorize.api.proof import prove
+from factorize.api.stages import Stages
 from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
@@ -64,7 +65,7 @@ def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -
     Args:
         planned: from `plan`.
         store: where results are kept.
-        progress: called between steps of the solver.
+        progress: called between steps of the solver, and before the proof and the publication.
 
     Raises:
         TooLarge: the estimate is above this machine's memory; nothing was allocated (from `solvers`).
@@ -76,8 +77,9 @@ def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -
     if planned.known is not None:
         return store.manifest(planned.known)
     near = nearest(planned.spec, store)
-    solved = solvers.solve(bound(planned.spec, store), progress=progress, warm_start=near)
-    return store.put(solved, check=partial(prove, store=store.url))
+    stages = Stages(progress, partial(prove, store=store.url))
+    solved = solvers.solve(bound(planned.spec, store), progress=stages.step, warm_start=near)
+    return store.put(solved, check=stages.check)
 
 
 def bound(spec: Spec, store: Store) -> Spec:

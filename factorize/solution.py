@@ -42,6 +42,11 @@ class Solution:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
+PHASES = ("coarse grid", "refine", "bound", "certify", "prove", "store")
+"""What a solve does, in this order: the search on a thinned problem, where that helps, and on the whole one; a lower
+bound for a mechanism that brings none; the certificate; the proof from the written bytes; the publication."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """One step of a running solve.
@@ -51,12 +56,17 @@ class Progress:
         relative_gap: gap to the best lower bound over all matrices so far, or None.
         class_gap: gap within the mechanism's own class, or None.
         seconds: since the solve began.
+        phase: what is being done, one of `PHASES`. The gaps of a coarse grid are those of its own, smaller problem, and
+            those of `bound` are those of the search for a lower bound.
+        seconds_left: by the estimate of the whole solve; None where it has passed, or says nothing of the phase.
     """
 
     iteration: int
     relative_gap: float | None
     class_gap: float | None
     seconds: float
+    phase: str = "refine"
+    seconds_left: float | None = None
 
 
 ProgressCallback = Callable[[Progress], None]

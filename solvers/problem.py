@@ -101,12 +101,19 @@ class Reporter:
 
     Args:
         callback: the caller's; what it raises ends the solve.
+        phase: one of `factorize.solution.PHASES`.
     """
 
-    def __init__(self, callback: ProgressCallback) -> None:
-        self._callback = callback
+    def __init__(self, callback: ProgressCallback, phase: str = "refine") -> None:
+        self._callback, self._phase = callback, phase
         self._began = time.monotonic()
+
+    def within(self, phase: str) -> Reporter:
+        """Return a reporter of a phase, with the seconds since this one was made."""
+        other = Reporter(self._callback, phase)
+        other._began = self._began
+        return other
 
     def __call__(self, iteration: int, relative_gap: float | None, class_gap: float | None = None) -> None:
         """Report one step of the outer loop, counted from 1."""
-        self._callback(Progress(iteration, relative_gap, class_gap, time.monotonic() - self._began))
+        self._callback(Progress(iteration, relative_gap, class_gap, time.monotonic() - self._began, self._phase))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -69,16 +70,17 @@ def solve(
         CertificateError: the recomputed numbers contradict the solver's claim.
     """
     spec = choose(spec).bind(matrices or {})
-    entry, _ = _admitted(spec, evidence)
+    entry, needed = _admitted(spec, evidence)
     began = time.monotonic()
-    told, problem = progress or _ignore, Problem(spec)
+    told, problem = _Told(progress or _ignore, needed.seconds), Problem(spec)
     found = None if warm_start is None else _solved_from(warm_start, spec, entry, told)
     solution = entry.solve(problem, told) if found is None else found
     if evidence:
-        solution = with_evidence(problem, solution, Reporter(told))
+        solution = with_evidence(problem, solution, Reporter(told, "bound"))
     provenance = _provenance(spec, time.monotonic() - began)
     if warm_start is not None and found is not None:
         provenance["warm_start"] = warm_start.digest
+    told.enter("certify")
     return Factorization.from_solution(spec, solution, solver=provenance)
 
 
@@ -94,6 +96,25 @@ def _solved_from(
     except SolveFailed:
         return None
     return solution if solution.outcome is Outcome.CONVERGED else None
+
+
+class _Told:
+    """Passes steps on with the seconds of the whole solve, and those that the estimate leaves of it."""
+
+    def __init__(self, callback: ProgressCallback, estimate: float) -> None:
+        self._callback, self._estimate = callback, estimate
+        self._began = time.monotonic()
+        self._last = Progress(0, None, None, 0.0)
+
+    def __call__(self, step: Progress) -> None:
+        passed = time.monotonic() - self._began
+        left = self._estimate - passed
+        self._last = replace(step, seconds=passed, seconds_left=left if left > 0 else None)
+        self._callback(self._last)
+
+    def enter(self, phase: str) -> None:
+        """Say that another phase begins, with what is known so far."""
+        self(replace(self._last, phase=phase))
 
 
 def _ignore(_progress: Progress) -> None:

@@ -35,6 +35,7 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     """
     from factorize import solvers
     from factorize.api.proof import prove
+    from factorize.api.stages import Stages
     from factorize.solution import Progress
     from factorize.spec import parse_spec
     from factorize.storage.neighbours import nearest
@@ -44,9 +45,10 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
         tell(**vars(progress))
 
     store = open_store(asked["store"])
+    stages = Stages(report, check or partial(prove, store=store.url))
     spec = store.bind(parse_spec(asked["spec"]))
-    found = solvers.solve(spec, progress=report, warm_start=nearest(spec, store))
-    return {"digest": store.put(found, check=check or partial(prove, store=store.url))["digest"]}
+    found = solvers.solve(spec, progress=stages.step, warm_start=nearest(spec, store))
+    return {"digest": store.put(found, check=stages.check)["digest"]}
 
 
 if __name__ == "__main__":

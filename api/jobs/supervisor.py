@@ -2,7 +2,8 @@
 
 ``run`` is called in a thread (a dask worker's, or any other) and blocks until the child has ended. The
 child is asked ``{"spec": ..., "store": ...}`` and keeps to api/child_protocol.py. Its progress has the fields
-``iteration``, ``relative_gap``, ``class_gap`` and ``seconds``, and its end names a ``digest`` of 64 hex digits.
+``iteration``, ``relative_gap``, ``class_gap``, ``seconds``, ``phase`` and ``seconds_left``, and its end names a
+``digest`` of 64 hex digits.
 
 Anything else that a child may do (crash, hang, babble, exhaust its memory, leave processes behind)
 becomes a named ``Ending`` with a message. Between this process and the child stands ``reaper.py``, which
@@ -29,8 +30,10 @@ from factorize.api.isolated import SOLVE, child_command
 from factorize.api.jobs.ending import Ending, Remains, SolveEnding, judge
 from factorize.api.processes.guards import AnyGuard, StartedGuard, child_environment
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
+from factorize.solution import PHASES
 
 MEBIBYTE = 1 << 20
+SILENT_SECONDS = 1.5  # after which a child's last progress is told again
 GRACE_SECONDS = 5.0  # what a guard gets to kill and reap before it is killed itself
 
 _KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
@@ -105,12 +108,19 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="factorize-solve-") as folder, _Child(request, folder) as child:
         reason = None
-        reported = float("-inf")
+        reported, last = float("-inf"), None
         while reason is None and child.returncode is None:
             child.read(poll)
-            if child.progress is not None and time.monotonic() - reported >= report_interval:
+            quiet = time.monotonic() - reported
+            if child.progress is not None and quiet >= report_interval:
+                last = child.take_progress()
+            elif last is not None and quiet >= SILENT_SECONDS:
+                last = _later(last, quiet)
+            else:
+                quiet = 0.0
+            if quiet and last is not None:
                 reported = time.monotonic()
-                report(child.take_progress())
+                report(last)
             reason = child.limit_passed() or (Ending.CANCELLED if cancelled() else None)
         child.end()
         if child.progress is not None and reason is None:
@@ -132,6 +142,7 @@ class _Child:
         self._tail = b""
         self._next_look = self.started
         self._guard = self._start(folder)
+        self.started = time.monotonic()
         self._selector = selectors.DefaultSelector()
         for stream, take in zip(self._guard.streams, (self._take_output, self._take_errors), strict=True):
             os.set_blocking(stream.fileno(), False)
@@ -251,11 +262,20 @@ class _Child:
 def _clean_progress(event: Event) -> Event:
     """The fields of the contract, each a finite number or None."""
     iteration = event.get("iteration")
-    numbers = {name: event.get(name) for name in ("relative_gap", "class_gap", "seconds")}
+    numbers = {name: event.get(name) for name in ("relative_gap", "class_gap", "seconds", "seconds_left")}
+    phase = event.get("phase")
     return {
         "iteration": iteration if type(iteration) is int else None,
+        "phase": phase if phase in PHASES else None,
         **{name: value if _is_finite(value) else None for name, value in numbers.items()},
     }
+
+
+def _later(event: Event, seconds: float) -> Event:
+    """The same progress, so many seconds later: the child is inside a long routine."""
+    left = event["seconds_left"]
+    left = None if left is None or left <= seconds else left - seconds
+    return {**event, "seconds": (event["seconds"] or 0.0) + seconds, "seconds_left": left}
 
 
 def _is_finite(value: object) -> bool:

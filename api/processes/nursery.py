@@ -11,6 +11,7 @@ import atexit
 import json
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from factorize.api.processes.sibling import MESSAGE_BYTES
 
 SUPPORTED = sys.platform == "linux" and hasattr(os, "pidfd_open")
 _END_SECONDS = 5.0
+_PATIENCE_SECONDS = 5.0  # that the nursery gets to fork; it may be compiling, once after an installation
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Nursery:
         self._lock = threading.Lock()
         self._running: _Process | None = None
         self._holders = 0
+        self._owed = False
 
     def hold(self) -> None:
         """Keep the process, once somebody has asked for a child, until `release`."""
@@ -111,7 +114,14 @@ class Nursery:
         with self._lock:
             for _ in range(2):  # the second is for a process that was killed meanwhile
                 try:
-                    return _forked(self._process().asking, json.dumps(order).encode(), stdin)
+                    asking = self._process().asking
+                    if self._owed:
+                        _drop_answer(asking)
+                        self._owed = False
+                    return _forked(asking, json.dumps(order).encode(), stdin)
+                except _BusyError as error:
+                    self._owed = error.owed or self._owed
+                    return None
                 except _RefusedError as error:
                     _log.warning("the nursery forks no child (%s); a Python is started for it", error)
                     return None
@@ -139,11 +149,39 @@ class Nursery:
     def _end(self) -> None:
         if self._running is not None:
             self._running.end()
-            self._running = None
+            self._running, self._owed = None, False
 
 
 class _RefusedError(Exception):
     """The nursery lives and does not fork."""
+
+
+class _BusyError(Exception):
+    """The nursery has not answered in time.
+
+    Args:
+        owed: whether it has been asked, and will answer some day.
+    """
+
+    def __init__(self, *, owed: bool) -> None:
+        super().__init__()
+        self.owed = owed
+
+
+def _drop_answer(asking: socket.socket) -> None:
+    """Take the late answer to an earlier question; its guard has ended, since nobody watched it.
+
+    Raises:
+        _BusyError: it has not come yet.
+        OSError: the nursery is gone.
+    """
+    if not select.select([asking], [], [], 0)[0]:
+        raise _BusyError(owed=False)
+    message, handles, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, 1)
+    for handle in handles:
+        os.close(handle)
+    if not message:
+        raise ConnectionResetError("it has closed its socket")
 
 
 def _forked(asking: socket.socket, order: bytes, stdin: int) -> ForkedGuard:
@@ -152,6 +190,7 @@ def _forked(asking: socket.socket, order: bytes, stdin: int) -> ForkedGuard:
     Raises:
         OSError: the nursery is gone.
         _RefusedError: it does not fork.
+        _BusyError: it has not answered in time.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     out_read, out_write = os.pipe()
@@ -164,6 +203,8 @@ def _forked(asking: socket.socket, order: bytes, stdin: int) -> ForkedGuard:
             theirs.close()
             os.close(out_write)
             os.close(err_write)
+        if not select.select([asking], [], [], _PATIENCE_SECONDS)[0]:
+            raise _BusyError(owed=True)
         message, handles, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, 1)
         if not message:
             raise ConnectionResetError("it has closed its socket")

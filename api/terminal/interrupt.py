@@ -70,6 +70,13 @@ def _watch(signals: int, done: int, grace_seconds: float) -> None:
             _end()
         if interrupted:
             patience = grace_seconds
+            _announce(grace_seconds)
+
+
+def _announce(grace_seconds: float) -> None:
+    clear = b"\r\x1b[K" if sys.stderr.isatty() else b""
+    text = f"ending after this step, in {grace_seconds:g} s at the latest; Ctrl-C again ends at once\n"
+    os.write(2, clear + text.encode())
 
 
 def _end() -> None:

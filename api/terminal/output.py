@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -136,7 +136,7 @@ class Drawn:
     def report(self, progress: Progress) -> None:
         """Show iteration and gap in the bar."""
         if self._current is not None:
-            self._bars.update(self._current, completed=progress.iteration, state=gap_text(progress))
+            self._bars.update(self._current, completed=progress.iteration, state=state_text(progress))
 
     def note(self, text: str) -> None:
         """Show the text in the bar."""
@@ -177,7 +177,7 @@ class Lines:
 
     def report(self, progress: Progress) -> None:
         """Note iteration and gap."""
-        self.note(f"iteration {progress.iteration}, {gap_text(progress)}, {progress.seconds:.1f} s")
+        self.note(f"iteration {progress.iteration}, {state_text(progress)}, {progress.seconds:.1f} s")
 
     def note(self, text: str) -> None:
         """Write a line at growing distances: after 2 s, then 4 s later, up to a minute."""
@@ -201,18 +201,38 @@ class Lines:
 
 def show_event(shown: Display, event: Event) -> None:
     """Show what a service says of a solve, and how far a download is."""
-    from factorize.solution import Progress
-
     data = event.data
     if event.kind == "download":
         shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")
     elif event.kind == "progress":
-        gaps = (data.get("relative_gap"), data.get("class_gap"))
-        shown.report(Progress(data.get("iteration") or 0, *gaps, data.get("seconds") or 0.0))
+        shown.report(progress_of(data))
 
 
-def gap_text(progress: Progress) -> str:
-    """Return the certified gap so far in a few words."""
+def progress_of(event: Mapping[str, Any]) -> Progress:
+    """Return what a service says of a running solve."""
+    from factorize.solution import Progress
+
+    gaps = (event.get("relative_gap"), event.get("class_gap"))
+    phase, left = event.get("phase") or "refine", event.get("seconds_left")
+    return Progress(event.get("iteration") or 0, *gaps, event.get("seconds") or 0.0, phase, left)
+
+
+def state_text(progress: Progress) -> str:
+    """Return what a solve is doing, the gap that it has and of which problem, and the time left, in a few words."""
+    left = "" if progress.seconds_left is None else f", about {max(1, round(progress.seconds_left))} s left"
+    return _DOING.get(progress.phase, "{gap}").format(gap=_gap_text(progress)) + left
+
+
+_DOING = {
+    "coarse grid": "on a coarse grid, {gap} there",
+    "bound": "searching a lower bound, {gap} of that search",
+    "certify": "certifying",
+    "prove": "proving the written bytes",
+    "store": "storing",
+}
+
+
+def _gap_text(progress: Progress) -> str:
     if progress.relative_gap is not None:
         return f"gap {progress.relative_gap:.2e}"
     if progress.class_gap is not None:

@@ -180,7 +180,7 @@ def optimise(
     if intervals is None:
         intervals = max(1, math.ceil(2 * float(np.abs(places(q)).max()) / _SPACING))
     coarse = thinned(p, q) if len(p) > _COARSE else None
-    before = coarse and optimise(*coarse, buffers, tolerance, report, intervals=intervals)
+    before = coarse and optimise(*coarse, buffers, tolerance, report.within("coarse grid"), intervals=intervals)
     structure = Bidiagonal(p, q)
     optimum = maximise(structure, tolerance=_DUAL_ACCURACY, callback=lambda step, _gap: report(step, None))
     loss = BufferedLoss(p, q, optimum.v, buffers, optimum.lower_bound, intervals)

@@ -231,7 +231,7 @@ def _from_coarse(loss: ToeplitzLoss, root: Array, report: Reporter) -> Array:
     middle = np.minimum((np.arange(size) * _RATIO) + _RATIO // 2, n - 1)
     error = replace(loss.error, workload=loss.error.workload[:size], weights=loss.error.weights[middle])
     kind = ColumnClass(LeadingPattern(size, 1, size), size, monotone=False)
-    coarse = optimise(size, error, kind, 1e-9, report).x
+    coarse = optimise(size, error, kind, 1e-9, report.within("coarse grid")).x
     with np.errstate(all="ignore"):
         logarithm = np.log(coarse / root[:size])
     if not np.isfinite(logarithm).all():

@@ -172,7 +172,7 @@ def test_the_child_reports_stores_and_verifies(tmp_path: Path) -> None:
     status, events = run_child({"spec": spec, "store": str(tmp_path / "store")})
     assert status == 0
     assert [event["event"] for event in events] == ["progress"] * (len(events) - 1) + ["done"]
-    assert set(events[0]) == {"event", "iteration", "relative_gap", "class_gap", "seconds"}
+    assert set(events[0]) == {"event", "iteration", "relative_gap", "class_gap", "seconds", "phase", "seconds_left"}
     assert open_store(tmp_path / "store").load(events[-1]["digest"]).verify().converged
 
 

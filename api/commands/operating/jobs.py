@@ -8,7 +8,7 @@ import typer
 
 from factorize.api.commands.operating.job_sources import Job, open_jobs
 from factorize.api.terminal.options import Database, Output, ServiceUrl, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit
+from factorize.api.terminal.output import OutputForm, display, emit, progress_of
 from factorize.errors import Cancelled, SolveFailed
 
 jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look after the jobs of a service or of a ledger.")
@@ -90,14 +90,10 @@ def watch(
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Follow a job to its end. The exit code is 3 where it failed or was cancelled."""
-    from factorize.solution import Progress
-
     with open_jobs(url, database, store) as source, display() as shown:
         shown.start(digest[:12])
         for job in source.follow(digest):
-            progress = job.get("progress") or {}
-            gaps = (progress.get("relative_gap"), progress.get("class_gap"))
-            shown.report(Progress(progress.get("iteration") or 0, *gaps, progress.get("seconds") or 0.0))
+            shown.report(progress_of(job.get("progress") or {}))
         shown.finish("")
     if job["state"] == "failed":
         raise SolveFailed((job.get("error") or {}).get("message") or "the job failed")

@@ -33,7 +33,7 @@ def test_an_unknown_spec_becomes_a_job_and_then_a_manifest(slow_service: LiveSer
 
     running = slow_service.until(first.headers["location"], lambda found: found["progress"] is not None)
     assert running["state"] == "running"
-    assert set(running["progress"]) == {"iteration", "relative_gap", "class_gap", "seconds"}
+    assert set(running["progress"]) == {"iteration", "relative_gap", "class_gap", "seconds", "phase", "seconds_left"}
 
     slow_service.go()
     manifest = slow_service.until(first.headers["location"], lambda found: "certificate" in found)

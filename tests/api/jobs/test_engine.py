@@ -318,9 +318,10 @@ def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
     numbers = [job.seq for job in jobs]
     assert numbers == sorted(set(numbers)) and jobs[-1].state == "done"
     progress = [job.progress for job in jobs if job.progress is not None]
-    assert len(progress) >= 2 and progress[-1] == {
-        "iteration": 4, "relative_gap": 0.2, "class_gap": None, "seconds": 0.4,
-    }  # fmt: skip
+    known = {"iteration": 4, "relative_gap": 0.2, "class_gap": None, "phase": None, "seconds_left": None}
+    last = progress[-1]
+    assert len(progress) >= 2 and last["seconds"] >= 0.4  # more where the machine kept the child waiting
+    assert {name: value for name, value in last.items() if name != "seconds"} == known
     for seen in (0, numbers[0], numbers[-2]):
         assert asyncio.run(collect(engine, digest(0), seen)) == [jobs[-1]]
     assert asyncio.run(collect(engine, digest(0), numbers[-1])) == []

@@ -38,8 +38,9 @@ def child(body: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(params=["started", "forked"] if SUPPORTED else ["started"], autouse=True)
-def way(request) -> str:
-    """Where children come from: a command, or the nursery (on Linux)."""
+def way(request, monkeypatch) -> str:
+    """Where children come from: a command, or the nursery (on Linux). Silence is told of where a test asks for it."""
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 60.0)
     WAY[:] = [request.param]
     return request.param
 
@@ -131,7 +132,8 @@ def test_progress_is_the_newest_and_bounded_in_rate():
         events=events,
     )
     assert outcome.ending is Ending.DONE
-    assert events[-1] == {"iteration": 2999, "relative_gap": 1 / 3000, "class_gap": None, "seconds": 0.1}
+    found = {"iteration": 2999, "relative_gap": 1 / 3000, "class_gap": None, "seconds": 0.1}
+    assert events[-1] == found | {"phase": None, "seconds_left": None}
     assert 1 <= len(events) <= 2 + 2 * outcome.seconds
     iterations = [event["iteration"] for event in events]
     assert iterations == sorted(iterations)  # type: ignore[type-var]  # all integers
@@ -149,7 +151,19 @@ def test_nonsense_on_stdout_is_passed_over():
         events=events,
     )
     assert (outcome.ending, outcome.digest) == (Ending.DONE, DIGEST)
-    assert events == [{"iteration": None, "relative_gap": None, "class_gap": None, "seconds": 2}]
+    found = {"iteration": None, "relative_gap": None, "class_gap": None, "seconds": 2}
+    assert events == [found | {"phase": None, "seconds_left": None}]
+
+
+def test_a_silent_child_is_told_of_again_with_later_seconds(monkeypatch):
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 0.1)
+    events: list[dict[str, object]] = []
+    line = 'say(event="progress", iteration=3, seconds=2.0, phase="certify", seconds_left=0.25)'
+    assert run_child(f"{line}\ntime.sleep(1)\n{DONE}", events=events).ending is Ending.DONE
+    seconds = [event["seconds"] for event in events]
+    assert len(events) > 2 and seconds == sorted(seconds) and seconds[0] == 2.0 < seconds[1]  # type: ignore[type-var]
+    assert {event["phase"] for event in events} == {"certify"} and {event["iteration"] for event in events} == {3}
+    assert events[0]["seconds_left"] == 0.25 and events[-1]["seconds_left"] is None
 
 
 def test_a_flood_of_output_neither_blocks_the_child_nor_fills_the_memory():

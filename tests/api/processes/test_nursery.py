@@ -138,6 +138,30 @@ def test_a_nursery_that_refuses_leaves_the_child_to_a_python_of_its_own(monkeypa
     assert ending_of(Request("0" * 64, SPEC, store.url, 256, 120, 1)).ending is Ending.DONE
 
 
+def test_a_nursery_that_is_busy_is_not_waited_for_and_asked_again_when_it_has_answered(monkeypatch):
+    own = Nursery()
+    try:
+        own.start()
+        pid = own.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(nursery, "_PATIENCE_SECONDS", 0.05)
+        for _ in range(2):  # asked in vain, then not asked
+            with open(os.devnull) as stdin:
+                assert own.fork("forked_body", threads=1, data_bytes=0, variables={}, stdin=stdin.fileno()) is None
+        monkeypatch.setattr(nursery, "_PATIENCE_SECONDS", 60.0)
+        os.kill(pid, signal.SIGCONT)
+        deadline, guard = time.monotonic() + 60, None
+        while guard is None:
+            assert time.monotonic() < deadline
+            with open(os.devnull) as stdin:
+                guard = own.fork("forked_body", threads=1, data_bytes=0, variables={}, stdin=stdin.fileno())
+        assert guard.wait(60) == 1 and own.pid == pid  # the child has found no question
+        guard.close()
+    finally:
+        own.close()
+
+
 def test_threads_are_seen():
     before = threading.Event()
     thread = threading.Thread(target=before.wait)

@@ -1,0 +1,45 @@
+"""The stages of a solve, told as progress: the solver's steps, then the proof of what was written, and the storing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from factorize.solution import Progress, ProgressCallback
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from factorize.storage.incoming import Check
+
+
+class Stages:
+    """Passes a solver's steps on, and says where the solve is after it.
+
+    Args:
+        told: gets all progress.
+        prove: the check of the written file.
+    """
+
+    def __init__(self, told: ProgressCallback, prove: Check) -> None:
+        self._told, self._prove = told, prove
+        self._began = time.monotonic()
+        self._last = Progress(0, None, None, 0.0)
+
+    def step(self, progress: Progress) -> None:
+        """Pass a solver's step on; the callback of a solve."""
+        self._last = progress
+        self._told(progress)
+
+    def check(self, path: Path) -> Mapping[str, Any]:
+        """Prove the written file; the check of a put, which publishes what passes."""
+        self._enter("prove")
+        found = self._prove(path)
+        self._enter("store")
+        return found
+
+    def _enter(self, phase: str) -> None:
+        passed = time.monotonic() - self._began
+        self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
