@@ -78,8 +78,10 @@ class Client:
         return self.send("POST", f"/v1/factorizations{query}", spec, headers)
 
     def solve(self, spec: dict[str, Any], query: str = "") -> dict[str, Any]:
-        """Have a spec solved and return its manifest."""
+        """Have a spec solved and return its manifest, however long a loaded machine takes."""
         answer = self.post(spec, {"Prefer": "wait=30"}, query)
+        while answer.status == 202:
+            answer = self.post(spec, {"Prefer": "wait=30"}, query)
         assert answer.status == 200, answer
         return answer.json()
 
