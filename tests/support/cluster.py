@@ -63,7 +63,8 @@ class Balancer:
         assert task is not None
         self._tasks.add(task)
         try:
-            await self._pass_on(reader, writer)
+            with contextlib.suppress(asyncio.CancelledError):  # `close` ends every connection
+                await self._pass_on(reader, writer)
         finally:
             self._tasks.discard(task)
 
