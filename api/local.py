@@ -18,6 +18,7 @@ from factorize.api.stages import Stages
 from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
+from factorize.storage.incoming import Check
 from factorize.storage.neighbours import nearest
 from factorize.storage.store import Store
 
@@ -59,13 +60,16 @@ def cost(planned: PlannedSolve) -> tuple[float, int]:
     return needed.seconds, needed.bytes
 
 
-def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:
+def obtain(
+    planned: PlannedSolve, store: Store, *, progress: ProgressCallback, check: Check | None = None
+) -> dict[str, Any]:
     """Return the manifest of a spec's answer; solve and store it first if the store does not have it.
 
     Args:
         planned: from `plan`.
         store: where results are kept.
         progress: called between steps of the solver, and before the proof and the publication.
+        check: has the last word on the written file; by default another process proves it.
 
     Raises:
         TooLarge: the estimate is above this machine's memory; nothing was allocated (from `solvers`).
@@ -77,7 +81,7 @@ def obtain(planned: PlannedSolve, store: Store, *, progress: ProgressCallback) -
     if planned.known is not None:
         return store.manifest(planned.known)
     near = nearest(planned.spec, store)
-    stages = Stages(progress, partial(prove, store=store.url))
+    stages = Stages(progress, check or partial(prove, store=store.url))
     solved = solvers.solve(bound(planned.spec, store), progress=stages.step, warm_start=near)
     return store.put(solved, check=stages.check)
 

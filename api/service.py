@@ -20,6 +20,7 @@ from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.pace import Pace, known_pace
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, ledger_url
@@ -70,6 +71,7 @@ class SolverService:
         self.store.objects.probe()
         self.results = Results(self.store, cache_bytes=settings.cache_bytes)
         self.ledger = Ledger(ledger_url(settings))
+        self._pace: Pace | None = None
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
             self.ledger,
@@ -177,8 +179,15 @@ class SolverService:
             "spec": spec.document(),
             "spec_digest": spec.digest,
             "known": self.results.answer(spec) is not None,
-            "estimate": vars(solvers.estimate(spec)),
+            "estimate": self._estimate(spec),
         }
+
+    def _estimate(self, spec: Spec) -> dict[str, float]:
+        """Return what a solve takes: bytes, seconds of the solver, seconds until its result is proved and stored."""
+        needed = solvers.estimate(spec)
+        pace = self._pace or known_pace()
+        self._pace = pace
+        return {**vars(needed), "until_done": round((pace or Pace()).service(spec, needed.seconds), 3)}
 
     def retry(self, name: str) -> Result | Job:
         """Queue a failed or cancelled job again, as posting its spec does.

@@ -14,6 +14,7 @@ from factorize.api.commands.add import add
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate
 from factorize.api.commands.compare import compare
+from factorize.api.commands.estimate import estimate
 from factorize.api.commands.fsck import fsck
 from factorize.api.commands.gc import gc, revoke
 from factorize.api.commands.get import get
@@ -33,6 +34,7 @@ from factorize.errors import FactorizeError
 NAME = "factorize"
 COMMANDS = (
     solve,
+    estimate,
     batch,
     compare,
     add,

@@ -23,6 +23,7 @@ from factorize.errors import FactorizeError, InvalidParameter, NotFound
 
 if TYPE_CHECKING:
     from factorize.api.batches.lanes import Ended, Numbered
+    from factorize.api.pace import Pace
     from factorize.api.terminal.output import Display
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.storage.store import Store
@@ -96,10 +97,11 @@ def batch(
     are reported, the rest is done, and the command exits with 3.
     """
     from factorize.api.batches.report_table import check_path
+    from factorize.api.pace import measured_pace
 
     reports = [check_path(path) for path in report or ()]
     results = _results(store, create=not dry_run)
-    items = _expand(specs, results)
+    items = _expand(specs, results, measured_pace())
     lanes = _lanes(items)
     cost = _cost(items, lanes)
     _show_expansion(items, cost)
@@ -126,13 +128,13 @@ def _results(store: str | None, *, create: bool) -> Store | None:
         return None
 
 
-def _expand(path: Path, results: Store | None) -> list[Item]:
+def _expand(path: Path, results: Store | None, pace: Pace) -> list[Item]:
     """Name each spec's mechanism and look for its answer; a spec that was listed before is not done twice."""
     from factorize.api.terminal.spec_lists import each_spec
 
     items, seen = [], set()
     for entry in each_spec(path):
-        item = _item(entry, results)
+        item = _item(entry, results, pace)
         if item.spec_digest is not None:
             if item.spec_digest in seen:
                 item.state = "duplicate"
@@ -141,7 +143,7 @@ def _expand(path: Path, results: Store | None) -> list[Item]:
     return items
 
 
-def _item(entry: ListedSpec, results: Store | None) -> Item:
+def _item(entry: ListedSpec, results: Store | None, pace: Pace) -> Item:
     from factorize.api.local import cost, plan
 
     if entry.spec is None:
@@ -153,7 +155,8 @@ def _item(entry: ListedSpec, results: Store | None) -> Item:
     item = Item(entry.label, "cached" if planned.known else "to solve", planned.spec.digest, planned.known)
     if planned.known is None:
         with suppress(FactorizeError):  # too large: the solve says so
-            item.seconds, item.bytes = cost(planned)
+            seconds, item.bytes = cost(planned)
+            item.seconds = pace.lane(planned.spec, seconds)
     return item
 
 

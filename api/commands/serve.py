@@ -39,6 +39,7 @@ def serve(
 ) -> None:
     """Run the service until it is interrupted; its address is the first line on stdout."""
     from factorize.api.http.server import address, listen
+    from factorize.api.pace import measured_pace
     from factorize.api.settings import load_settings
 
     settings = load_settings(host=host, port=port, database=database, scheduler=scheduler, store=store)
@@ -50,6 +51,7 @@ def serve(
             field="port",
         ) from None
     with listener:
+        measured_pace()  # once on a machine, for the estimates that are asked of the service
         url = address(listener)
         running = _opened(settings)
         listener.listen()  # whoever reads the address may connect at once, and waits until the service has started

@@ -543,6 +543,15 @@ def test_batch_shows_the_expansion_first_and_solves_nothing_on_a_dry_run(factori
     assert "2 specs: 1 cached, 1 to solve" in done.err
 
 
+def test_an_estimate_solves_nothing_and_knows_what_is_stored(factorize: CommandLine) -> None:
+    first = factorize("estimate", spec_text(4, **SQUARE_ROOT), "--output", "json").json()
+    assert not (factorize.home / ".local").exists()
+    assert not first["known"] and first["estimate"]["until_done"] > first["estimate"]["until_done_posted"] > 0
+    factorize("solve", spec_text(4, **SQUARE_ROOT))
+    again = factorize("estimate", spec_text(4, **SQUARE_ROOT))
+    assert "not solved again" in again.out and "until done" in again.out
+
+
 def test_batch_solves_once_and_resumes(factorize: CommandLine) -> None:
     first = factorize("batch", grid(factorize.home))
     assert first.code == 0 and "2 solved" in first.out

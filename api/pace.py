@@ -1,0 +1,182 @@
+"""The pace of this machine: from the estimate of a solve to seconds until its result is proved and stored.
+
+The estimate of a solver (solvers/budget.py) counts multiplications; a user waits for processes, proofs and the disk
+too. A short measurement says how fast these are here: a float64 matrix product, a tiny spec from question to stored
+answer, and the start of a Python. It is made once, when the service starts or a command first asks, takes a few
+seconds, and is kept as `pace.json` in the user's cache folder; another machine, another number of cores or another
+release measures anew. Without a measurement (nobody has measured yet, or there is no room for it) the pace of the
+reference machine stands in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from factorize import __version__
+from factorize.api.isolated import child_command
+from factorize.api.local import obtain, plan
+from factorize.api.processes.nursery import SUPPORTED
+from factorize.api.proof import inspect
+from factorize.encoding import read_json
+from factorize.errors import FactorizeError
+from factorize.spec import Spec, parse_spec
+from factorize.storage.store import Store, open_store
+
+REFERENCE_RATE = 3e10  # multiplications a second for which solvers estimate their seconds
+SMALLEST_SECONDS = 0.05  # what every estimate of a solver begins with; it is measured here
+PROOF_PRODUCTS = 8.0  # matrix products of side n in the whole proof of a dense result
+PROOF_SQUARES = 8192.0  # multiplications per n^2 in the proof of a large structured one
+LARGEST_DENSE_PROOF = 1024
+STORED_DENSE = ("dense", "semidefinite")
+FORK_SHARE = 0.05  # of the start of a Python
+_SIDE = 512
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a machine is, in this process's surroundings.
+
+    Attributes:
+        multiplications: a second, of float64 matrix products on all cores.
+        tiny: seconds from a tiny spec to its proved and stored answer, where nothing has to be imported.
+        start: seconds of a Python that imports what it needs.
+    """
+
+    multiplications: float = 3e10
+    tiny: float = 0.05
+    start: float = 0.6
+
+    @property
+    def fork(self) -> float:
+        """Seconds of a child that is forked with everything imported."""
+        return FORK_SHARE * self.start if SUPPORTED else self.start
+
+    def service(self, spec: Spec, seconds: float) -> float:
+        """Return seconds until a posted spec is done: a child solves it and another proves it.
+
+        Args:
+            spec: canonical, its mechanism named.
+            seconds: what its solver estimates.
+        """
+        return self.tiny + 2 * self.fork + self.work(spec, seconds)
+
+    def command(self, spec: Spec, seconds: float) -> float:
+        """Return seconds until `factorize solve` has ended, with two starts of Python; arguments as for `service`."""
+        return self.tiny + 2 * self.start + self.work(spec, seconds)
+
+    def lane(self, spec: Spec, seconds: float) -> float:
+        """Return seconds of a spec in a batch, whose processes stay; arguments as for `service`."""
+        return self.tiny + self.work(spec, seconds)
+
+    def work(self, spec: Spec, seconds: float) -> float:
+        """Return seconds of solver and proof beyond those of a tiny spec; arguments as for `service`."""
+        solving = max(0.0, seconds - SMALLEST_SECONDS) * REFERENCE_RATE
+        return (solving + proof_multiplications(spec)) / self.multiplications
+
+
+def proof_multiplications(spec: Spec) -> float:
+    """Return what the proof of a result costs, in multiplications."""
+    n = 1 if spec.workload.endless else spec.workload.n
+    products = PROOF_PRODUCTS * n**3
+    if spec.mechanism.kind in STORED_DENSE or n <= LARGEST_DENSE_PROOF:
+        return products
+    return min(products, PROOF_SQUARES * n**2)
+
+
+def pace_file() -> Path:
+    """Return where the measurement is kept: `factorize/pace.json` in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize" / "pace.json"
+
+
+def known_pace() -> Pace | None:
+    """Return the measurement of this machine and release, or None where there is none that can be read."""
+    with suppress(OSError, FactorizeError, TypeError, KeyError, ValueError):
+        path = pace_file()
+        if path.stat().st_size <= _MAX_BYTES:
+            document = read_json(path.read_bytes(), limit=_MAX_BYTES)
+            numbers = {field.name: float(document["pace"][field.name]) for field in fields(Pace)}
+            if document["machine"] == _machine() and all(0 < number < math.inf for number in numbers.values()):
+                return Pace(**numbers)
+    return None
+
+
+def measured_pace() -> Pace:
+    """Return the measurement of this machine; it is made and kept if there is none."""
+    known = known_pace()
+    if known is not None:
+        return known
+    try:
+        pace = measure()
+    except (OSError, FactorizeError):  # no room for a tiny store, say: nobody should be refused an estimate for it
+        return Pace()
+    with suppress(OSError):
+        _keep(pace)
+    return pace
+
+
+def measure() -> Pace:
+    """Measure this machine, in a store of its own that is removed; takes a few seconds."""
+    with tempfile.TemporaryDirectory(prefix="factorize-pace-") as folder:
+        store = open_store(Path(folder) / "store")
+        tiny = min(_seconds(partial(_solve, n, store)) for n in (12, 13, 14))
+    return Pace(_rate(), tiny, _start())
+
+
+def _solve(n: int, store: Store) -> None:
+    """Solve, certify, prove and publish a tiny spec, all in this process: what it takes once processes are there."""
+    spec = plan(parse_spec({"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}}), store)
+    obtain(spec, store, progress=lambda _progress: None, check=partial(_inspected, store=store.url))
+
+
+def _inspected(path: Path, *, store: str) -> dict[str, Any]:
+    found = inspect(path, store, strict=False)
+    return {"digest": found["digest"], "sha256": found["sha256"]}
+
+
+def _seconds(call: Any) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _rate() -> float:
+    """Return multiplications a second of a matrix product."""
+    a = np.random.default_rng(0).standard_normal((_SIDE, _SIDE))
+    return float(_SIDE**3) / min(_seconds(lambda: a @ a) for _ in range(4))
+
+
+def _start() -> float:
+    """Return seconds of a Python that imports what a solve needs."""
+    return _seconds(lambda: subprocess.run(child_command("factorize.api.local"), check=True, stdin=subprocess.DEVNULL))
+
+
+def _machine() -> dict[str, Any]:
+    """Return what a measurement belongs to."""
+    return {"node": platform.node(), "processor": platform.machine(), "cores": os.cpu_count(), "release": __version__}
+
+
+def pace_document(pace: Pace) -> dict[str, Any]:
+    """Return the JSON form of a measurement, with the machine that it belongs to."""
+    return {"machine": _machine(), "pace": asdict(pace)}
+
+
+def _keep(pace: Pace) -> None:
+    path = pace_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(pace_document(pace), indent=1) + "\n")
+    os.replace(part, path)

@@ -1,0 +1,80 @@
+"""The pace of a machine: what is made of an estimate, and when it is measured. Nothing here depends on how fast it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from specs import spec_of
+
+from factorize import solvers
+from factorize.api import pace
+from factorize.api.pace import Pace, known_pace, measured_pace, pace_document, pace_file, proof_multiplications
+from factorize.errors import StoreUnavailable
+
+SLOW = Pace(multiplications=1e10, tiny=0.2, start=2.0)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_measurement_has_positive_numbers_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert known_pace() is None
+    found = measured_pace()
+    assert found.multiplications > 0 and found.tiny > 0 and found.start > 0
+    monkeypatch.setattr(pace, "measure", lambda: pytest.fail("measured twice"))
+    assert measured_pace() == known_pace() == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        json.dumps({"machine": {"node": "another"}, "pace": pace_document(SLOW)["pace"]}),
+        json.dumps(pace_document(SLOW) | {"pace": {"tiny": 1.0}}),
+        json.dumps(pace_document(Pace(multiplications=-1.0))),
+        json.dumps(pace_document(Pace(tiny=0.0))),
+        "x" * (1 << 17),
+    ],
+)
+def test_what_is_no_measurement_of_this_machine_is_replaced(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pace_file().parent.mkdir(parents=True)
+    pace_file().write_text(text)
+    assert known_pace() is None
+    monkeypatch.setattr(pace, "measure", lambda: SLOW)
+    assert measured_pace() == known_pace() == SLOW
+
+
+def test_nobody_is_refused_an_estimate_for_want_of_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> Pace:
+        raise StoreUnavailable("no room")
+
+    monkeypatch.setattr(pace, "measure", refused)
+    assert measured_pace() == Pace()
+    monkeypatch.setattr(pace, "measure", lambda: SLOW)
+    pace_file().parent.parent.mkdir(parents=True, exist_ok=True)
+    pace_file().parent.write_text("a file stands where the folder should be")
+    assert measured_pace() == SLOW
+
+
+def test_seconds_are_processes_and_work_at_this_pace() -> None:
+    tiny = solvers.choose(spec_of(12, "square_root"))
+    nothing = solvers.estimate(tiny).seconds
+    assert SLOW.work(tiny, nothing) == pytest.approx((8 * 12**3 + 3e10 * (nothing - 0.05)) / 1e10)
+    assert SLOW.command(tiny, 0.05) == pytest.approx(0.2 + 2 * 2.0, rel=1e-5)
+    assert SLOW.service(tiny, 0.05) == pytest.approx(0.2 + 2 * SLOW.fork, rel=1e-5)
+    assert SLOW.lane(tiny, 0.05) == pytest.approx(0.2, rel=1e-5)
+    assert SLOW.fork < SLOW.start or not pace.SUPPORTED
+    assert SLOW.work(tiny, 1.05) - SLOW.work(tiny, 0.05) == pytest.approx(3.0)
+
+
+def test_the_proof_of_a_large_structured_result_grows_with_the_square() -> None:
+    dense = [solvers.choose(spec_of(n, "dense")) for n in (1000, 2000)]
+    structured = [solvers.choose(spec_of(n, "square_root")) for n in (4000, 8000)]
+    assert proof_multiplications(dense[1]) == 8 * proof_multiplications(dense[0])
+    assert proof_multiplications(structured[1]) == 4 * proof_multiplications(structured[0])
