@@ -54,7 +54,7 @@ COMMANDS = (
     "serve",
     "fsck",
 )
-COMMANDS += ("gc", "profile", "revoke", "worker")
+COMMANDS += ("gc", "profile", "revoke", "estimate", "worker")
 GROUPS = {"jobs": ("list", "show", "cancel", "retry", "watch"), "db": ("upgrade", "check", "backup")}
 HEAVY = {"cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy"}
 HEAVY |= {"numpy"}
