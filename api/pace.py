@@ -75,8 +75,8 @@ class Pace:
         return self.tiny + 2 * self.fork + self.work(spec, seconds)
 
     def command(self, spec: Spec, seconds: float) -> float:
-        """Return seconds until `factorize solve` has ended, with two starts of Python; arguments as for `service`."""
-        return self.tiny + 2 * self.start + self.work(spec, seconds)
+        """Return seconds until `factorize solve` has ended; the proof's Python starts beside its own. As for `service`."""
+        return self.tiny + self.start + self.work(spec, seconds)
 
     def lane(self, spec: Spec, seconds: float) -> float:
         """Return seconds of a spec in a batch, whose processes stay; arguments as for `service`."""

@@ -14,7 +14,6 @@ from factorize.api.commands.add import add
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate
 from factorize.api.commands.compare import compare
-from factorize.api.commands.estimate import estimate
 from factorize.api.commands.fsck import fsck
 from factorize.api.commands.gc import gc, revoke
 from factorize.api.commands.get import get
@@ -25,7 +24,7 @@ from factorize.api.commands.plot import plot
 from factorize.api.commands.predict import plan, predict
 from factorize.api.commands.profile import profile
 from factorize.api.commands.serve import serve
-from factorize.api.commands.solve import solve
+from factorize.api.commands.solve import estimate, solve
 from factorize.api.commands.verify import verify
 from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed, error_document, error_lines, exit_code
 from factorize.api.terminal.output import OutputForm, emit, remark

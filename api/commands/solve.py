@@ -1,9 +1,9 @@
-"""`factorize solve`: one spec, solved and stored, here or by a service."""
+"""`factorize solve`: one spec, solved and stored, here or by a service; `factorize estimate`: what that would take."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +14,8 @@ from factorize.api.terminal.interrupt import prompt_interrupt
 from factorize.api.terminal.options import Dtype, Matrices, Output, SpecText, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, show_event
 from factorize.api.terminal.sources import copy_stored, open_results, parse_matrices, read_spec, read_spec_text
-from factorize.api.terminal.text import describe_manifest, describe_part
-from factorize.errors import InvalidParameter
+from factorize.api.terminal.text import describe_manifest, describe_part, describe_seconds
+from factorize.errors import InvalidParameter, NotFound
 
 ToFile = Annotated[
     Path | None, typer.Option("--to", metavar="FILE", help="Also write the factor file there.", show_default=False)
@@ -103,3 +103,39 @@ def _by_service(
 
 def _label(document: dict[str, Any]) -> str:
     return f"{describe_part(document['workload'])} by {document['mechanism']['kind']}"
+
+
+def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing.
+
+    The first estimate on a machine measures it, for a few seconds.
+    """
+    from factorize.api.local import cost, plan
+    from factorize.api.pace import measured_pace
+
+    results = None
+    with suppress(NotFound):
+        results = open_results(store, create=False)
+    planned = plan(read_spec(spec), results)
+    seconds, size = cost(planned)
+    pace = measured_pace()
+    until, posted = pace.command(planned.spec, seconds), pace.service(planned.spec, seconds)
+    known = planned.known is not None
+    document = {
+        "spec": planned.spec.document(),
+        "spec_digest": planned.spec.digest,
+        "known": known,
+        "estimate": {
+            "seconds": seconds,
+            "bytes": size,
+            "until_done": round(until, 3),
+            "until_done_posted": round(posted, 3),
+        },
+    }
+    lines = [
+        f"mechanism     {planned.spec.mechanism.kind}",
+        f"until done    {describe_seconds(until)} by `factorize solve`, {describe_seconds(posted)} posted to a service",
+        f"memory        {size / 2**20:.0f} MiB",
+        f"stored        {'yes: it is not solved again' if known else 'no'}",
+    ]
+    emit(output, document, "\n".join(lines))

@@ -58,7 +58,9 @@ class ServerConnection(H11Protocol):
 
     def __init__(self, config: uvicorn.Config, *rest: Any, **named: Any) -> None:
         super().__init__(config, *rest, **named)
-        self.conn = _Wire(h11.SERVER, config.h11_max_incomplete_event_size or self.settings.max_header_bytes)
+        self.conn = self._wire = _Wire(
+            h11.SERVER, config.h11_max_incomplete_event_size or self.settings.max_header_bytes
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock, or refuse one connection too many."""
@@ -97,7 +99,7 @@ class ServerConnection(H11Protocol):
         result = self.cycle.scope["state"].get("answered_by")
         alone = self.conn.our_state is self.conn.their_state is h11.DONE and not self.conn.trailing_data[0]
         if asked and result is not None and alone:
-            self.repeats.note(asked, self.conn.head, result)
+            self.repeats.note(asked, self._wire.head, result)
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:

@@ -66,7 +66,7 @@ def test_seconds_are_processes_and_work_at_this_pace() -> None:
     tiny = solvers.choose(spec_of(12, "square_root"))
     nothing = solvers.estimate(tiny).seconds
     assert SLOW.work(tiny, nothing) == pytest.approx((8 * 12**3 + 3e10 * (nothing - 0.05)) / 1e10)
-    assert SLOW.command(tiny, 0.05) == pytest.approx(0.2 + 2 * 2.0, rel=1e-5)
+    assert SLOW.command(tiny, 0.05) == pytest.approx(0.2 + 2.0, rel=1e-5)
     assert SLOW.service(tiny, 0.05) == pytest.approx(0.2 + 2 * SLOW.fork, rel=1e-5)
     assert SLOW.lane(tiny, 0.05) == pytest.approx(0.2, rel=1e-5)
     assert SLOW.fork < SLOW.start or not pace.SUPPORTED
