@@ -75,7 +75,7 @@ class Pace:
         return self.tiny + 2 * self.fork + self.work(spec, seconds)
 
     def command(self, spec: Spec, seconds: float) -> float:
-        """Return seconds until `factorize solve` has ended; the proof's Python starts beside its own. As for `service`."""
+        """Return seconds until `factorize solve` has ended; the proof's Python starts meanwhile."""
         return self.tiny + self.start + self.work(spec, seconds)
 
     def lane(self, spec: Spec, seconds: float) -> float:
