@@ -124,7 +124,8 @@ def test_canonicalize_solves_nothing(live_service: LiveService) -> None:
     assert set(document) == {"spec", "spec_digest", "known", "estimate"}
     assert document["spec"]["mechanism"] == {"kind": "dense"}
     assert document["known"] is False
-    assert set(document["estimate"]) == {"seconds", "bytes"}
+    assert set(document["estimate"]) == {"seconds", "bytes", "until_done"}
+    assert document["estimate"]["until_done"] > 0
     live_service.get(f"/v1/factorizations/{document['spec_digest']}").problem(404, "not-found")
     assert live_service.solves() == before
 
