@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from resumed_job import POINTS, STEPS, Job, stopped_and_resumed
 from specs import solved
 
 from factorize import parse_spec
@@ -483,38 +484,16 @@ class TestPrivateSums:
 
 
 def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path):
-    """As docs/training.md has it: solved, saved, loaded, calibrated for the bins, trained, stopped and resumed."""
-    spec = {"workload": {"kind": "prefix", "n": 12}, "participation": {"kind": "fixed_epochs", "epochs": 3}}
+    spec = {"workload": {"kind": "prefix", "n": STEPS}, "participation": {"kind": "fixed_epochs", "epochs": 3}}
     path = tmp_path / "factors.safetensors"
     solve(parse_spec(spec)).save(path)
-    points = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32) / 10
 
-    class Job:
-        def __init__(self) -> None:
-            factors, order = load(path), balls_in_bins(40, 4, 3, KEY, physical_batch=5)
-            delta = 1e-5 - order.extra_delta(4.0)
-            scale = factors.calibrate(epsilon=4.0, delta=delta, batch_size=10, sampling="balls_in_bins")
-            order.check_calibration(scale, factors.steps)
-            self.noise = factors.noise(scale, 6, seed=1 << 100)
-            self.batches = AuditedBatches(order, BinsAuditor.of(order, divisor=10))
-            self.weights = np.zeros(6, dtype=np.float32)
+    def job() -> Job:
+        return Job(path, balls_in_bins(40, 4, 3, KEY, physical_batch=5), "balls_in_bins")
 
-        def run(self, until: int) -> Job:
-            for indices, mask in self.batches:
-                total = (points[indices] * mask[..., None]).sum(axis=(0, 1))
-                self.weights -= total / 10 + self.noise.next()
-                if self.batches.step == until:
-                    break
-            return self
-
-    whole, part, resumed = Job().run(12), Job().run(5), Job()
-    resumed.noise.load_state_dict(part.noise.state_dict())
-    resumed.batches.load_state_dict(part.batches.state_dict())
-    resumed.weights = part.weights
-    assert np.array_equal(resumed.run(12).weights, whole.weights) and whole.noise.step == 12
-    drawn = Job()
-    released = np.sum([drawn.noise.next() for _ in range(12)], axis=0)
-    assert np.allclose(whole.weights, -(3 * points.sum(axis=0) / 10 + released), atol=1e-4)
+    whole, drawn = stopped_and_resumed(job, 5), job()
+    released = np.sum([drawn.noise.next() for _ in range(STEPS)], axis=0)
+    assert np.allclose(whole.weights, -(3 * POINTS.sum(axis=0) / 10 + released), atol=1e-4)
 
 
 def test_a_claim_is_for_one_factorization(tmp_path):

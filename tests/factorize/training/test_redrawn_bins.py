@@ -10,16 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from resumed_job import STEPS, Job, stopped_and_resumed
 
 from factorize import parse_spec
 from factorize.accounting import calibrate_bins
 from factorize.accounting.laws.bounded_calibration import calibrate_redrawn
 from factorize.auditor import ParticipationAuditor
-from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import check_own
 from factorize.solvers import solve
-from factorize.training.audited import AuditedBatches
 from factorize.training.bins import TAU, BallsInBins
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.draws.bin_sizes import overflow_probability
@@ -139,31 +138,11 @@ def test_an_auditor_goes_on_from_a_checkpoint(at: int) -> None:
 def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path: Path) -> None:
     path = tmp_path / "factors.safetensors"
     solve(parse_spec(SPEC)).save(path)
-    points = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32) / 10
 
-    class Job:
-        def __init__(self) -> None:
-            factors, order = load(path), redrawn_bins(40, 4, 3, KEY, physical_batch=5)
-            delta = 1e-5 - order.extra_delta(4.0)
-            scale = factors.calibrate(epsilon=4.0, delta=delta, batch_size=10, sampling="redrawn_bins")
-            order.check_calibration(scale, factors.steps)
-            self.noise = factors.noise(scale, 6, seed=1 << 100)
-            self.batches = AuditedBatches(order, BinsAuditor.of(order, divisor=10))
-            self.weights = np.zeros(6, dtype=np.float32)
+    def job() -> Job:
+        return Job(path, redrawn_bins(40, 4, 3, KEY, physical_batch=5), "redrawn_bins")
 
-        def run(self, until: int) -> Job:
-            for indices, mask in self.batches:
-                total = (points[indices] * mask[..., None]).sum(axis=(0, 1))
-                self.weights -= total / 10 + self.noise.next()
-                if self.batches.step == until:
-                    break
-            return self
-
-    whole, part, resumed = Job().run(12), Job().run(6), Job()
-    resumed.noise.load_state_dict(part.noise.state_dict())
-    resumed.batches.load_state_dict(part.batches.state_dict())
-    resumed.weights = part.weights
-    assert np.array_equal(resumed.run(12).weights, whole.weights) and whole.noise.step == 12
+    assert stopped_and_resumed(job, 6).batches.step == STEPS
 
 
 def test_a_claim_is_for_one_factorization() -> None:
