@@ -19,6 +19,7 @@ from benchmarks import forged_claims
 from benchmarks.report import Report, at_most
 from factorize import parse_spec, solvers
 from factorize.accounting import bin_gram, calibrate_bins
+from factorize.accounting.allocation.allocation_law import AllocationLaw
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.claim_test import examine
 from factorize.accounting.gram_matrix import BinGram
@@ -26,6 +27,7 @@ from factorize.accounting.star_estimate import StarEstimate
 from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Reporter
 from factorize.spec import Spec
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 N, EPOCHS = 2048, 8
 ALL, TWO, FOUR = (
@@ -175,8 +177,61 @@ def routes(report: Report) -> None:
 
         wanted = from_gaussian_mechanism(1.0, value_discretization_interval=1e-5).get_delta_for_epsilon(1.0)
         against(report, "dp_accounting, C = I, b=1", np.ones((1, 1)), 1.0, wanted, 1e-4)
+        allocation(report)
     else:
         report.remark("dp_accounting is not installed")
+    if find_spec("jax_privacy"):
+        monte_carlo(report, *((64, 16, 2_000) if report.quick else (N, N // EPOCHS, 20_000)))
+    else:
+        report.remark("jax_privacy is not installed here; tests/frameworks/test_monte_carlo.py compares with it")
+
+
+def allocation(report: Report) -> None:
+    """Random allocation at C = I beside dp_accounting's Poisson sampling, another law with as many steps on average."""
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+    bins = N // EPOCHS
+    for epsilon, delta in ((8.0, 1e-5), (2.0, 1e-6)):
+        clock = Clock()
+        sigma = AllocationLaw(N, bins, 1.0, signed=False).sigma(epsilon, delta)
+        seconds, low, high = clock.wall, sigma / 2, 2 * sigma
+        while high - low > 1e-3 * sigma:
+            middle = (low + high) / 2
+            step = from_gaussian_mechanism(middle, sampling_prob=1 / bins, value_discretization_interval=1e-3)
+            holds = step.self_compose(N).get_delta_for_epsilon(epsilon) <= delta
+            low, high = (low, middle) if holds else (middle, high)
+        goals = [at_most("times Poisson's sigma", sigma / high, 1.25)]
+        title = f"random allocation, C = I, n={N}, ({epsilon:g}, {delta:g})"
+        report.row(title, seconds=seconds, ratio=sigma / high, of="dp_accounting's Poisson sampling", goals=goals)
+
+
+def monte_carlo(report: Report, n: int, bins: int, samples: int) -> None:
+    """Compare delta with jax_privacy's Monte Carlo of the same pair: other code, plain samples of the loss."""
+    from jax_privacy import batch_selection
+    from jax_privacy.experimental.monte_carlo import sample_generation
+
+    column = forged_claims.truncated_root(n, 32)
+    held = bin_gram(ToeplitzMatrix(column, n), bins)
+    sigma, epsilon = StarEstimate(held, seed=5).sigma(2.0, 1e-2), 2.0
+    strategy = batch_selection.BallsInBinsSampling(iterations=n, cycle_length=bins)
+    for included in (True, False):
+        clock = Clock()
+        losses, _ = sample_generation.get_privacy_loss_sample(
+            strategy, sigma, column, seed=3, positive_sample=included, num_samples=samples
+        )
+        seen = np.maximum(-np.expm1(epsilon - losses), 0.0)
+        theirs, spread = float(seen.mean()), float(seen.std()) / math.sqrt(samples)
+        estimate = StarEstimate(held, seed=4)
+        ours = estimate.forward(sigma, epsilon) if included else estimate.reverse(sigma, epsilon)
+        away = abs(ours.delta - theirs) / math.hypot(spread, ours.relative_error * ours.delta)
+        report.row(
+            f"jax_privacy's Monte Carlo, n={n}, b={bins}, {'removal' if included else 'addition'}",
+            seconds=clock.wall,
+            ratio=ours.delta / theirs,
+            of="the other route's delta",
+            note=f"{samples} samples of theirs, {estimate.samples} of ours; delta near {theirs:.3g}",
+            goals=[at_most("standard errors apart", away, 4.0)],
+        )
 
 
 def against(report: Report, name: str, gram: np.ndarray, epsilon: float, wanted: float, error: float) -> None:
