@@ -14,6 +14,8 @@ from factorize.exact.arithmetic.slices import squared_norms
 from factorize.exact.structures.base import StoredReading, prefix_norms
 from factorize.exact.structures.toeplitz import diagonals_of, falls, width_of
 
+MOST_PATTERN_WORK = 1 << 32
+"""n^2 times the steps of a pattern, for which slices take minutes at most."""
 _COLUMNS_AT_ONCE = 1 << 18  # entries of one block of columns, so that limbs stay small beside the matrix
 
 
@@ -78,6 +80,10 @@ class DenseReading(StoredReading):
     def column_norms(self) -> Numbers:
         """Squared norms of the columns."""
         return norms(self._array, triangular=True) if self.series is None else prefix_norms(self.series)
+
+    def affords_patterns(self, most: int) -> bool:
+        """Whether Gram matrices of all patterns of `most` steps are affordable: by slices n = 16,384 for 16 steps."""
+        return self.n * self.n * most <= MOST_PATTERN_WORK
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""

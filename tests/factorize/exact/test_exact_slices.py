@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from factorize.exact.arithmetic import machine, slices
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.structures.dense import norms, norms_in_integers
+from factorize.exact.structures.dense import DenseReading, norms, norms_in_integers
 
 ANY = st.one_of(
     st.floats(-1e150, 1e150),
@@ -162,3 +162,9 @@ def test_gram_blocks_test_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_fault", lambda: "it is broken")
     with pytest.raises(NotEnclosed, match="it is broken"):
         slices.gram_blocks(np.eye(2), np.array([[0, 1]]))
+
+
+def test_gram_matrices_of_arrays_are_afforded_to_the_longest_that_is_proved() -> None:
+    reading = object.__new__(DenseReading)
+    reading.n = 16384
+    assert reading.affords_patterns(16) and not reading.affords_patterns(17)
