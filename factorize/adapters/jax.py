@@ -17,6 +17,7 @@ import optax
 from jax import numpy as jnp
 
 from factorize.adapters.coefficients import PlanTable
+from factorize.adapters.jax_shards import normals, specs_of, zeros_beside
 from factorize.adapters.jax_table import DeviceTable, SplitDouble, advance
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.engines import RowSource
@@ -43,7 +44,7 @@ class NoiseState(NamedTuple):
 
 
 def correlated_noise(
-    factors: Any, calibration: Calibration, *, seed: int, dtype: Precision = "float32"
+    factors: Any, calibration: Calibration, *, seed: int, dtype: Precision = "float32", specs: Any = None
 ) -> optax.GradientTransformation:
     """Return the transformation that adds row t of C^-1 Z to the t-th gradient.
 
@@ -57,6 +58,8 @@ def correlated_noise(
             of its hash are JAX's key.
         dtype: of noise, state and arithmetic; coefficients keep 48 bits in float32, as pairs of numbers. The result has
             the gradient's type, and no more digits than the noise.
+        specs: PartitionSpecs of the gradients (a tree, or one for all leaves), where this is called inside shard_map.
+            Under jit nothing is needed: buffers lie as the parameters that `init` gets, and each device makes its part.
 
     Raises:
         InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, or the
@@ -71,9 +74,9 @@ def correlated_noise(
     source = source_of(held)
     if isinstance(source, Streamable):
         sigma = raised(calibration.sigma, _allowance(source, calibration, kind))
-        return _streaming(PlanTable.of(source), key, sigma, kind)
+        return _streaming(PlanTable.of(source), key, sigma, kind, specs)
     inverse = _inverse(source)
-    return _replaying(inverse, key, raised(calibration.sigma, _rows_allowance(inverse, kind)), kind)
+    return _replaying(inverse, key, raised(calibration.sigma, _rows_allowance(inverse, kind)), kind, specs)
 
 
 def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
@@ -186,23 +189,26 @@ def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> floa
     return check_allowance(math.inf if off >= 0.5 else 1 / (1 - off) / (1 - 4 * SINGLE) - 1, str(kind))
 
 
-def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -> optax.GradientTransformation:
+def _streaming(
+    table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype, specs: Any
+) -> optax.GradientTransformation:
     steps, states = table.reads.shape
     loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)][: table.loads.shape[2]]
     scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)
     there = DeviceTable.of(scaled, kind)
 
     def init(params: Any) -> NoiseState:
-        buffers = jax.tree.map(lambda p: jnp.zeros((states, *p.shape), kind), params)
+        buffers = jax.tree.map(lambda p: zeros_beside(states, p, kind), params)
         return NoiseState(jnp.array(0, jnp.int32), buffers)
 
     def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
         _refuse_past(state.step, steps)
         leaves, shape = _leaves(updates)
-        noisy, kept = [], []
-        for i, (leaf, buffers) in enumerate(zip(leaves, shape.flatten_up_to(state.buffers), strict=True)):
-            z = _normal(key, state.step, i, leaf, kind)
-            earlier = [_normal(key, step, i, leaf, kind) for step in _earlier(there, state.step)]
+        noisy, kept, parts = [], [], specs_of(specs, updates)
+        held = shape.flatten_up_to(state.buffers)
+        for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, parts, strict=True)):
+            z = normals(key, state.step, i, leaf, kind, spec)
+            earlier = [normals(key, step, i, leaf, kind, spec) for step in _earlier(there, state.step)]
             drawn, buffers = advance(there, state.step, z, buffers, earlier)
             noisy.append(_released(leaf, drawn))
             kept.append(buffers)
@@ -211,7 +217,9 @@ def _streaming(table: PlanTable, key: jax.Array, sigma: float, kind: np.dtype) -
     return optax.GradientTransformation(init, update)
 
 
-def _replaying(inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype) -> optax.GradientTransformation:
+def _replaying(
+    inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype, specs: Any
+) -> optax.GradientTransformation:
     """Draw all earlier rows of Z again in each step; no state. What a sum loses is carried beside it."""
     rows = SplitDouble.of(inverse * sigma, kind)
 
@@ -220,11 +228,11 @@ def _replaying(inverse: np.ndarray, key: jax.Array, sigma: float, kind: np.dtype
         row = rows.at(state.step)
         leaves, shape = _leaves(updates)
         noisy = []
-        for i, leaf in enumerate(leaves):
+        for i, (leaf, spec) in enumerate(zip(leaves, specs_of(specs, updates), strict=True)):
 
-            def add(s: jax.Array, sums: Any, i: int = i, leaf: jax.Array = leaf) -> Any:
+            def add(s: jax.Array, sums: Any, i: int = i, leaf: jax.Array = leaf, spec: Any = spec) -> Any:
                 total, lost = sums
-                term = row.at(s).times(_normal(key, s, i, leaf, kind))
+                term = row.at(s).times(normals(key, s, i, leaf, kind, spec))
                 fresh = total + term
                 far = jnp.abs(total) >= jnp.abs(term)
                 return fresh, lost + jnp.where(far, (total - fresh) + term, (term - fresh) + total)
@@ -254,10 +262,6 @@ def _leaves(updates: Any) -> tuple[list[jax.Array], Any]:
 def _released(leaf: jax.Array, drawn: jax.Array) -> jax.Array:
     """Return the sum, rounded to the digits of the noise: beyond them a gradient of float64 would show."""
     return (leaf + drawn).astype(drawn.dtype).astype(leaf.dtype)
-
-
-def _normal(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtype) -> jax.Array:
-    return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, step), leaf), like.shape, kind)
 
 
 def _refuse_past(step: Any, steps: int) -> None:

@@ -75,8 +75,8 @@ class TestTransformation:
     def test_catches_a_repeated_row(self, monkeypatch):
         from factorize.adapters import jax as adapter
 
-        normal = adapter._normal
-        monkeypatch.setattr(adapter, "_normal", lambda key, t, *rest: normal(key, jnp.where(t == 5, 4, t), *rest))
+        normal = adapter.normals
+        monkeypatch.setattr(adapter, "normals", lambda key, t, *rest: normal(key, jnp.where(t == 5, 4, t), *rest))
         made = handmade(strategies()["buffered"])
         assert statistic(draw(transformation(made)), Rows(made), scale(made).sigma) > 3
 
@@ -100,7 +100,7 @@ class TestTransformation:
         made = handmade(strategies()["redrawn"])
         drawn = draw(transformation(made, dtype="float64"))
         key, (bias, _) = adapter._key(7, made.digest), jax.tree.leaves(parameters())
-        z = [np.asarray(adapter._normal(key, step, 0, bias, np.dtype("float64"))) for step in range(N)]
+        z = [np.asarray(adapter.normals(key, step, 0, bias, np.dtype("float64"))) for step in range(N)]
         white = made.strategy.dense() @ drawn[:, : bias.size] / scale(made).sigma
         assert np.abs(white - np.array(z)).max() < 1e-6
 

@@ -112,7 +112,7 @@ def test_torch(name: str, participation: dict[str, Any], precision: Any):
     assert whitened(made, rows, noise.sigma) < (1e-6 if precision == "float32" else 1e-7)
 
 
-def unit_vectors(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtype) -> jax.Array:
+def unit_vectors(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtype, spec: Any) -> jax.Array:
     """In place of JAX's normals: 1 at entry `step`."""
     return (jnp.arange(like.size) == step).astype(kind)
 
@@ -120,7 +120,7 @@ def unit_vectors(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np
 @cases
 def test_jax(name: str, participation: dict[str, Any], precision: Any, precise: None, monkeypatch: pytest.MonkeyPatch):
     made, scale = calibrated(name, participation)
-    monkeypatch.setattr(jax_adapter, "_normal", unit_vectors)
+    monkeypatch.setattr(jax_adapter, "normals", unit_vectors)
     noise = correlated_noise(made, scale, seed=1, dtype=precision)
     update, zero = jax.jit(noise.update), jnp.zeros(N, precision)
     state, drawn = noise.init(zero), []
@@ -152,7 +152,7 @@ def test_jax_privacy(name: str, participation: dict[str, Any], precision: Any, p
 
 def test_fails_without_the_raise(monkeypatch: pytest.MonkeyPatch):
     """The check has teeth: coefficients of 24 bits, as before pairs, and no allowance, are more than mu = 1."""
-    monkeypatch.setattr(jax_adapter, "_normal", unit_vectors)
+    monkeypatch.setattr(jax_adapter, "normals", unit_vectors)
     monkeypatch.setattr(jax_adapter, "raised", lambda sigma, allowance: sigma)
     found = []
     for name in ("buffered", "state_space", "blt", "banded", "dense"):
