@@ -60,12 +60,14 @@ class Planned:
         assert not isinstance(self.order, CyclicPoisson)
         return self.order
 
-    def statement(self, examples: int, sampling: str, unit: str) -> PrivacyStatement:
+    def statement(self, examples: int, sampling: str, unit: str, ranks: int = 1) -> PrivacyStatement:
         """Return what the job guarantees."""
         fixed = isinstance(self.order, Order)
         used = len(np.unique(np.concatenate(list(self.order)))) if fixed else examples
         factors, c = self.factors, self.calibration
-        return PrivacyStatement(c, factors.digest, factors.steps, examples, used, sampling, unit, self.overflow_delta)
+        return PrivacyStatement(
+            c, factors.digest, factors.steps, examples, used, sampling, unit, self.overflow_delta, ranks
+        )
 
 
 @dataclass(frozen=True)

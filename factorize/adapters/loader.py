@@ -26,6 +26,10 @@ class PrivateLoader:
         passes: number of equal passes that the order is cut into.
         physical: examples per part of a batch, None for whole batches; balls in bins have their own.
         loading: arguments of the `DataLoader` that fetches them.
+        share: (rank, ranks): of every batch, the examples rank, rank + ranks and so on.
+
+    Raises:
+        InvalidParameter: no example for a part, or a batch with fewer examples than ranks.
     """
 
     def __init__(
@@ -37,11 +41,15 @@ class PrivateLoader:
         passes: int,
         physical: int | None,
         loading: dict[str, Any],
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         if physical is not None and physical < 1:
             message = f"physical_batch_size={physical} is not an integer >= 1"
             raise InvalidParameter(message, field="physical_batch_size")
-        self.dataset, self.order = dataset, order
+        if share[1] > 1 and min(len(order[step]) for step in range(len(order))) < share[1]:
+            message = f"a batch has fewer examples than the {share[1]} ranks; use larger ones"
+            raise InvalidParameter(message, field="batch_size")
+        self.dataset, self.order, self._shared = dataset, order, share
         self._optimizer, self._physical = optimizer, physical
         self._per_pass = len(order) // passes
         collate = wrap_collate_with_empty(collate_fn=loading.pop("collate_fn", None) or default_collate)
@@ -66,7 +74,7 @@ class PrivateLoader:
         flat = [part.tolist() for some, _ in parts for part in some]
         fetched = iter(DataLoader(self.dataset, batch_sampler=flat, **self._loading))
         for t, (some, masks) in zip(range(step, stop), parts, strict=True):
-            self._optimizer.expect(self.order[t], masks=masks)
+            self._optimizer.expect(self._share(t), masks=masks)
             for i in range(len(some)):
                 if len(some) > 1:
                     self._optimizer.signal_skip_step(do_skip=i < len(some) - 1)
@@ -77,7 +85,12 @@ class PrivateLoader:
         if isinstance(self.order, BallsInBins) and self.order.physical_batch is not None:
             indices, mask = self.order.micro_batches(step)
             return list(indices), mask
-        batch = self.order[step]
+        batch = self._share(step)
         if self._physical is None or len(batch) <= self._physical:
             return [batch], None
         return np.array_split(batch, -(-len(batch) // self._physical)), None
+
+    def _share(self, step: int) -> np.ndarray:
+        """Return the examples of a step that are this rank's."""
+        rank, ranks = self._shared
+        return self.order[step][rank::ranks]

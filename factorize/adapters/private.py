@@ -11,12 +11,15 @@ from typing import Any, Literal, NamedTuple, Unpack
 import numpy as np
 import torch
 from opacus import GradSampleModule
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader
 
 from factorize.adapters.jobs import BINNED, TrainingJob, find_factors
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
+from factorize.adapters.ranks.agreement import own_rank, world_size
+from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter
@@ -65,7 +68,9 @@ def make_private(
     `optimizer.zero_grad()`. Checkpoint model and optimizer together; the loader goes on from the optimizer's step.
 
     Args:
-        model: without layers that mix examples (batch norm); Opacus says which.
+        model: without layers that mix examples (batch norm); Opacus says which. In Opacus's
+            `DifferentiallyPrivateDistributedDataParallel`, on every rank of a job, each rank gets its share of every
+            batch.
         optimizer: over the model's parameters.
         data: a `DataLoader`, whose data set, batch size, collation and workers are kept and whose order is replaced; or
             a data set, with `batch_size`.
@@ -86,7 +91,8 @@ def make_private(
         loss_reduction: of the caller's loss over a batch.
         users: user of each example; a user with two examples in a step is then refused, and epsilon is per user.
         order_seed: public, of the fixed order.
-        seed: secret, of noise and sampling; drawn here if None. A job that restarts must keep it.
+        seed: secret, of noise and sampling; drawn here if None. A job that restarts must keep it, and all ranks of one
+            must have the same.
         overflow: of balls in bins. `abort`: every step computes equally many padded parts (one, without
             `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of any
             size, which shapes and times then show.
@@ -102,8 +108,12 @@ def make_private(
         ConditionNotMet: sampling with a C that is not banded.
     """
     if isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
-        message = f"a {type(model).__name__} would add noise in every process; give the model inside it, on one device"
+        message = (
+            f"a {type(model).__name__} would add noise in every process; give the model inside it, on one device, or "
+            "in Opacus's DifferentiallyPrivateDistributedDataParallel for all ranks"
+        )
         raise InvalidParameter(message, field="model")
+    ranks = _ranks(model, sampling, seed)
     errors = ModuleValidator.validate(model, strict=False)
     if errors:
         raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
@@ -136,13 +146,36 @@ def make_private(
         known = "fixed, cyclic_poisson, balls_in_bins or redrawn_bins"
         raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not {known}", field="sampling")
     noise, factors = planned.calibration, planned.factors
-    private = CorrelatedOptimizer(optimizer, factors, noise, seed=secret, auditor=planned.auditor(users), **options)
+    kind = CorrelatedOptimizer if ranks == 1 else ReplicatedOptimizer
+    private = kind(optimizer, factors, noise, seed=secret, auditor=planned.auditor(users), **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
     loader = PrivateLoader(
-        dataset, planned.order, private, passes=epochs, physical=physical_batch_size, loading=loading
+        dataset,
+        planned.order,
+        private,
+        passes=epochs,
+        physical=physical_batch_size,
+        loading=loading,
+        share=(own_rank(), ranks) if ranks > 1 else (0, 1),
     )
-    statement = planned.statement(len(dataset), sampling, "example" if users is None else "user")
+    statement = planned.statement(len(dataset), sampling, "example" if users is None else "user", ranks)
     return Private(wrapped, private, loader, statement)
+
+
+def _ranks(model: Any, sampling: str, seed: int | None) -> int:
+    """Return how many processes share the job: those of the group where the model is one of Opacus's replicas, else 1.
+
+    Raises:
+        InvalidParameter: several of them without a seed, or with a secret order.
+    """
+    ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
+    if ranks > 1 and seed is None:
+        message = "every rank has to have the same seed; draw one on rank 0 and send it by broadcast_object_list"
+        raise InvalidParameter(message, field="seed")
+    if ranks > 1 and sampling != "fixed":
+        message = f"sampling={sampling!r} is secret, and ranks tell each other their batches; use sampling='fixed'"
+        raise InvalidParameter(message, field="sampling")
+    return ranks
 
 
 def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, int, dict[str, Any]]:

@@ -21,6 +21,7 @@ class PrivacyStatement:
         sampling: `fixed`, `cyclic_poisson`, `balls_in_bins` or `redrawn_bins`.
         unit: whose data are protected: `example`, or `user`.
         overflow_delta: what a limited capacity adds to the calibration's delta, (1 + e^epsilon) tau.
+        ranks: processes that train together, each with its share of every batch and of the noise.
     """
 
     calibration: Calibration
@@ -31,6 +32,7 @@ class PrivacyStatement:
     sampling: str
     unit: str
     overflow_delta: float = 0.0
+    ranks: int = 1
 
     @property
     def delta(self) -> float | None:
@@ -46,11 +48,13 @@ class PrivacyStatement:
         """One paragraph for a log or a model card."""
         c = self.calibration
         known = getattr(c, "epsilon_without_secrecy", None)
+        together = "" if self.ranks == 1 else f" on {self.ranks} ranks"
         secret = "" if known is None else f" If bins, batches or batch sizes become known, epsilon is {known:.4g}."
         return (
             f"({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, adjacency {c.adjacency.value}, "
-            f"over {self.steps} steps on {self.used} of {self.examples} examples ({self.sampling} order, participation "
-            f"{dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.batch_size}, noise "
-            f"multiplier {c.noise_multiplier:.6g} on sensitivity {c.sensitivity.value:.6g} ({c.sensitivity.kind}: "
-            f"{c.sensitivity.rule}); factorization {self.digest}. The choice of hyperparameters is not covered.{secret}"
+            f"over {self.steps} steps{together} on {self.used} of {self.examples} examples ({self.sampling} order, "
+            f"participation {dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.batch_size}, "
+            f"noise multiplier {c.noise_multiplier:.6g} on sensitivity {c.sensitivity.value:.6g} "
+            f"({c.sensitivity.kind}: {c.sensitivity.rule}); factorization {self.digest}. The choice of hyperparameters "
+            f"is not covered.{secret}"
         )

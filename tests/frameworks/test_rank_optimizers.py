@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.private import make_private
 from factorize.adapters.ranks import agreement
 from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
 from factorize.auditor import ParticipationAuditor
@@ -108,6 +110,23 @@ def shards(rank: int, world: int, parts: int) -> dict[str, Any]:
     return {"rows": np.array(made), "kept": optimizer.noise._source.vectors.numel()}
 
 
+def one_call(rank: int, ranks: int, order_seed: int = 0) -> dict[str, Any]:
+    net = model() if ranks == 1 else DifferentiallyPrivateDistributedDataParallel(model())
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    asked = {"epsilon": 50.0, "delta": 1e-6, "epochs": N, "clip_norm": CLIP, "seed": 1 << 100, "order_seed": order_seed}
+    net, optimizer, loader, statement = make_private(
+        net, optimizer, TensorDataset(*data()), MADE, batch_size=ROWS, generator="sfc64", **asked
+    )
+    made = []
+    for _ in range(N):
+        for x, y in loader:
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        made.append(flat(net))
+    return {"rows": np.array(made), "said": str(statement), "ranks": statement.ranks}
+
+
 def audited() -> tuple[Any, Any, Any]:
     net, theirs, _ = engine(DifferentiallyPrivateDistributedDataParallel(model()), 2)
     auditor = ParticipationAuditor.of(CALIBRATION, N)
@@ -132,6 +151,11 @@ def refusals(rank: int) -> dict[str, str]:
     found["a checkpoint on one rank, a step on the other"] = refused(
         (lambda: ours.expect(np.array([0]))) if rank else ours.noise.state_dict
     )
+    wrapped = DifferentiallyPrivateDistributedDataParallel(model())
+    call = partial(make_private, wrapped, torch.optim.SGD(wrapped.parameters(), lr=1.0), TensorDataset(*data()), MADE)
+    asked = {"epsilon": 50.0, "delta": 1e-6, "epochs": N}
+    found["no seed"] = refused(lambda: call(batch_size=ROWS, **asked))
+    found["secret order"] = refused(lambda: call(batch_size=ROWS, seed=1 << 100, sampling="balls_in_bins", **asked))
     narrow = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     criterion = torch.nn.CrossEntropyLoss()
     for name, options, norm in (("narrow", {"mp_policy": narrow}, CLIP), ("clips elsewhere", {}, 2 * CLIP)):
@@ -152,6 +176,7 @@ def refusals(rank: int) -> dict[str, str]:
 def everything(rank: int, world: int) -> dict[str, Any]:
     found = {f"ddp {weight:g}": replicas(rank, world, weight) for weight in (1.0, 0.0)}
     found |= {f"fsdp {parts}": shards(rank, world, parts) for parts in (1, 2)}
+    found["one call"] = one_call(rank, world)
     return {**found, "refused": refusals(rank) if world == 2 else {}}
 
 
@@ -172,6 +197,16 @@ class TestTraining:
         for each in jobs[world]:
             assert np.array_equal(each["ddp 0"]["rows"], alone(0.0))
 
+    def test_one_call_makes_a_job_of_all_ranks(self, jobs, world):
+        expected = one_call(0, 1)
+        for each in jobs[world]:
+            assert np.allclose(each["one call"]["rows"], expected["rows"], rtol=0, atol=1e-6)
+            assert (
+                each["one call"]["ranks"] == world
+                and f"4 steps on {world} ranks on 12 of 12" in each["one call"]["said"]
+            )
+        assert expected["ranks"] == 1 and "ranks" not in expected["said"]
+
     @pytest.mark.parametrize("parts", [1, 2])
     def test_shards_train_as_one_process_on_the_whole_batch(self, jobs, world, parts):
         """Opacus clips at norm + 1e-6, and in float32."""
@@ -187,6 +222,8 @@ EXPECTED = {
     "another batch on one rank": "gradients of 2 examples, its batch holds 1",
     "a step taken twice": "auditor has not seen",
     "a checkpoint on one rank, a step on the other": "different places of the program",
+    "no seed": "broadcast_object_list",
+    "secret order": "sampling='fixed'",
     "narrow": "bfloat16",
     "clips elsewhere": "clips at 1.0",
     "no model": "model=",

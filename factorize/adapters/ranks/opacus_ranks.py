@@ -9,7 +9,6 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer, FSDPOptimizerFastGradientClipping
-from torch.distributed.device_mesh import init_device_mesh
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import (
@@ -120,6 +119,8 @@ class ReplicatedOptimizer(RankedOptimizer):
 
     def __init__(self, optimizer: Any, factors: Any, calibration: Calibration, **others: Any) -> None:
         require_distributed("a data-parallel optimizer")
+        from torch.distributed.device_mesh import init_device_mesh
+
         first = next(p for group in optimizer.param_groups for p in group["params"])
         mesh = init_device_mesh(first.device.type, (world_size(),))
         super().__init__(getattr(optimizer, "original_optimizer", optimizer), factors, calibration, mesh=mesh, **others)
