@@ -12,7 +12,7 @@ import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
 
-TERMS = 2048
+TERMS = 512
 _LEAST, _MOST, _BLOCKS, _LEAF = 64, 1024, 8, 32
 
 

@@ -306,3 +306,13 @@ def test_doubles_that_do_not_support_a_bound_say_nothing_against_it(monkeypatch:
         assert report.supported and f"certificate.{claim}" in report.unseen
         assert any("proves 1.0 only" in text for text in report.not_checked)
         assert f"certificate.{claim}" not in check_factor_file(data).unseen
+
+
+def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven products in sums of three: three roundings within a sum and three more; integers come out exactly."""
+    monkeypatch.setattr(triangles, "TERMS", 3)
+    monkeypatch.setattr(polar_bound, "TERMS", 3)
+    assert [triangles.roundings_of(terms) for terms in (1, 3, 4, 7)] == [2, 4, 5, 6]
+    rows, lower = np.arange(14.0).reshape(2, 7), np.tril(np.arange(49.0).reshape(7, 7))
+    assert (triangles.times_lower(rows, lower) == np.einsum("ij,jk->ik", rows, lower)).all()
+    assert (polar_bound._gram(lower, slice(2, 5)) == (lower.T @ lower)[:, 2:5]).all()
