@@ -25,7 +25,8 @@ class SkgdPlan(PlanRequest):
         smoothness: M_j, block after block.
         block_sizes: single coordinates by default.
         block_bounds: L_U per block.
-        sampling: `uniform` or `importance`.
+        sampling: `uniform`, `importance` or `nice`.
+        size: coordinates per step of `nice`.
         initial_distances: |w^0_j - w*_j|, one per coordinate or one for all.
         initial_gap: f(w^0) - f*.
         strong_convexity: mu, where there is one.
@@ -37,7 +38,8 @@ class SkgdPlan(PlanRequest):
     smoothness: Annotated[list[Positive], Field(min_length=1, max_length=1_000_000)]
     block_sizes: Annotated[list[Count], Field(min_length=1)] | None = None
     block_bounds: Annotated[list[Positive], Field(min_length=1)]
-    sampling: Literal["uniform", "importance"] = "uniform"
+    sampling: Literal["uniform", "importance", "nice"] = "uniform"
+    size: Count | None = None
     initial_distances: Annotated[list[NonNegative], Field(min_length=1)]
     initial_gap: NonNegative
     strong_convexity: Positive | None = None
@@ -58,6 +60,7 @@ class SkgdPlan(PlanRequest):
                 "outer": lengths.outer,
                 "step_sizes": [1 / m for m in self.smoothness],
                 "sampling": self.sampling,
+                **({} if self.size is None else {"size": self.size}),
                 "block_bounds": self.block_bounds,
             },
             noise={**calibration.document(), "sigma_of_block": [calibration.sigma * x for x in self.block_bounds]},
@@ -73,6 +76,7 @@ class SkgdPlan(PlanRequest):
             "block_sizes": self.block_sizes,
             "block_bounds": self.block_bounds,
             "sampling": self.sampling,
+            "size": self.size,
             "initial_distances": self.initial_distances,
             "initial_gap": self.initial_gap,
             "strong_convexity": self.strong_convexity,
@@ -84,7 +88,7 @@ class SkgdPlan(PlanRequest):
 
         sketch = SketchedDescent(**question, sigma=0.0, inner=1)
         blocks, law = sketch.blocks(), sketch.probabilities()
-        constant = float(np.array(self.block_bounds) ** 2 @ [(1 / block).sum() for block in blocks])
+        constant = sketch.noise_constants()[0]
         common: dict[str, Any] = {"examples": self.examples, "epsilon": self.epsilon, "delta": self.delta}
         if self.strong_convexity is None:
             distances = one_for_each(self.initial_distances, len(self.smoothness))

@@ -91,7 +91,7 @@ def test_a_small_run_prints_and_writes(name: str, tmp_path: Path) -> None:
     assert all(row["published"] is None for row in document["rows"])  # small sizes are compared with nothing
 
 
-@pytest.mark.parametrize("name", ["srg_mnist", "mu2_mnist", "correlated_mnist", "skgd_gain"])
+@pytest.mark.parametrize("name", ["srg_mnist", "mu2_mnist", "correlated_mnist", "skgd_gain", "skgd_blocks"])
 def test_small_runs_on_digits_print_their_noise(name: str, tmp_path: Path) -> None:
     done = run(name, "--quick", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -108,6 +108,15 @@ def test_sketched_noise_is_for_the_steps_that_are_run() -> None:
     assert strong.parameters["inner"] == 18  # 2 (1 + 4 / (1/2))
 
 
+def test_nice_sampling_is_planned_for_its_own_constants() -> None:
+    changes = {"smoothness": [1, 4, 2], "block_bounds": [1, 2, 1], "sampling": "nice", "size": 2}
+    found = plan(request("dp_skgd", **changes))
+    assert found.parameters["size"] == 2 and found.predictions["utility"].terms["R2"] == pytest.approx(10.5)
+    one = plan(request("dp_skgd", **{**changes, "size": 1}))
+    same = plan(request("dp_skgd", smoothness=[1, 4, 2], block_bounds=[1, 2, 1]))
+    assert one.parameters["inner"] == same.parameters["inner"] and one.noise["sigma"] == same.noise["sigma"]
+
+
 def test_mu2_has_its_two_noises() -> None:
     independent, factorized = (plan(request("mu2", noise_kind=kind)) for kind in ("independent", "factorized"))
     assert independent.spec is None

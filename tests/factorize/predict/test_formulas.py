@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from factorize.errors import ConditionNotMet
+from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.predict import ask
+from factorize.privacy import PrivacyTarget
+from factorize.training import Lengths, NiceSketch, dp_skgd, sketch_calibration
 
 LONG_RUN: dict[str, Any] = {"learning_rate": 0.1, "rho": 0.5, "label_noise": 0.3, "clip_norm": 2.0}
 FILTERS: tuple[dict[str, Any], ...] = ({"kind": "independent"}, {"kind": "nu"}, {"kind": "anti_pgd", "damping": 0.3})
@@ -114,3 +117,66 @@ def test_the_clip_norm_by_hand() -> None:
     assert answer.terms["largest_learning_rate"] < 1 / (1.5 * log)
     with pytest.raises(ConditionNotMet, match="at most 0.005"):
         ask({**question, "initial_distance": 1, "nu": 0.1})
+
+
+SKETCH: dict[str, Any] = {
+    "kind": "sketched_descent", "smoothness": [1.0, 2.0, 0.5, 1.0], "block_bounds": [0.5, 1.0, 2.0, 1.5], "sigma": 0.1,
+    "inner": 20, "initial_distances": [1.0], "initial_gap": 2.25,
+}  # fmt: skip
+
+
+def test_nice_sampling_by_enumeration() -> None:
+    """Both noise constants are expectations over the six pairs of four coordinates."""
+    smoothness, bounds = np.array(SKETCH["smoothness"]), np.array(SKETCH["block_bounds"])
+    pairs = [np.array(pair) for pair in itertools.combinations(range(4), 2)]
+    each = [float((bounds[pair] ** 2).sum() * (1 / smoothness[pair]).sum()) for pair in pairs]
+    answer = ask({**SKETCH, "sampling": "nice", "size": 2})
+    assert answer.terms["N2"] == pytest.approx(0.01 * np.mean(each))
+    assert answer.terms["N1"] == pytest.approx(0.01 * np.mean(each) * 2)
+    assert answer.terms["R2"] == pytest.approx(2 * smoothness.sum())
+    one = ask({**SKETCH, "sampling": "nice", "size": 1})
+    assert one.value == pytest.approx(ask(SKETCH).value, rel=1e-12)  # one coordinate at random
+    for changes in ({"sampling": "nice"}, {"size": 2}, {"sampling": "nice", "size": 5}):
+        with pytest.raises(InvalidParameter, match="nice sampling needs 1 to 4"):
+            ask({**SKETCH, **changes})
+
+
+def test_the_bound_of_nice_sampling_covers_its_runs() -> None:
+    """A quadratic with exact smoothness: the mean of 200 runs is below the bound, and within twenty."""
+    smoothness, bounds = np.array(SKETCH["smoothness"]), [3.0] * 4
+    lengths = Lengths(20)
+    noise = sketch_calibration(lengths, PrivacyTarget(epsilon=1.0, delta=1e-5), examples=500)
+    gaps = []
+    for seed in range(200):
+        run = dp_skgd(
+            lambda w, drawn: np.tile((smoothness * (w - 1))[drawn], (500, 1)),
+            np.zeros(4),
+            NiceSketch(bounds, 2),
+            smoothness,
+            lengths,
+            noise,
+            seed=seed,
+            sampling_seed=seed,
+        )
+        gaps.append(float((smoothness * (run.weights - 1) ** 2).sum() / 2))
+    asked = {**SKETCH, "block_bounds": bounds, "sigma": noise.sigma, "sampling": "nice", "size": 2}
+    assert np.mean(gaps) < ask(asked).value < 20 * np.mean(gaps)
+
+
+def test_the_row_of_coordinate_descent_by_hand() -> None:
+    """Two blocks of two: sqrt(log 1/delta)/(n eps) sqrt(sum L_j^2/M_j d sum M_j r_j^2)."""
+    question = {
+        "kind": "sketched_rate", "smoothness": [1, 2, 0.5, 1], "block_sizes": [2, 2], "block_bounds": [3, 4],
+        "initial_distances": [2], "examples": 100, "epsilon": 1, "delta": 1e-5, "full_bound": 5,
+    }  # fmt: skip
+    assert "dp_cd" not in ask(question).terms
+    answer = ask({**question, "coordinate_bounds": [1, 2, 3, 1]})
+    noise, weighted = 1 + 2 + 18 + 1, 4 * 4.5
+    assert answer.terms["dp_cd"] == pytest.approx(math.sqrt(math.log(1e5)) / 100 * math.sqrt(noise * 4 * weighted))
+    singles = {**question, "block_sizes": None, "block_bounds": [1, 2, 3, 1]}
+    alone = ask(singles)
+    assert alone.terms["dp_cd"] == pytest.approx(alone.value)  # uniform single coordinates are DP-CD
+    convex = ask({**singles, "strong_convexity": 0.5}).terms["dp_cd"]
+    assert convex == pytest.approx(math.log(1e5) / 1e4 * noise * 4 * 2 / 0.5)
+    with pytest.raises(InvalidParameter, match="2 entries for 4 coordinates"):
+        ask({**question, "coordinate_bounds": [1, 2]})
