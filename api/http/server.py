@@ -58,9 +58,8 @@ class ServerConnection(H11Protocol):
 
     def __init__(self, config: uvicorn.Config, *rest: Any, **named: Any) -> None:
         super().__init__(config, *rest, **named)
-        self.conn = self._wire = _Wire(
-            h11.SERVER, config.h11_max_incomplete_event_size or self.settings.max_header_bytes
-        )
+        self._wire = _Wire(h11.SERVER, config.h11_max_incomplete_event_size or self.settings.max_header_bytes)
+        self.conn = self._wire
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the clock, or refuse one connection too many."""

@@ -35,7 +35,7 @@ _REFUSED = 126 << 8  # a wait status: exit 126
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ChildOrder:
     """What is asked of the nursery.
 
     Attributes:
@@ -63,7 +63,7 @@ def main() -> int:
             message, descriptors = _received(asking, 4)
             if not message:
                 return 0
-            _answer(asking, Order(**json.loads(message)), descriptors, warmth)
+            _answer(asking, ChildOrder(**json.loads(message)), descriptors, warmth)
 
 
 def _received(asking: socket.socket, most: int) -> tuple[bytes, list[int]]:
@@ -71,7 +71,7 @@ def _received(asking: socket.socket, most: int) -> tuple[bytes, list[int]]:
     return message, descriptors
 
 
-def _answer(asking: socket.socket, order: Order, descriptors: Sequence[int], warmth: Warmth) -> None:
+def _answer(asking: socket.socket, order: ChildOrder, descriptors: Sequence[int], warmth: Warmth) -> None:
     """Fork a guard, and send its process number with a descriptor of it; the reason where that is not sound."""
     with _closing(descriptors):
         if not one_thread():
@@ -91,7 +91,7 @@ def _answer(asking: socket.socket, order: Order, descriptors: Sequence[int], war
             socket.send_fds(asking, [answer], [handle])
 
 
-def _guard(order: Order, descriptors: Sequence[int], warmth: Warmth) -> NoReturn:
+def _guard(order: ChildOrder, descriptors: Sequence[int], warmth: Warmth) -> NoReturn:
     """Be the guard of one child."""
     try:
         os.setsid()
@@ -110,7 +110,7 @@ def _guard(order: Order, descriptors: Sequence[int], warmth: Warmth) -> NoReturn
 class _Family:
     """A guard with its child, and what the child asks it to fork beside."""
 
-    def __init__(self, order: Order, watch: int, warmth: Warmth) -> None:
+    def __init__(self, order: ChildOrder, watch: int, warmth: Warmth) -> None:
         self._order, self._warmth = order, warmth
         self._me = os.getpid()
         self._siblings: set[int] = set()
@@ -164,7 +164,7 @@ class _Family:
                 self._asking.send(status.to_bytes(STATUS_BYTES, "little"))
 
 
-def _become(module: str, order: Order, warmth: Warmth, keep: int = 2) -> NoReturn:
+def _become(module: str, order: ChildOrder, warmth: Warmth, keep: int = 2) -> NoReturn:
     """Run a module in this forked process; descriptors above `keep` are closed."""
     status = 1
     try:

@@ -12,12 +12,12 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.doubles.polar_bound import Factor, Weighted, weighted_decoder_by_inverse
+from factorize.exact.doubles.polar_bound import Factor, WeightedTarget, weighted_decoder_by_inverse
 from factorize.exact.doubles.roundings import SLACK, TINY, finite, gamma
 from factorize.exact.doubles.triangles import inverse_of
 
 
-def band_evidence(weighted: Weighted, inverse: np.ndarray, bands: int) -> tuple[Factor, np.ndarray]:
+def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> tuple[Factor, np.ndarray]:
     """Return F, and something near the polar factor of W A F.
 
     Args:

@@ -16,7 +16,7 @@ from factorize.exact.arithmetic.machine import check_products
 from factorize.exact.bounds.bound import pieces_of, rows_of
 from factorize.exact.doubles.band_bound import band_evidence, cost_in_band
 from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, enclosed_losses, width_of_losses
-from factorize.exact.doubles.polar_bound import Factor, Weighted, norm_below, polar_guess
+from factorize.exact.doubles.polar_bound import Factor, WeightedTarget, norm_below, polar_guess
 from factorize.exact.doubles.roundings import SLACK, gamma
 from factorize.exact.doubles.triangles import inverse_of
 from factorize.exact.doubles.workload_rows import WorkloadRows
@@ -74,7 +74,7 @@ class DenseProof:
         given = self._spec["mechanism"]["kind"] == "banded" and self._strategy.reading.by_diagonals
         if not given or rows is None or not self._strategy.bandwidth <= bands <= form.separation:
             raise NotEnclosed("the class is not evaluated in doubles")
-        weighted = Weighted(self._workload, self._weighing, rows[0])
+        weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         factor, guess = band_evidence(weighted, self._inverse, bands)
         norm = norm_below(weighted, factor, guess)
         return form.most * norm**2 / (cost_in_band(factor, bands) * rows[1])
@@ -105,7 +105,7 @@ class DenseProof:
         factor = self._evidence()
         if rows is None or factor is None:
             raise NotEnclosed("evidence of this kind is not evaluated in doubles")
-        weighted = Weighted(self._workload, self._weighing, rows[0])
+        weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         norm = norm_below(weighted, factor, polar_guess(weighted, factor, self._inverse))
         return norm**2 / (_cost(factor) * rows[1])
 

@@ -70,7 +70,7 @@ class Factor(NamedTuple):
         except np.linalg.LinAlgError:
             raise NotEnclosed("the evidence is singular, so that no polar factor is guessed from C") from None
 
-    def targets(self, weighted: Weighted) -> Iterator[tuple[slice, np.ndarray, float]]:
+    def targets(self, weighted: WeightedTarget) -> Iterator[tuple[slice, np.ndarray, float]]:
         """Yield W A F by columns in the order of the patterns, and at least the norm of what they are off by."""
         count, k = self.patterns.shape
         if count == 1 < k:
@@ -89,7 +89,7 @@ class Factor(NamedTuple):
             off = gamma(k + 2) * norm_of(sizes * factors) + errors * float(factors.max()) + made.size * k * TINY
             yield slice(first * k, (first + len(some)) * k), np.ascontiguousarray(made), off * (1 + SLACK)
 
-    def _targets_of_one(self, weighted: Weighted) -> Iterator[tuple[slice, np.ndarray, float]]:
+    def _targets_of_one(self, weighted: WeightedTarget) -> Iterator[tuple[slice, np.ndarray, float]]:
         """The same where one lower-triangular factor is for all steps."""
         block = self.blocks[0]
         given = weighted.column_block(self.patterns[0])
@@ -102,7 +102,7 @@ class Factor(NamedTuple):
             yield slice(first, last), made, off * (1 + SLACK)
 
 
-class Weighted(NamedTuple):
+class WeightedTarget(NamedTuple):
     """W A: rows less those that they refer to, times row factors.
 
     Attributes:
@@ -133,7 +133,7 @@ class Weighted(NamedTuple):
             yield block.start, block.stop, rows * self.scales[block.start : block.stop, None]
 
 
-def polar_guess(weighted: Weighted, factor: Factor, inverse: np.ndarray) -> np.ndarray:
+def polar_guess(weighted: WeightedTarget, factor: Factor, inverse: np.ndarray) -> np.ndarray:
     """Return something near the polar factor of W A F, columns in the order of the patterns of F.
 
     Args:
@@ -152,7 +152,7 @@ def polar_guess(weighted: Weighted, factor: Factor, inverse: np.ndarray) -> np.n
     return out
 
 
-def weighted_decoder_by_inverse(weighted: Weighted, inverse: np.ndarray) -> np.ndarray:
+def weighted_decoder_by_inverse(weighted: WeightedTarget, inverse: np.ndarray) -> np.ndarray:
     """Return W A N N^T, nearly."""
     n = len(inverse)
     out = np.empty((weighted.workload.rows, n))
@@ -163,7 +163,7 @@ def weighted_decoder_by_inverse(weighted: Weighted, inverse: np.ndarray) -> np.n
     return out
 
 
-def norm_below(weighted: Weighted, factor: Factor, guess: np.ndarray) -> Fraction:
+def norm_below(weighted: WeightedTarget, factor: Factor, guess: np.ndarray) -> Fraction:
     """Return a number not above the nuclear norm of W A F.
 
     Args:
@@ -205,7 +205,7 @@ class _Step:
         found[places, places - columns.start] -= 1.0
         return found
 
-    def taken(self, weighted: Weighted, factor: Factor) -> Fraction:
+    def taken(self, weighted: WeightedTarget, factor: Factor) -> Fraction:
         """Return a lower bound of tr(Q^T W A F) over one of |Q| from above."""
         guess, parts, lost, squares = self._guess, [], 0.0, 0.0
         for columns, target, off in factor.targets(weighted):
