@@ -135,6 +135,21 @@ def find_claim(question: BinsQuestion, *, work: int = WORK, seed: int = 0) -> Fo
     return search.first(propose, Proposal(question, sigma, 0.0), ceiling)
 
 
+def claimable(gram: BinGram, *, epsilon: float, delta: float, seed: int = 0) -> tuple[float, bool]:
+    """Return the multiplier that a claim would have, nothing being claimed, and whether estimates see it poorly.
+
+    Where the proved ceiling of the weights is high, it is some percent above the estimate: of two strategies the one
+    with the smaller estimate may need the larger noise.
+    """
+    question = BinsQuestion(factors="", gram=gram, epsilon=epsilon, delta=delta)
+    search = Search(gram, work=WORK, seed=seed)
+    point = search.point(epsilon, delta)
+    margin = search.least_margin(lambda margin: Proposal(question, question.sigma(point * (1 + margin)), margin))
+    bounded = bins_sigma(gram, epsilon=epsilon, delta=delta)
+    poorly = search.estimate.forward(point, epsilon).relative_error > _ROUGH
+    return (bounded if margin is None else min(bounded, point * (1 + margin))), poorly
+
+
 class Proposal(NamedTuple):
     """What might be claimed.
 
@@ -211,6 +226,10 @@ class Search:
                 "the bound without sampling fails its own test; report this with the factors' digest"
             )
         return FoundClaim(claim=claim, tests=tests, deterministic_multiplier=deterministic, samples=drawn)
+
+    def least_margin(self, propose: Callable[[float], Proposal | None]) -> float | None:
+        """Return the smallest margin whose claim the work allows; see `first`."""
+        return next((proposal.margin for proposal, _ in self._affordable_ones(propose)), None)
 
     def _affordable_ones(
         self, propose: Callable[[float], Proposal | None]

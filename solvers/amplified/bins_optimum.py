@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.accounting.bins_search import claimable
+from factorize.accounting.gram_matrix import bin_gram
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Toeplitz
 from factorize.objective import MaxError
@@ -28,6 +30,7 @@ from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import BinsSampling, Spec
 from factorize.structures.base import Matrix
 from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 Array = NDArray[np.float64]
 
@@ -40,6 +43,7 @@ _GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate s
 _BACKTRACKS = 6
 _FORMS = 8  # that are kept
 _PATIENCE = 3  # rounds without a gain
+_BUFFERS = 2  # of the other search, where all taps are hard to claim
 _FIT_SEED = 100  # of the first estimate of the columns' factors: none of the search's
 
 
@@ -102,7 +106,10 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the best strategy found of the mechanism's family; a local optimum."""
     report = Reporter(progress)
     assert problem.spec.sampling is not None
-    found = _Search(problem, problem.spec.sampling, report).run()
+    search = _Search(problem, problem.spec.sampling, report)
+    found = search.run()
+    if isinstance(found.family, AllTaps):
+        found = search.claimed_with_less(found)
     strategy: Matrix = found.family.matrix(found.variables)
     if problem.spec.mechanism.fitted:
         fit = ColumnFit(problem, problem.spec.sampling, found.family.column(found.variables))
@@ -150,6 +157,29 @@ class _Search:
             if idle == _PATIENCE:
                 break
         return _Found(best.family, best.variables, best.value, self.steps)
+
+    def claimed_with_less(self, found: _Found) -> _Found:
+        """Return all taps; where estimates see them poorly, those of two buffers if a claim of these needs less."""
+        noise, poorly = self._claimable(found)
+        if not poorly:
+            return found
+        given = (self.family.n, self.family.error, self.family.separation, self.family.count)
+        buffered = BufferedTaps(*given, buffers=_BUFFERS)
+        self.family, own = buffered, self.family
+        other = self.run()
+        self.family = own
+        less, _ = self._claimable(other)
+        column = buffered.column(other.variables)
+        if less >= noise or not column.min() > 0:
+            return found
+        return _Found(own, np.log(column[1:]), other.value, other.steps)
+
+    def _claimable(self, found: _Found) -> tuple[float, bool]:
+        """Return the logarithm of the error that a claim would have, and whether estimates see it poorly."""
+        column = found.family.column(found.variables)
+        held = bin_gram(ToeplitzMatrix(column, self.family.n), self.bins)
+        noise, poorly = claimable(held, epsilon=self.sampling.epsilon, delta=self.sampling.delta)
+        return math.log(noise) + found.family.log_error(column) / 2, poorly
 
     def _step(self, start: Array, forms: Array, seed: int) -> tuple[float, Array | None, Array]:
         """Minimise the loss of the forms, and go half of the way back while the estimate loses its hold."""
