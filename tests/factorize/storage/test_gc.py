@@ -372,8 +372,8 @@ def test_a_dry_run_answers_nothing_again(store):
 def test_a_result_that_is_deleted_while_it_is_stored_again_is_an_error_to_try_again(store, monkeypatch):
     put = factorization(4)
     store.put(put)
-    whole = store._intact
-    monkeypatch.setattr(store, "_intact", lambda digest: whole(digest) and bool(gc(store, delete=[digest])))
+    whole = store.intact
+    monkeypatch.setattr(store, "intact", lambda digest: whole(digest) and bool(gc(store, delete=[digest])))
     with pytest.raises(StoreUnavailable, match="was deleted while"):
         store.put(put)
     monkeypatch.undo()

@@ -179,7 +179,9 @@ def test_a_tolerance_below_rounding_gets_an_honest_gap():
 def test_progress_and_cancellation():
     seen = []
     solved(32, "dense", progress=seen.append)
-    assert [step.iteration for step in seen] == list(range(1, len(seen) + 1))
+    *searched, certified = seen
+    assert [step.iteration for step in searched] == list(range(1, len(seen)))
+    assert (certified.phase, certified.iteration) == ("certify", searched[-1].iteration)
     assert seen[0].relative_gap > 1e-3 > 1e-9 >= seen[-1].relative_gap
     assert 0 <= seen[0].seconds <= seen[-1].seconds
 
