@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import absl.logging
 import pytest
 from hypothesis import settings
 
@@ -23,6 +25,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
+
+# dp_accounting brings absl, whose handler closes the stream that it was made with when a server sets up its logging. That
+# would be pytest's own capture; the stream of the process is never closed.
+absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 DATA = Path(__file__).parent / "data"
 SLOW = frozenset((Path(__file__).parent / "support" / "slow_tests.txt").read_text().split())
