@@ -64,5 +64,8 @@ class ClipNorm(Question):
             terms={**lengths, "largest_learning_rate": min(1 / (trace * log), private)},
             assumptions=("Gaussian inputs, R^2 of the order of Tr H", "a learning rate of the order of its largest"),
             source="Choquette-Choo et al. 2024, theorems D.4 and D.13 (universal constants taken as 1)",
-            notes=("the DP noise is proportional to G, so that the learning rate, not G, has to be small against it",),
+            notes=(
+                "the DP noise is proportional to G, so that the learning rate, not G, has to be small against it",
+                "largest_learning_rate is our reconstruction of the paper's condition: an order, not a statement of it",
+            ),
         )

@@ -282,7 +282,7 @@ def test_memory_is_admitted_and_not_overcommitted(place):
     for number in range(3):
         engine.submit(order(number, memory_mb=450, gate=f"go{number}"))
     wait_for(lambda: len(place.starts()) == 2)
-    assert place.ledger.counts()["queued"] == 1
+    wait_for(lambda: place.ledger.counts().get("queued") == 1)  # a child may be quicker than the note that it runs
     first = place.starts()[0][0]
     place.open(f"go{int(first, 16)}")
     wait_for(lambda: len(place.starts()) == 3)
