@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +15,6 @@ from bucket_server import BucketServer
 from postgres_server import PostgresServer
 from servers import Client
 
-from factorize.api.jobs import cluster_worker
 from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.errors import InvalidParameter
 from factorize.storage.fsck import fsck
@@ -98,9 +99,14 @@ def test_tls_takes_three_files(tmp_path: Path):
     secure("tcp://127.0.0.1:8786", None)
 
 
-def test_a_worker_without_a_scheduler_says_so(tmp_path, monkeypatch):
-    from factorize.api.commands.application import run
-
-    monkeypatch.setattr(cluster_worker, "CONNECT_SECONDS", 1.0)
+def test_a_worker_without_a_scheduler_says_so(tmp_path):
+    """In a process of its own, which a worker takes for itself: its loop, its sockets, its children."""
     (port,) = cluster_module.free_ports(1)
-    assert run(["worker", "--scheduler", f"tcp://127.0.0.1:{port}", "--store", str(tmp_path / "store")]) == 5
+    command = ["worker", "--scheduler", f"tcp://127.0.0.1:{port}", "--store", str(tmp_path / "store")]
+    code = (
+        "import sys\nfrom factorize.api.jobs import cluster_worker\n"
+        "from factorize.api.commands.application import run\n"
+        f"cluster_worker.CONNECT_SECONDS = 1.0\nsys.exit(run({command!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 5 and done.stdout == "" and str(port) in done.stderr, done
