@@ -98,7 +98,7 @@ def test_two_stages_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_is_affordable() -> None:
-    """All of C^T C up to n = 2048; beyond, 2^30 operations on the patterns of a matrix that is stored."""
+    """All of C^T C up to n = 2048; beyond, 2^32 operations on the patterns of a matrix that is stored."""
 
     def fits(n: int, most: int, periodic: bool, computed: bool = False, inverse: bool = False) -> bool:
         kind = RedrawnReading if inverse else BltReading if computed else DenseReading
@@ -108,7 +108,8 @@ def test_what_is_affordable() -> None:
         return sensitivity._fits(strategy, Allowed(n // most, most, periodic))
 
     assert fits(2048, 2, False) and not fits(2049, 2, False)
-    assert fits(4096, 64, True) and not fits(4096, 65, True) and not fits(4096, 64, False)
+    assert fits(4096, 256, True) and not fits(4096, 257, True) and not fits(4096, 64, False)
+    assert fits(16_384, 16, True) and not fits(16_384, 17, True)
     assert not fits(4096, 64, True, computed=True) and fits(2048, 2, True, computed=True)
     longest = redrawn.LARGEST_BY_COLUMNS  # of what is stored as its inverse, whose columns are solved for
     assert fits(longest, 2, True, inverse=True) and not fits(longest + 1, 2, True, inverse=True)
