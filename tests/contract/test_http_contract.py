@@ -32,6 +32,7 @@ ROUTES = {
     ("post", "/v1/matrices"),
     ("get", "/v1/blobs/{sha256}"),
     ("get", "/healthz"),
+    ("post", "/v1/factorizations/{name}/retry"),
     ("get", "/readyz"),
     ("get", "/metrics"),
     ("get", "/problems/{slug}"),

@@ -12,6 +12,7 @@ from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import Cancelled, InvalidParameter, SolveFailed
 from factorize.mechanisms import Mechanism
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import mechanisms
 from factorize.solvers.comparing.compare import Sampling, compare
 from factorize.solvers.comparing.comparison import recommend
@@ -189,7 +190,7 @@ def test_what_takes_longer_than_its_estimate_is_stopped(monkeypatch):
 
     def late(problem, progress):
         while True:
-            progress(None)
+            progress(Progress(iteration=1, relative_gap=None, class_gap=None, seconds=0.0))
 
     monkeypatch.setattr(sys.modules["factorize.solvers.comparing.compare"], "_FIRST_SECONDS", 0.0)
     entry = solvers.Entry(late, closed_form.supports, closed_form.estimate)
