@@ -95,7 +95,10 @@ def check_exactly(found):
     user = {str(workload.sha256): workload.array} if isinstance(workload, UserMatrix) else {}
     report = check_factor_file(sealed(*parts(found)), user=user)
     assert report.supported, (spec, report.failed)
-    assert not any("losses" in text for text in report.not_checked), (spec, report.not_checked)
+    unproved = [
+        text for text in report.not_checked if "losses" in text and not text.startswith("residual: no B is stored")
+    ]
+    assert not unproved, (spec, report.not_checked)
     units = report.sensitivity["overstated_ulps"]
     assert 0 <= units <= (1 if found.certificate.sensitivity.kind == "exact" else 1e15), (spec, units)
 
