@@ -157,6 +157,11 @@ class TorchNoiseGenerator:
                 threads=count,
             )
             return CoreSource(made, self._device)
+        if self.generator not in ("torch", "philox"):
+            raise InvalidParameter(
+                f"generator={str(self.generator)[:20]!r} is not known; use torch, philox, sfc64 or shake128",
+                field="generator",
+            )
         if not isinstance(source, Streamable):
             raise InvalidParameter(
                 f"C of {source.digest[:12]} has no recurrence, so its noise is drawn by the core; use 'sfc64'",
