@@ -61,7 +61,7 @@ class TestChoosing:
                 "nu_toeplitz or square_root",
             ),
             (spec_of(16, "dense", {"kind": "min_sep", "min_sep": 4}), "nu_toeplitz"),
-            (spec_of({"kind": "window", "n": 8193, "width": 2}), "n=8192 .got n=8193."),
+            (spec_of({"kind": "window", "n": 8193, "width": 2}, "dense"), "n=8192 .got n=8193."),
         ],
     )
     def test_what_is_refused_and_the_way_out(self, spec, words):
