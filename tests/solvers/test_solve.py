@@ -61,13 +61,17 @@ class TestChoosing:
                 "nu_toeplitz or square_root",
             ),
             (spec_of(16, "dense", {"kind": "min_sep", "min_sep": 4}), "nu_toeplitz"),
-            (spec_of({"kind": "window", "n": 8193, "width": 2}, "dense"), "n=8192 .got n=8193."),
         ],
     )
     def test_what_is_refused_and_the_way_out(self, spec, words):
         for door in (solvers.choose, solvers.estimate, solvers.solve):
             with pytest.raises(UnsupportedProblem, match=words):
                 door(spec)
+
+    def test_dense_beyond_its_limit_is_refused(self):
+        for door in (solvers.estimate, solvers.solve):
+            with pytest.raises(TooLarge, match="limit of 16384"):
+                door(spec_of({"kind": "window", "n": 16_385, "width": 2}, "dense"))
 
     def test_parts_that_do_not_fit(self):
         spec = spec_of(16).model_copy(update={"optimize_for": spec_of(8).workload})

@@ -51,7 +51,7 @@ def test_progress_comes_in_order_and_ends_with_done(slow_service: LiveService) -
     assert [event["event"] for event in seen] == ["progress"] * (len(seen) - 1) + ["done"]
     numbers = [event["id"] for event in seen]
     assert numbers == sorted(set(numbers))
-    assert set(seen[0]["data"]) == {"iteration", "relative_gap", "class_gap", "seconds"}
+    assert set(seen[0]["data"]) == {"iteration", "relative_gap", "class_gap", "seconds", "phase", "seconds_left"}
     manifest = slow_service.get(f"/v1/factorizations/{name}").json()
     assert seen[-1]["data"] == {"spec_digest": name, "digest": manifest["digest"]}
 
