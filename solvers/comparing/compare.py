@@ -31,6 +31,7 @@ from factorize.solvers.comparing.comparison import (
     ranked,
     recommend,
 )
+from factorize.solvers.comparing.own_time import own_seconds
 from factorize.solvers.comparing.sampled_rows import (
     Solved,
     chosen_samplings,
@@ -51,7 +52,7 @@ __all__ = ["CompareCallback", "CompareProgress", "Sampling", "compare"]
 _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 60.0  # for what is optimised for a sampling
-_FIRST_SECONDS = 60.0  # more for the bound and the first mechanisms, which compile code
+_BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
 CompareCallback = Callable[[CompareProgress], None]
@@ -153,8 +154,7 @@ class _Run:
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
         tasks = [partial(self._bound, common)]
-        for place, group in enumerate(groups(plans)):
-            tasks.append(partial(self._try, group, _FIRST_SECONDS if place < workers else 0.0))
+        tasks += [partial(self._try, group) for group in groups(plans)]
         run_all(tasks, self._hear, workers=workers)
         return self._table([*plans, common], workers)
 
@@ -241,9 +241,9 @@ class _Run:
         def find(step: Callable[[Progress], None]) -> None:
             plan.bound, self.dual = bound_with_dual(self._with({"kind": "identity"}), Reporter(step))
 
-        self._watched(plan, tell, find, _FIRST_SECONDS)
+        self._watched(plan, tell, find, more=_BOUND_SECONDS)
 
-    def _try(self, group: list[Attempt], more: float, tell: Tell[_News]) -> None:
+    def _try(self, group: list[Attempt], tell: Tell[_News]) -> None:
         nu: float | None = None
         for plan in group:
             tell(_News(plan.mechanism["kind"], 0))
@@ -254,20 +254,20 @@ class _Run:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
                     plan.spec = self._with(plan.mechanism)
             if plan.spec is not None:
-                found = self._watched(plan, tell, partial(self._solve, plan), more)
+                found = self._watched(plan, tell, partial(self._solve, plan))
                 nu = _nu(found) if found is not None and plan.mechanism.get("nu") == "tune" else nu
             tell(_News(plan.mechanism["kind"], 1))
 
     def _watched(
-        self, plan: Attempt, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], more: float
+        self, plan: Attempt, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], more: float = 0.0
     ) -> Any:
         """Return what `run` does, or None where it is refused or out of time."""
         # Processor time of this thread: what else the machine does decides nothing.
-        began, last = time.thread_time(), _LATE * self._limit(plan) + more
+        began, last = own_seconds(), _LATE * self._limit(plan) + more
 
         def step(_progress: Progress) -> None:
             tell(_News(plan.mechanism["kind"], 0))
-            passed = time.thread_time() - began
+            passed = own_seconds() - began
             if passed > last:
                 raise _OutOfTime(f"was stopped after {passed:.3g} s of processor time; raise --max-seconds")
 

@@ -20,7 +20,7 @@ from factorize.api.jobs import supervisor
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.supervisor import Request, run
 from factorize.api.processes import guards
-from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS, SUPPORTED
+from factorize.api.processes.nursery import SUPPORTED
 
 DIGEST = "ab" * 32
 PRELUDE = """
@@ -51,11 +51,6 @@ def request(body: str, *, memory_mb: int = 64, seconds_limit: float = 30, thread
     if WAY == ["forked"]:
         return Request("0" * 64, spec, PRELUDE + textwrap.dedent(body), *limits, module="forked_body")
     return Request("0" * 64, spec, "file:///a store", *limits, child(body))
-
-
-def children() -> list[psutil.Process]:
-    """Processes that this one has to answer for; the nursery stays for the next child."""
-    return [process for process in own_children() if process.pid != NURSERY_OF_THIS_PROCESS.pid]
 
 
 def run_child(body: str, *, events: list[dict[str, object]] | None = None, **limits: float) -> SolveEnding:
@@ -292,7 +287,7 @@ def test_cancel_kills_the_child_and_its_children_quickly(tmp_path):
     thread.join(60)
     assert outcomes[0].ending is Ending.CANCELLED
     assert not [pid for pid in pids if alive(pid)]
-    assert not children()  # no zombie either
+    assert not own_children()  # no zombie either
 
 
 def test_what_a_finished_child_leaves_behind_is_killed(tmp_path):
@@ -355,4 +350,4 @@ def test_no_descriptor_and_no_process_is_leaked():
     for _ in range(3):
         run_child(DONE)
     assert psutil.Process().num_fds() == before
-    assert not children()
+    assert not own_children()

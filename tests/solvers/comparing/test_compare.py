@@ -192,7 +192,6 @@ def test_what_takes_longer_than_its_estimate_is_stopped(monkeypatch):
         while True:
             progress(Progress(iteration=1, relative_gap=None, class_gap=None, seconds=0.0))
 
-    monkeypatch.setattr(sys.modules["factorize.solvers.comparing.compare"], "_FIRST_SECONDS", 0.0)
     entry = solvers.Entry(late, closed_form.supports, closed_form.estimate)
     monkeypatch.setitem(solvers.SOLVERS, "square_root", (entry,))
     table = compare(spec_of(6), most_seconds=0.1)
