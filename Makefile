@@ -34,7 +34,7 @@ slow-tests: $(STAMP)
 
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
+	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks $(SIDE_BY_SIDE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -33,13 +33,14 @@ from factorize.training import (
     method_spec,
     ones,
 )
+from factorize.training.specs import Method
 
 TITLE = "Choquette-Choo et al. 2024, Figure 4 (CIFAR-10, StackOverflow): its protocol on the user's data"
 
 EPSILONS, DELTA = (1.0, 4.0, 10.0), 1e-6
 EPOCHS, PER_EPOCH, SEEDS, MOMENTUM, FINAL = 20, 100, 12, 0.95, 0.05
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-METHODS: dict[str, tuple[str, int]] = {
+METHODS: dict[str, tuple[Method, int]] = {
     "DP-SGD": ("dp_sgd", 1),
     "tree (Honaker)": ("tree", 1),
     "tree (Honaker) x 5": ("tree", 5),
@@ -88,10 +89,10 @@ def run(comparison: Comparison, cifar: Path | None, npz: Path | None) -> None:
             comparison.claim(text, gain > 2 * error, tied=abs(gain) <= 2 * error)
 
 
-def factorization(method: str, epochs: int, per_epoch: int, stamps: int) -> Factorization:
+def factorization(method: Method, epochs: int, per_epoch: int, stamps: int) -> Factorization:
     """Return C of one copy: the epochs of one stamp."""
     each = epochs // stamps
-    spec = method_spec(method, ones(each * per_epoch), epochs=each)  # type: ignore[arg-type]
+    spec = method_spec(method, ones(each * per_epoch), epochs=each)
     return solve(parse_spec({**spec, "tolerance": 1e-4}), evidence=False)
 
 
