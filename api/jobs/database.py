@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from factorize.errors import NotFound, StoreUnavailable
 
-REVISION = 2
+REVISION = 3
 """Of the schema; the number of the last file in `api/jobs/migrations`."""
 _POSTGRES = {
     "connect_timeout": 5,
@@ -58,6 +58,51 @@ engines = sa.Table(
 )
 schema = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, nullable=False))
 """What releases before the migrations look at; each migration moves it on, so they refuse what they cannot read."""
+access_keys = sa.Table(
+    "access_keys",
+    metadata,
+    sa.Column("id", sa.String(12), primary_key=True),
+    sa.Column("name", sa.String(64), nullable=False),
+    sa.Column("scopes", sa.String(64), nullable=False),
+    sa.Column("secret_sha256", sa.String(64), nullable=False),
+    sa.Column("previous_sha256", sa.String(64)),
+    sa.Column("previous_until", sa.Float),
+    sa.Column("created", sa.Float, nullable=False),
+    sa.Column("expires", sa.Float, nullable=False),
+    sa.Column("revoked", sa.Float),
+    sa.Column("requests_per_minute", sa.BigInteger),
+    sa.Column("open_jobs", sa.BigInteger),
+    sa.Column("core_seconds_per_day", sa.BigInteger),
+    sa.Column("bytes_per_day", sa.BigInteger),
+)
+"""Keys by which callers are known: the sha256 of each secret, never the secret. Times are seconds since 1970."""
+holds = sa.Table(
+    "holds",
+    metadata,
+    sa.Column("spec_digest", sa.String(64), primary_key=True),
+    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("since", sa.Float, nullable=False),
+    sa.Index("holds_by_owner", "owner"),
+)
+"""Callers that have asked for a job: several may hold one."""
+uploads = sa.Table(
+    "uploads",
+    metadata,
+    sa.Column("sha256", sa.String(64), primary_key=True),
+    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("since", sa.Float, nullable=False),
+)
+"""Callers that have sent a matrix."""
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("measure", sa.String(16), primary_key=True),
+    sa.Column("period", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("amount", sa.Float, nullable=False),
+)
+"""What a caller has used of a quota in the period that begins at this second."""
 alembic_version = sa.Table(
     "alembic_version", metadata, sa.Column("version_num", sa.String(32), primary_key=True, nullable=False)
 )
@@ -111,6 +156,32 @@ def usable(engine: sa.Engine) -> Iterator[None]:
     except BaseException:
         engine.dispose()
         raise
+
+
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Give a connection.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+        reason = getattr(error, "orig", None) or error
+        raise StoreUnavailable(f"the job database does not answer: {reason}; try again") from error
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Give a connection in a transaction that writes.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    with reading(engine) as connection, connection.execution_options(write=True).begin():
+        yield connection
 
 
 @contextmanager

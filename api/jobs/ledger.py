@@ -25,19 +25,19 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from factorize.api.jobs.database import engines, jobs
+from factorize.api.jobs.database import engines, jobs, reading, writing
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
 from factorize.api.jobs.migrations import open_database
 from factorize.api.jobs.notices import CHANNEL, Notices
-from factorize.errors import InvalidParameter, StoreUnavailable
+from factorize.errors import InvalidParameter
 
 _OPEN = ("queued", "running")
 
@@ -74,19 +74,16 @@ class Ledger:
         """Close all connections."""
         self.close()
 
-    @contextmanager
-    def _read(self) -> Iterator[sa.Connection]:
-        try:
-            with self._engine.connect() as connection:
-                yield connection
-        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-            reason = getattr(error, "orig", None) or error
-            raise StoreUnavailable(f"the job database does not answer: {reason}; try again") from error
+    @property
+    def engine(self) -> sa.Engine:
+        """The database, for the other tables in it."""
+        return self._engine
 
-    @contextmanager
-    def _write(self) -> Iterator[sa.Connection]:
-        with self._read() as connection, connection.execution_options(write=True).begin():
-            yield connection
+    def _read(self) -> AbstractContextManager[sa.Connection]:
+        return reading(self._engine)
+
+    def _write(self) -> AbstractContextManager[sa.Connection]:
+        return writing(self._engine)
 
     # Claims and changes of state
 

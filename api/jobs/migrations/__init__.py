@@ -26,6 +26,7 @@ from factorize.api.jobs.database import (
 from factorize.errors import StoreUnavailable
 
 _FOLDER = str(Path(__file__).parent)
+_COPIED = ("jobs", "access_keys", "holds", "uploads", "usage")
 
 
 def open_database(url: str) -> sa.Engine:
@@ -98,14 +99,19 @@ def copy_ledger(engine: sa.Engine, to: Path) -> int:
         upgrade(copy, target=found)
         snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
         with engine.connect().execution_options(**snapshot) as source, copy.begin() as target:
-            jobs = sa.Table("jobs", sa.MetaData(), autoload_with=source)
-            count = 0
-            for part in source.execute(sa.select(jobs)).mappings().partitions(1000):
-                target.execute(jobs.insert(), [dict(row) for row in part])
-                count += len(part)
-            return count
+            there = sa.MetaData()
+            there.reflect(source, only=lambda name, _: name in _COPIED)
+            return {table.name: _copy_rows(table, source, target) for table in there.sorted_tables}["jobs"]
     finally:
         copy.dispose()
+
+
+def _copy_rows(table: sa.Table, source: sa.Connection, target: sa.Connection) -> int:
+    count = 0
+    for part in source.execute(sa.select(table)).mappings().partitions(1000):
+        target.execute(table.insert(), [dict(row) for row in part])
+        count += len(part)
+    return count
 
 
 def differences(engine: sa.Engine) -> list[str]:

@@ -1,0 +1,89 @@
+"""A caller: who asks, what they may do, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from factorize.errors import InvalidParameter
+
+
+class Scope(StrEnum):
+    """What a caller may do. `admin` includes the others."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    UPLOAD = "upload"
+    MONITOR = "monitor"
+    ADMIN = "admin"
+
+
+EVERYTHING = frozenset(Scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Limits of one caller; None is no limit.
+
+    Args:
+        requests_per_minute: requests in one minute of the clock.
+        open_jobs: jobs queued or running that the caller holds.
+        core_seconds_per_day: estimated processor seconds of what was begun for the caller in one day (UTC).
+        bytes_per_day: bytes of bodies, received and sent, in one day (UTC).
+    """
+
+    requests_per_minute: int | None = None
+    open_jobs: int | None = None
+    core_seconds_per_day: int | None = None
+    bytes_per_day: int | None = None
+
+    def document(self) -> dict[str, int | None]:
+        """Return the limits by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks.
+
+    Args:
+        owner: to whom jobs, uploads and usage belong: `key:<id>`, `oidc:<hash>`, or nothing where no key is asked for.
+        name: what the operator calls the caller, for logs.
+        scopes: what the caller may do.
+        quotas: and how much.
+    """
+
+    owner: str
+    name: str
+    scopes: frozenset[Scope]
+    quotas: Quotas = Quotas()
+
+    def may(self, scope: Scope | None) -> bool:
+        """Say whether a route of this scope is open to the caller; None is open to everyone."""
+        return scope is None or scope in self.scopes or Scope.ADMIN in self.scopes
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the jobs and uploads of others are the caller's too."""
+        return Scope.ADMIN in self.scopes
+
+
+ANYONE = Caller("", "anyone", EVERYTHING)
+"""Every caller of a service that asks for no key."""
+
+
+def read_scopes(names: Iterable[str]) -> frozenset[Scope]:
+    """Return scopes by their names.
+
+    Raises:
+        InvalidParameter: a name is unknown, or there is none.
+    """
+    found = set()
+    for name in names:
+        if name not in list(Scope):
+            raise InvalidParameter(f"scope {name[:20]!r} is not one; use {', '.join(Scope)}", field="scopes")
+        found.add(Scope(name))
+    if not found:
+        raise InvalidParameter(f"a key has one scope at least; use {', '.join(Scope)}", field="scopes")
+    return frozenset(found)

@@ -1,0 +1,223 @@
+"""The keys of a service, in its ledger: made, listed, given new secrets and taken back.
+
+A key is a name, scopes, an expiry and quotas. What belongs to it (jobs, uploads, usage) stays with its id when its
+secret is changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from factorize.api.access.caller import Caller, Quotas, Scope, read_scopes
+from factorize.api.access.token import Token, new_token
+from factorize.api.jobs.database import access_keys, changing, reading, writing
+from factorize.errors import InvalidParameter, NotFound
+
+DAY = 86_400.0
+DEFAULT_DAYS = 90.0
+LONGEST_DAYS = 3660.0
+_NAME_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AccessKey:
+    """One key. Times are seconds since 1970.
+
+    Args:
+        id: 12 hexadecimal digits.
+        name: what the operator calls it.
+        scopes: what its holder may do.
+        secret_sha256: sha256 of its secret.
+        previous_sha256: that of the secret before, or None.
+        previous_until: when the secret before ends.
+        created: when it was made.
+        expires: when it ends.
+        revoked: when it was taken back, or None.
+        quotas: limits of its holder.
+    """
+
+    id: str
+    name: str
+    scopes: frozenset[Scope]
+    secret_sha256: str
+    created: float
+    expires: float
+    previous_sha256: str | None = None
+    previous_until: float | None = None
+    revoked: float | None = None
+    quotas: Quotas = Quotas()
+
+    @property
+    def caller(self) -> Caller:
+        """Who its holder is."""
+        return Caller(f"key:{self.id}", self.name, self.scopes, self.quotas)
+
+    def state(self, now: float) -> str:
+        """Return `active`, `expired` or `revoked`."""
+        if self.revoked is not None:
+            return "revoked"
+        return "active" if now < self.expires else "expired"
+
+    def is_opened_by(self, token: Token, now: float) -> bool:
+        """Say whether a token of this id is good now."""
+        current = token.is_of(self.secret_sha256)
+        before = token.is_of(self.previous_sha256) and now < (self.previous_until or 0.0)
+        return (current or before) and self.state(now) == "active"
+
+    def document(self, now: float) -> dict[str, Any]:
+        """Return what may be shown: everything but the hashes."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "state": self.state(now),
+            "scopes": sorted(self.scopes),
+            "created": _text(self.created),
+            "expires": _text(self.expires),
+            "revoked": None if self.revoked is None else _text(self.revoked),
+            "previous_secret_until": None if self.previous_until is None else _text(self.previous_until),
+            "quotas": self.quotas.document(),
+        }
+
+
+class KeyRegister:
+    """The keys of a ledger. Thread-safe.
+
+    Args:
+        engine: the ledger's database.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def create(
+        self, name: str, scopes: Iterable[str], *, days: float = DEFAULT_DAYS, quotas: Quotas | None = None
+    ) -> tuple[AccessKey, Token]:
+        """Make a key; its token is nowhere else.
+
+        Args:
+            name: what the operator calls it, 1 to 64 printable characters.
+            scopes: names of scopes.
+            days: until it ends, up to 3660.
+            quotas: limits of its holder; none by default.
+
+        Raises:
+            InvalidParameter: name, scopes, days or quotas are outside their limits.
+        """
+        key, token = _made(name, scopes, days, quotas or Quotas())
+        with writing(self._engine) as connection:
+            connection.execute(access_keys.insert().values(**_row(key)))
+        return key, token
+
+    def create_first(self, name: str) -> tuple[AccessKey, Token] | None:
+        """Make a key that may do everything, if there is none at all yet; one of several services makes it."""
+        key, token = _made(name, [Scope.ADMIN], DEFAULT_DAYS, Quotas())
+        with changing(self._engine) as connection:
+            if connection.scalar(sa.select(sa.func.count()).select_from(access_keys)):
+                return None
+            connection.execute(access_keys.insert().values(**_row(key)))
+        return key, token
+
+    def find(self, key_id: str) -> AccessKey | None:
+        """Return a key, or None."""
+        with reading(self._engine) as connection:
+            row = connection.execute(sa.select(access_keys).where(access_keys.c.id == key_id)).one_or_none()
+        return None if row is None else _key(row)
+
+    def get(self, key_id: str) -> AccessKey:
+        """Return a key.
+
+        Raises:
+            NotFound: there is none of this id.
+        """
+        found = self.find(key_id)
+        if found is None:
+            raise NotFound(f"the ledger has no key {key_id[:24]}; `factorize keys list` shows those it has")
+        return found
+
+    def all(self) -> list[AccessKey]:
+        """Return all keys, the oldest first."""
+        with reading(self._engine) as connection:
+            query = sa.select(access_keys).order_by(access_keys.c.created, access_keys.c.id)
+            return [_key(row) for row in connection.execute(query)]
+
+    def rotate(
+        self, key_id: str, *, days: float = DEFAULT_DAYS, overlap_hours: float = 24.0
+    ) -> tuple[AccessKey, Token]:
+        """Give a key a new secret; the one before stays good for a while, and the key ends `days` from now.
+
+        Raises:
+            NotFound: there is no such key.
+            InvalidParameter: it was revoked, or a number is outside its limits.
+        """
+        key = self.get(key_id)
+        if key.revoked is not None:
+            raise InvalidParameter(f"key {key_id} was revoked; create another", field="id")
+        if not 0 <= overlap_hours <= 24 * 30:
+            raise InvalidParameter(f"overlap of {overlap_hours:g} hours is outside 0..720", field="overlap_hours")
+        token, now = new_token(key_id), time.time()
+        values = {
+            "secret_sha256": token.sha256,
+            "previous_sha256": key.secret_sha256,
+            "previous_until": min(now + overlap_hours * 3600, key.expires),
+            "expires": now + _checked_days(days) * DAY,
+        }
+        # Guarded by the secret that was read: of two rotations at once, one tells its caller to look again.
+        self._change(key_id, values, access_keys.c.secret_sha256 == key.secret_sha256, access_keys.c.revoked.is_(None))
+        return self.get(key_id), token
+
+    def revoke(self, key_id: str) -> AccessKey:
+        """Take a key back, for ever; services know it within a second. One that is revoked stays as it is.
+
+        Raises:
+            NotFound: there is no such key.
+        """
+        if self.get(key_id).revoked is None:
+            self._change(key_id, {"revoked": time.time()})
+        return self.get(key_id)
+
+    def _change(self, key_id: str, values: dict[str, Any], *guards: sa.ColumnElement[bool]) -> None:
+        statement = access_keys.update().where(access_keys.c.id == key_id, *guards).values(**values)
+        with writing(self._engine) as connection:
+            if connection.execute(statement).rowcount != 1:
+                raise InvalidParameter(f"key {key_id} was changed meanwhile; look at it and try again", field="id")
+
+
+def _made(name: str, scopes: Iterable[str], days: float, quotas: Quotas) -> tuple[AccessKey, Token]:
+    if not (0 < len(name) <= _NAME_LENGTH and name.isprintable()):
+        raise InvalidParameter(f"a key's name has 1 to {_NAME_LENGTH} printable characters", field="name")
+    for limit, value in quotas.document().items():
+        if value is not None and not 0 <= value < 1 << 53:
+            raise InvalidParameter(f"{limit}={value} is outside 0..2^53; leave it out for no limit", field=limit)
+    now, token = time.time(), new_token()
+    ends = now + _checked_days(days) * DAY
+    return AccessKey(token.id, name, read_scopes(scopes), token.sha256, now, ends, quotas=quotas), token
+
+
+def _checked_days(days: float) -> float:
+    if not 0 < days <= LONGEST_DAYS:
+        raise InvalidParameter(f"{days:g} days are outside 0..{LONGEST_DAYS:g}; a key always ends", field="days")
+    return days
+
+
+def _row(key: AccessKey) -> dict[str, Any]:
+    names = ("id", "name", "secret_sha256", "previous_sha256", "previous_until", "created", "expires", "revoked")
+    return {name: getattr(key, name) for name in names} | {
+        "scopes": " ".join(sorted(key.scopes)),
+        **key.quotas.document(),
+    }
+
+
+def _key(row: sa.Row[Any]) -> AccessKey:
+    values = dict(row._mapping)
+    quotas = Quotas(**{name: values.pop(name) for name in Quotas.__slots__})
+    return AccessKey(**{**values, "scopes": read_scopes(values["scopes"].split()), "quotas": quotas})
+
+
+def _text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,78 @@
+"""The table of routes: for each, the scope that a caller needs, and what of the caller's own is seen or changed by it.
+
+Every route of the application has one row here, and every row a route; a test compares them. What has no row is refused
+to everyone. docs/security.md shows the same table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from factorize.api.access.caller import Scope
+
+
+@dataclass(frozen=True)
+class RouteRow:
+    """What one route asks.
+
+    Args:
+        method: GET stands for HEAD too, where the route has it.
+        path: as the application spells it.
+        scope: what a caller needs; None is open to everyone.
+        sees: whose things it shows or changes, for the docs.
+    """
+
+    method: str
+    path: str
+    scope: Scope | None
+    sees: str
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches paths of this route."""
+        return re.compile(re.sub(r"\\{\w+\\}", r"[^/\n]+", re.escape(self.path)))
+
+
+_NAMED = "/v1/factorizations/{name}"
+_SHARED = "results, whoever had them solved"
+_BOTH = "results, whoever had them solved; the caller's own jobs"
+_OWN = "the caller's own jobs"
+_NOTHING = "nothing that is stored"
+
+ROUTES = (
+    RouteRow("GET", "/healthz", None, "whether the process answers"),
+    RouteRow("GET", "/problems/{slug}", None, "the meaning of a problem type"),
+    RouteRow("GET", "/readyz", Scope.MONITOR, "whether database, store and engine answer"),
+    RouteRow("GET", "/metrics", Scope.MONITOR, "counts over all callers"),
+    RouteRow("GET", "/openapi.json", Scope.READ, _NOTHING),
+    RouteRow("GET", "/", Scope.READ, "the list, as a page"),
+    RouteRow("GET", "/v1/factorizations", Scope.READ, "the caller's own jobs; results that no job has made"),
+    RouteRow("POST", "/v1/factorizations", Scope.SUBMIT, _BOTH),
+    RouteRow("GET", _NAMED, Scope.READ, _BOTH),
+    RouteRow("DELETE", _NAMED, Scope.SUBMIT, _OWN),
+    RouteRow("POST", f"{_NAMED}/retry", Scope.SUBMIT, _OWN),
+    RouteRow("GET", f"{_NAMED}/events", Scope.READ, _BOTH),
+    RouteRow("GET", f"{_NAMED}/matrices/{{matrix}}", Scope.READ, _SHARED),
+    RouteRow("GET", "/v1/blobs/{sha256}", Scope.READ, "files of results; the caller's own uploads"),
+    RouteRow("POST", "/v1/matrices", Scope.UPLOAD, "the caller's own uploads"),
+    RouteRow("POST", "/v1/canonicalize", Scope.READ, "whether a result is stored"),
+    RouteRow("POST", "/v1/compare", Scope.SUBMIT, "the caller's own uploads"),
+    RouteRow("POST", "/v1/predict", Scope.READ, _SHARED),
+    RouteRow("POST", "/v1/plan", Scope.READ, _NOTHING),
+    RouteRow("POST", f"{_NAMED}/calibrations", Scope.SUBMIT, _SHARED),
+    RouteRow("GET", f"{_NAMED}/calibrations", Scope.SUBMIT, _SHARED),
+    RouteRow("DELETE", f"{_NAMED}/calibrations", Scope.SUBMIT, "the calibrations that the caller has asked for"),
+)
+
+
+def row_of(method: str, path: str) -> RouteRow | None:
+    """Return the row of a request, or None where no route has it.
+
+    Args:
+        method: of the request; HEAD counts as GET.
+        path: of the request, decoded.
+    """
+    wanted = "GET" if method == "HEAD" else method
+    return next((row for row in ROUTES if row.method == wanted and row.pattern.fullmatch(path)), None)

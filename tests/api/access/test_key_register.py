@@ -1,0 +1,124 @@
+"""Keys in a ledger: what is stored of them, how they end, and that only one first key is made."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import zlib
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from factorize.api.access import token as tokens
+from factorize.api.access.caller import Quotas, Scope
+from factorize.api.access.key_register import DAY, AccessKey, KeyRegister
+from factorize.api.access.token import new_token, read_token
+from factorize.api.jobs.database import access_keys
+from factorize.api.jobs.ledger import Ledger
+from factorize.errors import InvalidParameter, NotFound
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def register(request: pytest.FixtureRequest, tmp_path: Path):
+    on_file = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/jobs.sqlite" if on_file else request.getfixturevalue("postgres").database()
+    with Ledger(url) as ledger:
+        yield KeyRegister(ledger.engine)
+
+
+def test_a_token_has_prefix_id_secret_and_checksum() -> None:
+    token = new_token()
+    assert re.fullmatch(tokens.PATTERN, token.text)
+    body, checksum = token.text[:-9], token.text[-8:]
+    assert int(checksum, 16) == zlib.crc32(body.encode())
+    assert body == f"fk_{token.id}_{token.secret}"
+    assert token.secret not in repr(token)
+    assert read_token(token.text) == token
+
+
+def test_a_token_that_was_cut_or_changed_is_none() -> None:
+    text = new_token().text
+    other = text[:20] + ("0" if text[20] != "0" else "1") + text[21:]
+    for wrong in (text[:-1], text[:50], other, text.upper(), f" {text}", f"{text}\n", "", text + "0", "fk_\u0661" * 5):
+        assert read_token(wrong) is None
+
+
+def test_the_ledger_keeps_a_hash_and_not_the_secret(register: KeyRegister) -> None:
+    key, token = register.create("training", ["read"], quotas=Quotas(open_jobs=3))
+    with register._engine.connect() as connection:
+        row = connection.execute(sa.select(access_keys)).one()._mapping
+    assert row["secret_sha256"] == hashlib.sha256(token.secret.encode()).hexdigest()
+    assert not any(token.secret in str(value) for value in row.values())
+    assert register.get(token.id) == key
+    assert key.quotas == Quotas(open_jobs=3) and key.scopes == {Scope.READ}
+    assert "sha256" not in str(key.document(0.0)) and token.secret not in str(key.document(0.0))
+
+
+def test_a_key_is_opened_by_its_own_secret_until_it_ends(register: KeyRegister) -> None:
+    key, token = register.create("k", ["read", "submit"], days=2)
+    other = register.create("other", ["admin"])[1]
+    assert key.is_opened_by(token, key.created)
+    assert key.is_opened_by(token, key.created + 2 * DAY - 1)
+    assert not key.is_opened_by(token, key.created + 2 * DAY)
+    assert not key.is_opened_by(other, key.created)
+    assert key.state(key.created + 2 * DAY) == "expired"
+
+
+def test_a_rotated_key_has_both_secrets_for_the_overlap(register: KeyRegister) -> None:
+    key, old = register.create("k", ["read"])
+    changed, new = register.rotate(key.id, overlap_hours=1)
+    assert changed.id == key.id and changed.scopes == key.scopes
+    assert changed.previous_until is not None
+    inside, after = changed.previous_until - 1, changed.previous_until
+    assert changed.is_opened_by(new, inside) and changed.is_opened_by(old, inside)
+    assert changed.is_opened_by(new, after) and not changed.is_opened_by(old, after)
+    again, _ = register.rotate(key.id, overlap_hours=0)
+    assert not again.is_opened_by(new, again.created + 1e6)
+
+
+def test_a_revoked_key_stays_revoked(register: KeyRegister) -> None:
+    key, token = register.create("k", ["read"])
+    revoked = register.revoke(key.id)
+    assert revoked.revoked is not None and not revoked.is_opened_by(token, key.created)
+    assert register.revoke(key.id) == revoked
+    with pytest.raises(InvalidParameter, match="was revoked"):
+        register.rotate(key.id)
+    with pytest.raises(NotFound, match="no key 000000000000"):
+        register.revoke("0" * 12)
+    assert [found.state(key.created) for found in register.all()] == ["revoked"]
+
+
+def test_of_many_services_that_start_at_once_one_makes_the_first_key(register: KeyRegister) -> None:
+    made: list[AccessKey] = []
+
+    def begin() -> None:
+        first = register.create_first("first")
+        if first is not None:
+            made.append(first[0])
+
+    threads = [threading.Thread(target=begin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and register.all() == made
+    assert made[0].scopes == {Scope.ADMIN}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": ""}, "1 to 64 printable"),
+        ({"name": "a\nb"}, "1 to 64 printable"),
+        ({"scopes": ["write"]}, "'write' is not one; use read, submit, upload, monitor, admin"),
+        ({"scopes": []}, "one scope at least"),
+        ({"days": 0}, "0 days are outside"),
+        ({"days": float("nan")}, "nan days are outside"),
+        ({"quotas": Quotas(open_jobs=-1)}, "open_jobs=-1 is outside"),
+    ],
+)
+def test_what_no_key_can_be(given, message, tmp_path: Path) -> None:
+    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger, pytest.raises(InvalidParameter, match=message):
+        KeyRegister(ledger.engine).create(**({"name": "k", "scopes": ["read"]} | given))
