@@ -52,6 +52,11 @@ class Objective(Frozen):
         """Return W times a matrix of all m rows, shape (m, d)."""
         return rows
 
+    @property
+    def listed(self) -> bool:
+        """Whether it states a number for each row, and so fits one number of rows only."""
+        return False
+
     def row_weights(self, m: int) -> np.ndarray | None:
         """Return the weights of the squared row norms of B, shape (m,), or None if they do not decide."""
         return np.ones(m)
@@ -203,6 +208,11 @@ class Weighted(Objective):
     def weigh(self, rows: np.ndarray) -> np.ndarray:
         """Scale the rows by the roots of the weights."""
         return rows * np.sqrt(self.row_weights(len(rows)))[:, None]
+
+    @property
+    def listed(self) -> bool:
+        """Yes: the weights."""
+        return True
 
     def row_weights(self, m: int) -> np.ndarray:
         """The weights."""

@@ -23,6 +23,12 @@ StepReport = Callable[[int, float | None], None]
 """What an iteration tells its step and its gap; it may raise `Cancelled`."""
 
 
+def outline_of(spec: Spec) -> Workload:
+    """Return the workload to optimise for as prices ask it: the same forms, and no long arrays that nobody listed."""
+    workload = spec.optimize_for or spec.workload
+    return workload if spec.objective.listed else workload.outline()
+
+
 @dataclass(frozen=True)
 class Problem:
     """A canonical spec with a named mechanism, as the solvers read it.

@@ -15,6 +15,9 @@ from factorize.workloads.forms import BidiagonalInverse, CascadeForm, FirstOrder
 from factorize.workloads.operators import Operator
 from factorize.workloads.state_space import StateSpace, identity
 
+OUTLINE_STEPS = 1 << 16
+"""Up to so many steps a workload is its own outline."""
+
 
 class Workload(Frozen):
     """A workload A of shape (m, n), known by its action.
@@ -51,6 +54,13 @@ class Workload(Frozen):
 
     def canonical(self) -> Workload:
         """Return the workload in its canonical form (named schedules become lists)."""
+        return self
+
+    def outline(self) -> Workload:
+        """Return a workload that has the same forms and as many states, and at most 65,536 steps or a list of rates.
+
+        Whoever asks only whether a form exists asks it of the outline: a price has to be known before an array is made.
+        """
         return self
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
@@ -154,6 +164,15 @@ class StepWorkload(Product):
     """A product of operators over n steps."""
 
     n: Count
+
+    def outline(self) -> Workload:
+        """The first steps; with explicit rates all of them, since any may be zero, and JSON bounds the list."""
+        if self.n <= OUTLINE_STEPS or getattr(self, "learning_rates", None) is not None:
+            return self
+        return self._of_steps(OUTLINE_STEPS)
+
+    def _of_steps(self, n: int) -> Workload:
+        return type(self).model_validate({**self.document(), "n": n})
 
 
 def kinds_among(names: Iterable[object]) -> dict[str, type[Workload]]:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from factorize.errors import UnsupportedProblem
 from factorize.plain_data import CountOrEndless
-from factorize.workloads.base import Product
+from factorize.workloads.base import OUTLINE_STEPS, Product
 from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.operators import Accumulate, Operator
 
@@ -45,6 +45,12 @@ class Prefix(Product):
     def endless(self) -> bool:
         """Whether n is unbounded."""
         return isinstance(self.steps, str)
+
+    def outline(self) -> Prefix:
+        """The first steps."""
+        if self.endless or self.n <= OUTLINE_STEPS:
+            return self
+        return Prefix(kind=self.kind, n=OUTLINE_STEPS)
 
     def operators(self) -> tuple[Operator, ...]:
         """One running sum."""

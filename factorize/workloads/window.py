@@ -23,6 +23,11 @@ class SlidingWindow(StepWorkload):
             raise ValueError(f"width={self.width} exceeds n={self.n}; use width <= n (width = n is the prefix sum)")
         return self
 
+    def _of_steps(self, n: int) -> SlidingWindow:
+        """As narrow or as wide in proportion: a window of all steps is the running sum, any other is none."""
+        width = n if self.width == self.n else min(self.width, n - 1)
+        return SlidingWindow(kind=self.kind, n=n, width=width)
+
     def operators(self) -> tuple[Operator, ...]:
         """One windowed sum."""
         return (Window(self.width),)

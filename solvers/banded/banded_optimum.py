@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from factorize.certificate.lower_bounds.class_bounds import squared_sensitivity
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.mechanisms import Banded
-from factorize.objective import Mean, Weighted
+from factorize.objective import Mean, Objective, Weighted
 from factorize.participation import Single
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.solvers.single.dense import refuse_objective
 from factorize.spec import Spec
 from factorize.workloads import Prefix, Workload
@@ -58,7 +58,7 @@ def supports(spec: Spec) -> str | None:
     refused = refuse_objective(spec)
     if refused is None and workload.n * bands <= LARGEST:
         try:
-            recursion(Problem(spec))
+            _target(outline_of(spec), spec.objective)
         except UnsupportedProblem as error:
             return str(error)
     return refused
@@ -126,10 +126,14 @@ def recursion(problem: Problem) -> StateSpace:
     Raises:
         UnsupportedProblem: there is none, or the target is singular beyond columns of zeros.
     """
-    whole, weights = problem.workload.state_space(), problem.objective.state_space(problem.workload.m)
+    return _target(problem.workload, problem.objective)
+
+
+def _target(workload: Workload, objective: Objective) -> StateSpace:
+    whole, weights = workload.state_space(), objective.state_space(workload.m)
     if whole is None or weights is None or whole.feed.shape[1] + weights.feed.shape[1] > MOST_STATES:
         raise UnsupportedProblem(
-            f"the {problem.workload.kind} workload is no recursion with at most {MOST_STATES} states, which 'banded' "
+            f"the {workload.kind} workload is no recursion with at most {MOST_STATES} states, which 'banded' "
             "needs; use optimize_for with a workload that is, banded_toeplitz, or dense",
             field="/workload/kind",
         )

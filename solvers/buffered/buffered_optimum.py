@@ -25,7 +25,7 @@ from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.solvers.single.structured import is_filtered
 from factorize.spec import Spec
 from factorize.workloads import Workload
@@ -70,10 +70,11 @@ def supports(spec: Spec) -> str | None:
         return f"buffers={buffers} exceeds {MOST_BUFFERS}, more than double precision tells apart; use fewer"
     if buffers > workload.n // 2:
         return f"buffers={buffers} exceeds n // 2 = {workload.n // 2}, the largest rank below the diagonal; use dense"
-    inverse = workload.bidiagonal_inverse()
+    outline = outline_of(spec)
+    inverse = outline.bidiagonal_inverse()
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
-    if isinstance(spec.objective, Mean) and is_filtered(workload):
+    if isinstance(spec.objective, Mean) and is_filtered(outline):
         return _refuse_filtered(workload, buffers)
     return (
         f"the {workload.kind} workload under objective {spec.objective.kind!r} has no banded inverse with positive "
@@ -84,7 +85,7 @@ def supports(spec: Spec) -> str | None:
 def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
     if workload.n <= _LARGEST_PROJECTED:
         return None
-    if workload.momentum_form() is None:
+    if workload.outline().momentum_form() is None:
         return f"the {workload.kind} workload streams up to n={_LARGEST_PROJECTED}; got n={workload.n}; use nu_toeplitz"
     if buffers % 2:
         return (
@@ -97,8 +98,7 @@ def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
     n, buffers = float(spec.workload.n), buffers_of(spec)
-    workload = spec.optimize_for or spec.workload
-    if workload.bidiagonal_inverse() is None and n <= _LARGEST_PROJECTED:
+    if n <= _LARGEST_PROJECTED and outline_of(spec).bidiagonal_inverse() is None:
         return estimate_of(entries=3 * n * n, multiplications=n * n * (buffers**2 + 100))
     gradients = 160 if n > _COARSE else 600
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2

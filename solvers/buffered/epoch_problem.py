@@ -8,6 +8,7 @@ import numpy as np
 
 from factorize.mechanisms import BufferedLinear
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
+from factorize.solvers.problem import outline_of
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 
@@ -20,7 +21,7 @@ def refusal(spec: Spec) -> str | None:
     assert isinstance(spec.mechanism, BufferedLinear)
     workload, states = spec.optimize_for or spec.workload, spec.mechanism.buffers
     epochs = spec.participation.spread(workload.n).most
-    inverse = workload.bidiagonal_inverse()
+    inverse = outline_of(spec).bidiagonal_inverse()
     if inverse is None or spec.objective.weighted_inverse(inverse) is None:
         return (
             f"buffered_linear under fixed_epochs needs a bidiagonal inverse with positive entries, which the "

@@ -13,8 +13,9 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.problem import Problem, Reporter, StepReport
+from factorize.solvers.problem import Problem, Reporter, StepReport, outline_of
 from factorize.spec import Spec
+from factorize.workloads import Workload
 from factorize.workloads.forms import BidiagonalInverse
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def supports(spec: Spec) -> str | None:
     epochs = spec.participation.spread(n).most
     if n < SMALLEST or epochs > LARGEST_EPOCHS or n < SHORTEST_EPOCH * epochs:
         return f"n={n} with {epochs} epochs is solved as fast by decompositions"
-    return None if _inverse(spec) is not None else "the weighted workload has no bidiagonal inverse"
+    return None if _inverse(spec, outline_of(spec)) is not None else "the weighted workload has no bidiagonal inverse"
 
 
 def estimate(spec: Spec) -> Estimate:
@@ -107,7 +108,7 @@ def ring_of(problem: Problem) -> Ring:
     from factorize.solvers.epochs.blocks import Ring
     from factorize.solvers.single.newton import require_range
 
-    inverse = _inverse(problem.spec)
+    inverse = _inverse(problem.spec, problem.workload)
     assert inverse is not None  # see `supports`
     p, q = (np.array(part, dtype=np.float64) for part in inverse)
     q[0] = 0.0
@@ -123,6 +124,6 @@ def ascend(ring: Ring, tolerance: float, report: StepReport, start: np.ndarray |
     return maximise(ring, tolerance=tolerance, callback=report, start=start)
 
 
-def _inverse(spec: Spec) -> BidiagonalInverse | None:
-    inverse = (spec.optimize_for or spec.workload).bidiagonal_inverse()
+def _inverse(spec: Spec, workload: Workload) -> BidiagonalInverse | None:
+    inverse = workload.bidiagonal_inverse()
     return None if inverse is None else spec.objective.weighted_inverse(inverse)

@@ -97,7 +97,7 @@ def recursive(spec: Spec) -> bool:
     few = isinstance(spec.mechanism, (AntiPgd, BandedToeplitz, BandedSquareRoot, IdentityMechanism))
     if not few or getattr(spec.mechanism, "bands", 1) > MOST_RECURSIVE:
         return False
-    return spec.workload.recursions() is not None
+    return spec.workload.outline().recursions() is not None
 
 
 def recursion_cost(spec: Spec) -> tuple[float, float]:

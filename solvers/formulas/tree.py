@@ -46,7 +46,7 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: log2(n) numbers for each step, and n x n arrays for a workload that is no recursion."""
     n, m = float(spec.workload.n), float(max(spec.workload.m, spec.workload.n))
     levels = level_count(spec.workload.n) + 1.0
-    if n > WHOLE_CHECK and spec.workload.state_space() is None:
+    if n > WHOLE_CHECK and spec.workload.outline().recursions() is None:
         needed = estimate_of(entries=4 * n * m, multiplications=4 * n * n * m)
         return refuse_beyond_dense(needed, int(n), int(m))
     whole = 6 * min(n, WHOLE_CHECK) * min(m, WHOLE_CHECK)

@@ -76,7 +76,7 @@ def dual_evidence(workload: Workload, accuracy: float, report: StepReport) -> di
 
 def is_structured(workload: Workload) -> bool:
     """Return whether the O(n) route is taken."""
-    return workload.n >= _SMALLEST_STRUCTURED and workload.first_order() is not None
+    return workload.n >= _SMALLEST_STRUCTURED and workload.outline().first_order() is not None
 
 
 def _evidence_of(best: Pair, rows: np.ndarray, columns: np.ndarray, workload: Workload) -> dict[str, np.ndarray]:

@@ -1,0 +1,103 @@
+"""Prices of specs are made before any array: eighty bytes of JSON must not cost gigabytes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from factorize import solvers
+from factorize.errors import TooLarge, UnsupportedProblem
+from factorize.spec import parse_spec
+from factorize.workloads.base import OUTLINE_STEPS
+
+LONGEST = 10**8
+MOST_BYTES = 64 << 20  # of the 800 MB that a single array of so many steps takes
+WORKLOADS: list[dict[str, Any]] = [
+    {"kind": "prefix"},
+    {"kind": "identity"},
+    {"kind": "decay", "rate": 0.9},
+    {"kind": "window", "width": 1},
+    {"kind": "window", "width": 7},
+    {"kind": "window", "width": None},
+    {"kind": "srg", "momentum": 0.9, "decay": 0.1},
+    {"kind": "srg", "momentum": 0.0, "decay": 0.1},
+    {"kind": "mu2", "output": "q"},
+    {"kind": "mu2", "output": "w"},
+    {"kind": "mu2", "output": "x"},
+    {"kind": "momentum", "momentum": 0.9},
+    {"kind": "momentum", "momentum": 0.9, "nesterov": True},
+    {"kind": "weight_decay", "rate": 0.1, "mode": "decoupled"},
+    {"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.5},
+]
+MECHANISMS: list[dict[str, Any]] = [
+    {"kind": "auto"},
+    {"kind": "dense"},
+    {"kind": "banded", "bands": 8},
+    {"kind": "buffered_linear", "buffers": 4},
+    {"kind": "toeplitz"},
+    {"kind": "banded_toeplitz", "bands": 8},
+    {"kind": "blt", "buffers": 4},
+    {"kind": "tree", "decoder": "honaker_full"},
+    {"kind": "nu_toeplitz", "nu": 0.1},
+    {"kind": "anti_pgd"},
+]
+PARTICIPATIONS: list[dict[str, Any]] = [{"kind": "single"}, {"kind": "fixed_epochs", "epochs": 10}]
+OBJECTIVES: list[dict[str, Any]] = [{"kind": "mean"}, {"kind": "lambda_tau", "tau": 10}, {"kind": "max"}]
+
+
+def workload_of(given: dict[str, Any], n: int) -> dict[str, Any]:
+    whole = {"width": n} if given.get("width", 1) is None else {}  # a window of all steps is the running sum
+    return {**given, **whole, "n": n}
+
+
+def priced(spec: dict[str, Any]) -> int:
+    """The most memory that was held while a spec was named and priced, or refused."""
+    tracemalloc.start()
+    try:
+        with suppress(TooLarge, UnsupportedProblem):
+            solvers.estimate(solvers.choose(parse_spec(spec)))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("given", WORKLOADS, ids=lambda given: "-".join(map(str, given.values())))
+def test_the_longest_run_is_priced_without_an_array_of_its_length(given: dict[str, Any]) -> None:
+    for mechanism in MECHANISMS:
+        for participation in PARTICIPATIONS:
+            for objective in OBJECTIVES if mechanism["kind"] in ("banded", "dense") else OBJECTIVES[:1]:
+                spec = {
+                    "workload": workload_of(given, LONGEST),
+                    "mechanism": mechanism,
+                    "participation": participation,
+                    "objective": objective,
+                }
+                assert priced(spec) < MOST_BYTES, spec
+
+
+@pytest.mark.parametrize("given", WORKLOADS, ids=lambda given: "-".join(map(str, given.values())))
+def test_an_outline_has_the_forms_and_states_of_the_whole(given: dict[str, Any]) -> None:
+    whole = parse_spec({"workload": workload_of(given, OUTLINE_STEPS + 100)}).workload
+    outline = whole.outline()
+    assert outline.n == OUTLINE_STEPS
+    assert outline.time_invariant == whole.time_invariant
+    for form in ("bidiagonal_inverse", "first_order", "momentum_form", "cascade_form", "nesterov_form", "recursions"):
+        assert (getattr(outline, form)() is None) == (getattr(whole, form)() is None), form
+    states = [
+        None if found is None else sum(part.feed.shape[1] for part in found)
+        for found in (outline.recursions(), whole.recursions())
+    ]
+    assert states[0] == states[1]
+
+
+def test_rates_that_are_listed_are_all_asked() -> None:
+    """The last of them may be zero, which takes the banded inverse away."""
+    n = OUTLINE_STEPS + 100
+    whole = parse_spec(
+        {"workload": {"kind": "schedule", "n": n, "learning_rates": {"kind": "cosine", "final": 0.0}}}
+    ).workload
+    assert whole.outline() is whole
+    assert whole.bidiagonal_inverse() is None
