@@ -33,11 +33,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _commands() -> Callable[[list[str]], int]:
     """Return what runs a command line, or say what a training image does not have."""
+    from factorize.errors import MissingExtra, extras_named
+
     try:
-        from factorize.api.commands.application import run
-    except ModuleNotFoundError as missing:
-        name = missing.name
-        print(f"error: {name} is not installed; the command line needs pip install 'factorize[serve]'", file=sys.stderr)
+        with extras_named("the command line"):
+            from factorize.api.commands.application import run
+    except MissingExtra as missing:
+        print(f"error: {missing}", file=sys.stderr)
         sys.exit(MISSING)
     return run
 

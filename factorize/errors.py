@@ -21,8 +21,9 @@ FactorizeError
 │   ├── CorruptObject           stored bytes do not hash to their name
 │   ├── Revoked                 the operator has taken a result back, and says why
 │   └── StoreUnavailable        no space, no permission, an I/O error; try again
-└── ServiceError                the service answered with a problem, or cannot be reached
-    └── ServiceUnreachable
+├── ServiceError                the service answered with a problem, or cannot be reached
+│   └── ServiceUnreachable
+└── MissingExtra                what was asked needs a package of an extra            (also a ModuleNotFoundError)
 
 Every message states the value, the limit and the way out. `slug` is the stable name of the error in problem
 documents and in the command line's JSON.
@@ -30,6 +31,8 @@ documents and in the command line's JSON.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -214,3 +217,65 @@ class ServiceUnreachable(ServiceError):
     """No service answered at that address."""
 
     slug = "service-unreachable"
+
+
+EXTRAS = {
+    "cvxpy": "conic",
+    "dask": "cluster",
+    "distributed": "cluster",
+    "dp_accounting": "accounting",
+    "jax": "jax",
+    "jax_privacy": "jax",
+    "llvmlite": "solve",
+    "matplotlib": "cli",
+    "numba": "solve",
+    "obstore": "cloud",
+    "opacus": "torch",
+    "optax": "jax",
+    "psutil": "cluster",
+    "psycopg": "postgres",
+    "pydantic_settings": "cli",
+    "rich": "cli",
+    "scipy": "solve",
+    "scs": "conic",
+    "sqlalchemy": "cluster",
+    "threadpoolctl": "solve",
+    "torch": "torch",
+    "tornado": "cluster",
+    "typer": "cli",
+}
+"""Packages that are no base dependency, and the smallest extra that brings each; any other of ours is of `serve`."""
+_SERVING = ("alembic", "anyio", "fastapi", "h11", "prometheus_client", "setuptools", "starlette", "uvicorn")
+EXTRAS |= dict.fromkeys(_SERVING, "serve")
+
+
+class MissingExtra(FactorizeError, ModuleNotFoundError):
+    """What was asked needs a package that a plain `pip install factorize` does not bring.
+
+    Args:
+        what: is asked, as the subject of a sentence.
+        package: that is not installed.
+    """
+
+    slug = "missing-extra"
+
+    def __init__(self, what: str, package: str) -> None:
+        self.extra = EXTRAS[package]
+        super().__init__(f"{what} needs {package}, which is not installed; pip install 'factorize[{self.extra}]'")
+        self.name = package
+
+
+@contextmanager
+def extras_named(what: str) -> Iterator[None]:
+    """Say which extra is missing where the block imports a package of one.
+
+    Raises:
+        MissingExtra: in place of the `ModuleNotFoundError` of such a package; any other goes on as it is.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package not in EXTRAS or isinstance(missing, MissingExtra):
+            raise
+        raise MissingExtra(what, package) from missing

@@ -18,7 +18,14 @@ from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.certificate.stated_claims import compare
 from factorize.encoding import canonical_json, tensor_digest
-from factorize.errors import CertificateError, InvalidParameter, InvalidStrategy, TooLarge, UnsupportedProblem
+from factorize.errors import (
+    CertificateError,
+    InvalidParameter,
+    InvalidStrategy,
+    TooLarge,
+    UnsupportedProblem,
+    extras_named,
+)
 from factorize.format.manifest import SCHEMA, manifest_digest, steps_of
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.series import toeplitz_rows
@@ -165,7 +172,8 @@ class Factorization:
             raise InvalidParameter(f"rows {start}:{stop} are outside {name}, which has rows 0:{last}", field="rows")
         if name == "C":
             return self.strategy.rows(start, stop)
-        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is refused below
+        # What comes of an overflow is refused below.
+        with extras_named(f"rows of {name}"), np.errstate(over="ignore", invalid="ignore"):
             found = self._solved_rows(name, start, stop)
         if not np.isfinite(found).all():
             raise InvalidStrategy(
@@ -192,14 +200,15 @@ class Factorization:
 
         Raises:
             CertificateError: a number of the manifest claims more than the recomputation supports.
+            MissingExtra: without the extra `[solve]`.
         """
         stated = str(self.manifest["solver"].get("outcome", "iteration_limit")).upper()
         if stated not in Outcome.__members__:
             raise CertificateError(
                 f"the solver's outcome is {stated[:40]!r}; it is one of {', '.join(Outcome.__members__)}"
             )
-        outcome = Outcome[stated]
-        fresh = certify(self.spec, self.strategy, self.dual, outcome=outcome)
+        with extras_named("recomputing a certificate"):
+            fresh = certify(self.spec, self.strategy, self.dual, outcome=Outcome[stated])
         compare(self.manifest["certificate"], fresh)
         return fresh
 

@@ -28,7 +28,7 @@ from factorize.api.commands.solve import estimate, solve
 from factorize.api.commands.verify import verify
 from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed, error_document, error_lines, exit_code
 from factorize.api.terminal.output import OutputForm, emit, remark
-from factorize.errors import FactorizeError
+from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
 COMMANDS = (
@@ -96,7 +96,8 @@ def run(arguments: list[str]) -> int:
     """
     form = _output_form(arguments)
     try:
-        return int(app(args=arguments, prog_name=NAME, standalone_mode=False) or ExitCode.OK)
+        with extras_named("this command"):
+            return int(app(args=arguments, prog_name=NAME, standalone_mode=False) or ExitCode.OK)
     except (FactorizeError, VerificationFailed, OSError) as error:
         return _fail(form, exit_code(error), error_document(error), error_lines(error))
     except MemoryError as error:

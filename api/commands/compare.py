@@ -11,7 +11,7 @@ from factorize.api.comparing.comparison_text import text
 from factorize.api.terminal.interrupt import prompt_interrupt
 from factorize.api.terminal.options import Output, SpecText, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit
-from factorize.api.terminal.sources import open_results, read_spec, written_whole
+from factorize.api.terminal.sources import check_target, open_results, read_spec, written_whole
 from factorize.errors import NotFound
 
 Buffers = Annotated[
@@ -73,6 +73,7 @@ def compare(
         from factorize.api.pictures.factorization_plot import check_format
 
         check_format(plot)
+        check_target(plot)
     options = {
         "buffers": buffers,
         "bytes_per_parameter": bytes_per_parameter,

@@ -13,7 +13,14 @@ import typer
 from factorize.api.terminal.interrupt import prompt_interrupt
 from factorize.api.terminal.options import Dtype, Matrices, Output, SpecText, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, show_event
-from factorize.api.terminal.sources import copy_stored, open_results, parse_matrices, read_spec, read_spec_text
+from factorize.api.terminal.sources import (
+    check_target,
+    copy_stored,
+    open_results,
+    parse_matrices,
+    read_spec,
+    read_spec_text,
+)
 from factorize.api.terminal.text import describe_manifest, describe_part, describe_seconds
 from factorize.errors import InvalidParameter, NotFound
 
@@ -46,6 +53,7 @@ def solve(
     With --service a running service does that, in its own store: it is warm, so that a small spec takes no second.
     """
     names = parse_matrices(matrices)
+    check_target(to)
     if service is not None:
         _by_service(service, spec, to, None if dtype == "float64" else dtype, output, elsewhere=(store, names))
         return

@@ -126,15 +126,31 @@ def _load_file(path: Path, store: str | None) -> Factorization:
     return load(path, matrices=numbers)
 
 
+def check_target(path: Path | None) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is to hold.
+
+    Raises:
+        InvalidParameter: it is a folder, or there is no folder for it in which files can be made.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise InvalidParameter(f"{path} is a folder; name the file to write", field="to")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InvalidParameter(f"{path} cannot be written: there is no folder {folder}; make it first", field="to")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InvalidParameter(f"{path} cannot be written: the folder {folder} takes no files from you", field="to")
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """Give a name beside `path` to write to, and rename it when the block has ended well.
 
     Raises:
-        InvalidParameter: `path` is a folder.
+        InvalidParameter: see `check_target`.
     """
-    if path.is_dir():
-        raise InvalidParameter(f"{path} is a folder; name the file to write", field="to")
+    check_target(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
     try:
         yield part

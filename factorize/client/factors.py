@@ -18,7 +18,7 @@ from factorize.client.noise import NoiseGenerator, NoiseOptions
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.rows import RowStream
 from factorize.client.service import Service, SpecSource
-from factorize.errors import CorruptObject, InvalidParameter
+from factorize.errors import CorruptObject, InvalidParameter, extras_named
 from factorize.format.claims import StatedSensitivity
 from factorize.format.manifest import steps_of
 from factorize.format.reading import matrix_parts
@@ -126,16 +126,17 @@ class Factors:
             return plain(self.sensitivity, asked, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
         from factorize.accounting.schemes import calibrate_sampling
 
-        return calibrate_sampling(
-            self,
-            asked,
-            sampling=sampling,
-            clip_norm=clip_norm,
-            batch_size=batch_size,
-            adjacency=adjacency,
-            dataset_size=dataset_size,
-            bins=bins,
-        )
+        with extras_named(f"a calibration for {sampling}"):
+            return calibrate_sampling(
+                self,
+                asked,
+                sampling=sampling,
+                clip_norm=clip_norm,
+                batch_size=batch_size,
+                adjacency=adjacency,
+                dataset_size=dataset_size,
+                bins=bins,
+            )
 
     def rows(
         self, matrix: Literal["C", "C_inv", "B"] = "C_inv", *, block_bytes: int = BLOCK_BYTES

@@ -18,7 +18,7 @@ MATRICES = ("C", "C_inv", "B")
 class FileRows:
     """The rows of one matrix of a file, in order; the file is opened when the first row is wanted.
 
-    It needs the whole of `factorize` (pydantic, and scipy for dense matrices); noise from a file does not.
+    It needs pydantic, which noise from a file does not; without numba and scipy (the extra `[solve]`) it is slower.
 
     Args:
         path: a verified file.

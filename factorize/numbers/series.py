@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 # Above this many multiplications the quotient switches from the direct recursion to FFTs.
@@ -66,10 +68,9 @@ def _resized(series: np.ndarray, size: int) -> np.ndarray:
 
 def series_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a * b modulo x^n for two series of shape (n,), by FFT."""
-    from scipy.fft import irfft, next_fast_len, rfft
-
+    rfft, irfft, size_for = _transforms()
     n = len(a)
-    size = next_fast_len(2 * n, real=True)
+    size = size_for(2 * n)
     return irfft(rfft(a, size) * rfft(b, size), size)[:n]
 
 
@@ -78,10 +79,18 @@ def series_product_rows(rows: np.ndarray, series: np.ndarray) -> np.ndarray:
     n = rows.shape[1]
     if n <= _DIRECT_ROWS:
         return np.ascontiguousarray(rows) @ toeplitz_rows(series, 0, n).T
-    from scipy.fft import irfft, next_fast_len, rfft
-
-    size = next_fast_len(2 * n, real=True)
+    rfft, irfft, size_for = _transforms()
+    size = size_for(2 * n)
     return irfft(rfft(rows, size, axis=1) * rfft(series, size), size, axis=1)[:, :n]
+
+
+def _transforms() -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray], Callable[[int], int]]:
+    """Return the real transforms and a fast length: scipy's, or numpy's where a training image has no scipy."""
+    try:
+        from scipy.fft import irfft, next_fast_len, rfft
+    except ModuleNotFoundError:
+        return np.fft.rfft, np.fft.irfft, lambda least: 1 << (least - 1).bit_length()
+    return rfft, irfft, lambda least: next_fast_len(least, real=True)
 
 
 def toeplitz_rows(coefficients: np.ndarray, start: int, stop: int) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 _SMALL = 64
@@ -18,8 +20,7 @@ def right_solve(array: np.ndarray, block: np.ndarray) -> np.ndarray:
         array: lower-triangular with a non-zero diagonal, shape (n, n).
         block: shape (r, n).
     """
-    from scipy.linalg import solve_triangular
-
+    solve = _substitution()
     out = np.zeros(block.shape)
     used = np.flatnonzero(block.any(axis=0))
     top = int(used[-1]) + 1 if used.size else 0
@@ -27,8 +28,17 @@ def right_solve(array: np.ndarray, block: np.ndarray) -> np.ndarray:
         last = min(first + _BLOCK, top)
         rest = block[:, first:last] - out[:, last:top] @ array[last:top, first:last]
         own = array[first:last, first:last]
-        out[:, first:last] = solve_triangular(own, rest.T, trans="T", lower=True, check_finite=False).T
+        out[:, first:last] = solve(own, rest)
     return out
+
+
+def _substitution() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return what gives y with y own = rest: LAPACK's, or the same in numpy where a training image has no scipy."""
+    try:
+        from scipy.linalg import solve_triangular
+    except ModuleNotFoundError:
+        return lambda own, rest: rest @ lower_inverse(own)
+    return lambda own, rest: solve_triangular(own, rest.T, trans="T", lower=True, check_finite=False).T
 
 
 def lower_inverse(array: np.ndarray) -> np.ndarray:

@@ -63,7 +63,10 @@ class BandedMatrix(StoredMatrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Substitute from the last column to the first; O(n bands) per row."""
-        from factorize.structures.kernels.banded import solve_rows
+        try:
+            from factorize.structures.kernels.banded import solve_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import solve_banded as solve_rows  # type: ignore[assignment]
 
         out = np.empty(block.shape)
         solve_rows(self._columns, np.ascontiguousarray(block, dtype=np.float64), out)

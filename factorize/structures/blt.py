@@ -61,7 +61,14 @@ class BltMatrix(ComputedToeplitz):
 
     @cached_property
     def _column(self) -> np.ndarray:
-        column = self.wide_column().high
+        try:
+            column = self.wide_column().high
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import multiply_blt
+
+            unit = np.eye(1, self.n)
+            multiply_blt(self.theta, self.omega, unit, column := np.empty((1, self.n)))
+            column = column[0]
         column.setflags(write=False)
         return column
 
@@ -100,7 +107,10 @@ class BltMatrix(ComputedToeplitz):
 
     def divide(self, series: np.ndarray) -> np.ndarray:
         """Return the series over that of C: one recursion with `buffers` states."""
-        from factorize.structures.kernels.blt import divide_rows
+        try:
+            from factorize.structures.kernels.blt import divide_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import divide_blt as divide_rows  # type: ignore[assignment]
 
         out = np.empty((1, self.n))
         divide_rows(self.theta, self.omega, np.ascontiguousarray(series, dtype=np.float64)[None], out)
@@ -108,7 +118,10 @@ class BltMatrix(ComputedToeplitz):
 
     def times(self, series: np.ndarray) -> np.ndarray:
         """Return the product with the series of C: one recursion with `buffers` states."""
-        from factorize.structures.kernels.blt import multiply_rows
+        try:
+            from factorize.structures.kernels.blt import multiply_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import multiply_blt as multiply_rows  # type: ignore[assignment]
 
         out = np.empty((1, self.n))
         multiply_rows(self.theta, self.omega, np.ascontiguousarray(series, dtype=np.float64)[None], out)
@@ -116,7 +129,10 @@ class BltMatrix(ComputedToeplitz):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """The recursion of C^-1 along each row, from its end; O(n buffers) per row."""
-        from factorize.structures.kernels.blt import divide_rows
+        try:
+            from factorize.structures.kernels.blt import divide_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import divide_blt as divide_rows  # type: ignore[assignment]
 
         out = np.empty(block.shape)
         divide_rows(self.theta, self.omega, np.ascontiguousarray(block[:, ::-1], dtype=np.float64), out)
@@ -124,7 +140,10 @@ class BltMatrix(ComputedToeplitz):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """The recursion of C along each row, from its end; O(n buffers) per row."""
-        from factorize.structures.kernels.blt import multiply_rows
+        try:
+            from factorize.structures.kernels.blt import multiply_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import multiply_blt as multiply_rows  # type: ignore[assignment]
 
         out = np.empty(block.shape)
         multiply_rows(self.theta, self.omega, np.ascontiguousarray(block[:, ::-1], dtype=np.float64), out)

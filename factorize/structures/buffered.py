@@ -64,7 +64,10 @@ class BufferedMatrix(Matrix):
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """One backward sweep per row."""
-        from factorize.structures.kernels.buffered import fill_rows
+        try:
+            from factorize.structures.kernels.buffered import fill_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import fill_buffered as fill_rows  # type: ignore[assignment]
 
         out = np.empty((stop - start, self.n))
         fill_rows(*self._arrays, start, out)
@@ -72,7 +75,10 @@ class BufferedMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """One backward recurrence per row."""
-        from factorize.structures.kernels.buffered import solve_rows
+        try:
+            from factorize.structures.kernels.buffered import solve_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import solve_buffered as solve_rows  # type: ignore[assignment]
 
         out = np.empty(block.shape)
         solve_rows(*self._arrays, np.ascontiguousarray(block, dtype=np.float64), out)

@@ -84,7 +84,10 @@ class RedrawnMatrix(Matrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Multiply by K, whose numbers are stored: one backward sweep per row, O(n buffers redraws)."""
-        from factorize.structures.kernels.redrawn import solve_rows
+        try:
+            from factorize.structures.kernels.redrawn import solve_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import solve_redrawn as solve_rows  # type: ignore[assignment]
 
         out = np.empty(block.shape)
         solve_rows(*self.parts, np.ascontiguousarray(block, dtype=np.float64), out)
@@ -92,7 +95,10 @@ class RedrawnMatrix(Matrix):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Solve z K = block: one backward sweep per row, O(n buffers redraws)."""
-        from factorize.structures.kernels.redrawn import multiply_rows
+        try:
+            from factorize.structures.kernels.redrawn import multiply_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import multiply_redrawn as multiply_rows  # type: ignore[assignment]
 
         out = np.empty(block.shape)
         multiply_rows(*self.parts, np.ascontiguousarray(block, dtype=np.float64), out)

@@ -53,7 +53,10 @@ class TreeMatrix(StoredMatrix):
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """One backward sweep per row; O(n log n)."""
-        from factorize.structures.kernels.tree import solve_rows
+        try:
+            from factorize.structures.kernels.tree import solve_rows
+        except ModuleNotFoundError:
+            from factorize.structures.plain_rows import solve_tree as solve_rows  # type: ignore[assignment]
 
         out = np.empty(block.shape)
         solve_rows(self.nodes, self.restart, np.ascontiguousarray(block, dtype=np.float64), out)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
-import tomllib
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from bare_sites import PROJECT, name_of, required, run, site_of
+from house import ROOT
 
 JOB = """
 import json, sys
 from pathlib import Path
+import numpy as np
 from factorize import Spec, load as open_whole
 from factorize.auditor import ParticipationAuditor
 from factorize.client import Service, load
@@ -31,41 +27,32 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
     auditor = ParticipationAuditor.of(scale, factors.steps)
     for batch in fixed_order(64, 2):
         auditor.record(batch)
-    assert open_whole(path).digest == factors.digest
+    whole = open_whole(path)
+    assert whole.digest == factors.digest
+    matrix, inverse, decoder = (whole.rows(name, 0, factors.steps) for name in ("C", "C_inv", "B"))
+    assert np.allclose(matrix @ inverse, np.eye(factors.steps), atol=1e-12)
+    assert np.allclose(decoder, np.cumsum(inverse, axis=0), atol=1e-12)
+    for name, every in (("C", matrix), ("C_inv", inverse), ("B", decoder)):
+        assert np.allclose(whole.rows(name, 5, 9), every[5:9], atol=1e-14)
+        assert np.allclose(list(factors.rows(name)), every, atol=1e-14)
+    try:
+        whole.verify()
+    except ModuleNotFoundError as error:
+        assert "factorize[solve]" in str(error), error
     Spec.model_validate(factors.spec).document()
     print(path.stem, factors.structure, noise.step)
 found = {name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
 print(json.dumps(sorted(found)))
 """
 
-
-def base_dependencies() -> list[str]:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    return [re.split(r"[<>=!~ ;\[]", entry)[0] for entry in declared]
-
-
-def closure(names: list[str]) -> set[str]:
-    """The distributions and all that they require without extras."""
-    found: set[str] = set()
-    while names:
-        name = names.pop()
-        if name not in found:
-            found.add(name)
-            required = distribution(name).requires or []
-            names += [re.split(r"[<>=!~ ;\[(]", entry)[0] for entry in required if "extra ==" not in entry]
-    return found
+STREAMED = {"banded", "banded_toeplitz", "blt", "buffered", "dense", "inverse_banded_toeplitz", "redrawn", "scaled"}
+STREAMED |= {"toeplitz", "tree"}
 
 
 @pytest.fixture(scope="module")
 def bare_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of packages that holds the base dependencies, and this project's package."""
-    site = tmp_path_factory.mktemp("site")
-    for name in closure(base_dependencies()):
-        files = distribution(name).files or []
-        for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
-            (site / top).symlink_to(Path(str(distribution(name).locate_file(top))))
-    (site / "factorize").symlink_to(ROOT / "factorize")
-    return site
+    return site_of(tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +62,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("files")
     mechanisms = [
+        {"kind": "banded", "bands": 3},
+        {"kind": "banded_inverse_square_root", "bands": 3},
+        {"kind": "buffered_linear", "buffers": 1, "redraws": 1},
         {"kind": "dense"},
         {"kind": "buffered_linear", "buffers": 2},
         {"kind": "banded_toeplitz", "bands": 3},
@@ -84,19 +74,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"kind": "blt", "buffers": 2},
     ]
     for i, mechanism in enumerate(mechanisms):
-        spec = Spec.model_validate({"workload": {"kind": "prefix", "n": 32}, "mechanism": mechanism})
-        solve(spec).save(folder / f"{i}-{mechanism['kind']}.safetensors")
+        asked = {"workload": {"kind": "prefix", "n": 32}, "mechanism": mechanism}
+        if "redraws" in mechanism:
+            asked["participation"] = {"kind": "fixed_epochs", "epochs": 4}
+        solve(Spec.model_validate(asked)).save(folder / f"{i}-{mechanism['kind']}.safetensors")
     return folder
 
 
-def run(site: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Python without its own site-packages, in a process that sees `site` alone."""
-    code = f"import sys; sys.path.insert(0, {str(site)!r}); exec(sys.argv.pop(1))"
-    return subprocess.run([sys.executable, "-I", "-S", "-c", code, *argv], capture_output=True, text=True, cwd=site)
-
-
 def test_the_base_is_small() -> None:
-    assert sorted(base_dependencies()) == ["numpy", "pydantic", "safetensors"]
+    assert [name_of(entry) for entry in required()] == ["numpy", "pydantic", "safetensors"]
 
 
 def test_nothing_else_is_on_the_path(bare_site: Path) -> None:
@@ -107,18 +93,19 @@ def test_loads_calibrates_audits_and_makes_noise(bare_site: Path, files: Path) -
     done = run(bare_site, JOB, str(files))
     assert done.returncode == 0, done.stderr
     *lines, modules = done.stdout.splitlines()
-    assert len(lines) == 7 and all(line.endswith(" 32") for line in lines)
-    assert {line.split()[1] for line in lines} >= {"dense", "buffered", "banded_toeplitz", "toeplitz", "blt", "tree"}
+    assert len(lines) == 10 and all(line.endswith(" 32") for line in lines)
+    assert {line.split()[1] for line in lines} == STREAMED
     assert set(json.loads(modules)) & {"numpy", "safetensors", "pydantic"}
 
 
 def test_the_command_line_says_what_it_needs(bare_site: Path) -> None:
     done = run(bare_site, "from factorize.api.cli import main; main(['jobs', 'ls'])")
-    assert done.returncode == 2 and "pip install 'factorize[serve]'" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "pip install 'factorize[cli]'" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_every_extra_is_declared_and_documented() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = PROJECT["optional-dependencies"]
     text = (ROOT / "docs" / "adapters.md").read_text()
-    for name in ("solve", "serve", "torch", "jax", "accounting"):
-        assert name in extras and f"`[{name}]`" in text
+    assert {"solve", "conic", "cli", "cluster", "serve", "torch", "jax", "accounting"} < set(extras)
+    for name in set(extras) - {"test", "example"}:
+        assert f"`[{name}]`" in text, name

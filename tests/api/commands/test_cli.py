@@ -252,10 +252,13 @@ def test_a_store_that_cannot_be_opened_is_usage(factorize: CommandLine) -> None:
     assert not (factorize.home / "missing").exists()
 
 
-def test_a_target_that_cannot_be_written_leaves_the_result_in_the_store(factorize: CommandLine) -> None:
-    factorize("solve", spec_text(4), "--to", "missing/c.safetensors").error(2)
-    assert "name the file to write" in factorize("solve", spec_text(4), "--to", ".").error(2)
-    assert "known before" in factorize("solve", spec_text(4)).out
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(within: Within, tmp_path: Path) -> None:
+    spec, store = spec_text("prefix", n=8, mechanism="identity"), tmp_path / "store"
+    for order in (["solve", spec, "--to"], ["compare", spec, "--plot"]):
+        said = within(*order, tmp_path / "missing" / "x.png", "--store", store).error(2)
+        assert "there is no folder" in said and str(tmp_path / "missing") in said
+    assert "name the file to write" in within("solve", spec, "--to", tmp_path, "--store", store).error(2)
+    assert not store.exists()
 
 
 def test_a_closed_pipe_ends_quietly(filled: CommandLine) -> None:
