@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from factorize.plain_data import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256
+from factorize.plain_data import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256, UnitInterval
 
 Normalization = Literal["none", "columns", "auto"]
 Fitting = Literal["none", "columns", "auto", "fitted"]
@@ -125,6 +125,18 @@ class BandedInverseSquareRoot(Mechanism):
     normalization: Normalization = "none"
 
 
+class BandedInverseFractionalRoot(Mechanism):
+    """The inverse of the first `bands` diagonals of A^(-gamma), for a given gamma or the best one (gamma-BIFR).
+
+    With gamma = 1/2 it is `banded_inverse_square_root`; with two bands, on prefix sums, `lambda_cgd`.
+    """
+
+    kind: Literal["banded_inverse_fractional_root"]
+    bands: Count
+    gamma: UnitInterval | Literal["tune"]
+    normalization: Normalization = "none"
+
+
 class BandedInverseToeplitz(Mechanism):
     """The best matrix whose inverse is Toeplitz with `bands` diagonals, under a sampling."""
 
@@ -153,6 +165,13 @@ class AntiPgd(Mechanism):
 
     kind: Literal["anti_pgd"]
     damping: NonNegative | None = None
+
+
+class LambdaCgd(Mechanism):
+    """Noise z_t - correlation z_{t-1}, for a given correlation or the best one (DP-lambda-CGD)."""
+
+    kind: Literal["lambda_cgd"]
+    correlation: UnitInterval | Literal["tune"]
 
 
 class IdentityMechanism(Mechanism):
@@ -189,10 +208,12 @@ AnyMechanism = Annotated[
     | SquareRoot
     | BandedSquareRoot
     | BandedInverseSquareRoot
+    | BandedInverseFractionalRoot
     | BandedInverseToeplitz
     | Tree
     | Fft
     | AntiPgd
+    | LambdaCgd
     | IdentityMechanism
     | Semidefinite
     | Added,

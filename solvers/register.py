@@ -22,7 +22,7 @@ from factorize.solvers.buffered import redrawn
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.epochs import recursions as recursion_optimum
-from factorize.solvers.formulas import closed_form, fft, tree
+from factorize.solvers.formulas import closed_form, fft, fractional_root, tree
 from factorize.solvers.frequency import spectral
 from factorize.solvers.problem import Problem
 from factorize.solvers.single import dense, max_error, structured
@@ -83,8 +83,12 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "banded_inverse_square_root": (
         Entry(closed_form.solve_banded_inverse_square_root, closed_form.supports, closed_form.estimate),
     ),
+    "banded_inverse_fractional_root": (
+        Entry(fractional_root.solve_fractional_root, fractional_root.supports, fractional_root.estimate),
+    ),
     "blt": (Entry(blt.solve, blt.supports, blt.estimate),),
     "anti_pgd": (Entry(closed_form.solve_anti_pgd, closed_form.supports, closed_form.estimate),),
+    "lambda_cgd": (Entry(fractional_root.solve_lambda_cgd, fractional_root.supports, fractional_root.estimate),),
     "identity": (Entry(closed_form.solve_identity, closed_form.supports, closed_form.estimate),),
     "banded_inverse_toeplitz": (_AMPLIFIED,),
     "tree": (Entry(tree.solve, tree.supports, tree.estimate),),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from factorize.certificate.gram_bounds import gram_blocks, two_stage
 from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.numbers.pattern_sums import (
@@ -118,14 +120,20 @@ def separated_columns(matrix: Matrix, participation: MinSep) -> Found | None:
 def toeplitz_pattern(matrix: Matrix, participation: FixedEpochs | MinSep) -> Found | None:
     """Pattern {0, b, 2b, ...}: worst if the coefficients are non-negative and do not increase; None if not Toeplitz.
 
-    Otherwise the non-increasing majorant max_{s >= t} |c_s| gives an upper bound. Source: KL24, Theorem 2.
+    Otherwise the non-increasing majorant max_{s >= t} |c_s| gives an upper bound, or up to n = 2048 what holds for
+    any C, where that is lower. Source: KL24, Theorem 2.
     """
     separation, most, _ = participation.spread(matrix.n)
     pattern = matrix.falling_pattern(separation, most)
     if pattern is None:
         return None
     rule = "monotone Toeplitz: leading pattern" if pattern.falls else "non-increasing majorant of the Toeplitz column"
-    return Found(root_above(pattern.squared), pattern.falls, rule)
+    found = Found(root_above(pattern.squared), pattern.falls, rule)
+    if pattern.falls or matrix.n > _GRAM_BESIDE:
+        return found
+    patterns = participation.patterns(matrix.n)
+    beside = two_stages(matrix, participation) if patterns is None else _of_patterns(matrix, patterns)
+    return beside if beside.value < found.value else found
 
 
 def own_of_fixed_order(matrix: Matrix, participation: FixedEpochs) -> Found | None:
@@ -136,7 +144,11 @@ def own_of_fixed_order(matrix: Matrix, participation: FixedEpochs) -> Found | No
 
 def gram_of_patterns(matrix: Matrix, participation: FixedEpochs) -> Found:
     """Absolute sums of the Gram blocks of all patterns; exact where an allowed contribution attains them."""
-    upper, lower = gram_blocks(matrix, participation.patterns(matrix.n))
+    return _of_patterns(matrix, participation.patterns(matrix.n))
+
+
+def _of_patterns(matrix: Matrix, patterns: np.ndarray) -> Found:
+    upper, lower = gram_blocks(matrix, patterns)
     exact = upper <= lower * (1 + 1e-11)
     return Found(root_above(upper), exact, "Gram block sums" if exact else "absolute sums of the Gram blocks")
 
@@ -157,7 +169,7 @@ def own_of_separated(matrix: Matrix, participation: MinSep) -> Found | None:
     return _of_bound(own) if own.squared <= total else _of_two_stages(total)
 
 
-def two_stages(matrix: Matrix, participation: MinSep) -> Found:
+def two_stages(matrix: Matrix, participation: Participation) -> Found:
     """A bound for any C: the best selection in each row of |C^T C|, then of the rows."""
     separation, most, _ = participation.spread(matrix.n)
     return _of_two_stages(two_stage(matrix, separation, most))

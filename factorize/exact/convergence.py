@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from factorize.exact.claims import TOLERANCE
-from factorize.exact.mechanism import FORMULAS
+from factorize.exact.mechanism import FORMULAS, GIVEN
 from factorize.exact.report import CLASS_BOUND, CONVERGED, GAP, LOSS, LOWER_BOUND, MECHANISM, Report, Status
 
 _UNRESTRICTED = ("dense", "semidefinite")
@@ -83,5 +83,6 @@ def _check_converged(
 
 def is_formula(mechanism: Mapping[str, Any]) -> bool:
     """Return whether a mechanism has no free parameter, and no choice of a normalisation."""
-    given = mechanism["kind"] == "nu_toeplitz" and not isinstance(mechanism.get("nu"), str)
+    parameter = GIVEN.get(mechanism["kind"])
+    given = parameter is not None and not isinstance(mechanism.get(parameter), str)
     return (mechanism["kind"] in FORMULAS or given) and mechanism.get("normalization", "none") != "auto"

@@ -23,7 +23,9 @@ from factorize.exact.spec import toeplitz_column
 from factorize.exact.strategy import LARGEST_WHOLE, Strategy
 
 FORMULAS = ("square_root", "banded_square_root", "banded_inverse_square_root", "anti_pgd", "identity", "tree", "fft")
-"""Mechanisms with nothing to optimise (nu_toeplitz is another one where nu is a number)."""
+"""Mechanisms with nothing to optimise."""
+GIVEN = {"nu_toeplitz": "nu", "banded_inverse_fractional_root": "gamma", "lambda_cgd": "correlation"}
+"""Others that are one where the parameter of this name is a number."""
 _ANY_COLUMNS = ("dense", "semidefinite", "added", "banded", "buffered_linear")
 """Classes that hold C with its columns scaled wherever they hold C."""
 _UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
@@ -199,6 +201,16 @@ def _anti_pgd(named: Named) -> str:
         return _compared(named, kept ** np.arange(named.strategy.n, dtype=np.float64), f"powers of {kept!r}")
 
 
+def _lambda_cgd(named: Named) -> str:
+    kept, ratios = named.mechanism["correlation"], named.ratios
+    if isinstance(kept, str):
+        kept = float(ratios[1]) if len(ratios) > 1 else 0.0
+    if not 0 <= kept <= 1 + named.near:
+        raise Contradiction(f"it correlates by {kept!r}, outside [0, 1]")
+    with np.errstate(under="ignore"):
+        return _compared(named, kept ** np.arange(named.strategy.n, dtype=np.float64), f"powers of {kept!r}")
+
+
 def _compared(named: Named, wanted: np.ndarray, formula: str) -> str:
     off = np.abs(named.ratios - wanted)
     if (off > named.near * wanted + _TINY).any():
@@ -213,7 +225,8 @@ def _banded_square_root(named: Named) -> str:
     return f"{_banded(named)}, and their square is the workload's series"
 
 
-def _banded_inverse_square_root(named: Named) -> str:
+def _few_of_inverse(named: Named) -> np.ndarray:
+    """The first `bands` coefficients of C^-1, the first of them 1, where the others are nearly 0."""
     if named.strategy.structure == "inverse_banded_toeplitz":
         noising = np.asarray(named.parts["inverse_coefficients"], dtype=np.float64)
     else:
@@ -221,11 +234,30 @@ def _banded_inverse_square_root(named: Named) -> str:
     noising = noising / noising[0]
     if (np.abs(noising[named.bands :]) > named.near).any():
         raise NotEnclosed("more diagonals of C^-1 than the mechanism has are not nearly 0 in double precision")
-    few = np.concatenate([noising, np.zeros(named.bands)])[: named.bands]
-    wanted = named.workload[: named.bands]
+    return np.asarray(np.concatenate([noising, np.zeros(named.bands)])[: named.bands])
+
+
+def _banded_inverse_square_root(named: Named) -> str:
+    few, wanted = _few_of_inverse(named), named.workload[: named.bands]
     square = series.approximate_product(series.approximate_product(few, few), wanted / wanted[0])
     _same(named, square, np.eye(1, len(few))[0])
     return f"C^-1 has at most {named.bands} diagonals, and their square is the inverse of the workload's series"
+
+
+def _banded_inverse_fractional_root(named: Named) -> str:
+    """The power m = a^(-gamma) has m_0 = a_0 = 1 and a m' = -gamma a' m, and no other series has."""
+    few, wanted = _few_of_inverse(named), named.workload[: named.bands]
+    wanted, gamma = wanted / wanted[0], named.mechanism["gamma"]
+    if isinstance(gamma, str):
+        gamma = -float(few[1] / wanted[1]) if len(few) > 1 and wanted[1] else 0.0
+    if not -named.near <= gamma <= 1 + named.near:
+        raise Contradiction(f"its power is {gamma!r}, outside [0, 1]")
+    if len(few) > 1:
+        t = np.arange(1, len(few))
+        slopes = series.approximate_product(wanted[:-1], t * few[1:])
+        others = series.approximate_product(t * wanted[1:], few[:-1])
+        _same(named, slopes / t, -gamma * others / t)
+    return f"C^-1 has at most {named.bands} diagonals, those of the workload's series to the power {-gamma:.6g}"
 
 
 def _banded_inverse_toeplitz(named: Named) -> str:
@@ -328,8 +360,10 @@ _RULES: dict[str, Callable[[Named], str]] = {
     "square_root": _nu_toeplitz,
     "nu_toeplitz": _nu_toeplitz,
     "anti_pgd": _anti_pgd,
+    "lambda_cgd": _lambda_cgd,
     "banded_square_root": _banded_square_root,
     "banded_inverse_square_root": _banded_inverse_square_root,
+    "banded_inverse_fractional_root": _banded_inverse_fractional_root,
     "banded_inverse_toeplitz": _banded_inverse_toeplitz,
     "tree": _tree,
     "fft": _fft,

@@ -39,12 +39,14 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
         yield spec.mechanism.model_dump(exclude_none=True)
     yield {"kind": "identity"}
     yield {"kind": "anti_pgd"}
+    yield {"kind": "lambda_cgd", "correlation": "tune"}
     yield from _both({"kind": "square_root"})
     yield from _both({"kind": "nu_toeplitz", "nu": "tune"})
     yield from _both({"kind": "toeplitz"})
     for bands in _bands(spec, buffers):
         for kind in ("banded_toeplitz", "banded_square_root", "banded_inverse_square_root"):
             yield from _both({"kind": kind, "bands": bands})
+        yield {"kind": "banded_inverse_fractional_root", "bands": bands, "gamma": "tune"}
         yield {"kind": "banded", "bands": bands}
     for count in _buffers(spec, buffers):
         yield from _both({"kind": "blt", "buffers": count})

@@ -16,6 +16,7 @@ from factorize.mechanisms import (
     BandedSquareRoot,
     BandedToeplitz,
     IdentityMechanism,
+    LambdaCgd,
     NuToeplitz,
 )
 from factorize.numbers.series import series_product, series_quotient
@@ -50,24 +51,25 @@ def supports(spec: Spec) -> str | None:
             f"damping={spec.mechanism.damping} exceeds 1, which turns differences into sums; use damping in [0, 1], 1 "
             "being independent noise"
         )
-    return _refuse_bands(spec) if isinstance(spec.mechanism, _BANDED) else None
+    return refuse_bands(spec) if isinstance(spec.mechanism, _BANDED) else None
 
 
-def _refuse_bands(spec: Spec) -> str | None:
-    """Return why the workload has no square root cut to that many bands, or None."""
+def refuse_bands(spec: Spec) -> str | None:
+    """Return why the workload has no root cut to that many bands, or None."""
     workload = spec.optimize_for or spec.workload
     bands = getattr(spec.mechanism, "bands", 1)
     if bands > workload.n:
         return f"bands={bands} exceeds n={workload.n}; use bands <= n"
     if not workload.time_invariant:
         return (
-            f"a square root with few diagonals is one of a Toeplitz workload, and {workload.kind} is none here; use "
+            f"a root with few diagonals is one of a Toeplitz workload, and {workload.kind} is none here; use "
             "optimize_for with the prefix workload, or nu_toeplitz"
         )
     return None
 
 
-_PASSES = 400.0  # multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure
+PASSES = 400.0
+"""Multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure."""
 
 
 def estimate(spec: Spec) -> Estimate:
@@ -79,7 +81,7 @@ def estimate(spec: Spec) -> Estimate:
         return refuse_beyond_dense(needed, n, m)
     entries, work = recursion_cost(spec)
     if isinstance(spec.mechanism, BandedInverseSquareRoot):
-        work += _PASSES * float(n) * spec.mechanism.bands
+        work += PASSES * float(n) * spec.mechanism.bands
     return estimate_of(entries=40.0 * n + entries, multiplications=tuned * 500.0 * n + work)
 
 
@@ -94,7 +96,7 @@ def needs_decoder(spec: Spec) -> bool:
 
 def recursive(spec: Spec) -> bool:
     """Return whether C has so few diagonals, or buffers, that the certificate carries its losses along the steps."""
-    few = isinstance(spec.mechanism, (AntiPgd, BandedToeplitz, BandedSquareRoot, IdentityMechanism))
+    few = isinstance(spec.mechanism, (AntiPgd, LambdaCgd, BandedToeplitz, BandedSquareRoot, IdentityMechanism))
     if not few or getattr(spec.mechanism, "bands", 1) > MOST_RECURSIVE:
         return False
     return spec.workload.outline().recursions() is not None
@@ -127,7 +129,7 @@ def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> So
     """Return the first `bands` diagonals of the workload's square root (KL24, BSR)."""
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, BandedSquareRoot)
-    column = root_coefficients(_workload_series(problem)[: mechanism.bands])
+    column = root_coefficients(workload_series(problem)[: mechanism.bands])
     return _finish(problem, ToeplitzMatrix(flushed(column / column[0]), problem.n), progress)
 
 
@@ -139,14 +141,19 @@ def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallbac
     """
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, BandedInverseSquareRoot)
-    root = root_coefficients(_workload_series(problem)[: mechanism.bands])
+    root = root_coefficients(workload_series(problem)[: mechanism.bands])
     noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
     noising[0] = 1.0  # which long quotients, by transforms, miss by a rounding
-    return _finish(problem, _inverse(noising, problem.n), progress)
+    return _finish(problem, strategy_of_noising(noising, problem.n), progress)
 
 
-def _inverse(noising: np.ndarray, n: int) -> Matrix:
-    """Return C by the few diagonals of its inverse where that defines it to the last digit, else by its column."""
+def strategy_of_noising(noising: np.ndarray, n: int) -> Matrix:
+    """Return C by the few diagonals of its inverse where that defines it to the last digit, else by its column.
+
+    Args:
+        noising: first column of C^-1 down to its last diagonal, shape (bands,), beginning with 1.
+        n: side, at least `bands`.
+    """
     from scipy.signal import lfilter
 
     if fading(noising) and not ((noising[1:] > -SMALLEST_SCALE) & (noising[1:] != 0)).any():
@@ -155,7 +162,8 @@ def _inverse(noising: np.ndarray, n: int) -> Matrix:
         return ToeplitzMatrix(flushed(lfilter([1.0], noising, np.eye(1, n)[0])), n)
 
 
-def _workload_series(problem: Problem) -> np.ndarray:
+def workload_series(problem: Problem) -> np.ndarray:
+    """Return the first column of a Toeplitz workload, shape (n,)."""
     series = problem.workload.coefficients
     assert series is not None  # `supports` refuses the others
     return series
@@ -224,7 +232,7 @@ def _loss_of_nu(problem: Problem) -> Callable[[float], float]:
     workload, n = problem.workload.coefficients, problem.n
     if workload is None or needs_decoder(problem.spec):
         own = problem.spec.model_copy(update={"workload": problem.workload, "optimize_for": None})
-        return lambda nu: _certified_loss(own, normalised(own, ToeplitzMatrix(strategy_coefficients(n, nu), n)))
+        return lambda nu: certified_loss(own, normalised(own, ToeplitzMatrix(strategy_coefficients(n, nu), n)))
 
     def loss(nu: float) -> float:
         sensitivity = sensitivity_of(ToeplitzMatrix(strategy_coefficients(n, nu), n), problem.participation)
@@ -246,10 +254,11 @@ def normalised(spec: Spec, matrix: Matrix) -> Matrix:
     if asked == "none" or (asked == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):
         return matrix
     scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
-    if asked == "auto" and _certified_loss(spec, scaled) >= _certified_loss(spec, matrix):
+    if asked == "auto" and certified_loss(spec, scaled) >= certified_loss(spec, matrix):
         return matrix
     return scaled
 
 
-def _certified_loss(spec: Spec, matrix: Matrix) -> float:
+def certified_loss(spec: Spec, matrix: Matrix) -> float:
+    """Return the objective that the certificate of a matrix states."""
     return certify(spec, matrix, {}, outcome=Outcome.CLOSED_FORM).loss.objective

@@ -76,6 +76,8 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "blt": {"kind": "blt", "buffers": 2},
     "banded_square_root": {"kind": "banded_square_root", "bands": 4},
     "banded_inverse_square_root": {"kind": "banded_inverse_square_root", "bands": 4},
+    "banded_inverse_fractional_root": {"kind": "banded_inverse_fractional_root", "bands": 3, "gamma": 0.7},
+    "lambda_cgd": {"kind": "lambda_cgd", "correlation": 0.8},
     "tree": {"kind": "tree", "decoder": "online"},
     "tree with estimates": {"kind": "tree", "decoder": "honaker_online"},
     "tree with all nodes, restarted": {"kind": "tree", "decoder": "honaker_full", "restart_every": 5},
