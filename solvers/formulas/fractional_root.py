@@ -131,9 +131,9 @@ def negative_power(series: Array, gamma: float) -> Array:
     """
     bands = len(series)
     if (series == 1.0).all():
-        t = np.arange(1, bands)
+        steps = np.arange(1, bands)
         with np.errstate(under="ignore"):
-            return np.cumprod(np.concatenate([[1.0], (t - 1 - gamma) / t])) + 0.0
+            return np.asarray(np.cumprod(np.concatenate([[1.0], (steps - 1 - gamma) / steps])) + 0.0)
     ratios = series / series[0]
     found = np.zeros(bands)
     found[0] = 1.0
