@@ -18,7 +18,8 @@ from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, 
 from factorize.mechanisms import AnyMechanism, Auto
 from factorize.objective import AnyObjective, Mean
 from factorize.participation import AnyParticipation, Participation, Single
-from factorize.plain_data import Frozen, Positive, violations
+from factorize.plain_data import Frozen, Positive
+from factorize.plain_data.violations import violations
 from factorize.workloads import AnyWorkload, UserMatrix
 
 DEFAULT_TOLERANCE = 1e-9
@@ -195,7 +196,7 @@ def parse_spec(source: bytes | str | dict[str, Any]) -> Spec:
     try:
         return Spec.model_validate(data).canonical()
     except ValidationError as error:
-        raise InvalidSpec(violations(data, error, page="docs/spec.md")) from None
+        raise InvalidSpec(violations(data, error, Spec)) from None
     except InvalidSpec:
         raise
     except InvalidParameter as error:

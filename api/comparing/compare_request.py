@@ -58,5 +58,5 @@ def read_request(document: Mapping[str, Any]) -> CompareRequest:
     Raises:
         InvalidSpec: it is none, or its spec is none; pointers to the fields.
     """
-    request = read_union(_ADAPTER, document)
+    request = read_union(_ADAPTER, document, CompareRequest)
     return request.model_copy(update={"spec": request.spec.canonical()})

@@ -62,7 +62,7 @@ def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
     Raises:
         InvalidSpec: it is none; pointers to the fields.
     """
-    return read_union(_ADAPTER, document)
+    return read_union(_ADAPTER, document, CalibrationRequest)
 
 
 def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:

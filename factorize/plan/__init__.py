@@ -43,7 +43,7 @@ def plan(request: PlanRequest | Mapping[str, Any]) -> Plan:
         ConditionNotMet: no run with these numbers is covered.
         InvalidParameter: a value is outside its range.
     """
-    asked = request if isinstance(request, PlanRequest) else read_union(ADAPTER, request)
+    asked = request if isinstance(request, PlanRequest) else read_union(ADAPTER, request, AnyPlan)
     with within_doubles("the plan"):
         found = asked.plan()
         refuse_infinite("the plan", found.document())

@@ -104,7 +104,7 @@ def parse_question(document: Mapping[str, Any]) -> Question:
     Raises:
         InvalidSpec: it is none; one violation per problem, each with a pointer to its field.
     """
-    return read_union(ADAPTER, document)
+    return read_union(ADAPTER, document, AnyQuestion)
 
 
 def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) -> Prediction:

@@ -17,11 +17,11 @@ from pydantic import (
 )
 
 from factorize.encoding import DIGEST
-from factorize.errors import InvalidSpec, Violation
+from factorize.errors import InvalidSpec
 from factorize.numbers.scalars import MAX_STEPS
+from factorize.plain_data.violations import violations
 
 Model = TypeVar("Model")
-MAX_VIOLATIONS = 20
 
 
 def _fold_zero(value: float) -> float:
@@ -62,11 +62,12 @@ class Frozen(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def read_union(adapter: TypeAdapter[Model], document: Mapping[str, Any]) -> Model:
+def read_union(adapter: TypeAdapter[Model], document: Mapping[str, Any], of: Any) -> Model:
     """Return the model that a document describes.
 
     Args:
         adapter: of the model, or of a union told apart by a tag.
+        of: the type that the adapter is of, whose fields errors name.
         document: plain data that came through the strict JSON reader, or a caller's dictionary.
 
     Raises:
@@ -76,44 +77,4 @@ def read_union(adapter: TypeAdapter[Model], document: Mapping[str, Any]) -> Mode
     try:
         return adapter.validate_python(data)
     except ValidationError as error:
-        raise InvalidSpec(violations(data, error, page="the documentation")) from None
-
-
-def violations(data: Any, error: ValidationError, *, page: str) -> list[Violation]:
-    """Return what pydantic found in a document, in our words.
-
-    Args:
-        data: the document.
-        error: what was raised.
-        page: where the fields are listed, for unknown ones.
-    """
-    return [_violation(data, entry, page) for entry in error.errors(include_url=False)[:MAX_VIOLATIONS]]
-
-
-def _violation(data: Any, entry: Any, page: str) -> Violation:
-    message = entry["msg"].removeprefix("Value error, ")
-    given = entry.get("input")
-    if entry["type"] == "extra_forbidden":
-        message = f"unknown field; the contract's fields are listed in {page}"
-    elif entry["type"] != "value_error" and isinstance(given, (str, int, float, bool)):
-        message = f"{message}; got {str(given)[:40]!r}"
-    return Violation(_pointer(data, entry["loc"]), message)
-
-
-def _pointer(data: Any, location: tuple[int | str, ...]) -> str:
-    """Drop the union tags that pydantic puts into a location, which are no fields of the document."""
-    pointer = ""
-    last = len(location) - 1
-    for position, part in enumerate(location):
-        if isinstance(data, dict) and part in data:
-            data = data[part]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]
-        elif position != last or not isinstance(data, dict) or _is_tag(part, data) or "[" in str(part):
-            continue
-        pointer += f"/{str(part).replace('~', '~0').replace('/', '~1')}"
-    return pointer
-
-
-def _is_tag(part: int | str, data: dict[str, Any]) -> bool:
-    return part in (data.get("kind"), data.get("system"))
+        raise InvalidSpec(violations(data, error, of)) from None

@@ -1,0 +1,114 @@
+"""Fields of plain data: what the classes of a union are called, and what each takes, read from the classes themselves.
+
+Errors, the command line's options and its completion all ask here, so that a kind that is added is known to them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+
+from factorize.numbers.light_data import LightData
+
+TAGS = ("kind", "system")
+"""Fields that tell the classes of a union apart."""
+
+
+class PlainField(NamedTuple):
+    """One field of a class.
+
+    Attributes:
+        name: the contract's.
+        annotation: its type.
+        required: whether it has no default.
+    """
+
+    name: str
+    annotation: Any
+    required: bool
+
+
+@cache
+def fields_of(owner: type) -> dict[str, PlainField]:
+    """Return the fields of a class of plain data by name, the tag included."""
+    if issubclass(owner, BaseModel):
+        return {
+            (field.alias or name): PlainField(field.alias or name, field.annotation, field.is_required())
+            for name, field in owner.model_fields.items()
+        }
+    hints = get_type_hints(owner, include_extras=True)
+    return {
+        field.name: PlainField(field.name, hints[field.name], field.default is dataclasses.MISSING)
+        for field in dataclasses.fields(owner)
+    }
+
+
+def classes_in(annotation: Any) -> tuple[type, ...]:
+    """Return the classes of plain data that a type is made of, in their order."""
+    return tuple(dict.fromkeys(part for part in _leaves(annotation) if _is_plain(part)))
+
+
+def kinds_in(annotation: Any) -> dict[str, type]:
+    """Return those that have a tag, by its value."""
+    return {tag: owner for owner in classes_in(annotation) if (tag := tag_of(owner)) is not None}
+
+
+def takes_numbers(annotation: Any) -> bool:
+    """Return whether a number may stand there."""
+    return bool({int, float} & set(_leaves(annotation)))
+
+
+def literals_in(annotation: Any) -> tuple[str, ...]:
+    """Return the words that may stand there."""
+    return tuple(part for part in _leaves(annotation) if isinstance(part, str))
+
+
+def tag_of(owner: type) -> str | None:
+    """Return the value of the class's tag, or None where it has none."""
+    fields = fields_of(owner)
+    found = next((fields[name].annotation for name in TAGS if name in fields), None)
+    return str(get_args(found)[0]) if get_origin(found) is Literal else None
+
+
+def taken_by(owner: type) -> str:
+    """Return what a class takes, in words: `banded takes bands`."""
+    name = tag_of(owner) or _NAMES.get(owner.__name__, "it")
+    fields = [field for field in fields_of(owner).values() if field.name not in TAGS]
+    needed = [field.name for field in fields if field.required]
+    free = [field.name for field in fields if not field.required]
+    if not fields:
+        return f"{name} takes no other field"
+    text = ", ".join(needed)
+    if free:
+        text += (", and optionally " if needed else "optionally ") + ", ".join(free)
+    return f"{name} takes {text}"
+
+
+def about(owner: type) -> str:
+    """Return what a class says of itself in the first line of its docstring."""
+    return (owner.__doc__ or "").strip().split("\n")[0].rstrip(".")
+
+
+_NAMES = {"Spec": "a spec", "CompareRequest": "a comparison", "CalibrationRequest": "a calibration"}
+
+
+def _is_plain(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, BaseModel | LightData)
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """Yield classes and the words of literals."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+        return
+    arguments = get_args(annotation)
+    if hasattr(annotation, "__metadata__"):
+        arguments = arguments[:1]
+    if not arguments:
+        yield annotation
+    for part in arguments:
+        yield from _leaves(part)

@@ -1,0 +1,142 @@
+"""Violations: what pydantic found in a document, each at its field, with the nearest name and what may stand there."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from factorize.errors import Violation
+from factorize.plain_data.fields import TAGS, about, classes_in, fields_of, kinds_in, tag_of, taken_by, takes_numbers
+
+MAX_VIOLATIONS = 20
+PAGE = "docs/spec.md"
+_LONGEST_NAME = 40
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
+
+
+def violations(data: Any, error: ValidationError, of: Any) -> list[Violation]:
+    """Return what pydantic found in a document, in our words; the first 20.
+
+    Args:
+        data: the document.
+        error: what was raised.
+        of: the type that the document is of.
+    """
+    # One more than is shown is read, and a document may have 80,000 unknown fields.
+    entries = error.errors(include_url=False)[: 2 * MAX_VIOLATIONS]
+    places = [_place(entry["loc"], data, of) for entry in entries]
+    told = [
+        (place, entry) for place, entry in zip(places, entries, strict=True) if not _said(place, entry, places, entries)
+    ]
+    return [Violation(place.pointer, _message(entry, place)) for place, entry in told[:MAX_VIOLATIONS]]
+
+
+class Place(NamedTuple):
+    """Where something is wrong.
+
+    Attributes:
+        pointer: RFC 6901.
+        name: of the field.
+        owners: classes that the object around it may be of.
+        annotation: type of the field, or None where there is no such field.
+    """
+
+    pointer: str
+    name: str
+    owners: tuple[type, ...]
+    annotation: Any
+
+
+def _place(location: tuple[int | str, ...], data: Any, of: Any) -> Place:
+    """Follow a location through types and document; tags of unions, which pydantic puts there, are no fields."""
+    owners, annotation, pointer, name = classes_in(of), of, "", ""
+    for position, part in enumerate(location):
+        last = position == len(location) - 1
+        tagged = [owner for owner in owners if tag_of(owner) == part]
+        if tagged and (len(owners) > 1 or annotation is of):
+            owners = (tagged[0],)
+            annotation = tagged[0]
+            continue
+        held = [fields_of(owner)[part] for owner in owners if part in fields_of(owner)] if isinstance(part, str) else []
+        known = isinstance(data, dict) and part in data
+        if not (held or known or isinstance(part, int) or (last and isinstance(data, dict) and "[" not in part)):
+            continue  # a branch of a union
+        pointer += f"/{str(part).replace('~', '~0').replace('/', '~1')}"
+        name = str(part)
+        data = data[part] if known else data[part] if isinstance(data, list) and isinstance(part, int) else None
+        if last:
+            return Place(pointer, name, owners, held[0].annotation if held else None)
+        annotation = held[0].annotation if held else annotation
+        owners = classes_in(annotation)
+    return Place(pointer, name, owners, annotation)
+
+
+def _said(place: Place, entry: Any, places: list[Place], entries: list[Any]) -> bool:
+    """Return whether another branch of the same union says it better."""
+    same = [other["type"] for at, other in zip(places, entries, strict=True) if at.pointer == place.pointer]
+    if entry["type"] != "literal_error" and "literal_error" in same:
+        return True
+    below = any(at.pointer.startswith(f"{place.pointer}/") for at in places)
+    return entry["type"] == "list_type" and (below or len(same) > 1)
+
+
+def _message(entry: Any, place: Place) -> str:
+    kind, given = entry["type"], entry.get("input")
+    message = entry["msg"].removeprefix("Value error, ")
+    if kind == "value_error":
+        return str(message)
+    if kind == "extra_forbidden":
+        return _unknown(place)
+    if kind == "missing":
+        return f"{place.name} is required; {_taken(place)}"
+    if kind == "union_tag_invalid":
+        return _unknown_kind(str(entry["ctx"]["tag"]), place)
+    if kind == "union_tag_not_found":
+        return f"the kind is missing; the kinds are {', '.join(_kinds(place))}"
+    if kind in ("model_attributes_type", "model_type", "dict_type", "dataclass_type") and not isinstance(given, dict):
+        return _no_object(given, place)
+    if kind == "literal_error" and takes_numbers(place.annotation):
+        message = f"Input should be a number or {entry['ctx']['expected']}"
+    if isinstance(given, (str, int, float, bool)):
+        message = f"{message}; got {str(given)[:40]!r}"
+    if isinstance(given, str) and _NUMBER.fullmatch(given[:_LONGEST_NAME]) and takes_numbers(place.annotation):
+        message += f", which is text; write {given[:_LONGEST_NAME]} without quotes"
+    return str(message)
+
+
+def _unknown(place: Place) -> str:
+    known = [name for owner in place.owners for name in fields_of(owner)]
+    near = _nearest(place.name, known)
+    told = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
+    return "; ".join([f"unknown field {place.name[:_LONGEST_NAME]!r}{near}", _taken(place), *told, f"see {PAGE}"])
+
+
+def _taken(place: Place) -> str:
+    return "; ".join(taken_by(owner) for owner in place.owners[:3]) or "the contract's fields are listed"
+
+
+def _unknown_kind(given: str, place: Place) -> str:
+    known = list(_kinds(place))
+    return f"unknown kind {given[:_LONGEST_NAME]!r}{_nearest(given, known)}; the kinds are {', '.join(known)}"
+
+
+def _kinds(place: Place) -> dict[str, type]:
+    return kinds_in(place.annotation) or {str(tag_of(owner)): owner for owner in place.owners if tag_of(owner)}
+
+
+def _no_object(given: Any, place: Place) -> str:
+    kinds = _kinds(place)
+    if not kinds:
+        return f"write an object, {{...}}; got {json.dumps(given, default=str)[:_LONGEST_NAME]}"
+    named = given if isinstance(given, str) and given in kinds else next(iter(kinds))
+    tag = next(name for name in TAGS if name in fields_of(kinds[named]))
+    return f"write an object such as {json.dumps({tag: named})}; got {json.dumps(given, default=str)[:_LONGEST_NAME]}"
+
+
+def _nearest(given: str, known: list[str]) -> str:
+    found = difflib.get_close_matches(given[:_LONGEST_NAME], known, n=1, cutoff=0.6)
+    return f", near {found[0]!r}" if found else ""
