@@ -28,6 +28,7 @@ from factorize.api.commands.solve import estimate, solve
 from factorize.api.commands.verify import verify
 from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed, error_document, error_lines, exit_code
 from factorize.api.terminal.output import OutputForm, emit, remark
+from factorize.api.terminal.spec_command import SpecCommand
 from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
@@ -50,6 +51,8 @@ COMMANDS = (
     gc,
     revoke,
 )
+BY_WORDS = (solve, estimate, compare, get)
+"""Commands whose first argument is a spec, which may be said in words."""
 GROUPS = (jobs, db)
 
 app = typer.Typer(
@@ -83,7 +86,7 @@ def root(version: Version = False) -> None:
 
 
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(cls=SpecCommand if _command in BY_WORDS else None)(_command)
 for _group in GROUPS:
     app.add_typer(_group)
 

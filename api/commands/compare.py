@@ -89,7 +89,7 @@ def compare(
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
-        table = comparison(request, _store(store), lambda *step: shown.note(_step(*step)))
+        table = comparison(request, _store(store), lambda done, total, name, _: shown.count(done, total, name))
         shown.finish("")
     if plot is not None:
         from factorize.api.pictures.comparison_plot import draw
@@ -105,7 +105,3 @@ def _store(url: str | None) -> Any:
         return open_results(url, create=False)
     except NotFound:
         return None
-
-
-def _step(done: int, total: int, mechanism: str, seconds: float) -> str:
-    return f"{done} of {total} mechanisms, {mechanism}, {seconds:.0f} s"

@@ -9,8 +9,7 @@ import typer
 
 from factorize.api.terminal.exit_codes import ExitCode, VerificationFailed
 from factorize.api.terminal.output import OutputForm, emit
-from factorize.api.terminal.sources import open_results, read_spec_text
-from factorize.encoding import is_digest
+from factorize.api.terminal.sources import full_digest, is_name, open_results, read_spec_text
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 
 if TYPE_CHECKING:
@@ -45,10 +44,11 @@ def check_file(target: str, store: str | None, factorization: Factorization, *, 
 
 
 def _bytes(target: str, store: str | None) -> bytes:
-    if not is_digest(target):
+    if not is_name(target):
         return Path(target).read_bytes()
     results = open_results(store, create=False)
-    return b"".join(results.blob(results.manifest(target)["files"][0]["sha256"]).read())
+    manifest = results.manifest(full_digest(target, results))
+    return b"".join(results.blob(manifest["files"][0]["sha256"]).read())
 
 
 def verify_strategy(path: Path, participation: str | None, claim: float, output: OutputForm) -> None:

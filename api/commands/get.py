@@ -10,7 +10,7 @@ import typer
 
 from factorize.api.terminal.options import Output, StoreUrl, ToFile
 from factorize.api.terminal.output import OutputForm, display, emit, show_event
-from factorize.api.terminal.sources import copy_stored, open_results, read_spec, read_spec_text
+from factorize.api.terminal.sources import copy_stored, full_digest, is_name, open_results, read_spec, read_spec_text
 from factorize.api.terminal.text import describe_manifest
 from factorize.encoding import is_digest
 from factorize.errors import NotFound
@@ -78,7 +78,7 @@ def _from_service(source: str, to: Path, url: str, dtype: str | None) -> dict[st
 
 def _from_store(source: str, to: Path, store: str | None, dtype: str | None) -> dict[str, Any]:
     results = open_results(store, create=False)
-    digest = source if is_digest(source) else _digest_of(source, results)
+    digest = full_digest(source, results) if is_name(source) else _digest_of(source, results)
     manifest = results.manifest(digest)
     if dtype is not None:
         from factorize.api.proof import prove

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from factorize.api.terminal.output import OutputForm
+from factorize.api.terminal.spec_command import complete_spec
 
 StoreUrl = Annotated[
     str | None,
@@ -20,7 +21,13 @@ StoreUrl = Annotated[
 ]
 Output = Annotated[OutputForm, typer.Option("--output", help="Form of the result on stdout.")]
 SpecText = Annotated[
-    str, typer.Argument(metavar="SPEC", help="A path, '-' for stdin, or inline JSON.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="SPEC",
+        help="A path, '-' for stdin, inline JSON, or a workload with its fields as options: prefix --n 64.",
+        autocompletion=complete_spec,
+        show_default=False,
+    ),
 ]
 Target = Annotated[
     str,

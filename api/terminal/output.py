@@ -72,6 +72,9 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Something else than an iteration has moved on."""
 
+    def count(self, done: int, total: int, text: str) -> None:
+        """So many of a known number of parts are done."""
+
     def finish(self, line: str) -> None:
         """It has ended; `line` says how, or is empty where the result itself will."""
 
@@ -86,30 +89,20 @@ def display(total: int | None = None) -> Iterator[Display]:
     if not sys.stderr.isatty():
         yield Lines(total)
         return
-    with _bars(remaining=total is not None) as bars:
+    with _bars() as bars:
         yield Drawn(bars, total)
 
 
-def _bars(*, remaining: bool) -> Bars:
+def _bars() -> Bars:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
         TextColumn("{task.fields[state]}", markup=False),
         TimeElapsedColumn(),
-        *([TimeRemainingColumn(elapsed_when_finished=True)] if remaining else []),
     )
     return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
 
@@ -117,31 +110,47 @@ def _bars(*, remaining: bool) -> Bars:
 class Drawn:
     """Bars in a terminal: one for the running solve, one overall.
 
+    A bar has an end where one is known: a number of parts, or the time left by the estimate.
+
     Args:
         bars: the started bars.
         total: number of solves, or None.
     """
 
     def __init__(self, bars: Bars, total: int | None) -> None:
-        self._bars = bars
+        self._bars, self._total, self._done = bars, total, 0
         self._overall: TaskID | None = None
+        self._began = time.monotonic()
         if total is not None:
-            self._overall = bars.add_task("all specs", total=total, state="")
+            self._overall = bars.add_task("all specs", total=total, state=f"0/{total}")
         self._current: TaskID | None = None
 
     def start(self, label: str) -> None:
-        """Add a bar without an end: nobody knows how many iterations a solve takes."""
+        """Add a bar; it has no end until somebody knows one."""
         self._current = self._bars.add_task(label, total=None, state="starting")
 
     def report(self, progress: Progress) -> None:
-        """Show iteration and gap in the bar."""
-        if self._current is not None:
-            self._bars.update(self._current, completed=progress.iteration, state=state_text(progress))
+        """Show the step and what it does; the bar is full where the estimated time has passed."""
+        step = f"step {progress.iteration}, " if progress.iteration else ""
+        known = progress.seconds_left is not None
+        whole = progress.seconds + (progress.seconds_left or 0.0)
+        self._show(step + state_text(progress), (progress.seconds, max(whole, 1e-3)) if known else None)
 
     def note(self, text: str) -> None:
         """Show the text in the bar."""
+        self._show(text, None)
+
+    def count(self, done: int, total: int, text: str) -> None:
+        """Show how many parts are done, and the time left if the others take as long."""
+        left = _left(self._began, done, total)
+        self._show(
+            f"{done}/{total}, {text}" + (f", about {describe_seconds(left)} left" if left else ""), (done, total)
+        )
+
+    def _show(self, text: str, part: tuple[float, float] | None) -> None:
         if self._current is not None:
-            self._bars.update(self._current, state=text)
+            bar = {} if part is None else {"completed": part[0], "total": part[1]}
+            self._bars.update(self._current, state=text, **bar)
 
     def finish(self, line: str) -> None:
         """Replace the bar by its line."""
@@ -150,8 +159,16 @@ class Drawn:
             self._current = None
         if line:
             self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        if self._overall is not None:
-            self._bars.advance(self._overall)
+        if self._overall is not None and self._total is not None:
+            self._done += 1
+            left = _left(self._began, self._done, self._total)
+            state = f"{self._done}/{self._total}" + (f", about {describe_seconds(left)} left" if left else "")
+            self._bars.update(self._overall, completed=self._done, state=state)
+
+
+def _left(began: float, done: int, total: int) -> float | None:
+    """Return the seconds that the rest takes at the pace so far, or None where nothing is known or left."""
+    return (time.monotonic() - began) / done * (total - done) if 0 < done < total else None
 
 
 class Lines:
@@ -187,6 +204,10 @@ class Lines:
             self._next = now + self._pause
             remark(f"{self._label}: {text}")
 
+    def count(self, done: int, total: int, text: str) -> None:
+        """Note how many parts are done."""
+        self.note(f"{done} of {total}, {text}")
+
     def finish(self, line: str) -> None:
         """Write the line with its number."""
         self._done += 1
@@ -195,7 +216,7 @@ class Lines:
         now = time.monotonic()
         if self._total is not None and self._done < self._total and now >= self._spoken + REMAINING_SECONDS:
             self._spoken = now
-            left = (now - self._began) / self._done * (self._total - self._done)
+            left = _left(self._began, self._done, self._total) or 0.0
             remark(f"all specs: {self._done} of {self._total}, about {describe_seconds(left)} left")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from factorize.storage.store import Store
 
 MAX_SPEC_BYTES = 1 << 20
+_BEGINNING = re.compile("[0-9a-f]{4,63}")
 
 
 def open_results(url: str | None, *, create: bool) -> Store:
@@ -90,8 +92,33 @@ def parse_matrices(text: str | None) -> list[MatrixName]:
     return [name for name in MATRIX_NAMES if name in names]
 
 
+def is_name(text: str) -> bool:
+    """Return whether a text is a digest, or the beginning of one: four hexadecimal digits or more, and no file."""
+    return is_digest(text) or (_BEGINNING.fullmatch(text) is not None and not Path(text).exists())
+
+
+def full_digest(text: str, results: Store) -> str:
+    """Return the digest, or spec digest, that a text is or begins.
+
+    Raises:
+        NotFound: nothing in the store begins so.
+        InvalidParameter: several do, and not of one result.
+    """
+    if is_digest(text):
+        return text
+    found = results.index.beginning(text)
+    if not found:
+        raise NotFound(f"the store {results.url} has nothing that begins with {text}; `factorize ls` lists what it has")
+    if len(found) > 1:
+        shown = ", ".join(name[: len(text) + 6] for name in found[:4])
+        raise InvalidParameter(f"{text} begins {len(found)} digests, {shown}; give more of it", field="target")
+    return found[0]
+
+
 def open_target(target: str, store: str | None) -> Factorization:
     """Open a factor file, or a stored result by digest or spec digest; every byte is compared with its digest.
+
+    The beginning of a digest does, where one alone begins so.
 
     A user's matrix is not part of a factor file; it is read from the store.
 
@@ -100,8 +127,9 @@ def open_target(target: str, store: str | None) -> Factorization:
         CorruptObject: the bytes are damaged.
         OSError: the file cannot be read.
     """
-    if is_digest(target):
-        return open_results(store, create=False).load(target)
+    if is_name(target):
+        results = open_results(store, create=False)
+        return results.load(full_digest(target, results))
     path = Path(target)
     with path.open("rb"):
         pass  # a missing or forbidden file is the system's error, in the system's words

@@ -16,6 +16,7 @@ from factorize.storage.blobs import Blobs, Cache, blob_key
 from factorize.storage.objects import Objects, read_object
 from factorize.storage.records import (
     MANIFESTS,
+    SPECS,
     SpecEntry,
     family_digest,
     family_folder,
@@ -86,6 +87,12 @@ class Index:
             if after is None or digest > after:
                 with suppress(NotFound, CorruptObject, InvalidParameter):
                     yield json.loads(self.manifest(digest).text)
+
+    def beginning(self, text: str) -> list[str]:
+        """Return the digests of manifests and specs that begin with a text of two characters or more, sorted."""
+        folders = (f"{top}/{text[:2]}" for top in (MANIFESTS, SPECS))
+        found = {name_in(entry.key) for folder in folders for entry in self._objects.list(folder)}
+        return sorted(name for name in found if name.startswith(text))
 
     def entry(self, key: str) -> SpecEntry | None:
         """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""

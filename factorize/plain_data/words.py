@@ -1,0 +1,189 @@
+"""Words: a nested document from flat names, as a command line or keywords give them.
+
+`{"workload": "prefix", "n": 64, "epochs": 8, "mechanism": "banded", "bands": 4}` is a spec: a field belongs to the part
+whose kinds take it, and a part of which only fields are given is of the one kind that takes them. `part.field` is exact.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from factorize.errors import InvalidParameter
+from factorize.plain_data.fields import TAGS, PlainField, fields_of, kinds_in, literals_in
+
+Path = tuple[str, ...]
+
+
+class Word(NamedTuple):
+    """A name that may be given.
+
+    Attributes:
+        name: of a field, or of a part of the document.
+        path: of the object that has the field; empty for what stands in the document itself.
+        kinds: of that object that take the field; empty where it has one class only.
+        annotations: types of the value, one for each kind.
+        parts: kinds of the value, where it is a part itself.
+    """
+
+    name: str
+    path: Path
+    kinds: tuple[str, ...]
+    annotations: tuple[Any, ...]
+    parts: tuple[str, ...]
+
+    @property
+    def dotted(self) -> str:
+        """The name that nothing else has."""
+        return ".".join((*self.path, self.name))
+
+
+@cache
+def words_of(of: type) -> dict[str, tuple[Word, ...]]:
+    """Return what may be given for a class of plain data, by name; where several parts have it, in their order."""
+    found: dict[str, list[Word]] = {}
+    for word in [*_parts(of), *_fields(of)]:
+        if all(word.dotted != other.dotted for other in found.setdefault(word.name, [])):
+            found[word.name].append(word)
+    return {name: tuple(words) for name, words in found.items()}
+
+
+def document_of_words(of: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document that names and values stand for; whether it is one of the class, its reader says.
+
+    Args:
+        of: the class, such as `Spec`.
+        given: values by name, as plain data or as the text of it; `learning_rates` may be `0.1,0.2` or `[0.1, 0.2]`.
+
+    Raises:
+        InvalidParameter: a name that nothing has, or a field that several kinds have where none is named.
+    """
+    found: dict[str, Any] = {}
+    fields = []
+    for name, value in given.items():
+        word = _word(of, name, None)
+        if word.parts:
+            _put(found, word, _part_value(word, value))
+        else:
+            fields.append((name, value))
+    for name, value in fields:
+        word = _word(of, name, found)
+        _put(found, word, value_of(value, word.annotations) if isinstance(value, str) else value)
+    _name_kinds(of, found)
+    _share(of, found)
+    return found
+
+
+def value_of(text: str, annotations: tuple[Any, ...]) -> Any:
+    """Return the value that a text stands for: a word that may stand there, JSON, or numbers with commas between."""
+    if any(text in literals_in(annotation) for annotation in annotations):
+        return text
+    for read, tried in ((json.loads, text), (float, text), (json.loads, f"[{text}]")):
+        try:
+            return read(tried)
+        except ValueError:
+            continue
+    return text
+
+
+def _parts(of: type, path: Path = ()) -> Iterator[Word]:
+    """Yield the parts of a class that have kinds, and theirs."""
+    for field in fields_of(of).values():
+        kinds = kinds_in(field.annotation)
+        if kinds:
+            yield Word(field.name, path, (), (field.annotation,), tuple(kinds))
+            for owner in kinds.values():
+                yield from _parts(owner, (*path, field.name))
+
+
+def _fields(of: type) -> Iterator[Word]:
+    """Yield the fields of the class itself, then those of the kinds of its parts."""
+    parts = dict.fromkeys((word.path + (word.name,), word.annotations[0]) for word in _parts(of))
+    names = {path[-1] for path, _ in parts}
+    for field in fields_of(of).values():
+        if field.name not in names:
+            yield Word(field.name, (), (), (field.annotation,), ())
+    for path, annotation in parts:
+        takers: dict[str, list[tuple[str, PlainField]]] = {}
+        for kind, owner in kinds_in(annotation).items():
+            for name, field in fields_of(owner).items():
+                if name not in TAGS and (*path, name) not in {known for known, _ in parts}:
+                    takers.setdefault(name, []).append((kind, field))
+        for name, fields in takers.items():
+            kinds, types = tuple(kind for kind, _ in fields), tuple(field.annotation for _, field in fields)
+            yield Word(name, path, kinds, types, ())
+
+
+def _word(of: type, name: str, found: Mapping[str, Any] | None) -> Word:
+    """Return the word that a name means beside the parts that are named: of one of their kinds before any other."""
+    words = words_of(of)
+    *_, last = name.split(".")
+    fitting = [word for word in words.get(last, ()) if name in (last, word.dotted)]
+    if not fitting:
+        near = difflib.get_close_matches(last, words, n=1)
+        hint = f", near {near[0]!r}" if near else ""
+        raise InvalidParameter(f"unknown field {name[:60]!r}{hint}; `factorize spec fields` lists them", field=name)
+    if found is None:
+        return fitting[0]
+    named = (word for word in fitting if (_at(found, word.path) or {}).get("kind") in word.kinds)
+    free = (word for word in fitting if not word.path or _at(found, word.path[:1]) is not None)
+    return next(named, None) or next(free, None) or fitting[0]
+
+
+def _at(found: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
+    """Return the object at a path, or None."""
+    place: Any = found
+    for name in path:
+        place = place.get(name) if isinstance(place, dict) else None
+    return place if isinstance(place, dict) else None
+
+
+def _put(found: dict[str, Any], word: Word, value: Any) -> None:
+    place = found
+    for name in word.path:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise InvalidParameter(f"{word.dotted} is of a part that is given as {place!r}", field=word.dotted)
+    before = place.get(word.name)
+    place[word.name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+
+
+def _part_value(word: Word, value: Any) -> Any:
+    if isinstance(value, str):
+        return {"kind": value} if value in word.parts or value.isidentifier() else value_of(value, ())
+    return value
+
+
+def _name_kinds(of: type, found: dict[str, Any]) -> None:
+    """Name the kind of each part of which fields alone are given.
+
+    Raises:
+        InvalidParameter: several kinds take them, or none.
+    """
+    for word in _parts(of):
+        place = _at(found, (*word.path, word.name))
+        if place is None or "kind" in place:
+            continue
+        kinds = kinds_in(word.annotations[0])
+        takers = [kind for kind, owner in kinds.items() if set(place) <= set(fields_of(owner))]
+        given = ", ".join(place)
+        if len(takers) != 1:
+            who = "several kinds take" if takers else "no kind takes"
+            told = f"{who} {given}; name one of {', '.join(takers or kinds)} as {word.dotted}"
+            raise InvalidParameter(told, field=word.dotted)
+        place |= {"kind": takers[0]} | place
+
+
+def _share(of: type, found: dict[str, Any]) -> None:
+    """Give a second part of the same kinds the number of steps of the first."""
+    first: dict[Path, dict[str, Any]] = {}
+    for word in words_of(of).values():
+        for part in (one for one in word if one.parts and not one.path):
+            place = _at(found, (part.name,))
+            before = first.setdefault(part.parts, place or {})
+            owner = kinds_in(part.annotations[0]).get(str((place or {}).get("kind")))
+            if place is not None and owner is not None and "n" in before and "n" in fields_of(owner):
+                place.setdefault("n", before["n"])
