@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from factorize.api.commands.add import add
+from factorize.api.commands.asking.ls import ls
+from factorize.api.commands.asking.spec import spec
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate
 from factorize.api.commands.compare import compare
@@ -38,6 +40,7 @@ COMMANDS = (
     batch,
     compare,
     add,
+    ls,
     get,
     verify,
     plot,
@@ -53,7 +56,7 @@ COMMANDS = (
 )
 BY_WORDS = (solve, estimate, compare, get)
 """Commands whose first argument is a spec, which may be said in words."""
-GROUPS = (jobs, db)
+GROUPS = (spec, jobs, db)
 
 app = typer.Typer(
     name=NAME,

@@ -56,7 +56,13 @@ Deterministic = Annotated[
 ]
 ServiceUrl = Annotated[
     str | None,
-    typer.Option("--url", help="Service that has the result and works it out; TARGET is a digest.", show_default=False),
+    typer.Option(
+        "--service",
+        "--url",
+        metavar="URL",
+        help="Service that has the result and works it out; the target is a digest then.",
+        show_default=False,
+    ),
 ]
 
 
@@ -123,7 +129,8 @@ def _there(target: str, url: str, asked: dict[str, Any]) -> dict[str, Any]:
 
     if not is_digest(target):
         raise InvalidParameter(
-            f"{target!r} is no digest, and a service knows results by theirs; leave out --url for a file", field="url"
+            f"{target!r} is no digest, and a service knows results by theirs; leave out --service for a file",
+            field="url",
         )
     return Service(url).calibrate(target, {name: value for name, value in asked.items() if value is not None})
 

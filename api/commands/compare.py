@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,10 @@ from factorize.api.terminal.options import Output, SpecText, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit
 from factorize.api.terminal.sources import check_target, open_results, read_spec, written_whole
 from factorize.errors import NotFound
+
+if TYPE_CHECKING:
+    from factorize.api.comparing.compare_request import CompareRequest
+    from factorize.api.terminal.output import Display
 
 Buffers = Annotated[
     int | None,
@@ -42,6 +46,12 @@ Seconds = Annotated[
     float | None,
     typer.Option("--max-seconds", help="Leave out mechanisms that would take longer each.", show_default=False),
 ]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--service", metavar="URL", envvar="FACTORIZE_SERVICE", help="Service that compares.", show_default=False
+    ),
+]
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE.png", help="Also draw the table.", show_default=False)
 ]
@@ -58,6 +68,7 @@ def compare(
     sampling: Samplings = None,
     max_seconds: Seconds = None,
     plot: Picture = None,
+    service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -66,7 +77,6 @@ def compare(
     With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
     what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
     """
-    from factorize.api.comparing.child_comparison import comparison
     from factorize.api.comparing.compare_request import read_request
 
     if plot is not None:
@@ -89,7 +99,7 @@ def compare(
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
-        table = comparison(request, _store(store), lambda done, total, name, _: shown.count(done, total, name))
+        table = _table(request, service, store, shown)
         shown.finish("")
     if plot is not None:
         from factorize.api.pictures.comparison_plot import draw
@@ -97,6 +107,18 @@ def compare(
         with written_whole(plot) as part:
             draw(table).savefig(part, dpi=130)
     emit(output, table, text(table) + (f"\n{plot}: picture of the table" if plot else ""))
+
+
+def _table(request: CompareRequest, service: str | None, store: str | None, shown: Display) -> dict[str, Any]:
+    """Compare here, or have a service do it."""
+    if service is None:
+        from factorize.api.comparing.child_comparison import comparison
+
+        return comparison(request, _store(store), lambda done, total, name, _: shown.count(done, total, name))
+    from factorize.client.service import Service
+
+    asked = request.document() | {"spec": request.spec.document()}
+    return Service(service).compare(asked, progress=lambda event: shown.note(f"{event.data.get('done', 0)} mechanisms"))
 
 
 def _store(url: str | None) -> Any:

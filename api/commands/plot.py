@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from factorize.api.terminal.options import Output, StoreUrl, ToFile
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target, parse_matrices, written_whole
+from factorize.encoding import is_digest
+from factorize.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from factorize.factorization import Factorization
 
 Targets = Annotated[
     list[str],
     typer.Argument(metavar="FILE|DIGEST...", help="Factor files or stored results.", show_default=False),
 ]
 View = Annotated[str, typer.Option("--view", help="overview, matrices, coefficients or memory.")]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--service", metavar="URL", help="Service that has the results; targets are digests.", show_default=False
+    ),
+]
 Shown = Annotated[str, typer.Option("--matrices", metavar="C,C_inv,B", help="Matrices that --view matrices shows.")]
 
 
@@ -23,6 +36,7 @@ def plot(
     to: ToFile,
     view: View = "overview",
     matrices: Shown = "C,B",
+    service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -36,10 +50,26 @@ def plot(
 
     check_format(to)
     shown = parse_matrices(matrices)
-    factorizations = [open_target(target, store) for target in targets]
+    if service is not None:
+        factorizations = [_from_service(service, target) for target in targets]
+    else:
+        factorizations = [open_target(target, store) for target in targets]
     figure = picture(view, factorizations, shown)
     with written_whole(to) as part:
         figure.savefig(part, dpi=130)
     digests = [factorization.digest for factorization in factorizations]
     document = {"file": str(to), "digest": digests[0], "digests": digests, "view": view}
     emit(output, document, f"{to}: picture of {', '.join(digests)}")
+
+
+def _from_service(url: str, digest: str) -> Factorization:
+    """Download a result and open it; the file goes at once, its matrices are read."""
+    from factorize.client import fetch
+    from factorize.factor_file import load
+
+    if not is_digest(digest):
+        raise InvalidParameter(f"{digest!r} is no digest, by which a service knows results", field="service")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "factors.safetensors"
+        fetch(digest, url=url, to=path)
+        return load(path)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import Dtype, Matrices, Output, SpecText, StoreUrl
+from factorize.api.terminal.options import Dtype, Explain, Matrices, Output, SpecText, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, show_event
 from factorize.api.terminal.sources import (
     check_target,
@@ -21,6 +21,7 @@ from factorize.api.terminal.sources import (
     read_spec,
     read_spec_text,
 )
+from factorize.api.terminal.terms import explained
 from factorize.api.terminal.text import describe_manifest, describe_part, describe_seconds
 from factorize.errors import InvalidParameter, NotFound
 
@@ -46,6 +47,7 @@ def solve(
     dtype: Dtype = "float64",
     store: StoreUrl = None,
     service: ServiceUrl = None,
+    explain: Explain = False,
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Solve a spec, certify the answer and store it; a spec that was solved before is answered from the store.
@@ -55,7 +57,9 @@ def solve(
     names = parse_matrices(matrices)
     check_target(to)
     if service is not None:
-        _by_service(service, spec, to, None if dtype == "float64" else dtype, output, elsewhere=(store, names))
+        wanted = None if dtype == "float64" else dtype
+        manifest = _by_service(service, spec, to, wanted, elsewhere=(store, names))
+        _shown(output, manifest, f"service       {service}", to, explain)
         return
     from factorize.api.isolated import PROVE
     from factorize.api.local import obtain, plan
@@ -77,8 +81,13 @@ def solve(
         manifest = results.put(changed, check=partial(prove, store=results.url))
     if to is not None:
         copy_stored(results, manifest, to)
-    where = f"\nfile          {to}" if to is not None else ""
-    emit(output, manifest, f"{describe_manifest(manifest)}\nstore         {results.url} ({origin}){where}")
+    _shown(output, manifest, f"store         {results.url} ({origin})", to, explain)
+
+
+def _shown(output: OutputForm, manifest: dict[str, Any], kept: str, to: Path | None, explain: bool) -> None:
+    """Print a result, where it is kept and, if asked for, what its terms mean."""
+    text = f"{describe_manifest(manifest)}\n{kept}" + (f"\nfile          {to}" if to is not None else "")
+    emit(output, manifest, explained(text) if explain else text)
 
 
 def _by_service(
@@ -86,10 +95,9 @@ def _by_service(
     source: str,
     to: Path | None,
     dtype: str | None,
-    output: OutputForm,
     *,
     elsewhere: tuple[str | None, Sequence[str]],
-) -> None:
+) -> dict[str, Any]:
     """Have a service solve the spec, and download its file where one is wanted."""
     from factorize.client.download import download
     from factorize.client.service import Service
@@ -105,8 +113,7 @@ def _by_service(
         if to is not None:
             download(answering, manifest, to, progress=partial(show_event, shown))
         shown.finish("")
-    where = f"\nfile          {to}" if to is not None else ""
-    emit(output, manifest, f"{describe_manifest(manifest)}\nservice       {url}{where}")
+    return manifest
 
 
 def _label(document: dict[str, Any]) -> str:

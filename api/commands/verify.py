@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from factorize.api.terminal.exit_codes import VerificationFailed
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import Explain, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_target
+from factorize.api.terminal.terms import explained
 from factorize.api.terminal.text import describe_certificate
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter
 
@@ -69,6 +70,7 @@ def verify(
     claim: Claim = 1.0,
     calibration: CalibrationFile = None,
     seed: Seed = "claim",
+    explain: Explain = False,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -110,7 +112,8 @@ def verify(
         "not_checked": _unchecked(fresh),
         "certificate": fresh.document(),
     }
-    emit(output, document, _text(document))
+    text = _text(document)
+    emit(output, document, explained(text) if explain else text)
 
 
 def _head(factorization: Factorization) -> dict[str, Any]:

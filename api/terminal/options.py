@@ -68,3 +68,4 @@ ServiceUrl = Annotated[
     str | None,
     typer.Option("--url", envvar="FACTORIZE_URL", help="A service, in place of a ledger.", show_default=False),
 ]
+Explain = Annotated[bool, typer.Option("--explain", help="Also say what each term of the result means.")]

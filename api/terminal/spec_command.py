@@ -109,14 +109,15 @@ def _flag(word: Word) -> str:
 
 def _option(pattern: Any, word: Word) -> Any:
     """Return the option of a word: another option with its name, help and completion."""
-    from factorize.plain_data.fields import literals_in
+    from factorize.plain_data.fields import literals_in, takes_numbers
 
     option = copy.copy(pattern)
     option.name, option.opts, option.rich_help_panel = word.name, [_flag(word)], PANEL
     values = word.parts or tuple(dict.fromkeys(text for one in word.annotations for text in literals_in(one)))
     option.metavar = "KIND" if word.parts else "VALUE"
     owner = ".".join(word.path) or "the spec"
-    option.help = f"One of {', '.join(values)}." if values else ""
+    number = any(takes_numbers(one) for one in word.annotations)
+    option.help = ("A number, or " if number else "One of ") + f"{', '.join(values)}." if values else ""
     if not word.parts:
         kinds = f" {', '.join(word.kinds)}" if word.kinds else ""
         option.help = f"Of {owner}{kinds}. {option.help}".strip()

@@ -113,6 +113,28 @@ class Service:
         """Return the canonical spec, its digest, whether it is known, and an estimate of seconds and bytes."""
         return self._call("POST", "/v1/canonicalize", spec_bytes(spec))
 
+    def compare(self, request: Mapping[str, Any], *, progress: ProgressCallback = ignore) -> dict[str, Any]:
+        """Return the comparison of all mechanisms that fit a spec, as `factorize compare --output json` prints it.
+
+        Args:
+            request: `{"spec": {...}, "epsilon": 2, "delta": 1e-5}`, say (docs/http.md).
+            progress: called with each event.
+
+        Raises:
+            ServiceError: the request is refused, or the comparison failed; `problem` says why.
+            ServiceUnreachable: nothing answered, or the answer broke off.
+        """
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        with self.connect() as connection:
+            reply = connection.send("POST", "/v1/compare", body=canonical_json(dict(request)), headers=headers)
+            for event in read_events(reply):
+                progress(event)
+                if event.kind == "done":
+                    return event.data
+                if event.kind == "failed":
+                    raise ServiceError(str(event.data.get("detail")), problem=event.data)
+        raise ServiceUnreachable(f"the answer of {self.url} broke off; ask again")
+
     def calibrate(self, digest: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the noise of a stored factorization, as `factorize calibrate --output json` prints it.
 

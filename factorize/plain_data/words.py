@@ -1,7 +1,7 @@
 """Words: a nested document from flat names, as a command line or keywords give them.
 
 `{"workload": "prefix", "n": 64, "epochs": 8, "mechanism": "banded", "bands": 4}` is a spec: a field belongs to the part
-whose kinds take it, and a part of which only fields are given is of the one kind that takes them. `part.field` is exact.
+whose kinds take it, and a part of which fields are given is of the one kind that takes them. `part.field` is exact.
 """
 
 from __future__ import annotations

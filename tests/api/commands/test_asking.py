@@ -1,0 +1,150 @@
+"""Specs in words, digests by their beginning, and the commands that ask, in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import Run
+from specs import solved, spec_text
+
+from factorize.spec import parse_spec
+from factorize.storage.store import open_store
+
+Within = Callable[..., Run]
+PREFIX = {"workload": {"kind": "prefix", "n": 4}}
+
+
+@pytest.fixture
+def within(capsys: pytest.CaptureFixture[str]) -> Within:
+    def call(*arguments: object) -> Run:
+        from factorize.api.commands.application import run
+
+        code = run([str(argument) for argument in arguments])
+        return Run(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
+    """A store with two results, and their digests by mechanism."""
+    url = str(tmp_path_factory.mktemp("filled"))
+    store = open_store(url)
+    kinds = ("identity", "square_root")
+    return url, {kind: store.put(solved(4, mechanism={"kind": kind}))["digest"] for kind in kinds}
+
+
+class TestWords:
+    def test_they_name_what_json_names(self, within: Within) -> None:
+        said = within("spec", "digest", "prefix", "--n", 8, "--epochs", 2, "--mechanism=banded", "--bands", 2).out
+        document = {
+            "workload": {"kind": "prefix", "n": 8},
+            "participation": {"kind": "fixed_epochs", "epochs": 2},
+            "mechanism": {"kind": "banded", "bands": 2},
+        }
+        assert said.strip() == parse_spec(document).digest == within("spec", "digest", json.dumps(document)).out.strip()
+
+    def test_the_commands_own_options_are_theirs(self, within: Within, tmp_path: Path) -> None:
+        given = ("estimate", "prefix", "--output", "json", "--n", 8, "--store", tmp_path / "none")
+        done = within(*given, "--mechanism", "identity")
+        assert done.json()["spec"]["mechanism"] == {"kind": "identity"} and not done.json()["known"]
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (["prefix", "--n", "8", "--epocs", "2"], "unknown field 'epocs', near 'epochs'"),
+            (["prefx", "--n", "8"], "unknown kind 'prefx', near 'prefix'"),
+            (["--n", "8"], "name one of"),
+            (["prefix", "--n"], "--n needs a value"),
+            (["prefix", "--n", "many"], "number or 'unbounded'"),
+            ([json.dumps(PREFIX), "--epochs", "2"], "No such option"),
+        ],
+    )
+    def test_what_is_mistyped_is_named(self, within: Within, words: list[str], told: str) -> None:
+        assert told in within("spec", "show", *words).error(2)
+
+    def test_a_file_of_that_name_is_a_file(
+        self, within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "prefix").write_text(spec_text(5))
+        assert json.loads(within("spec", "show", "prefix").out)["workload"]["n"] == 5
+
+    def test_help_and_completion_know_every_kind(self, within: Within) -> None:
+        text = within("solve", "prefix", "--n", 8, "--help").out
+        assert all(f"--{name} " in text for name in ("epochs", "learning-rates", "min-sep", "optimize-for", "tau"))
+        assert "buffered_linear" in text
+
+    @pytest.mark.parametrize(
+        ("words", "place", "offered"),
+        [
+            ("solve pre", 2, "prefix"),
+            ("solve prefix --mech", 3, "--mechanism"),
+            ("solve prefix --mechanism buff", 4, "buffered_linear"),
+        ],
+    )
+    def test_the_shell_completes_them(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, place: int, offered: str
+    ) -> None:
+        from factorize.api.commands.application import app
+
+        asked = {"_FACTORIZE_COMPLETE": "complete_bash", "COMP_WORDS": f"factorize {words}", "COMP_CWORD": str(place)}
+        for name, value in asked.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit):
+            app(prog_name="factorize")
+        assert offered in capsys.readouterr().out.split()
+
+
+class TestSpec:
+    def test_the_canonical_form_and_its_meaning(self, within: Within) -> None:
+        shown = within("spec", "show", "prefix", "--n", 4).out
+        assert parse_spec(shown).document() == json.loads(shown) and json.loads(shown)["mechanism"]["kind"] == "dense"
+        told = within("spec", "explain", "prefix", "--n", 4, "--epochs", 2).out
+        assert "Fixed order, `epochs` passes" in told and "stands for dense" in told
+
+    def test_fields_of_a_kind(self, within: Within) -> None:
+        assert "fixed_epochs takes epochs" in within("spec", "fields", "fixed_epochs").out
+        every = within("spec", "fields", "--output", "json").json()["kinds"]
+        assert {"prefix", "lambda_tau", "blt", "balls_in_bins"} <= {one["kind"] for one in every}
+        assert "no part of a spec" in within("spec", "fields", "colour").error(2)
+
+
+class TestShortDigests:
+    def test_the_beginning_of_a_digest_does(
+        self, within: Within, filled: tuple[str, dict[str, str]], tmp_path: Path
+    ) -> None:
+        url, digests = filled
+        for digest in digests.values():
+            asked = (digest[:8], "--store", url, "--output", "json")
+            assert within("verify", *asked).json()["digest"] == digest
+        to = tmp_path / "c.safetensors"
+        assert within("get", digests["identity"][:9], "--store", url, "--to", to).code == 0 and to.exists()
+
+    def test_one_that_begins_nothing_or_several_is_refused(
+        self, within: Within, filled: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from factorize.storage.index import Index
+
+        url, digests = filled
+        absent = next(text for text in ("0000", "1111", "2222") if not open_store(url).index.beginning(text))
+        assert "`factorize ls` lists" in within("verify", absent, "--store", url).error(2)
+        monkeypatch.setattr(Index, "beginning", lambda _self, text: [text + "0" * 60, text + "1" * 60])
+        assert "begins 2 digests" in within("verify", digests["identity"][:4], "--store", url).error(2)
+
+    def test_ls_lists_them(self, within: Within, filled: tuple[str, dict[str, str]]) -> None:
+        url, digests = filled
+        lines = within("ls", "--store", url).out.splitlines()
+        assert {line[:12] for line in lines} == {digest[:12] for digest in digests.values()}
+        assert "prefix(n=4)" in lines[0] and "objective" in lines[0]
+        assert "and 1 more" in within("ls", "--store", url, "--limit", 1).out
+        assert within("ls", "--store", url, "--n", 9, "--output", "json").json()["items"] == []
+
+
+def test_terms_are_explained(within: Within, filled: tuple[str, dict[str, str]]) -> None:
+    url, digests = filled
+    text = within("verify", digests["identity"], "--store", url, "--explain").out
+    assert "no strategy matrix beats" in text and "|B C - A|" in text

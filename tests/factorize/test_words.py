@@ -1,0 +1,119 @@
+"""Words: flat names become the document that says the same, and a kind that is added is known by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from factorize.errors import InvalidParameter
+from factorize.plain_data.fields import fields_of, kinds_in
+from factorize.plain_data.words import document_of_words, value_of, words_of
+from factorize.spec import Spec, parse_spec
+
+PREFIX = {"kind": "prefix", "n": 8}
+
+
+@pytest.mark.parametrize(
+    ("words", "document"),
+    [
+        (
+            {"n": "8", "epochs": "2", "mechanism": "buffered_linear", "buffers": "2"},
+            {
+                "workload": PREFIX,
+                "participation": {"kind": "fixed_epochs", "epochs": 2},
+                "mechanism": {"kind": "buffered_linear", "buffers": 2},
+            },
+        ),
+        (
+            {"workload": "momentum", "n": "8", "momentum": ".9", "learning_rates": "cosine", "final": "0.1"},
+            {
+                "workload": {
+                    "kind": "momentum",
+                    "n": 8,
+                    "momentum": 0.9,
+                    "learning_rates": {"kind": "cosine", "final": 0.1},
+                }
+            },
+        ),
+        (
+            {"workload": "momentum", "n": "2", "momentum": "0", "learning_rates": "1,0.5", "nesterov": "true"},
+            {"workload": {"kind": "momentum", "n": 2, "momentum": 0, "learning_rates": [1, 0.5], "nesterov": True}},
+        ),
+        (
+            {"n": "unbounded", "min_sep": "4", "max_participations": "2", "mechanism": "blt", "buffers": "3"},
+            {
+                "workload": {"kind": "prefix", "n": "unbounded"},
+                "participation": {"kind": "min_sep", "min_sep": 4, "max_participations": 2},
+                "mechanism": {"kind": "blt", "buffers": 3},
+            },
+        ),
+        (
+            {"n": "8", "optimize_for": "momentum", "optimize_for.momentum": "0.5", "tolerance": "1e-6"},
+            {"workload": PREFIX, "optimize_for": {"kind": "momentum", "n": 8, "momentum": 0.5}, "tolerance": 1e-6},
+        ),
+        (
+            {"n": "8", "epochs": "2", "sampling": "balls_in_bins", "epsilon": "2", "delta": "1e-5", "tau": "4"},
+            {
+                "workload": PREFIX,
+                "participation": {"kind": "fixed_epochs", "epochs": 2},
+                "sampling": {"kind": "balls_in_bins", "epsilon": 2, "delta": 1e-5},
+                "objective": {"kind": "lambda_tau", "tau": 4},
+            },
+        ),
+        (
+            {"n": "8", "mechanism": '{"kind": "banded", "bands": 2}', "weights": "1,1,1,1,1,1,1,2"},
+            {
+                "workload": PREFIX,
+                "mechanism": {"kind": "banded", "bands": 2},
+                "objective": {"kind": "weighted", "weights": [1, 1, 1, 1, 1, 1, 1, 2]},
+            },
+        ),
+    ],
+)
+def test_words_say_what_json_says(words: dict[str, str], document: dict[str, Any]) -> None:
+    found = document_of_words(Spec, {"workload": "prefix", **words})
+    assert found == document
+    assert parse_spec(found) == parse_spec(document)
+
+
+def test_values_may_be_plain_data() -> None:
+    given = {"workload": PREFIX, "mechanism": {"kind": "banded", "bands": 2}, "epochs": 2}
+    assert parse_spec(document_of_words(Spec, given)).participation.passes == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"epocs": "2"}, "unknown field 'epocs', near 'epochs'"),
+        ({"bands": "2"}, "several kinds take bands; name one of banded, .* as mechanism"),
+        ({"epochs": "2", "min_sep": "4"}, "no kind takes epochs, min_sep"),
+        ({"participation.bands": "2"}, "unknown field"),
+    ],
+)
+def test_what_nobody_can_mean_is_refused(words: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidParameter, match=told):
+        document_of_words(Spec, {"workload": "prefix", "n": "8", **words})
+
+
+def test_what_a_kind_does_not_take_is_left_to_its_reader() -> None:
+    with pytest.raises(InvalidParameter, match="unknown field 'bands', near 'bands'|dense takes no other field"):
+        parse_spec(document_of_words(Spec, {"workload": "prefix", "n": 8, "mechanism": "dense", "bands": 2}))
+    with pytest.raises(InvalidParameter, match="unknown kind 'prefx', near 'prefix'"):
+        parse_spec(document_of_words(Spec, {"workload": "prefx", "n": 8}))
+
+
+def test_every_field_of_every_kind_has_its_word() -> None:
+    for part, field in fields_of(Spec).items():
+        for kind, owner in kinds_in(field.annotation).items():
+            for name in set(fields_of(owner)) - {"kind"}:
+                assert any(
+                    word.path == (part,) and (kind in word.kinds or word.parts) for word in words_of(Spec)[name]
+                ), (part, kind, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3), ("0.5", 0.5), (".5", 0.5), ("1,2", [1, 2]), ("true", True), ("a", "a")]
+)
+def test_values_are_json_or_words(text: str, value: Any) -> None:
+    assert value_of(text, (int,)) == value and type(value_of(text, (int,))) is type(value)
