@@ -149,8 +149,8 @@ class Drawn:
 
     def _show(self, text: str, part: tuple[float, float] | None) -> None:
         if self._current is not None:
-            bar = {} if part is None else {"completed": part[0], "total": part[1]}
-            self._bars.update(self._current, state=text, **bar)
+            done, total = part or (None, None)
+            self._bars.update(self._current, state=text, completed=done, total=total)
 
     def finish(self, line: str) -> None:
         """Replace the bar by its line."""

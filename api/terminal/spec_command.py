@@ -55,15 +55,18 @@ class SpecCommand(typer.core.TyperCommand):
         taken, left, place = self._taken(args, own)
         if place is None:
             return args
+        empty = next((name for name, value in taken.items() if value is None), None)
+        if empty is not None:
+            raise InvalidParameter(f"--{empty} needs a value", field=empty)
         from factorize.encoding import canonical_json
         from factorize.plain_data.words import document_of_words
         from factorize.spec import Spec
 
         return [*left[:place], canonical_json(document_of_words(Spec, taken)).decode(), *left[place:]]
 
-    def _taken(self, args: list[str], own: dict[str, Any]) -> tuple[dict[str, str], list[str], int | None]:
+    def _taken(self, args: list[str], own: dict[str, Any]) -> tuple[dict[str, str | None], list[str], int | None]:
         """Return the words by name, the other arguments, and where among these the spec belongs; None without words."""
-        taken: dict[str, str] = {}
+        taken: dict[str, str | None] = {}
         left: list[str] = []
         place: int | None = None
         said = False
@@ -80,7 +83,7 @@ class SpecCommand(typer.core.TyperCommand):
                 if flag in own and not equals and not own[flag].is_flag:
                     left += [value for value in [next(rest, None)] if value is not None]
             else:
-                taken[flag[2:].replace("-", "_")] = value if equals else _value_of(flag, next(rest, None))
+                taken[flag[2:].replace("-", "_")] = value if equals else next(rest, None)
         return taken, left, len(left) if taken and not said else place
 
 
@@ -121,16 +124,16 @@ def _option(pattern: Any, word: Word) -> Any:
     if not word.parts:
         kinds = f" {', '.join(word.kinds)}" if word.kinds else ""
         option.help = f"Of {owner}{kinds}. {option.help}".strip()
-    complete = [typer.core.CompletionItem(value) for value in values]
+    complete = [_completion(value) for value in values]
     option.shell_complete = lambda _, start: [item for item in complete if item.value.startswith(start)]
     return option
 
 
+def _completion(value: str) -> Any:
+    from typer._click.shell_completion import CompletionItem
+
+    return CompletionItem(value)
+
+
 def _is_word(text: str) -> bool:
     return _WORD.fullmatch(text) is not None and not is_name(text) and not Path(text).exists()
-
-
-def _value_of(flag: str, value: str | None) -> str:
-    if value is None:
-        raise InvalidParameter(f"{flag} needs a value", field=flag)
-    return value

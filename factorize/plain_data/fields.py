@@ -41,6 +41,7 @@ def fields_of(owner: type) -> dict[str, PlainField]:
             for name, field in owner.model_fields.items()
         }
     hints = get_type_hints(owner, include_extras=True)
+    assert issubclass(owner, LightData)
     return {
         field.name: PlainField(field.name, hints[field.name], field.default is dataclasses.MISSING)
         for field in dataclasses.fields(owner)
