@@ -6,10 +6,12 @@ solved by a child process. The command line takes the same steps in its own proc
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Self
 
 import numpy as np
@@ -19,11 +21,12 @@ from factorize.api.forms import ANY_FORM, Form
 from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
-from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
 from factorize.api.pace import Pace, known_pace
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, ledger_url
+from factorize.api.terminal.text import describe_spec
 from factorize.encoding import DIGEST, canonical_json
 from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, NotFound, Revoked, TooLarge, Violation
 from factorize.spec import Spec, parse_spec
@@ -243,8 +246,28 @@ class SolverService:
             after = document["digest"]
         return items, None
 
+    def newest(
+        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Return one page of the same, jobs and other results among each other, the newest first.
+
+        Raises:
+            InvalidParameter: as `page`.
+        """
+        jobs, following = self.ledger.page(state=state, workload=workload, cursor=cursor, limit=limit)
+        items = [job_document(job) for job in jobs]
+        if state in (None, "done"):
+            before = None if cursor is None else read_cursor(cursor)
+            items += _newest_of(self._made_elsewhere(self.store.newest(workload=workload)), before, limit)
+        items.sort(key=_age, reverse=True)
+        more = following is not None or len(items) > limit
+        return items[:limit], write_cursor(*_age(items[limit - 1])) if more else None
+
     def _stored_elsewhere(self, workload: str | None, after: str | None) -> Iterator[dict[str, Any]]:
-        for manifest in self.store.items(workload=workload, after=after):
+        return self._made_elsewhere(self.store.items(workload=workload, after=after))
+
+    def _made_elsewhere(self, manifests: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for manifest in manifests:
             spec_digest, digest = manifest["spec_digest"], manifest["digest"]
             if self.store.digest_of(spec_digest) == digest and self.ledger.get(spec_digest) is None:
                 yield {
@@ -256,6 +279,7 @@ class SolverService:
                     "updated": manifest["created"],
                     "workload": manifest["spec"]["workload"]["kind"],
                     "digest": digest,
+                    "summary": describe_spec(manifest["spec"]),
                 }
 
     # Admission
@@ -308,8 +332,27 @@ class SolverService:
 
 
 def job_document(job: Job) -> dict[str, Any]:
-    """Return a job's entry in the list: its document, the kind of workload and the digest of its result."""
-    return {**job.document(), "workload": job.workload, "digest": job.digest}
+    """Return a job's entry in the list: its document, its spec in one line, its workload, the digest of its result."""
+    summary = describe_spec(json.loads(job.spec))
+    return {**job.document(), "workload": job.workload, "digest": job.digest, "summary": summary}
+
+
+def _age(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what entries of the list are sorted by: when they were submitted, to the microsecond, and their spec."""
+    time = datetime.fromisoformat(item["submitted"]).astimezone(UTC)
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z"), item["spec_digest"]
+
+
+def _newest_of(items: Iterator[dict[str, Any]], before: tuple[str, str] | None, limit: int) -> Iterator[dict[str, Any]]:
+    """Yield one more than `limit` of the items that are older than an age, and all that are as old as the last."""
+    last, count = "", 0
+    for item in items:
+        age = _age(item)
+        if count > limit and age[0] != last:
+            return
+        if before is None or age < before:
+            last, count = age[0], count + 1
+            yield item
 
 
 def _processors() -> int:

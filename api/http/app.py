@@ -11,6 +11,7 @@ from fastapi import FastAPI
 import factorize.api.http.calibrations
 import factorize.api.http.comparisons
 import factorize.api.http.console
+import factorize.api.http.console.picture_routes
 import factorize.api.http.downloads
 import factorize.api.http.events
 import factorize.api.http.matrices
@@ -35,6 +36,7 @@ _MODULES = (
     factorize.api.http.calibrations,
     factorize.api.http.probes,
     factorize.api.http.console,
+    factorize.api.http.console.picture_routes,
 )
 
 

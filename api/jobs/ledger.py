@@ -235,11 +235,14 @@ class Ledger:
         if workload is not None:
             query = query.where(jobs.c.workload == workload)
         if cursor is not None:
-            last_time, last_digest = _read_cursor(cursor)
+            last_time, last_digest = read_cursor(cursor)
             query = query.where(sa.or_(time < last_time, sa.and_(time == last_time, digest < last_digest)))
         with self._read() as connection:
             found = [_job(row) for row in connection.execute(query)]
-        return found[:limit], _write_cursor(found[limit - 1]) if len(found) > limit else None
+        if len(found) <= limit:
+            return found, None
+        last = found[limit - 1]
+        return found[:limit], write_cursor(last.submitted, last.spec_digest)
 
     # Engines
 
@@ -280,11 +283,17 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _write_cursor(job: Job) -> str:
-    return base64.urlsafe_b64encode(f"{job.submitted} {job.spec_digest}".encode()).decode().rstrip("=")
+def write_cursor(submitted: str, spec_digest: str) -> str:
+    """Return the cursor of a list that goes on after this entry."""
+    return base64.urlsafe_b64encode(f"{submitted} {spec_digest}".encode()).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str) -> tuple[str, str]:
+def read_cursor(cursor: str) -> tuple[str, str]:
+    """Return the entry after which a list goes on: when it was submitted, and its spec digest.
+
+    Raises:
+        InvalidParameter: no list has given this cursor out.
+    """
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
         time, digest = text.split(" ")

@@ -83,6 +83,9 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel_of(checkout, tmp_path_factory.mktemp("wheel"))
 
 
+PAGE_FILES = {".html", ".css", ".js", ".svg"}
+
+
 def names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
@@ -91,7 +94,8 @@ def test_a_wheel_has_one_name(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in names(wheel)}
     assert {re.sub(r"-[\d.]+\d", "", top) for top in tops} == {"factorize", "factorize.dist-info"}
     assert {"factorize/solvers/register.py", "factorize/api/cli.py"} < names(wheel)
-    assert "factorize/api/http/console/page.html" in names(wheel)
+    page = {path.relative_to(ROOT) for path in (ROOT / "api/http/console").rglob("*") if path.suffix in PAGE_FILES}
+    assert {f"factorize/{path}" for path in page} < names(wheel)
 
 
 def test_a_source_distribution_makes_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:

@@ -38,5 +38,5 @@ def test_a_row_is_found_by_its_own_requests_alone(row) -> None:
     assert row_of(row.method, f"{path}\n") is None
 
 
-def test_only_liveness_and_explanations_are_open_to_everyone() -> None:
-    assert {row.path for row in ROUTES if row.scope is None} == {"/healthz", "/problems/{slug}"}
+def test_only_liveness_explanations_and_an_empty_page_are_open_to_everyone() -> None:
+    assert {row.path for row in ROUTES if row.scope is None} == {"/healthz", "/problems/{slug}", "/", "/page/{name}"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from servers import Client, LiveService, serving, serving_apart
 
 from factorize.api.settings import Settings
 from factorize.api.stored_forms import StoredForms
+from factorize.solvers import solve
+from factorize.spec import parse_spec
 
 PREFIX: dict[str, Any] = {"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "square_root"}}
 
@@ -151,7 +154,35 @@ def test_the_list_pages_through_jobs_and_foreign_results(tmp_path: Path) -> None
         assert len(live.get("/v1/factorizations?state=done&workload=prefix").json()["items"]) == 4
 
 
-@pytest.mark.parametrize("query", ["state=sleeping", "limit=0", "limit=x", "cursor=nonsense", "cursor=store:x"])
+def test_the_list_by_age_mixes_jobs_and_foreign_results(tmp_path: Path) -> None:
+    """Results of another ledger, then jobs, then results written into the store beside the service."""
+    settings = Settings(store=str(tmp_path / "store"))
+    with serving(settings) as live:
+        old = [live.solve(prefix(n))["spec_digest"] for n in (2, 3)]
+    (tmp_path / "store" / "jobs.sqlite").unlink()
+    time.sleep(1.1)  # results state their time to the second
+    with serving(settings) as live:
+        job = live.solve(prefix(4))["spec_digest"]
+        time.sleep(1.1)
+        live.store.put(solve(parse_spec(prefix(5))))
+        new = parse_spec(prefix(5)).digest
+        pages, cursor = [], ""
+        while cursor is not None:
+            page = live.get(f"/v1/factorizations?order=newest&limit=1{cursor and '&cursor='}{cursor}").json()
+            pages.append([(item["spec_digest"], item["summary"]) for item in page["items"]])
+            cursor = page["next"]
+        found = [entry for page in pages for entry in page]
+        assert all(len(page) == 1 for page in pages)
+        assert [name for name, _ in found[:2]] == [new, job]
+        assert sorted(name for name, _ in found[2:]) == sorted(old)
+        assert found[0][1].startswith("prefix(n=5), single, mean, square_root")
+        assert len({summary for _, summary in found}) == 4
+        assert not live.get("/v1/factorizations?order=newest&state=failed").json()["items"]
+
+
+@pytest.mark.parametrize(
+    "query", ["state=sleeping", "limit=0", "limit=x", "cursor=nonsense", "cursor=store:x", "order=oldest"]
+)
 def test_bad_list_parameters_are_named(live_service: LiveService, query: str) -> None:
     document = live_service.get(f"/v1/factorizations?{query}").problem(422, "invalid-parameter")
     assert document["errors"][0]["pointer"] == "/" + query.partition("=")[0]
@@ -219,17 +250,6 @@ def test_probes_and_metrics(live_service: LiveService) -> None:
     text = live_service.get("/metrics").body.decode()
     assert 'factorize_jobs{state="failed"}' in text
     assert "factorize_solves_total" in text
-
-
-def test_the_page_lists_results_and_runs_nothing(live_service: LiveService) -> None:
-    digest = live_service.solve(PREFIX)["spec_digest"]
-    page = live_service.get("/")
-    assert page.status == 200
-    assert f'href="/v1/factorizations/{digest}"'.encode() in page.body
-    assert b"<script" not in page.body
-    policy = page.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    assert "unsafe" not in policy
 
 
 def test_every_answer_of_a_connection_is_whole(live_service: LiveService) -> None:

@@ -1,0 +1,128 @@
+"""Cells of a matrix: as many numbers as a picture has, at a price that is known before any row is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from factorize.api.row_blocks import RowBlocks
+from factorize.client.noise_source import noise_source
+from factorize.errors import InvalidParameter, TooLarge
+from factorize.factorization import Factorization, MatrixName
+
+MOST_CELLS = 512
+"""On a side."""
+MOST_ENTRIES = 1 << 25
+"""Entries of the rows that are made for one answer: 256 MiB pass, 4 MiB at a time."""
+MOST_WORK = float(1 << 36)
+"""Multiplications for one answer: seconds of a processor."""
+_ROW_BY_ROW = 4  # how much slower a row alone is than one among many, which share what is read
+
+
+@dataclass(frozen=True, slots=True)
+class CellGrid:
+    """Rows and columns of a matrix in cells, each of which shows its entry of largest size.
+
+    Args:
+        rows: the rows.
+        columns: first column and one past the last.
+        cells: number of cells down and across.
+    """
+
+    rows: RowBlocks
+    columns: tuple[int, int]
+    cells: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        """Check it.
+
+        Raises:
+            InvalidParameter: columns outside the matrix, or no cells, or more than rows, columns or 512.
+            TooLarge: its rows take too long to make.
+        """
+        (first, end), (down, across) = self.columns, self.cells
+        most = self.rows.shape[1] if not self.rows.factorization.endless else max(self.rows.stop, end)
+        if not 0 <= first < end <= most:
+            message = f"columns {first}:{end} are outside the matrix, which has columns 0:{most}"
+            raise InvalidParameter(message, field="columns")
+        limits = min(self.rows.shape[0], MOST_CELLS), min(end - first, MOST_CELLS)
+        if not (1 <= down <= limits[0] and 1 <= across <= limits[1]):
+            message = f"cells={down}:{across} is outside 1:1 to {limits[0]}:{limits[1]}, the limits for this range"
+            raise InvalidParameter(message, field="cells")
+        if not self.exact and not self._affordable(2 * down, _ROW_BY_ROW):
+            message = (
+                f"{2 * down} rows of {self.rows.shape[1]} entries are to be looked at, {2 * down * self._row_work:.2g} "
+                f"multiplications; the limits are {MOST_ENTRIES} entries and {MOST_WORK / _ROW_BY_ROW:.2g} "
+                "multiplications. Ask for fewer cells down"
+            )
+            raise TooLarge(message, field="cells")
+
+    @property
+    def exact(self) -> bool:
+        """Whether every entry is looked at; else of each cell its first and its last row."""
+        return self._affordable(self.rows.shape[0], 1)
+
+    @property
+    def _row_work(self) -> float:
+        """Multiplications for a row."""
+        return self.rows.shape[1] * work_per_entry(self.rows.factorization, self.rows.matrix)
+
+    def _affordable(self, rows: int, factor: int) -> bool:
+        return rows * self.rows.shape[1] <= MOST_ENTRIES and rows * factor * self._row_work <= MOST_WORK
+
+    def values(self) -> np.ndarray:
+        """Return the cells, float32, shape `cells`; NaN where all of a cell is above the diagonal."""
+        down, across = self.cells
+        edges = _edges(self.rows.start, self.rows.stop, down)
+        columns = _edges(*self.columns, across)
+        high, low = np.full(self.cells, -np.inf), np.full(self.cells, np.inf)
+        for first, block in self._blocks(edges):
+            part = block[:, self.columns[0] : self.columns[1]]
+            starts = columns[:-1] - self.columns[0]
+            cell = np.searchsorted(edges, np.arange(first, first + len(block)), side="right") - 1
+            np.maximum.at(high, cell, np.maximum.reduceat(part, starts, axis=1))
+            np.minimum.at(low, cell, np.minimum.reduceat(part, starts, axis=1))
+        found = np.where(high >= -low, high, low).astype("<f4")
+        if self._causal:
+            found[columns[None, :-1] >= edges[1:, None]] = np.nan
+        return found
+
+    @property
+    def _causal(self) -> bool:
+        """Whether nothing is above the diagonal."""
+        made = self.rows.factorization
+        return self.rows.matrix != "B" or made.endless or made.spec.workload.m == made.spec.workload.n
+
+    def _blocks(self, edges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the rows that are looked at, with the number of the first, as many columns as are asked for."""
+        for start, stop in self._runs(edges):
+            rows = replace(self.rows, start=start, stop=stop)
+            wide, first = rows.shape[1], start
+            for data in rows.blocks():
+                block = np.frombuffer(data, "<f8").reshape(-1, wide)
+                if wide < self.columns[1]:  # without end, a row is as long as its number
+                    block = np.pad(block, ((0, 0), (0, self.columns[1] - wide)))
+                yield first, block
+                first += len(block)
+
+    def _runs(self, edges: np.ndarray) -> list[tuple[int, int]]:
+        if self.exact:
+            return [(self.rows.start, self.rows.stop)]
+        ends = np.unique(np.concatenate((edges[:-1], edges[1:] - 1)))
+        return [(int(row), int(row) + 1) for row in ends]
+
+
+def _edges(first: int, end: int, cells: int) -> np.ndarray:
+    """Return where cells begin, and the end; shape (cells + 1,)."""
+    return first + np.arange(cells + 1) * (end - first) // cells
+
+
+def work_per_entry(factorization: Factorization, matrix: MatrixName) -> float:
+    """Return about how many multiplications an entry takes: one where entries are stored or are coefficients."""
+    if matrix == "C" or factorization.endless or factorization.matrix.coefficients() is not None:
+        return 1.0
+    strategy = factorization.matrix
+    cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, factorization.digest).cost
+    return max(1.0, cost.flops)

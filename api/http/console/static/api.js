@@ -1,0 +1,85 @@
+// Requests to this service, and its answers: documents, events, bytes, problems.
+
+import { keyHeaders } from "./key.js";
+
+/** A refusal, by its problem document. */
+export class Problem extends Error {
+  constructor(status, document) {
+    const more = (document.errors ?? []).map((entry) => `${entry.pointer || "/"}: ${entry.detail}`);
+    super(more.length ? `${document.title}. ${more.join("; ")}` : document.detail || document.title);
+    this.status = status;
+    this.document = document;
+    this.violations = document.errors ?? [];
+  }
+}
+
+/** Return the answer to a request. Throws a Problem for a refusal. */
+export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
+  const sent = body === undefined ? undefined : JSON.stringify(body);
+  let answer;
+  try {
+    answer = await fetch(path, { method, body: sent, headers: { ...headers, ...keyHeaders() }, signal, credentials: "omit" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The service does not answer; is it running?");
+  }
+  if (answer.ok) return answer;
+  const document = await answer.json().catch(() => ({ title: `The service answered ${answer.status}` }));
+  const hint = answer.status === 401 ? " Set a key under Key." : "";
+  throw new Problem(answer.status, { ...document, detail: `${document.detail ?? document.title}${hint}` });
+}
+
+/** Return a document. */
+export async function askJson(path, options) {
+  return (await ask(path, options)).json();
+}
+
+/** Yield the events {name, data} of a stream until it ends. */
+export async function* events(path, options = {}) {
+  const answer = await ask(path, { ...options, headers: { ...options.headers, Accept: "text/event-stream" } });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      text += value;
+      const frames = text.split("\n\n");
+      text = frames.pop();
+      for (const frame of frames) {
+        const found = eventOf(frame);
+        if (found) yield found;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // the other side then knows that nobody listens
+  }
+}
+
+function eventOf(frame) {
+  const fields = Object.fromEntries(frame.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
+  return fields.event ? { name: fields.event, data: JSON.parse(fields.data) } : null;
+}
+
+/** Have the browser save what an address gives. A key goes into a header, so that such a file comes through the page. */
+export async function save(path, name) {
+  const headers = keyHeaders();
+  let href = path;
+  if (Object.keys(headers).length) href = URL.createObjectURL(await (await ask(path)).blob());
+  const link = document.createElement("a");
+  link.href = href;
+  link.download = name;
+  document.body.append(link);
+  link.click();
+  link.remove();
+  if (href !== path) setTimeout(() => URL.revokeObjectURL(href), 60_000);
+}
+
+let schema = null;
+
+/** Return the schemas of the OpenAPI document, asked for once. */
+export function schemas() {
+  schema ??= askJson("/openapi.json").then((document) => document.components.schemas);
+  schema.catch(() => (schema = null));
+  return schema;
+}

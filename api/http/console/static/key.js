@@ -1,0 +1,37 @@
+// The API key: typed in the page, kept for this tab only, sent in a header and never in an address.
+
+import { button, el, tell } from "./dom.js";
+
+const NAME = "factorize-key";
+
+/** Return the key of this tab, or null. */
+export function currentKey() {
+  return sessionStorage.getItem(NAME);
+}
+
+/** Return the headers by which a request says who asks. */
+export function keyHeaders() {
+  const key = currentKey();
+  return key === null ? {} : { Authorization: `Bearer ${key}` };
+}
+
+/** Show the form in which a key is typed; `changed` is called when there is another. */
+export function keyForm(changed) {
+  const input = el("input", { id: "key", type: "password", autocomplete: "off", spellcheck: "false", maxlength: "400" });
+  const set = (value, text) => {
+    if (value) sessionStorage.setItem(NAME, value);
+    else sessionStorage.removeItem(NAME);
+    input.value = "";
+    tell(text);
+    changed();
+  };
+  return el(
+    "form",
+    { class: "card", submit: (event) => (event.preventDefault(), input.value && set(input.value.trim(), "The key is kept for this tab.")) },
+    el("label", { for: "key" }, "API key"),
+    el("p", { class: "hint" }, "It is kept in this tab until it is closed, and is sent in a header. Only a service that has keys asks for one."),
+    input,
+    el("p", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Use this key"), button("Forget it", () => set(null, "The key is forgotten."))),
+    el("p", {}, currentKey() === null ? "No key is set." : "A key is set."),
+  );
+}

@@ -1,0 +1,62 @@
+// A form made from a schema of the OpenAPI document: a new kind of the service appears in it by itself.
+
+import { object } from "./fields.js";
+
+/** A form. `changed` is called after each change. */
+export class SchemaForm {
+  constructor(schemas, name, { id, changed = () => {}, without = [] }) {
+    this.schemas = schemas;
+    this.controls = new Map();
+    this.id = id;
+    this.changed = changed;
+    const schema = schemas[name];
+    const properties = Object.fromEntries(Object.entries(schema.properties).filter(([key]) => !without.includes(key)));
+    this.field = object(this, { ...schema, properties }, "", "");
+    this.node = this.field.node;
+  }
+
+  /** Return the id of the control at a pointer. */
+  idOf(path) {
+    return `${this.id}${path.replaceAll("/", "-")}`;
+  }
+
+  /** Forget the controls below a pointer, which have left the page. */
+  forget(prefix) {
+    for (const path of [...this.controls.keys()]) if (path.startsWith(prefix)) this.controls.delete(path);
+  }
+
+  /** Return what is filled in. */
+  read() {
+    return this.field.read();
+  }
+
+  /** Fill in a document. */
+  write(value) {
+    this.field.write(value);
+    this.changed();
+  }
+
+  /** Show what is wrong, each at its field or at the nearest one around it; return what has no field. */
+  show(violations) {
+    for (const { control, error } of this.controls.values()) {
+      control.removeAttribute("aria-invalid");
+      error.hidden = true;
+      error.textContent = "";
+    }
+    return violations.filter((violation) => !this.showOne(violation));
+  }
+
+  showOne({ pointer, detail }) {
+    for (let path = pointer; path; path = path.slice(0, path.lastIndexOf("/"))) {
+      const found = this.controls.get(path);
+      if (!found) continue;
+      found.control.setAttribute("aria-invalid", "true");
+      found.error.hidden = false;
+      const where = path === pointer ? "" : `${pointer.slice(path.length + 1)}: `;
+      found.error.textContent = `${found.error.textContent} ${where}${detail}`.trim();
+      return true;
+    }
+    return false;
+  }
+}
+

@@ -1,0 +1,62 @@
+// The noise scale for a privacy target and a sampling, from the service's calibrations.
+
+import { Problem, ask, askJson, schemas } from "./api.js";
+import { button, el, tell, terms } from "./dom.js";
+import { short } from "./formats.js";
+import { SchemaForm } from "./schemaform.js";
+
+const PRESET = { epsilon: 2, delta: 1e-6 };
+const LABELS = { sigma: "sigma", noise_multiplier: "noise multiplier", epsilon: "epsilon", delta: "delta", epsilon_without_secrecy: "epsilon without secrecy", deterministic_sigma: "sigma without a claim", rho: "rho (zCDP)", mu: "mu (GDP)", sensitivity: "sensitivity", clip_norm: "clip norm", adjacency: "adjacency", sampling: "sampling", method: "method" };
+
+/** Show the form of a calibration and its answer. */
+export function sigmaCard(manifest, signal) {
+  const body = el("div", {});
+  const card = el("section", { class: "card", "aria-labelledby": "sigma" }, el("h2", { id: "sigma" }, "Noise for a privacy target"), body);
+  schemas().then(
+    (found) => body.append(calibration(found, manifest, signal)),
+    (error) => body.append(el("p", { class: "error" }, error.message)),
+  );
+  return card;
+}
+
+function calibration(found, manifest, signal) {
+  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration" });
+  form.write(PRESET);
+  const answer = el("div", { "aria-live": "polite" });
+  const submit = async (event) => {
+    event.preventDefault();
+    answer.replaceChildren(el("p", {}, "Working it out."));
+    try {
+      answer.replaceChildren(...shown(await calibrated(manifest.digest, form.read(), answer, signal)));
+      form.show([]);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (error instanceof Problem) form.show(error.violations);
+      answer.replaceChildren(el("p", { class: "error" }, error.message));
+    }
+  };
+  return el("form", { novalidate: true, submit }, form.node, el("p", { class: "hint" }, "Without a sampling, the order is fixed and public. Poisson samplings need the data set's size and the batch size."), el("p", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Compute sigma")), answer);
+}
+
+async function calibrated(digest, request, box, signal) {
+  let answer = await ask(`/v1/factorizations/${digest}/calibrations`, { method: "POST", body: request, signal });
+  const place = answer.headers.get("location");
+  let document = await answer.json();
+  while (document.sigma === undefined) {
+    if (document.state === "cancelled") throw new Error("The calibration was cancelled.");
+    box.replaceChildren(el("p", {}, "A claim is worked out; this takes a while."), button("Cancel the calibration", () => askJson(place, { method: "DELETE" })));
+    answer = await ask(place, { headers: { Prefer: "wait=10" }, signal });
+    document = await answer.json();
+  }
+  return document;
+}
+
+function shown(document) {
+  const rows = Object.entries(LABELS).filter(([name]) => document[name] !== undefined && document[name] !== null);
+  tell(`Sigma is ${short(document.sigma, 6)}.`);
+  const unit = document.batch_size ? `means over ${document.batch_size} examples` : "sums of clipped gradients";
+  return [
+    el("p", {}, "The standard deviation of each entry of Z is ", el("strong", {}, short(document.sigma, 8)), `, for ${unit}.`),
+    terms(rows.map(([name, label]) => [label, typeof document[name] === "number" ? short(document[name], 8) : String(document[name])])),
+  ];
+}
