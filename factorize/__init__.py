@@ -18,6 +18,7 @@ _HOMES = {
     "Spec": "factorize.spec",
     "certify": "factorize.certificate.certificate",
     "load": "factorize.client.opening",
+    "noise_of": "factorize.client.noise",
     "parse_spec": "factorize.spec",
 }
 

@@ -7,13 +7,14 @@ solver's time and environment; the manifest names every tensor by its own sha256
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
+from factorize.accounting.calibrating import CalibratedFactors
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.certificate.stated_claims import compare
@@ -27,8 +28,10 @@ from factorize.errors import (
     extras_named,
 )
 from factorize.format.manifest import SCHEMA, manifest_digest, steps_of
+from factorize.format.views import ViewedFactors
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.series import toeplitz_rows
+from factorize.privacy import Calibration
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
@@ -42,7 +45,7 @@ LARGEST_COVERED = 2048
 _EXTRA = 2.0**-31  # relative; readers compare a stored C_inv with their own up to 1e-9
 
 
-class Factorization:
+class Factorization(ViewedFactors, CalibratedFactors):
     """A certified factorization A = B C.
 
     Args:
@@ -182,6 +185,19 @@ class Factorization:
                 field="name",
             )
         return found
+
+    def _block(self, name: str, start: int, stop: int) -> np.ndarray:
+        return self.rows(cast(MatrixName, name), start, stop)
+
+    def noise(self, calibration: Calibration, shape: int | Sequence[int], *, seed: int, **options: Any) -> Any:
+        """Return the noise of each step, a `factorize.client.NoiseGenerator`; see `factorize.client.Factors.noise`.
+
+        Raises:
+            InvalidParameter: the calibration is for another sensitivity than this factorization's.
+        """
+        import factorize  # whose names lead to rooms above this one
+
+        return factorize.noise_of(self, calibration, shape, seed=seed, **options)
 
     def _solved_rows(self, name: MatrixName, start: int, stop: int) -> np.ndarray:
         if name == "C_inv":

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 import numpy as np
 
-from factorize.accounting.levels.given_noise import level_without_sampling, question_of
+from factorize.accounting.calibrating import CalibratedFactors
 from factorize.client.connection import TIMEOUT
 from factorize.client.engines import RowSource
 from factorize.client.events import ProgressCallback, ignore
 from factorize.client.file_rows import BLOCK_BYTES, FileRows
 from factorize.client.loading import Source, obtain
-from factorize.client.noise import NoiseGenerator, NoiseOptions
+from factorize.client.noise import NoiseGenerator, NoiseOptions, noise_of
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.rows import RowStream
 from factorize.client.service import Service, SpecSource
-from factorize.errors import CorruptObject, InvalidParameter, extras_named
+from factorize.errors import CorruptObject, InvalidParameter
 from factorize.format.claims import StatedSensitivity
 from factorize.format.manifest import steps_of
 from factorize.format.reading import matrix_parts
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
+from factorize.format.views import ViewedFactors
+from factorize.privacy import Calibration
 
 if TYPE_CHECKING:
+    from factorize.certificate.certificate import Certificate
     from factorize.factorization import Factorization
 
+MatrixName = Literal["C", "C_inv", "B"]
 
-class Factors:
+
+class Factors(ViewedFactors, CalibratedFactors):
     """Sensitivity, calibration, rows and noise of one factorization, which therefore cannot be mixed up.
+
+    Whatever is asked of them is asked of a `factorize.Factorization` in the same words; that one has C in memory.
 
     Args:
         manifest: checked against what was asked for (`load`, `Service.manifest`).
@@ -91,57 +98,31 @@ class Factors:
             self._path, _ = obtain(self.digest, url=service.url, cache=self._cache, timeout=service.timeout)
         return self._path
 
-    def calibrate(
+    @overload
+    def rows(
+        self, matrix: MatrixName = "C_inv", start: None = None, stop: None = None, *, block_bytes: int = BLOCK_BYTES
+    ) -> RowStream | FileRows: ...
+    @overload
+    def rows(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray: ...
+    def rows(
         self,
-        target: PrivacyTarget | None = None,
+        matrix: MatrixName = "C_inv",
+        start: int | None = None,
+        stop: int | None = None,
         *,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        rho: float | None = None,
-        mu: float | None = None,
-        sigma: float | None = None,
-        clip_norm: float = 1.0,
-        batch_size: int | None = None,
-        adjacency: Adjacency | str = Adjacency.ZERO_OUT,
-        sampling: str = "fixed",
-        dataset_size: int | None = None,
-        bins: int | None = None,
-    ) -> Calibration:
-        """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
+        block_bytes: int = BLOCK_BYTES,
+    ) -> RowStream | FileRows | np.ndarray:
+        """Return the rows of C, C^-1 or B: from the file, or as a stream where there is only a service.
 
-        With `sigma` and one of epsilon and delta it returns what that noise is worth: the other one is found. See
-        `factorize.privacy.calibrate`; and with another `sampling` than `fixed`, which takes (epsilon, delta) and the
-        file of C, `factorize.accounting.calibrate_sampling`.
+        With `start` and `stop` it returns rows start..stop-1 as an array, as `Factorization.rows` does.
 
         Raises:
-            InvalidParameter: no target, two of them, or a value out of range.
-            UnsupportedAdjacency: add/remove, or an unknown name.
+            InvalidParameter: unknown matrix, rows outside it, or only one of `start` and `stop`.
         """
-        numbers = {"epsilon": epsilon, "delta": delta, "rho": rho, "mu": mu, "sigma": sigma}
-        if target is not None and any(value is not None for value in numbers.values()):
-            raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
-        asked = question_of(**numbers) if target is None else target
-        if sampling == "fixed" and dataset_size is None and bins is None:
-            plain: Any = calibrate if isinstance(asked, PrivacyTarget) else level_without_sampling
-            return plain(self.sensitivity, asked, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
-        from factorize.accounting.schemes import calibrate_sampling
-
-        with extras_named(f"a calibration for {sampling}"):
-            return calibrate_sampling(
-                self,
-                asked,
-                sampling=sampling,
-                clip_norm=clip_norm,
-                batch_size=batch_size,
-                adjacency=adjacency,
-                dataset_size=dataset_size,
-                bins=bins,
-            )
-
-    def rows(
-        self, matrix: Literal["C", "C_inv", "B"] = "C_inv", *, block_bytes: int = BLOCK_BYTES
-    ) -> RowStream | FileRows:
-        """Return the rows of C, C^-1 or B: from the file, or as a stream where there is only a service."""
+        if start is not None and stop is not None:
+            return self._block(matrix, start, stop)
+        if start is not None or stop is not None:
+            raise InvalidParameter(f"rows from {start} to {stop}: give both, or neither for all of them", field="rows")
         if self._path is not None or self._service is None:
             return FileRows(self.path(), self.manifest, matrix, block_bytes=block_bytes)
         service = self._service
@@ -154,6 +135,35 @@ class Factors:
             manifest=self.manifest,
             fallback=lambda: FileRows(self.path(), self.manifest, matrix, block_bytes=block_bytes),
         )
+
+    def _block(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return rows of a matrix: computed from the file's C, or asked of the service where there is no file yet."""
+        if self._path is not None or self._service is None:
+            return self._opened.rows(cast(MatrixName, name), start, stop)
+        stream = self.rows(cast(MatrixName, name))
+        if not 0 <= start <= stop <= stream.shape[0]:
+            raise InvalidParameter(f"rows {start}:{stop} are outside {name}, rows 0:{stream.shape[0]}", field="rows")
+        rows = stream.iterate(start)
+        found = np.empty((stop - start, stream.shape[1]))
+        for place, row in zip(range(stop - start), rows, strict=False):
+            found[place] = row
+        rows.close()
+        return found
+
+    @cached_property
+    def _opened(self) -> Factorization:
+        return self.opened()
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The certificate that the manifest states; it takes pydantic to read."""
+        from factorize.certificate.certificate import Certificate
+
+        return Certificate.from_document(self.manifest["certificate"])
+
+    def verify(self) -> Certificate:
+        """Recompute the certificate from the file; see `Factorization.verify`."""
+        return self.opened().verify()
 
     def noise_source(self) -> RowSource | Streamable:
         """Return what a `NoiseGenerator` needs of C, from the file's C alone; the file is fetched if need be."""
@@ -198,9 +208,7 @@ class Factors:
         Raises:
             InvalidParameter: the calibration is for another sensitivity than this factorization's.
         """
-        if isinstance(calibration, Calibration):
-            check_own(calibration, self)
-        return NoiseGenerator(self.noise_source(), calibration, shape, seed=seed, **options)
+        return noise_of(self, calibration, shape, seed=seed, **options)
 
 
 def load(

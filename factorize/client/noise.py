@@ -8,20 +8,21 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from factorize.client.allowances import ROWS, choose_precision, raised
 from factorize.client.engines import Engine, RowSource, RowSums, Streaming, Workers
 from factorize.client.file_rows import FileRows
-from factorize.client.noise_source import Streamable
+from factorize.client.noise_source import Streamable, source_of
 from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
 from factorize.client.rows import RowStream
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
-from factorize.privacy import Calibration
+from factorize.format.claims import CertifiedFactors
+from factorize.privacy import Calibration, check_own
 
 MEMORY_BYTES = 1 << 28
 """Where C has no structure: Z is kept if it takes at most this much; otherwise its rows are drawn again."""
@@ -335,3 +336,21 @@ def _state_digest(state: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(canonical_json(plain))
     digest.update(np.ascontiguousarray(state["state"]).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def noise_of(
+    factors: CertifiedFactors,
+    calibration: Calibration,
+    shape: int | Sequence[int],
+    *,
+    seed: int,
+    **options: Unpack[NoiseOptions],
+) -> NoiseGenerator:
+    """Return the noise of a factorization, wherever it is; see `factorize.client.Factors.noise`.
+
+    Raises:
+        InvalidParameter: the calibration is for another sensitivity than this factorization's.
+    """
+    if isinstance(calibration, Calibration):
+        check_own(calibration, factors)
+    return NoiseGenerator(source_of(factors), calibration, shape, seed=seed, **options)

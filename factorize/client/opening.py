@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from factorize.client.connection import TIMEOUT
+from factorize.client.events import ProgressCallback, ignore
 from factorize.factor_file import load as open_file
 from factorize.factorization import Factorization
 
@@ -21,11 +23,14 @@ def load(
     url: str | None = None,
     store: str | Path | None = None,
     cache: str | Path | None = None,
+    progress: ProgressCallback = ignore,
+    timeout: float = TIMEOUT,
     matrices: Mapping[str, np.ndarray] | None = None,
 ) -> Factorization:
     """Return the factorization of a file, spec, digest or URL, its bytes checked against its manifest.
 
-    The certificate is not recomputed; call `verify` for that. In a training job `factorize.client.load` is lighter.
+    The certificate is not recomputed; call `verify` for that. `factorize.client.load` takes the same and answers in the
+    same words, and leaves C in its file until something needs it: a training job needs neither pydantic nor the memory.
 
     Args:
         source: a path; a spec (JSON text, plain data, `factorize.Spec`); a digest or spec digest; or the URL of a
@@ -33,6 +38,8 @@ def load(
         url: of a service, for what the cache does not have.
         store: URL or folder of a store, likewise.
         cache: folder for downloaded files; by default $FACTORIZE_CACHE or the platform's folder for caches.
+        progress: called with the events of a running solve and of the download.
+        timeout: seconds without a byte after which a connection counts as stalled.
         matrices: numbers of user-supplied workloads by sha256, for specs with workload kind `matrix`.
 
     Raises:
@@ -42,5 +49,5 @@ def load(
 
     if is_path(source) and not str(source).startswith(("http://", "https://")):
         return open_file(str(source), matrices=matrices)
-    path, _ = obtain(source, url=url, store=store, cache=cache)
+    path, _ = obtain(source, url=url, store=store, cache=cache, progress=progress, timeout=timeout)
     return open_file(path, matrices=matrices)

@@ -1,0 +1,62 @@
+"""Calibrating factors, wherever they are: the noise for a privacy target, or what a given noise is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from factorize.accounting.levels.given_noise import level_without_sampling, question_of
+from factorize.errors import InvalidParameter, extras_named
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+
+
+class CalibratedFactors:
+    """Factors that can be asked for their noise."""
+
+    def calibrate(
+        self,
+        target: PrivacyTarget | None = None,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        rho: float | None = None,
+        mu: float | None = None,
+        sigma: float | None = None,
+        clip_norm: float = 1.0,
+        batch_size: int | None = None,
+        adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+        sampling: str = "fixed",
+        dataset_size: int | None = None,
+        bins: int | None = None,
+    ) -> Calibration:
+        """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
+
+        With `sigma` and one of epsilon and delta it returns what that noise is worth: the other one is found. See
+        `factorize.privacy.calibrate`; and with another `sampling` than `fixed`, which takes (epsilon, delta) and the
+        file of C, `factorize.accounting.calibrate_sampling`.
+
+        Raises:
+            InvalidParameter: no target, two of them, or a value out of range.
+            UnsupportedAdjacency: add/remove, or an unknown name.
+            MissingExtra: the sampling's accounting takes the extra `[solve]`.
+        """
+        factors: Any = self
+        numbers = {"epsilon": epsilon, "delta": delta, "rho": rho, "mu": mu, "sigma": sigma}
+        if target is not None and any(value is not None for value in numbers.values()):
+            raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
+        asked = question_of(**numbers) if target is None else target
+        if sampling == "fixed" and dataset_size is None and bins is None:
+            plain: Any = calibrate if isinstance(asked, PrivacyTarget) else level_without_sampling
+            return plain(factors.sensitivity, asked, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
+        from factorize.accounting.schemes import calibrate_sampling
+
+        with extras_named(f"a calibration for {sampling}"):
+            return calibrate_sampling(
+                factors,
+                asked,
+                sampling=sampling,
+                clip_norm=clip_norm,
+                batch_size=batch_size,
+                adjacency=adjacency,
+                dataset_size=dataset_size,
+                bins=bins,
+            )

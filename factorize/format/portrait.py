@@ -1,0 +1,135 @@
+"""The portrait of a factorization in a notebook: its certificate in words, and a small picture of C, C^-1 and B.
+
+HTML and SVG as text, which ask for nothing from outside. Colours are neutral enough for light and dark pages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Protocol
+
+import numpy as np
+
+from factorize.format.labels import describe_spec
+from factorize.format.manifest import ENDLESS, steps_of
+
+LARGEST_DRAWN = 4096
+"""Steps above which a notebook waits too long for a picture's rows."""
+_CELLS, _SIDE, _DECADES, _SHADES = 24, 120, 4.0, 10
+
+
+class Drawn(Protocol):
+    """What a portrait asks of a factorization: `Factorization` and `Factors` answer."""
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What it states of itself."""
+
+    def _block(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return rows start..stop-1 of a matrix."""
+
+
+def line(kind: str, manifest: Mapping[str, Any]) -> str:
+    """Return a factorization in one line: its class, the spec, sensitivity, loss and gap."""
+    certificate = manifest["certificate"]
+    stated = certificate["sensitivity"]
+    parts = [
+        describe_spec(manifest["spec"]),
+        f"sensitivity {stated['value']:.6g} ({stated['kind']})",
+        f"rmse {_number(certificate['loss']['rmse'])}",
+        _gap(certificate) + ("" if certificate["converged"] else ", tolerance not met"),
+        f"digest {str(manifest['digest'])[:12]}",
+    ]
+    return f"<{kind} {'; '.join(parts)}>"
+
+
+def sentences(manifest: Mapping[str, Any]) -> list[str]:
+    """Return what the certificate says, in words."""
+    certificate = manifest["certificate"]
+    stated, loss, bound = certificate["sensitivity"], certificate["loss"], certificate["lower_bound"]
+    kind = "exactly" if stated["kind"] == "exact" else "at most"
+    found = [
+        f"One example changes C times the gradients by {kind} {stated['value']:.6g} (rule: {stated['rule']}; "
+        f"participation: {stated['participation']['kind']}), where each of its contributions has norm 1 or less.",
+        f"At noise of one sensitivity the outputs have an error of {_number(loss['rmse'])} (root mean square), at most "
+        f"{_number(loss['max_error'])}; the objective, a variance, is {_number(loss['objective'])}.",
+    ]
+    if bound is None:
+        found.append("No lower bound is known for this participation and objective.")
+    else:
+        found.append(
+            f"No strategy matrix has an objective below {bound['objective']:.6g} ({bound['rule']}): this one is within "
+            f"{100 * max(certificate['relative_gap'], 0.0):.3g} % of it."
+        )
+    if not certificate["converged"]:
+        found.append("The solver stopped before the tolerance of the spec was met; the numbers hold for what it found.")
+    return found + [str(text) for text in certificate["warnings"]]
+
+
+def html(drawn: Drawn, kind: str) -> str:
+    """Return the portrait: the spec, the sentences, the picture where n allows one, and the digest."""
+    manifest = drawn.manifest
+    words = "".join(f"<li>{escape(text)}</li>" for text in sentences(manifest))
+    return (
+        f'<div style="font-family:sans-serif;font-size:13px;max-width:60em"><b>{escape(kind)}</b> '
+        f"{escape(describe_spec(manifest['spec']))}<ul>{words}</ul>{_pictures(drawn)}"
+        f"<small>digest <code>{escape(str(manifest['digest']))}</code></small></div>"
+    )
+
+
+def _pictures(drawn: Drawn) -> str:
+    n = steps_of(drawn.manifest)
+    if n > LARGEST_DRAWN:
+        size = "no last row" if n == ENDLESS else f"n={n}"
+        return f"<p>{size}: no picture here; <code>factorize plot</code> draws one.</p>"
+    return "".join(svg(label, thinned(drawn, name)) for name, label in _DRAWN)
+
+
+_DRAWN = (("C", "C"), ("C_inv", "C^-1"), ("B", "B"))
+
+
+def thinned(drawn: Drawn, name: str) -> np.ndarray:
+    """Return the sizes of a matrix at evenly spaced rows and columns, at most 24 of each."""
+    n = steps_of(drawn.manifest)
+    rows = drawn.manifest["spec"]["workload"].get("shape", [n])[0] if name == "B" else n
+    picked = np.unique(np.linspace(0, rows - 1, _CELLS).round().astype(int))
+    columns = np.unique(np.linspace(0, n - 1, _CELLS).round().astype(int))
+    if rows <= 512:
+        return np.abs(drawn._block(name, 0, rows)[np.ix_(picked, columns)])
+    return np.abs(np.concatenate([drawn._block(name, i, i + 1)[:, columns] for i in picked.tolist()]))
+
+
+def svg(title: str, sizes: np.ndarray) -> str:
+    """Return a heatmap of sizes, each cell as dark as its share of the largest on a scale of four decades."""
+    largest = float(sizes.max()) or 1.0
+    with np.errstate(divide="ignore"):
+        shades = np.ceil(_SHADES * np.clip(1 + np.log10(sizes / largest) / _DECADES, 0, 1))
+    rows, columns = shades.shape
+    cells = "".join(
+        f'<path fill-opacity="{level / _SHADES:.1f}" d="{_squares(shades == level)}"/>'
+        for level in range(1, _SHADES + 1)
+        if (shades == level).any()
+    )
+    told = f"|{title}|, largest {largest:.3g}"
+    return (
+        f'<span style="display:inline-block;margin-right:1em"><small>{escape(told)}</small><br>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIDE}" height="{_SIDE}" viewBox="0 0 {columns} {rows}" '
+        f'preserveAspectRatio="none" shape-rendering="crispEdges" role="img" '
+        f'aria-label="{escape(told)}; dark is large" style="outline:1px solid #888" fill="#2a78d6">{cells}</svg></span>'
+    )
+
+
+def _squares(cells: np.ndarray) -> str:
+    """Return the outline of the cells, row by row."""
+    return "".join(f"M{j} {i}h1v1h-1z" for i, j in zip(*(part.tolist() for part in np.nonzero(cells)), strict=True))
+
+
+def _number(value: float | None) -> str:
+    return "infinite" if value is None or not math.isfinite(value) else f"{value:.6g}"
+
+
+def _gap(certificate: Mapping[str, Any]) -> str:
+    gap = certificate["relative_gap"]
+    return "no bound known" if gap is None else f"gap {gap:.1e}"

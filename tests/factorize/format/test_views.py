@@ -1,0 +1,139 @@
+"""Factors as arrays and as people see them, in memory, in a file and at the limits."""
+
+from __future__ import annotations
+
+import inspect
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from specs import solved
+
+import factorize
+from factorize.client import Factors, load
+from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
+from factorize.factorization import Factorization
+from factorize.format import views
+from factorize.format.portrait import sentences, svg, thinned
+
+SHARED = {"B", "C", "C_inv", "calibrate", "certificate", "digest", "manifest", "noise", "opened", "rows", "sensitivity"}
+SHARED |= {"spec", "steps", "strategy_tensors", "structure", "verify", "_repr_html_"}
+
+
+@pytest.fixture(scope="module")
+def whole() -> Factorization:
+    return solved(6, "square_root", n=6)
+
+
+@pytest.fixture(scope="module")
+def light(whole: Factorization, tmp_path_factory: pytest.TempPathFactory) -> Factors:
+    path = tmp_path_factory.mktemp("views") / "x.safetensors"
+    whole.save(path)
+    return load(path)
+
+
+def test_matrices_are_arrays(whole: Factorization, light: Factors) -> None:
+    # The square root of running sums: 1, 1/2, 3/8, 5/16, ...; its inverse: 1, -1/2, -1/8, -1/16, ...
+    root = [1, 1 / 2, 3 / 8, 5 / 16, 35 / 128, 63 / 256]
+    for factors in (whole, light):
+        assert np.allclose(factors.C[:, 0], root, atol=1e-15)
+        assert np.allclose(factors.C_inv[:4, 0], [1, -1 / 2, -1 / 8, -1 / 16], atol=1e-15)
+        assert np.allclose(factors.B @ factors.C, np.tril(np.ones((6, 6))), atol=1e-14)
+        assert factors.C is factors.C and not factors.C.flags.writeable
+        assert np.array_equal(factors.rows("B", 2, 4), factors.B[2:4])
+
+
+def test_both_loads_give_factors_that_answer_the_same(whole: Factorization, light: Factors) -> None:
+    for name in SHARED:
+        assert hasattr(whole, name) and hasattr(light, name), name
+    assert light.certificate == whole.certificate == light.verify()
+    ours, theirs = (set(inspect.signature(one).parameters) for one in (factorize.load, load))
+    assert ours - {"matrices"} == theirs
+    scale = whole.calibrate(epsilon=2.0, delta=1e-6)
+    assert scale.sigma == light.calibrate(epsilon=2.0, delta=1e-6).sigma
+    noises = [list(one.noise(scale, 3, seed=2**90 + 1)) for one in (whole, light)]
+    assert np.array_equal(*noises)
+    other = solved(6, "identity", n=6)
+    with pytest.raises(InvalidParameter, match="this factorization has 1.0"):
+        other.noise(scale, 3, seed=2**90 + 1)
+
+
+def test_some_rows_or_all_of_them(light: Factors) -> None:
+    assert np.array_equal(np.stack(list(light.rows("C"))), light.C)
+    with pytest.raises(InvalidParameter, match="give both, or neither"):
+        light.rows("C", 1)  # type: ignore[call-overload]
+    with pytest.raises(InvalidParameter, match=r"rows 5:7 are outside C"):
+        light.rows("C", 5, 7)
+
+
+def test_what_does_not_fit_says_the_way_out(whole: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "LARGEST_ARRAY", 8 * 6 * 6 - 1)
+    fresh = Factorization(whole.spec, whole.strategy, whole.dual, whole.manifest)
+    with pytest.raises(TooLarge, match=r"C_inv with n=6 takes .* GiB.*factors\.rows\('C_inv', 0, 100\)"):
+        _ = fresh.C_inv
+    endless = solved({"kind": "prefix", "n": "unbounded"}, {"kind": "nu_toeplitz", "nu": 0.5})
+    with pytest.raises(UnsupportedProblem, match=r"no last row.*factors\.rows\('B', 0, 100\)"):
+        _ = endless.B
+    assert "no last row: no picture" in endless._repr_html_() and "rmse infinite" in repr(endless)
+
+
+def test_a_line_states_kind_n_sensitivity_loss_and_gap(whole: Factorization, light: Factors) -> None:
+    certificate = whole.certificate
+    told = f"sensitivity {certificate.sensitivity.value:.6g} (exact); rmse {certificate.loss.rmse:.6g}; gap "
+    assert repr(whole).startswith("<Factorization prefix(n=6), single, mean, square_root") and told in repr(whole)
+    assert repr(light) == repr(whole).replace("Factorization", "Factors") and whole.digest[:12] in repr(whole)
+
+
+class Tags(HTMLParser):
+    """Reads which elements are opened and closed, and what they ask for from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {"src", "href", "onload"} & {name for name, _ in attrs}
+        self.open += [] if tag in ("br", "path") else [tag]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag == "path" or self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_notebook_shows_the_certificate_in_words_and_a_picture(whole: Factorization) -> None:
+    page = whole._repr_html_()
+    tags = Tags()
+    tags.feed(page)
+    assert not tags.open and len(page) < 30_000
+    assert all(sentence in tags.text for sentence in sentences(whole.manifest))
+    assert "changes C times the gradients by exactly" in tags.text and page.count("<svg") == 3
+
+
+def test_words_say_a_bound_a_stop_and_no_bound(whole: Factorization) -> None:
+    stated = {**whole.manifest["certificate"], "lower_bound": None, "relative_gap": None, "converged": False}
+    stated["sensitivity"] = {**stated["sensitivity"], "kind": "upper_bound"}
+    told = " ".join(sentences({**whole.manifest, "certificate": stated}))
+    assert "by at most" in told and "No lower bound is known" in told and "before the tolerance" in told
+
+
+def test_a_picture_is_dark_where_entries_are_large() -> None:
+    drawn = svg("X<Y", np.array([[1.0, 0.0], [1e-2, 1e-9]]))
+    assert 'fill-opacity="1.0" d="M0 0h1v1h-1z"' in drawn and 'fill-opacity="0.5" d="M0 1h1v1h-1z"' in drawn
+    assert drawn.count("M") == 2 and "X&lt;Y" in drawn
+
+
+class Diagonal:
+    """A unit matrix of 600 steps."""
+
+    manifest = {"matrices": {"C": {"shape": [600, 600]}}, "spec": {"workload": {"kind": "prefix", "n": 600}}}
+
+    def _block(self, name: str, start: int, stop: int) -> np.ndarray:
+        assert stop == start + 1, "more than one row of a long matrix at a time"
+        return np.eye(1, 600, start)
+
+
+def test_long_matrices_are_thinned() -> None:
+    assert np.array_equal(thinned(Diagonal(), "B"), np.eye(24))
