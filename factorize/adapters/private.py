@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from factorize.adapters.jobs import BINNED, TrainingJob, find_factors
 from factorize.adapters.loader import PrivateLoader
-from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
+from factorize.adapters.opacus import Adaptive, CorrelatedOptimizer, moments_of, refuse_sampling
 from factorize.adapters.ranks.agreement import own_rank, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.statement import PrivacyStatement
@@ -57,6 +57,7 @@ def make_private(
     seed: int | None = None,
     overflow: Literal["abort", "unlimited"] = "abort",
     calibration: Calibration | None = None,
+    adaptive: Adaptive = "plain",
     url: str | None = None,
     store: str | Path | None = None,
     solve: Callable[..., Any] | None = None,
@@ -97,6 +98,8 @@ def make_private(
             `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of any
             size, which shapes and times then show.
         calibration: that counts on this very sampling in place of a new one, for (epsilon, delta) or less.
+        adaptive: of Adam, AdamW, NAdam, RAdam, Adagrad and RMSprop: `plain`: they get the noisy gradients; or `scaled`:
+            gradients are scaled by their second moments before they are clipped, and back after the noise.
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
@@ -113,6 +116,7 @@ def make_private(
             "in Opacus's DifferentiallyPrivateDistributedDataParallel for all ranks"
         )
         raise InvalidParameter(message, field="model")
+    moments_of(optimizer, adaptive)  # refused before anything is solved
     ranks = _ranks(model, sampling, seed)
     errors = ModuleValidator.validate(model, strict=False)
     if errors:
@@ -147,7 +151,7 @@ def make_private(
         raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not {known}", field="sampling")
     noise, factors = planned.calibration, planned.factors
     kind = CorrelatedOptimizer if ranks == 1 else ReplicatedOptimizer
-    private = kind(optimizer, factors, noise, seed=secret, auditor=planned.auditor(users), **options)
+    private = kind(optimizer, factors, noise, seed=secret, auditor=planned.auditor(users), adaptive=adaptive, **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
     loader = PrivateLoader(
         dataset,
@@ -205,7 +209,9 @@ def _banded_participation(bands: int | None, spec: Any) -> dict[str, Any]:
 
 
 def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:
-    """Return the workload of a torch optimizer with a constant learning rate: momentum for SGD, else prefix sums.
+    """Return the workload of a torch optimizer with a constant learning rate: momentum for SGD, Adam's, or prefix sums.
+
+    Adam's is that of its iterate where the second moments stay the same.
 
     Args:
         optimizer: of torch, or wrapped by Opacus.
@@ -214,6 +220,8 @@ def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:
     optimizer = getattr(optimizer, "original_optimizer", optimizer)
     group = optimizer.param_groups[0]
     momentum = group.get("momentum", 0.0)
+    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and group["betas"][0]:
+        return {"kind": "adam", "n": steps, "beta": float(group["betas"][0]), "output": "iterate"}
     plain = isinstance(optimizer, torch.optim.SGD) and not group["dampening"] and not group["weight_decay"]
     if not plain or not momentum:
         return {"kind": "prefix", "n": steps}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from factorize.workloads.adam import Adam as Adam
 from factorize.workloads.base import Workload as Workload
 from factorize.workloads.base import kinds_among
 from factorize.workloads.decay import ExponentialDecay as ExponentialDecay

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer, FSDPOptimizerFastGradientClipping
 
-from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.opacus import Adaptive, CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import (
     agreed,
     refuse_difference,
@@ -31,6 +31,7 @@ def correlated_optimizer(
     seed: int,
     model: Any = None,
     auditor: Any = None,
+    adaptive: Adaptive = "plain",
     **options: Unpack[TorchNoiseOptions],
 ) -> CorrelatedOptimizer:
     """Return the optimizer with correlated noise that takes the place of one that Opacus made.
@@ -42,6 +43,7 @@ def correlated_optimizer(
         seed: a secret integer, the same on all ranks.
         model: the module that Opacus wrapped; needed with fully_shard, where the module clips.
         auditor: told of every batch before the step, by `expect(indices)` with the indices of each rank's part.
+        adaptive: see `CorrelatedOptimizer`; `scaled` not with fully_shard.
         **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Raises:
@@ -61,7 +63,7 @@ def correlated_optimizer(
             "grad_sample_mode='hooks' (one process, DDP) or 'ghost_fsdp' (fully_shard)",
             field="optimizer",
         )
-    return made(optimizer, factors, calibration, seed=seed, auditor=auditor, **options)
+    return made(optimizer, factors, calibration, seed=seed, auditor=auditor, adaptive=adaptive, **options)
 
 
 class RankedOptimizer(CorrelatedOptimizer):
@@ -141,6 +143,7 @@ class ReplicatedOptimizer(RankedOptimizer):
             work.wait()
             p.grad = total.float().to(p.device, p.dtype)
             p.summed_grad._processed = True
+        self._unscale()
 
 
 class ShardedOptimizer(RankedOptimizer):
@@ -167,6 +170,9 @@ class ShardedOptimizer(RankedOptimizer):
         self._model = model
         self._totals: list[torch.Tensor] | None = None
         _check_model(model, calibration)
+        if others.get("adaptive", "plain") != "plain":
+            message = "the module of fully_shard clips, and does not scale before; use adaptive='plain'"
+            raise InvalidParameter(message, field="adaptive")
         super().__init__(optimizer, factors, calibration, **others)
 
     def accumulate(self) -> None:

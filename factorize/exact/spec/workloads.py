@@ -148,6 +148,21 @@ def _weight_decay(document: Document) -> Program:
     return Program([(0, {0: mu, X: _ONE}), (1, {1: kept, 0: eta})], 1)
 
 
+@defines("adam")
+def _adam(document: Document) -> Program:
+    """The average a_i = (beta w_i / w_{i-1}) a_{i-1} + w_i g_i, or the sum of w_i times m_i = beta m_{i-1} + g_i."""
+    beta, weights = float(document["beta"]), []
+    total = 0.0
+    for _ in range(document["n"]):
+        total = 1.0 + beta * total
+        weights.append(Fraction(1.0 / total))
+    if document.get("output", "moment") == "iterate":
+        return Program([(0, {0: Fraction(beta), X: _ONE}), (1, {1: _ONE, 0: list(weights)})], 1)
+    before = [_ONE, *weights]
+    kept = [Fraction(beta) * each / last for each, last in zip(weights, before, strict=False)]
+    return Program([(0, {0: list(kept), X: list(weights)})], 0)
+
+
 @defines("srg")
 def _srg(document: Document) -> Program:
     estimate: Statement = (0, {0: Fraction(document["decay"]), X: _ONE})

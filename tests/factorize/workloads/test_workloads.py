@@ -42,6 +42,8 @@ EXAMPLES: list[dict[str, Any]] = [
     {"kind": "weight_decay", "n": 4, "rate": 0.1, "mode": "decoupled", "momentum": 0.9, "learning_rates": ETA},
     {"kind": "weight_decay", "n": 4, "rate": 0.1, "mode": "coupled", "momentum": 0.9, "learning_rates": ETA},
     {"kind": "srg", "n": 6, "momentum": 0.9, "decay": 0.5},
+    {"kind": "adam", "n": 5, "beta": 0.75},
+    {"kind": "adam", "n": 5, "beta": 0.75, "output": "iterate"},
     {"kind": "mu2", "n": 5, "output": "q"},
     {"kind": "mu2", "n": 5, "output": "w"},
     {"kind": "mu2", "n": 5, "output": "x"},
@@ -152,6 +154,28 @@ def test_published_matrices(vectors: dict[str, Any], fields: dict[str, Any], key
 def test_momentum_before_the_schedule_is_another_matrix(vectors: dict[str, Any]) -> None:
     dense = workload(kind="momentum", n=4, momentum=0.9, learning_rates=ETA).dense()
     assert not np.allclose(dense, vectors["B.momentum_schedule.n4"]["wrong_order_M_A_D"])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 0.999])
+def test_adam_against_its_loop(beta: float) -> None:
+    """Algorithm 1 of Kingma and Ba: m <- beta m + (1 - beta) g, divided by 1 - beta^t, and summed for the iterate."""
+    gradients = np.random.default_rng(3).normal(size=40)
+    m, averages = 0.0, []
+    for t, g in enumerate(gradients, start=1):
+        m = beta * m + (1 - beta) * g
+        averages.append(m / (1 - beta**t))
+    moment = workload(kind="adam", n=40, beta=beta).dense()
+    np.testing.assert_allclose(moment @ gradients, averages, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(moment.sum(axis=1), 1.0, rtol=1e-13)
+    iterate = workload(kind="adam", n=40, beta=beta, output="iterate").dense()
+    np.testing.assert_allclose(iterate @ gradients, np.cumsum(averages), rtol=1e-10, atol=1e-12)
+
+
+def test_weights_of_adam_come_to_rest() -> None:
+    """1 + beta d has a fixed point in doubles; from there on nothing is computed."""
+    sums = workload(kind="adam", n=10**6, beta=0.9).sums()
+    assert sums[[0, 1, 2]].tolist() == [1.0, 1.9, 1.0 + 0.9 * 1.9]
+    assert sums[-1] == 1.0 + 0.9 * sums[-1] == pytest.approx(10.0, rel=1e-15)
 
 
 def test_mu2_and_srg(vectors: dict[str, Any]) -> None:

@@ -1,0 +1,63 @@
+"""Adam's bias-corrected moving averages, and the iterate that they move."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from factorize.plain_data import Fraction
+from factorize.workloads.base import StepWorkload
+from factorize.workloads.forms import BidiagonalInverse, MomentumForm
+from factorize.workloads.operators import Accumulate, Decay, Operator, Scale
+
+
+class Adam(StepWorkload):
+    """Bias-corrected averages: A[i, j] = w_i beta^(i-j), w_i = (1 - beta) / (1 - beta^(i+1)), for output `moment`.
+
+    With beta = beta1 row i is the first moment of step i (of gradients), with beta2 the second (of their squares). For
+    output `iterate` it is summed: S diag(w) M, M[i, j] = beta^(i-j), what the first moments move where the second ones
+    stay the same. w_i is the double 1 / d_i, of the doubles d_0 = 1 and d_i = 1 + beta d_{i-1}. Source: Kingma, Ba,
+    Adam (2015), algorithm 1.
+    """
+
+    kind: Literal["adam"]
+    beta: Fraction
+    output: Literal["moment", "iterate"] = "moment"
+
+    @property
+    def time_invariant(self) -> bool:
+        """No: early averages are of fewer gradients."""
+        return False
+
+    def sums(self) -> np.ndarray:
+        """Return d_i, the sum of 1, beta, ..., beta^i in doubles, shape (n,)."""
+        found = np.empty(self.n)
+        last = 0.0
+        for i in range(self.n):
+            this = 1.0 + self.beta * last
+            if this == last:  # and so it stays
+                found[i:] = this
+                break
+            found[i] = last = this
+        return found
+
+    def operators(self) -> tuple[Operator, ...]:
+        """Decaying sums, the weights, and the sum for the iterate."""
+        average = (Decay(np.full(self.n, self.beta)), Scale(1.0 / self.sums()))
+        return (*average, Accumulate()) if self.output == "iterate" else average
+
+    def bidiagonal_inverse(self) -> BidiagonalInverse | None:
+        """An average follows the one before it; a sum of averages without memory is a sum."""
+        if self.output == "moment":
+            follow = self.beta * self.sums()
+            return BidiagonalInverse(self.sums(), np.concatenate([[0.0], follow[:-1]]))
+        if self.beta:
+            return None
+        return BidiagonalInverse(np.ones(self.n), np.minimum(np.arange(self.n), 1.0))
+
+    def momentum_form(self) -> MomentumForm | None:
+        """The iterate is momentum with falling rates."""
+        if self.output == "moment":
+            return None
+        return MomentumForm(np.full(self.n, self.beta), 1.0 / self.sums(), np.ones(self.n))
