@@ -37,6 +37,15 @@ def clipped_sums(
     return [_weighted(sample, factors.to(_home(sample.device))) for sample in samples]
 
 
+def clipped_moments(
+    samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None = None
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the sums of clipped gradients, and those of the squares of their entries; see `clipped_sums`."""
+    factors = _factors(samples, clip_norm, counted)
+    placed = [(sample, factors.to(_home(sample.device))) for sample in samples]
+    return [_weighted(*pair) for pair in placed], [_weighted(s, f, squared=True) for s, f in placed]
+
+
 def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
     """Refuse sums of clipped gradients that are rounded to fewer digits than float32 has.
 
@@ -71,13 +80,17 @@ def _squares(sample: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _weighted(sample: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Return the sum of factor * gradient: element by element, since torch may make products in TF32 or bfloat16."""
+def _weighted(sample: torch.Tensor, factors: torch.Tensor, *, squared: bool = False) -> torch.Tensor:
+    """Return the sum of factor * gradient, or of its squares.
+
+    Element by element, since torch may make products in TF32 or bfloat16.
+    """
     total = torch.zeros(sample.shape[1:], dtype=torch.float64, device=factors.device)
     rows = max(1, _ENTRIES // max(1, total.numel()))
     for part, factor in zip(sample.split(rows), factors.split(rows), strict=True):
         weight = factor.reshape(-1, *(1,) * total.dim())
-        total += (_wide(part) * weight).masked_fill(weight == 0, 0.0).sum(dim=0)
+        clipped = (_wide(part) * weight).masked_fill(weight == 0, 0.0)
+        total += (clipped.square() if squared else clipped).sum(dim=0)
     return total
 
 

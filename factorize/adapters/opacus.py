@@ -123,14 +123,17 @@ class CorrelatedOptimizer(DPOptimizer):
         if self._moments is not None:
             self._scales = self._moments.scales(self.params)
             samples = [each.double() * scale for each, scale in zip(samples, self._scales, strict=True)]
-        sums = clipped_sums(samples, self.max_grad_norm, self._unpadded(len(self.grad_samples[0])))
-        for p, total in zip(self.params, sums, strict=True):
+        for p, total in zip(self.params, self.accumulate_moments(list(samples)), strict=True):
             if p.summed_grad is None:
                 p.summed_grad = total
             else:
                 p.summed_grad += total  # in place: it keeps the mark of sums that were released
             _mark_as_processed(p.grad_sample)
         self._samples += len(samples[0])
+
+    def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the sums of the clipped gradients of a part of the batch."""
+        return clipped_sums(samples, self.max_grad_norm, self._unpadded(len(samples[0])))
 
     def add_noise(self) -> None:
         """Put (sum of clipped gradients) / divisor + the step's noise into `p.grad`.

@@ -33,7 +33,6 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "window": {"kind": "window", "n": N, "width": 4},
     "srg": {"kind": "srg", "n": N, "momentum": 0.9, "decay": 0.5},
     "adam": {"kind": "adam", "n": N, "beta": 0.9},
-    "adam iterate": {"kind": "adam", "n": N, "beta": 0.9, "output": "iterate"},
     "mu2 q": {"kind": "mu2", "n": N, "output": "q"},
     "mu2 w": {"kind": "mu2", "n": N, "output": "w"},
     "mu2 x": {"kind": "mu2", "n": N, "output": "x"},

@@ -1,0 +1,153 @@
+"""Adam whose second moments are released with noise of their own, in one mechanism with the first (JME)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
+import torch
+
+from factorize.adapters.clipping import clipped_moments
+from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
+from factorize.auditor import ParticipationAuditor
+from factorize.errors import InvalidParameter
+from factorize.joint_moments import JointMoments
+
+
+class MomentAdam(torch.optim.Optimizer):
+    """Adam on gradients in `p.grad` and their squares in `p.released_square`, with decoupled weight decay.
+
+    x <- (1 - lr weight_decay) x - lr m_hat / (max(v_hat, floor^2)^(1/2) + eps): noisy squares may be negative.
+
+    Args:
+        optimizer: torch's Adam or AdamW, whose groups are taken.
+        floor: positive, of the roots of second moments.
+
+    Raises:
+        InvalidParameter: another optimizer, settings that are not there, or a floor out of range.
+    """
+
+    def __init__(self, optimizer: Any, floor: float) -> None:
+        if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
+            raise InvalidParameter(f"{type(optimizer).__name__} is neither Adam nor AdamW; give one", field="optimizer")
+        for group in optimizer.param_groups:
+            coupled = type(optimizer) is torch.optim.Adam and group["weight_decay"]
+            wrong = next((name for name in ("amsgrad", "maximize") if group.get(name)), None)
+            if coupled or wrong:
+                name = wrong or "weight_decay of Adam"
+                raise InvalidParameter(f"{name} is not there with joint moments; use AdamW without it", field=name)
+        if not 0 < floor < float("inf"):
+            raise InvalidParameter(f"floor={floor!r} is not a positive number; give one, 1e-3 say", field="floor")
+        super().__init__(optimizer.param_groups, {})
+        self.floor = floor
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+        """Move by both moments."""
+        value = None if closure is None else closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._move(p, group)
+        return value
+
+    def _move(self, p: Any, group: Mapping[str, Any]) -> None:
+        (beta1, beta2), kept = group["betas"], self.state[p]
+        if not kept:
+            zeros = torch.zeros_like(p, dtype=torch.float32)
+            kept.update(step=0, exp_avg=zeros, exp_avg_sq=zeros.clone())
+        kept["step"] += 1
+        kept["exp_avg"].lerp_(p.grad.float(), 1 - beta1)
+        kept["exp_avg_sq"].lerp_(p.released_square.float(), 1 - beta2)
+        first = kept["exp_avg"] / (1 - beta1 ** kept["step"])
+        second = (kept["exp_avg_sq"] / (1 - beta2 ** kept["step"])).clamp(min=self.floor**2).sqrt()
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.sub_((group["lr"] * first / (second + group["eps"])).to(p.dtype))
+
+
+class JointAdam(CorrelatedOptimizer):
+    """Opacus's optimizer with correlated noise on gradients and on their squares, and Adam on both.
+
+    What is released in a step is (sum of clipped gradients) / divisor + row t of C1^-1 Z, and (sum of their squares) /
+    divisor + row t of C2^-1 Z': squares of each example's clipped gradient, whose mean is the second moment of
+    gradients of examples. Z and Z' are independent.
+
+    Args:
+        optimizer: torch's Adam, without weight decay, or AdamW.
+        first: factors of C1.
+        second: factors of C2.
+        moments: noise of both, from `calibrate_moments`.
+        seed: a secret integer, `secrets.randbits(128)`.
+        floor: of the roots of second moments; by default the standard deviation of the second moments' noise, to the
+            power 1/2.
+        auditor: see `CorrelatedOptimizer`.
+        **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
+
+    Attributes:
+        second_noise: the generator of C2's noise.
+
+    Raises:
+        InvalidParameter: noise of other factorizations, or an optimizer that is not covered.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        first: Any,
+        second: Any,
+        moments: JointMoments,
+        *,
+        seed: int,
+        floor: float | None = None,
+        auditor: ParticipationAuditor | None = None,
+        **options: Unpack[TorchNoiseOptions],
+    ) -> None:
+        inner = getattr(optimizer, "original_optimizer", optimizer)
+        adam = MomentAdam(inner, moments.second.sigma**0.5 if floor is None else floor)
+        super().__init__(adam, first, moments.first, seed=seed, auditor=auditor, **options)
+        own = second_seed(seed)
+        self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=own, **options)
+        self._squares: list[torch.Tensor] | None = None
+
+    def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the sums of clipped gradients, and keep those of their squares."""
+        sums, squares = clipped_moments(samples, self.max_grad_norm, self._unpadded(len(samples[0])))
+        if self._squares is None or self.params[0].summed_grad is None:  # what was there was thrown away
+            self._squares = squares
+        else:
+            for total, more in zip(self._squares, squares, strict=True):
+                total += more
+        return sums
+
+    def add_noise(self) -> None:
+        """Put the released gradients into `p.grad` and the released squares into `p.released_square`."""
+        super().add_noise()
+        assert self._squares is not None
+        divisor = self.expected_batch_size or 1
+        released = self.second_noise.release(total / divisor for total in self._squares)
+        for p, square in zip(self.params, released, strict=True):
+            p.released_square = square
+        self._squares = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state with that of both noises; see `CorrelatedOptimizer`."""
+        return {**super().state_dict(), "second_noise": self.second_noise.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; see `CorrelatedOptimizer`.
+
+        Raises:
+            InvalidParameter: it has no noise of second moments, or is of another run.
+        """
+        if "second_noise" not in state_dict:
+            raise InvalidParameter("the checkpoint has no second_noise; it is none of this optimizer", field="noise")
+        self.second_noise.load_state_dict(state_dict["second_noise"])
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "second_noise"})
+
+
+def second_seed(seed: int) -> int:
+    """Return the seed of the second moments' noise: another one, also where both moments have one factorization."""
+    named = b"factorize second moments " + str(int(seed)).encode()
+    return int.from_bytes(hashlib.shake_256(named).digest(16), "little")

@@ -1,0 +1,191 @@
+"""First and second moments released together: sensitivity of the pair, and noise of both (JME, arXiv 2502.06597).
+
+An example that contributes g to a step, |g| <= clip norm, contributes h = g * g (entry by entry) to its second moment.
+With strategies C1 and C2 and a weight w the pair is one Gaussian mechanism with the contributions (C1 g, w C2 h), in
+units of the clip norm and of its square. |h| <= |g|^2 <= 1, so that whatever the participation
+
+    |pair|^2 <= s1^2 + w^2 s2^2
+
+for zero_out, with the certified sensitivities s1, s2. It is attained by the same first unit vector in all steps where
+one pattern attains both. Under replace_one the two differences cannot both be large: docs/privacy.md derives it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+from factorize.errors import InvalidParameter
+from factorize.format.claims import CertifiedFactors, CertifiedSensitivity, certified
+from factorize.numbers.scalars import double_above, finite_real, root_above
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, differing, within_scale
+
+FREE = "joint moments: the second is free"
+BOTH = "joint moments: both sensitivities"
+REPLACED = "joint moments: largest of both differences"
+TWICE = "joint moments: twice both sensitivities"
+_LEADING = "monotone Toeplitz: leading pattern"
+_TOEPLITZ = {"toeplitz", "banded_toeplitz", "blt", "inverse_banded_toeplitz"}
+"""Structures whose first column is the largest."""
+
+
+@dataclass(frozen=True)
+class MomentSensitivity:
+    """The sensitivity of a pair, in units of clip norm and of the adjacency's factor; see `CertifiedSensitivity`.
+
+    Attributes:
+        value: never below the true one.
+        kind: `exact` where a contribution attains it.
+        rule: the formula.
+        participation: of both strategies.
+        weight: w.
+    """
+
+    value: float
+    kind: Literal["exact", "upper_bound"]
+    rule: str
+    participation: dict[str, Any]
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentCalibration(Calibration):
+    """The noise of one of two moments that are released together.
+
+    Attributes:
+        own: sensitivity of that moment's strategy alone, by which its factorization is known.
+    """
+
+    own: CertifiedSensitivity
+
+    def _wanted(self, mine: CertifiedSensitivity, strategy: Any) -> CertifiedSensitivity:
+        """The pair's, where the factorization is the one that it was calibrated for."""
+        return self.sensitivity if differing(self.own, mine) is None else mine
+
+
+@dataclass(frozen=True)
+class JointMoments:
+    """The noise of both moments, and what they guarantee together.
+
+    Attributes:
+        first: noise of C1, for sums (or means) of clipped gradients.
+        second: noise of C2, for sums (or means) of the squares of clipped gradients.
+        digests: of both factorizations.
+    """
+
+    first: MomentCalibration
+    second: MomentCalibration
+    digests: tuple[str, str]
+
+    @property
+    def sensitivity(self) -> MomentSensitivity:
+        """Of the pair."""
+        assert isinstance(self.first.sensitivity, MomentSensitivity)
+        return self.first.sensitivity
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form: what `factorize.exact.check_moments` checks from the bytes of both files."""
+        return {
+            **self.first.document(),
+            "second_sigma": self.second.sigma,
+            "weight": self.sensitivity.weight,
+            "digests": list(self.digests),
+        }
+
+
+def moment_sensitivity(
+    first: CertifiedFactors, second: CertifiedFactors, *, weight: float, adjacency: Adjacency | str = "zero_out"
+) -> MomentSensitivity:
+    """Return the sensitivity of first and second moments together.
+
+    Args:
+        first: of C1.
+        second: of C2, for the same steps and participation; it may be the same factorization.
+        weight: w > 0 of the second moments.
+        adjacency: `zero_out` or `replace_one`.
+
+    Raises:
+        InvalidParameter: strategies of other steps or participations, or a weight out of range.
+    """
+    relation, w = Adjacency.parse(adjacency), _weight(weight)
+    one, two = certified(first).sensitivity, certified(second).sensitivity
+    if first.steps != second.steps or dict(one.participation) != dict(two.participation):
+        raise InvalidParameter(
+            f"the moments have {first.steps} and {second.steps} steps under {dict(one.participation)} and "
+            f"{dict(two.participation)}; solve both for the same steps and participation",
+            field="second",
+        )
+    alpha, beta = Fraction(one.value) ** 2, w**2 * Fraction(two.value) ** 2
+    single = dict(one.participation) == {"kind": "single"}
+    if relation is Adjacency.ZERO_OUT or not single:
+        exact = relation is Adjacency.ZERO_OUT and _attained(first, second)
+        squared, rule = alpha + beta, BOTH if relation is Adjacency.ZERO_OUT else TWICE
+    elif alpha >= 2 * beta:
+        squared, rule, exact = alpha, FREE, one.kind == "exact"
+    else:
+        squared, rule, exact = (alpha + 2 * beta) ** 2 / (8 * beta), REPLACED, False
+    value = one.value if rule == FREE else root_above(squared, "sensitivity")
+    return MomentSensitivity(value, "exact" if exact else "upper_bound", rule, dict(one.participation), float(w))
+
+
+def calibrate_moments(
+    first: CertifiedFactors,
+    second: CertifiedFactors,
+    target: PrivacyTarget,
+    *,
+    weight: float | None = None,
+    clip_norm: float = 1.0,
+    batch_size: int | None = None,
+    adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+) -> JointMoments:
+    """Return the noise that makes both moments together as private as asked.
+
+    Args:
+        first: factors of C1, for gradients.
+        second: factors of C2, for their squares.
+        target: the privacy asked for, of the pair.
+        weight: w; a larger one gives the second moments less noise. None takes s1 / (2^(1/2) s2) less a rounding: the
+            largest for which the second moments are free under replace_one and one participation, and at which they
+            cost the first 22 % more noise under zero_out.
+        clip_norm: bound on the norm of one user's contribution to one step.
+        batch_size: the fixed public divisor where steps are means of both moments.
+        adjacency: `zero_out` or `replace_one`.
+
+    Raises:
+        InvalidParameter: strategies of other steps or participations, or a value out of range.
+    """
+    one, two = certified(first), certified(second)
+    ratio = one.sensitivity.value / two.sensitivity.value
+    w = ratio / math.sqrt(2.0) * (1 - 2.0**-50) if weight is None else weight
+    pair = moment_sensitivity(one, two, weight=w, adjacency=adjacency)
+    plain = calibrate(pair, target, clip_norm=clip_norm, batch_size=batch_size, adjacency=adjacency)
+    common = {name: value for name, value in vars(plain).items() if name != "sigma"}
+    sigma = Fraction(plain.sigma) * Fraction(plain.clip_norm) / Fraction(pair.weight)
+    return JointMoments(
+        MomentCalibration(**common, sigma=plain.sigma, own=one.sensitivity),
+        replace(
+            MomentCalibration(**common, sigma=plain.sigma, own=two.sensitivity),
+            sigma=within_scale("sigma", double_above(sigma, "sigma")),
+        ),
+        (one.digest, two.digest),
+    )
+
+
+def _weight(weight: float) -> Fraction:
+    value = finite_real("weight", weight, remedy="give the weight of the second moments, 0.7 say")
+    if not 1e-12 <= value <= 1e12:
+        message = f"weight={value!r} is outside [1e-12, 1e12]; give what the second moments count, 0.7 say"
+        raise InvalidParameter(message, field="weight")
+    return Fraction(value)
+
+
+def _attained(first: CertifiedFactors, second: CertifiedFactors) -> bool:
+    """Whether one pattern is known to be the worst of both strategies: one strategy, or a rule that names it."""
+    one, two = first.sensitivity, second.sensitivity
+    if one.kind != "exact" or two.kind != "exact":
+        return False
+    if dict(one.participation) == {"kind": "single"}:
+        return first.digest == second.digest or {first.structure, second.structure} <= _TOEPLITZ
+    return one.rule == two.rule == _LEADING

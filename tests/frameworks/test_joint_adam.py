@@ -1,0 +1,115 @@
+"""Gradients and their squares with noise of their own: what is released, how Adam steps by it, and restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from handmade import handmade
+from opacus import GradSampleModule
+from test_adaptive import flat, gradients
+from test_private import EPOCHS, SIZE, N, data, network
+
+from factorize.adapters.joint_adam import JointAdam, MomentAdam, second_seed
+from factorize.adapters.torch import NoiseGenerator
+from factorize.auditor import ParticipationAuditor
+from factorize.errors import InvalidParameter
+from factorize.joint_moments import calibrate_moments
+from factorize.privacy import PrivacyTarget
+from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.training.orders import fixed_order
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
+CLIP, FLOOR, RATE = 0.7, 0.05, 0.01
+FIXED = {"kind": "fixed_epochs", "epochs": EPOCHS}
+FACTORS = [handmade(ToeplitzMatrix(c ** np.arange(N), N), FIXED, value=v) for c, v in ((0.5, 2.5), (0.8, 3.0))]
+MOMENTS = calibrate_moments(*FACTORS, PrivacyTarget(mu=2.0), clip_norm=CLIP, batch_size=SIZE)
+
+
+def made(kind: Any = torch.optim.Adam, **options: Any) -> tuple[torch.nn.Module, JointAdam]:
+    model = GradSampleModule(network(), loss_reduction="mean")
+    optimizer = kind(model.parameters(), lr=RATE, **options)
+    auditor = ParticipationAuditor.of(MOMENTS.first, N)
+    return model, JointAdam(optimizer, *FACTORS, MOMENTS, seed=11, floor=FLOOR, auditor=auditor)
+
+
+def train(model: torch.nn.Module, optimizer: JointAdam, steps: range) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    order, (x, y) = fixed_order(len(data()), SIZE, epochs=EPOCHS, seed=0), data().tensors
+    released = []
+    for step in steps:
+        optimizer.expect(order[step])
+        torch.nn.functional.cross_entropy(model(x[order[step]]), y[order[step]]).backward()
+        optimizer.step()
+        released.append((flat(p.grad for p in optimizer.params), flat(p.released_square for p in optimizer.params)))
+        optimizer.zero_grad()
+    return released
+
+
+def test_what_is_released_and_how_adam_steps() -> None:
+    """By hand: one example after the other, both rows of noise, and algorithm 1 of Kingma and Ba with a floor."""
+    model, optimizer = made()
+    released = train(model, optimizer, range(N))
+    own, order = network(), fixed_order(len(data()), SIZE, epochs=EPOCHS, seed=0)
+    noises = [
+        NoiseGenerator(FACTORS[0], MOMENTS.first, list(own.parameters()), seed=11),
+        NoiseGenerator(FACTORS[1], MOMENTS.second, list(own.parameters()), seed=second_seed(11)),
+    ]
+    m = v = torch.zeros(sum(p.numel() for p in own.parameters()), dtype=torch.float64)
+    for step in range(N):
+        rows = gradients(own, order[step])
+        rows = rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+        grad, square = rows.sum(0) / SIZE + flat(noises[0].next()), rows.square().sum(0) / SIZE + flat(noises[1].next())
+        assert torch.allclose(released[step][0], grad, atol=1e-5)
+        assert torch.allclose(released[step][1], square, atol=1e-5)
+        m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * square
+        roots = (v / (1 - 0.999 ** (step + 1))).clamp(min=FLOOR**2).sqrt()
+        moved = RATE * m / (1 - 0.9 ** (step + 1)) / (roots + 1e-8)
+        weights = torch.nn.utils.parameters_to_vector(own.parameters()) - moved.float()
+        torch.nn.utils.vector_to_parameters(weights.detach(), own.parameters())
+    assert torch.allclose(flat(model.parameters()), flat(own.parameters()), atol=1e-5)
+
+
+def test_a_restart_makes_the_same_steps() -> None:
+    whole = train(*made(), range(N))
+    model, optimizer = made()
+    train(model, optimizer, range(4))
+    again, other = made()
+    again.load_state_dict(model.state_dict())
+    other.load_state_dict(optimizer.state_dict())
+    for one, two in zip(whole[4:], train(again, other, range(4, N)), strict=True):
+        assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
+    with pytest.raises(InvalidParameter, match="no second_noise"):
+        other.load_state_dict({k: v for k, v in optimizer.state_dict().items() if k != "second_noise"})
+
+
+def test_squares_that_were_thrown_away_do_not_come_back() -> None:
+    model, optimizer = made()
+    x, y = data().tensors
+    torch.nn.functional.cross_entropy(model(x[:4]), y[:4]).backward()
+    optimizer.clip_and_accumulate()
+    optimizer.zero_grad()
+    fresh = train(*made(), range(1))[0]
+    optimizer._samples = 0
+    assert torch.equal(train(model, optimizer, range(1))[0][1], fresh[1])
+
+
+def test_both_moments_may_have_one_factorization() -> None:
+    """Their noise differs all the same."""
+    assert second_seed(11) != 11 and second_seed(12) != second_seed(11)
+
+
+def test_what_is_refused() -> None:
+    for kind, options, said in (
+        (torch.optim.SGD, {}, "SGD is neither Adam nor AdamW"),
+        (torch.optim.Adam, {"weight_decay": 0.1}, "weight_decay of Adam"),
+        (torch.optim.AdamW, {"amsgrad": True}, "amsgrad"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
+            made(kind, **options)
+    with pytest.raises(InvalidParameter, match="floor=0"):
+        MomentAdam(torch.optim.Adam(network().parameters()), 0)
+    swapped = calibrate_moments(FACTORS[1], FACTORS[0], PrivacyTarget(mu=2.0), clip_norm=CLIP, batch_size=SIZE)
+    with pytest.raises(InvalidParameter, match="calibrate this one"):
+        JointAdam(torch.optim.Adam(network().parameters()), *FACTORS, swapped, seed=1)
