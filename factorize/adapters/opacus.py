@@ -12,9 +12,9 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
 from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.adapters.adaptive.second_moments import SecondMoments
 from factorize.adapters.clipping import clipped_sums
 from factorize.adapters.ranks.placements import is_sharded
-from factorize.adapters.second_moments import SecondMoments
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation

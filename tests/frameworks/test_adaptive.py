@@ -9,8 +9,8 @@ import pytest
 import torch
 from test_private import EPOCHS, SIZE, N, data, factors, network, train
 
+from factorize.adapters.adaptive.second_moments import SecondMoments
 from factorize.adapters.private import Private, make_private
-from factorize.adapters.second_moments import SecondMoments
 from factorize.adapters.torch import NoiseGenerator
 from factorize.errors import InvalidParameter
 

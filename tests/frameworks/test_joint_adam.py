@@ -12,11 +12,11 @@ from opacus import GradSampleModule
 from test_adaptive import flat, gradients
 from test_private import EPOCHS, SIZE, N, data, network
 
-from factorize.adapters.joint_adam import JointAdam, MomentAdam, second_seed
+from factorize.accounting.joint_moments import calibrate_moments
+from factorize.adapters.adaptive.joint_adam import JointAdam, MomentAdam, second_seed
 from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
-from factorize.joint_moments import calibrate_moments
 from factorize.privacy import PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.orders import fixed_order

@@ -8,12 +8,12 @@ from typing import Any, Unpack
 
 import torch
 
+from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipping import clipped_moments
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
-from factorize.joint_moments import JointMoments
 
 
 class MomentAdam(torch.optim.Optimizer):
@@ -43,14 +43,14 @@ class MomentAdam(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups, {})
         self.floor = floor
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Move by both moments."""
         value = None if closure is None else closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._move(p, group)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        self._move(p, group)
         return value
 
     def _move(self, p: Any, group: Mapping[str, Any]) -> None:

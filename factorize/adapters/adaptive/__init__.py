@@ -1,0 +1,1 @@
+"""Adaptive optimizers on noisy gradients, in torch."""
