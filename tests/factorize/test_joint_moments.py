@@ -11,7 +11,14 @@ import pytest
 from exact_files import parts, sealed
 from specs import solved
 
-from factorize.accounting.joint_moments import BOTH, FREE, REPLACED, TWICE, calibrate_moments, moment_sensitivity
+from factorize.accounting.moments.joint_moments import (
+    BOTH,
+    FREE,
+    REPLACED,
+    TWICE,
+    calibrate_moments,
+    moment_sensitivity,
+)
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.exact import check_moments
 from factorize.privacy import PrivacyTarget, calibrate

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import torch
 
-from factorize.accounting.joint_moments import JointMoments
+from factorize.accounting.moments.joint_moments import JointMoments
 from factorize.adapters.clipping import clipped_moments
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions

@@ -1,0 +1,1 @@
+"""First and second moments of gradients: the privacy of both together."""
