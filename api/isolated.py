@@ -13,11 +13,13 @@ import os
 import sys
 from pathlib import Path
 
-SOLVE, COMPARE, PROVE, CALIBRATE, NURSERY, BATCH_SOLVE, BATCH_PROVE = (
+SOLVE, COMPARE, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLVE, BATCH_PROVE = (
     "factorize.api.jobs.child",
     "factorize.api.comparing.child_comparison",
     "factorize.api.proof",
     "factorize.api.jobs.calibrating",
+    "factorize.api.children.answering",
+    "factorize.api.children.expanding",
     "factorize.api.processes.nursery_process",
     "factorize.api.batches.solve_worker",
     "factorize.api.batches.proof_worker",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from factorize.api.proof import prove
 from factorize.api.row_blocks import Block, RowBlocks
@@ -26,6 +26,7 @@ from factorize.storage.store import Store
 from factorize.structures.endless import LARGEST_ROW
 
 _DOCUMENT_BYTES = 1 << 26
+_LEAST_MB = 512
 _EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
 
 
@@ -50,16 +51,25 @@ class Result:
         return read_json(self.text, limit=MAX_RECORD_BYTES)
 
 
+class MakeForm(Protocol):
+    """Has one more form of a factorization stored."""
+
+    def __call__(self, digest: str, matrices: Sequence[MatrixName], dtype: str | None, *, memory_mb: int) -> str:
+        """Return the digest of the form: with these matrices beside C, or C in another type."""
+
+
 class Results:
     """What a store holds, for many readers at once. Safe for threads.
 
     Args:
         store: the store.
         cache_bytes: memory for factorizations that stay open; half as much is used for blocks of rows.
+        make: makes further forms of a result; by default in this process.
     """
 
-    def __init__(self, store: Store, *, cache_bytes: int) -> None:
+    def __init__(self, store: Store, *, cache_bytes: int, make: MakeForm | None = None) -> None:
         self.store = store
+        self._make = make or self._make_here
         self._texts: Cache[Result] = Cache(_DOCUMENT_BYTES, lambda result: len(result.text) + 500)
         self._open: Cache[Factorization] = Cache(cache_bytes, _weight)
         self._blocks: Cache[Block] = Cache(cache_bytes // 2, lambda block: len(block.data) + 500)
@@ -149,21 +159,18 @@ class Results:
         wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
         if wanted == tuple(name for name in MATRIX_NAMES if name in matrices):
             return result
-        more: list[MatrixName] = [name for name in wanted if name != "C"]
-        return self._made(
-            result, matrices_key(result.manifest(), wanted), wanted, lambda base: base.with_matrices(more), limit_mb
-        )
+        return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, limit_mb)
 
     def _narrowed(self, result: Result, dtype: str, limit_mb: int | None) -> Result:
         """Return the result with C in another type."""
-        return self._made(result, type_key(result.digest, dtype), ("C",), lambda base: cast(base, dtype), limit_mb)
+        return self._made(result, type_key(result.digest, dtype), ("C",), dtype, limit_mb)
 
     def _made(
         self,
         result: Result,
         form: Key,
         names: Sequence[MatrixName],
-        make: Callable[[Factorization], Factorization],
+        dtype: str | None,
         limit_mb: int | None,
     ) -> Result:
         """Return the result in another form, made and stored the first time that it is asked for."""
@@ -172,10 +179,17 @@ class Results:
             if found is not None:
                 return found
             base = self.opened(result)
-            _check_memory(base, names, limit_mb)
-            digest = self.store.put(make(base), check=partial(prove, store=self.store.url))["digest"]
+            memory_mb = _memory(base, names, limit_mb)
+            more = [name for name in names if name != "C"]
+            digest = self._make(result.digest, more, dtype, memory_mb=memory_mb)
             self._forms.add(form, digest)
             return self._result(digest, digest)
+
+    def _make_here(self, digest: str, matrices: Sequence[MatrixName], dtype: str | None, *, memory_mb: int) -> str:
+        base = self.store.load(digest)
+        made = base.with_matrices(list(matrices)) if dtype is None else cast(base, dtype)
+        stored: str = self.store.put(made, check=partial(prove, store=self.store.url))["digest"]
+        return stored
 
     def _result_if_there(self, digest: str | None) -> Result | None:
         if digest is None:
@@ -236,12 +250,18 @@ def _weight(factorization: Factorization) -> int:
     return 3 * sum(array.nbytes for array in factorization.tensors().values()) + 10_000
 
 
-def _check_memory(base: Factorization, names: Sequence[MatrixName], limit_mb: int | None) -> None:
-    if limit_mb is None or (not base.endless and base.matrix.coefficients() is not None):
-        return
+def _memory(base: Factorization, names: Sequence[MatrixName], limit_mb: int | None) -> int:
+    """Return the memory that a form with these matrices takes, in units of 2^20 bytes.
+
+    Raises:
+        TooLarge: it is above the limit.
+    """
+    if not base.endless and base.matrix.coefficients() is not None:
+        return _LEAST_MB + (_EXPANDING * _weight(base) >> 20)
     size = sum(8 * rows * columns for rows, columns in (base.shape(name) for name in names))
-    if _EXPANDING * size > limit_mb << 20:
+    if limit_mb is not None and _EXPANDING * size > limit_mb << 20:
         raise TooLarge(
             f"a file with {', '.join(names)} has {size / 2**30:.1f} GiB and takes {_EXPANDING} times that to make; the "
             f"limit is {limit_mb / 1024:.1f} GiB. Stream the rows instead"
         )
+    return _LEAST_MB + (_EXPANDING * (size + _weight(base)) >> 20)

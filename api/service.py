@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from factorize import solvers
+from factorize.api.children.form_maker import FormMaker
 from factorize.api.forms import ANY_FORM, Form
 from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.engine import JobEngine
@@ -72,7 +73,8 @@ class SolverService:
             secure(settings.scheduler, tls_of(settings.tls_ca, settings.tls_cert, settings.tls_key))
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
         self.store.objects.probe()
-        self.results = Results(self.store, cache_bytes=settings.cache_bytes)
+        make = FormMaker(settings, self.store.url)
+        self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make)
         self.ledger = Ledger(ledger_url(settings))
         self._pace: Pace | None = None
         self.known_total = self.sent_bytes = self.readers = 0

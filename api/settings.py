@@ -60,6 +60,9 @@ class Settings(BaseSettings):
         max_header_bytes: largest header block.
         max_headers: largest number of header fields.
         max_connections: open connections; more are answered 503.
+        max_working: requests that compute at once, those in line included; more are answered 429.
+        max_working_per_key: those of one key.
+        question_seconds: wall limit of a prediction or a plan.
         receive_seconds: how long a client may take over its header block, or stay silent in a body.
         keep_alive_seconds: how long an idle connection stays open.
         stall_seconds: how long a client may take nothing of an answer.
@@ -92,6 +95,9 @@ class Settings(BaseSettings):
     max_header_bytes: Bytes = 16 << 10
     max_headers: Annotated[int, Field(ge=1)] = 64
     max_connections: Annotated[int, Field(ge=1)] = 1024
+    max_working: Annotated[int, Field(ge=1)] = 1024
+    max_working_per_key: Annotated[int, Field(ge=1)] = 64
+    question_seconds: Seconds = 60.0
     receive_seconds: Seconds = 10.0
     keep_alive_seconds: Annotated[int, Field(ge=1)] = 15
     stall_seconds: Seconds = 30.0

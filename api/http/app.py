@@ -20,6 +20,7 @@ import factorize.api.http.probes
 import factorize.api.http.routes
 from factorize import __version__
 from factorize.api.http.calibration_jobs import CalibrationJobs
+from factorize.api.http.gateway.work_gate import WorkGate
 from factorize.api.http.problems import install
 from factorize.api.http.request_guard import RequestGuard
 from factorize.api.http.schema import describe
@@ -73,6 +74,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         lifespan=lifespan,
     )
     app.state.service = owned
+    app.state.work_gate = WorkGate(settings.max_working, settings.max_working_per_key)
     app.state.calibrations = CalibrationJobs(owned)
     install(app)
     for module in _MODULES:

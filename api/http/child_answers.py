@@ -36,6 +36,8 @@ class ChildQuestion:
         remedy: what to do about one that takes too much.
         slug: problem type of a refusal.
         own_slugs: whether refusals keep their own type where it is a client's error.
+        memory_mb: what it may take, in units of 2^20 bytes; half of what all solves may, by default.
+        threads: that it may use; all of the solves, by default.
     """
 
     module: str
@@ -45,6 +47,8 @@ class ChildQuestion:
     remedy: str
     slug: str
     own_slugs: bool = False
+    memory_mb: int | None = None
+    threads: int | None = None
 
     def ask(
         self, service: SolverService, stop: threading.Event, report: Callable[[dict[str, Any]], None] = lambda _: None
@@ -66,9 +70,9 @@ class ChildQuestion:
                     spec_digest="0" * 64,
                     spec=json.dumps({**self.document, "to": str(path)}),
                     store=service.results.store.url,
-                    memory_mb=max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
+                    memory_mb=self.memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
                     seconds_limit=min(self.seconds, service.settings.max_solve_seconds),
-                    threads=service.settings.processors or 1,
+                    threads=self.threads or service.settings.processors or 1,
                     module=self.module,
                     forked=service.settings.fork_children,
                 ),

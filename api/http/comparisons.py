@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from factorize.api.comparing.compare_request import CompareRequest, read_request
 from factorize.api.http.answers import RunningService
 from factorize.api.http.child_answers import ChildQuestion, while_connected
+from factorize.api.http.gateway.work_gate import gate_of, owner_of
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
@@ -26,12 +27,11 @@ from factorize.encoding import canonical_json, read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
 
 LIMIT_SECONDS = 600.0
-_running = CapacityLimiter(1)  # a comparison takes all processors
 
 router = APIRouter(default_response_class=Response)
 
 
-@router.post("/v1/compare", openapi_extra=json_body("CompareRequest"), responses=answers(200, 400, 413, 422, 503))
+@router.post("/v1/compare", openapi_extra=json_body("CompareRequest"), responses=answers(200, 400, 413, 422, 429, 503))
 async def compare(request: HttpRequest, service: RunningService) -> Response:
     """Compare all mechanisms that fit a spec.
 
@@ -44,7 +44,9 @@ async def compare(request: HttpRequest, service: RunningService) -> Response:
         await run_sync(partial(service.keep_matrices, asked.spec, within="/spec"))
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    run = ComparisonRun(asked, service)
+    gate, owner = gate_of(request), owner_of(request)
+    gate.check("comparison", owner)
+    run = ComparisonRun(asked, service, partial(gate.place, "comparison", owner))
     if "text/event-stream" in request.headers.get("accept", ""):
         return StreamingResponse(run.events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
     return Response(await run.table(request), media_type="application/json")
@@ -62,10 +64,14 @@ class ComparisonRun:
     Args:
         request: what is asked.
         service: for the store and the limits.
+        place: the place that it takes while it runs.
     """
 
-    def __init__(self, request: CompareRequest, service: SolverService) -> None:
+    def __init__(
+        self, request: CompareRequest, service: SolverService, place: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> None:
         self._service = service
+        self._place = place
         self._question = ChildQuestion(
             COMPARE,
             {"request": request.document()},
@@ -110,7 +116,8 @@ class ComparisonRun:
             news = {"done": event["iteration"], "seconds": event["seconds"]}
             loop.call_soon_threadsafe(self._tell, news)
 
-        return await run_sync(self._question.ask, self._service, self._stop, report, limiter=_running)
+        async with self._place():
+            return await run_sync(self._question.ask, self._service, self._stop, report)
 
     def _tell(self, news: dict[str, Any]) -> None:
         if not self._progress.full():  # a client that does not read misses news, and no memory fills

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import FOREVER, RunningService, heavy, json_response, result_of, stream
+from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import RAW_BODY, answers
@@ -31,7 +32,7 @@ router = APIRouter(default_response_class=Response)
 @router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False)
 @router.get(
     "/v1/factorizations/{name}/matrices/{matrix}",
-    responses=answers(200, 404, 410, 422, 503, media="application/octet-stream"),
+    responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
 )
 async def get_rows(
     request: Request,
@@ -54,7 +55,8 @@ async def get_rows(
         rows = service.results.rows(result, wanted, start, stop)
         return result, rows, service.results.block(rows)
 
-    result, found, block = await run_sync(prepare, limiter=heavy)
+    async with working(request, "rows"):
+        result, found, block = await run_sync(prepare, limiter=heavy)
     shape = found.shape
     headers = {
         "Content-Length": str(8 * shape[0] * shape[1]),

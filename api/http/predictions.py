@@ -4,51 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from factorize.api.http.answers import RunningService, find, heavy, json_response
+from factorize.api.http.answers import RunningService, find, json_response
+from factorize.api.http.gateway.questions import answered
 from factorize.api.http.problems import problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
 from factorize.encoding import check_digest, read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
+from factorize.plain_data import read_union
 
 router = APIRouter(default_response_class=Response)
 
 
 @router.post(
-    "/v1/predict", openapi_extra=json_body("PredictionRequest"), responses=answers(200, 400, 404, 410, 413, 422, 503)
+    "/v1/predict",
+    openapi_extra=json_body("PredictionRequest"),
+    responses=answers(200, 400, 404, 410, 413, 422, 429, 503),
 )
 async def predict(request: Request, service: RunningService) -> Response:
     """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""
-    from factorize.predict import ask, parse_question
+    from factorize.predict import parse_question
 
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
         question, name = _question_in(body)
-        asked = parse_question(question)
-        factorization = None
-        if name is not None:
-            factorization = await run_sync(service.results.opened, await find(service, check_digest(name)))
-        found = await run_sync(ask, asked, factorization, limiter=heavy)
+        parse_question(question)
+        about = None if name is None else await find(service, check_digest(name))
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    return json_response(found.document())
+    return json_response(await answered(request, service, "predict", question, about))
 
 
-@router.post("/v1/plan", openapi_extra=json_body("PlanRequest"), responses=answers(200, 400, 413, 422))
+@router.post("/v1/plan", openapi_extra=json_body("PlanRequest"), responses=answers(200, 400, 413, 422, 429, 503))
 async def plan(request: Request, service: RunningService) -> Response:
     """Turn a data set, a privacy target and a training system into a full parameter set with its spec."""
-    from factorize.plan import plan as make
+    from factorize.plan import ADAPTER
 
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
-        found = await run_sync(make, _object(read_json(body), "a plan request"), limiter=heavy)
+        asked = _object(read_json(body), "a plan request")
+        read_union(ADAPTER, asked)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    return json_response(found.document())
+    return json_response(await answered(request, service, "plan", asked))
 
 
 def _question_in(body: bytes) -> tuple[dict[str, Any], str | None]:

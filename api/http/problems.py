@@ -62,6 +62,7 @@ KINDS: dict[str, Kind] = {
     "invalid-parameter": Kind(422, "Invalid value", "A value is outside its limits; the detail says how to change it."),
     "unsupported-problem": Kind(422, "Unsupported problem", "The spec is valid and no mechanism here solves it."),
     "too-large": Kind(422, "Too large", "The estimate is above what this service admits; nothing was allocated."),
+    "busy": Kind(429, "Too much at work", "All places for this work are taken; try again after Retry-After seconds."),
     "too-many-headers": Kind(431, "Header block too large", "The header block has too many bytes or fields."),
     "internal": Kind(500, "Internal error", "A fault of the service; report it with the request id."),
     "corrupt-object": Kind(503, "Corrupt object", "Stored bytes do not hash to their name. They are not served."),

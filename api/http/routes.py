@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Literal, TypeVar
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from factorize.api.forms import Form, read_form
+from factorize.api.forms import ANY_FORM, Form, read_form
 from factorize.api.http.answers import (
     RunningService,
     digest_in,
@@ -20,6 +21,7 @@ from factorize.api.http.answers import (
     not_known,
     wanted_wait,
 )
+from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
@@ -29,12 +31,13 @@ from factorize.api.service import SolverService
 from factorize.errors import FactorizeError
 
 Answer = TypeVar("Answer")
+LONG_BODY = 64 << 10
 Matrices = Annotated[str | None, Query(max_length=40, description="Matrices that the file is to hold: C,C_inv,B.")]
 Dtype = Annotated[str | None, Query(max_length=16, description="Type of the file's matrices: float64 or float32.")]
 router = APIRouter(default_response_class=Response)
 
 
-@router.post("/v1/factorizations", openapi_extra=SPEC_BODY, responses=answers(200, 202, 400, 413, 422, 503))
+@router.post("/v1/factorizations", openapi_extra=SPEC_BODY, responses=answers(200, 202, 400, 413, 422, 429, 503))
 async def post_factorization(
     request: Request, service: RunningService, matrices: Matrices = None, dtype: Dtype = None
 ) -> Response:
@@ -43,13 +46,13 @@ async def post_factorization(
     `Prefer: wait=N` (at most 30 seconds) waits for the end of the job.
     """
     form = read_form(matrices, dtype)
-    found = await _about_body(request, service, lambda body: service.obtain(body, form))
+    found = await _about_body(request, service, lambda body: service.obtain(body, form), form)
     headers: dict[str, str] = {}
     seconds = wanted_wait(request)
     if isinstance(found, Job) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(found.spec_digest, seconds)
-        found = await _lookup(service, found.spec_digest, form) or found
+        found = await _lookup(request, service, found.spec_digest, form) or found
     if isinstance(found, Result):
         if seconds is None and not form:
             request.state.answered_by = found  # for whoever asks the same again (repeats.py)
@@ -57,14 +60,15 @@ async def post_factorization(
     return job_response(found, 202, {**headers, "Location": f"/v1/factorizations/{found.spec_digest}"})
 
 
-@router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 400, 413, 422))
+@router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 400, 413, 422, 429, 503))
 async def canonicalize(request: Request, service: RunningService) -> Response:
     """Give a spec's canonical form, digest and estimate, without solving it."""
     return json_response(await _about_body(request, service, service.canonicalize))
 
 
-@router.get("/v1/factorizations", responses=answers(200, 422))
+@router.get("/v1/factorizations", responses=answers(200, 422, 429, 503))
 async def list_factorizations(
+    request: Request,
     service: RunningService,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
     workload: Annotated[str | None, Query(max_length=64, description="Only this kind of workload.")] = None,
@@ -74,19 +78,20 @@ async def list_factorizations(
 ) -> Response:
     """List jobs, newest first, then stored results that came from elsewhere; or both by age, as `order` says."""
     listed = service.newest if order == "newest" else service.page
-    items, following = await run_sync(
-        lambda: listed(state=state, workload=workload, cursor=cursor, limit=limit), limiter=heavy
-    )
+    async with working(request, "list"):
+        items, following = await run_sync(
+            lambda: listed(state=state, workload=workload, cursor=cursor, limit=limit), limiter=heavy
+        )
     return json_response({"items": items, "next": following})
 
 
 @router.head("/v1/factorizations/{name}", include_in_schema=False)
-@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 503))
+@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503))
 async def get_factorization(
     request: Request, service: RunningService, name: str, matrices: Matrices = None, dtype: Dtype = None
 ) -> Response:
     """Give the manifest that a digest or spec digest names, or the job's document."""
-    found = await _lookup(service, digest_in(name), read_form(matrices, dtype))
+    found = await _lookup(request, service, digest_in(name), read_form(matrices, dtype))
     if found is None:
         raise not_known(name)
     if isinstance(found, Job):
@@ -116,13 +121,25 @@ async def retry_factorization(request: Request, service: RunningService, name: s
     return job_response(found, 202, {"Location": f"/v1/factorizations/{found.spec_digest}"})
 
 
-async def _about_body(request: Request, service: SolverService, answer: Callable[[bytes], Answer]) -> Answer:
+async def _about_body(
+    request: Request, service: SolverService, answer: Callable[[bytes], Answer], form: Form = ANY_FORM
+) -> Answer:
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
-        return await run_sync(answer, body)
+        async with working(request, "file") if form else _spec_place(request, body):
+            return await run_sync(answer, body)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
 
 
-async def _lookup(service: SolverService, name: str, form: Form) -> Result | Job | None:
-    return await run_sync(service.lookup, name, form, limiter=heavy if form else None)
+def _spec_place(request: Request, body: bytes) -> AbstractAsyncContextManager[None]:
+    """Return the place of a request for a spec: what may list a number for each step is read by few at once."""
+    long = len(body) > LONG_BODY or b"learning_rates" in body
+    return working(request, "spec") if long else nullcontext()
+
+
+async def _lookup(request: Request, service: SolverService, name: str, form: Form) -> Result | Job | None:
+    if not form:
+        return await run_sync(service.lookup, name)
+    async with working(request, "file"):
+        return await run_sync(service.lookup, name, form)

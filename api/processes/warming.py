@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from factorize.api.isolated import CALIBRATE, COMPARE, PROVE, SOLVE
+from factorize.api.isolated import ANSWER, CALIBRATE, COMPARE, EXPAND, PROVE, SOLVE
 
 _LIBRARIES = ("scipy.linalg", "numba")
+_ANSWERS = ("factorize.predict", "factorize.plan")
 _PREFIX = {"kind": "prefix", "n": 12}
 _MECHANISMS: tuple[dict[str, Any], ...] = (
     {"kind": "dense"},
@@ -68,7 +69,7 @@ class Warmth:
         yield self._look_for_pools
         for spec in _SPECS:
             yield partial(_rehearse, spec)
-        for name in (CALIBRATE, COMPARE):
+        for name in (CALIBRATE, COMPARE, ANSWER, EXPAND, *_ANSWERS):
             yield partial(importlib.import_module, name)
         yield _settle
 

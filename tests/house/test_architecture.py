@@ -110,10 +110,20 @@ def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
     assert unseen == IMPORT_BY_A_TABLE
     import factorize
     import factorize.accounting
-    from factorize.api.isolated import BATCH_PROVE, BATCH_SOLVE, CALIBRATE, COMPARE, NURSERY, PROVE, SOLVE
+    from factorize.api.isolated import (
+        ANSWER,
+        BATCH_PROVE,
+        BATCH_SOLVE,
+        CALIBRATE,
+        COMPARE,
+        EXPAND,
+        NURSERY,
+        PROVE,
+        SOLVE,
+    )
 
     homes = {*factorize._HOMES.values(), *factorize.accounting._HOMES.values()}
-    homes |= {SOLVE, COMPARE, PROVE, CALIBRATE, NURSERY, BATCH_SOLVE, BATCH_PROVE}
+    homes |= {SOLVE, COMPARE, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLVE, BATCH_PROVE}
     assert {home.split(".")[0] for home in homes} == {"factorize"}
 
 

@@ -1,0 +1,86 @@
+"""Questions whose answer a child process works out: predictions and plans, bounded before they begin."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi import Request
+
+from factorize.api.http.child_answers import ChildQuestion, while_connected
+from factorize.api.http.gateway.work_gate import working
+from factorize.api.http.problems import ProblemAnswer, problem_of
+from factorize.api.isolated import ANSWER
+from factorize.api.results import Result
+from factorize.api.service import AboveCapacity, SolverService
+from factorize.encoding import read_json
+from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked, TooLarge, UnsupportedProblem
+
+MEBIBYTE = 1 << 20
+_LEAST_MB = 512
+_OPENING = 8  # times the file's bytes, while a question about it is answered
+_MAX_ANSWER = 1 << 24
+_REFUSALS = {kind.slug: kind for kind in (TooLarge, UnsupportedProblem)}
+
+
+async def answered(
+    request: Request, service: SolverService, what: str, document: Mapping[str, Any], about: Result | None = None
+) -> dict[str, Any]:
+    """Return the answer to a question that was read and found to be one.
+
+    Args:
+        request: the request; when its client goes, the child ends.
+        service: for the store and the limits.
+        what: `predict` or `plan`.
+        document: the question.
+        about: the factorization that it is about, if it is about one.
+
+    Raises:
+        ProblemAnswer: there is none, or no room to look for it.
+    """
+    child = ChildQuestion(
+        ANSWER,
+        {"what": what, "request": document, "digest": None if about is None else about.digest},
+        service.settings.question_seconds,
+        "answer",
+        f"ask for less, or ask `factorize {what}`, which has no limit",
+        "invalid-parameter",
+        memory_mb=_LEAST_MB if about is None else _memory(service, about),
+        threads=1,
+    )
+    stop = threading.Event()
+    async with working(request, "question"):
+        found = await while_connected(request, run_sync(child.ask, service, stop), stop)
+    outcome = read_json(found, limit=_MAX_ANSWER)
+    if "refused" in outcome:
+        raise _refusal(**outcome["refused"])
+    answer: dict[str, Any] = outcome["answer"]
+    return answer
+
+
+def _memory(service: SolverService, about: Result) -> int:
+    """Return what the child may take, from the size of the file: nothing of it is read yet.
+
+    Raises:
+        AboveCapacity: more than this service has for all its solves.
+    """
+    needed = _OPENING * int(about.manifest()["files"][0]["bytes"])
+    limit_mb = service.engine.capacity_mb
+    if limit_mb is not None and needed > limit_mb * MEBIBYTE:
+        message = (
+            f"a question about this file takes about {needed / 2**30:.1f} GiB; the limit is {limit_mb / 1024:.1f} GiB; "
+            "download it and ask `factorize predict`"
+        )
+        raise AboveCapacity(message, {"bytes": needed, "seconds": service.settings.question_seconds})
+    return _LEAST_MB + needed // MEBIBYTE
+
+
+def _refusal(type: str, message: str, pointer: str | None) -> ProblemAnswer:
+    """Return the problem that the same error is in this process."""
+    if type == NotFound.slug:
+        return ProblemAnswer("not-found", message)
+    if type in (CorruptObject.slug, Revoked.slug):  # since it was looked up
+        return ProblemAnswer("corrupt-object", message)
+    return problem_of(_REFUSALS.get(type, InvalidParameter)(message, field=pointer))

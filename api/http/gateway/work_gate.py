@@ -1,0 +1,168 @@
+"""The work gate: at most so much work at once for all callers and for each, and an honest 429 for more.
+
+Requests that cost more than a look into memory take a place of their kind before they begin. Who finds no place waits
+in line; who would wait too long, or holds more than a share of all that is at work, is told at once when to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from factorize.api.http.problems import ProblemAnswer
+
+_LONGEST_RETRY = 600
+
+
+@dataclass(frozen=True)
+class WorkKind:
+    """One kind of work.
+
+    Args:
+        places: requests that are worked on at once.
+        line: requests that may wait for a place.
+        seconds: what one is taken to last, until some have been measured.
+    """
+
+    places: int
+    line: int
+    seconds: float
+
+
+WORK_KINDS: Mapping[str, WorkKind] = {
+    "spec": WorkKind(2, 64, 1.0),
+    "rows": WorkKind(4, 1024, 0.05),
+    "list": WorkKind(2, 128, 0.1),
+    "question": WorkKind(2, 64, 0.2),
+    "comparison": WorkKind(1, 8, 30.0),
+    "file": WorkKind(2, 32, 5.0),
+}
+"""Long specs, rows of matrices, pages of the list, predictions and plans, comparisons, further forms of a file."""
+
+
+@dataclass
+class _Line:
+    kind: WorkKind
+    running: int = 0
+    mean: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.mean = self.kind.seconds
+
+    @property
+    def delay(self) -> float:
+        """Seconds until one more would have a place."""
+        return self.mean * (len(self.waiting) + 1) / self.kind.places
+
+    def leave(self, seconds: float) -> None:
+        """Hand the place to the next in line."""
+        self.mean += (seconds - self.mean) / 8
+        while self.waiting:
+            following = self.waiting.popleft()
+            if not following.done():
+                following.set_result(None)  # the place stays taken
+                return
+        self.running -= 1
+
+
+class WorkGate:
+    """The places of one service; for one event loop.
+
+    Args:
+        most: requests at work at once, those in line included.
+        most_each: those of one caller.
+    """
+
+    def __init__(self, most: int, most_each: int) -> None:
+        self._most, self._most_each = most, most_each
+        self._lines = {name: _Line(kind) for name, kind in WORK_KINDS.items()}
+        self._held: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def at_work(self) -> dict[str, tuple[int, int]]:
+        """Return for each kind how many are worked on and how many wait."""
+        return {name: (line.running, len(line.waiting)) for name, line in self._lines.items()}
+
+    def check(self, name: str, owner: str) -> None:
+        """Refuse one more request, if there is no room for it.
+
+        Args:
+            name: a key of `WORK_KINDS`.
+            owner: who asks; empty where the service has no keys, which counts as one caller without a share.
+
+        Raises:
+            ProblemAnswer: 429, with the seconds after which to try again.
+        """
+        line = self._lines[name]
+        full = line.running >= line.kind.places and len(line.waiting) >= line.kind.line
+        if owner and self._held[owner] >= self._most_each:
+            reason = f"{self._most_each} requests of this key are at work, the limit for each"
+        elif full:
+            reason = (
+                f"{line.running} requests for {name} work are at work and {len(line.waiting)} wait, which is the limit"
+            )
+        elif sum(self._held.values()) >= self._most:
+            reason = f"{self._most} requests are at work, the limit of this service"
+        else:
+            return
+        self.refused[name] += 1
+        seconds = min(max(1, math.ceil(line.delay)), _LONGEST_RETRY)
+        detail = f"{reason}; try again after {seconds} s"
+        raise ProblemAnswer("busy", detail, headers={"Retry-After": str(seconds)})
+
+    @asynccontextmanager
+    async def place(self, name: str, owner: str) -> AsyncIterator[None]:
+        """Wait for a place, and hold it; arguments and errors as for `check`."""
+        self.check(name, owner)
+        line = self._lines[name]
+        self._held[owner] += 1
+        try:
+            await self._enter(line)
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                line.leave(time.monotonic() - began)
+        finally:
+            self._held[owner] -= 1
+            if not self._held[owner]:
+                del self._held[owner]
+
+    async def _enter(self, line: _Line) -> None:
+        if line.running < line.kind.places:
+            line.running += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            with suppress(ValueError):
+                line.waiting.remove(turn)
+            if turn.done() and not turn.cancelled():  # the place came in the same moment
+                line.leave(line.mean)
+            raise
+
+
+def gate_of(request: Request) -> WorkGate:
+    """Return the gate of the running service."""
+    gate: WorkGate = request.app.state.work_gate
+    return gate
+
+
+def owner_of(request: Request) -> str:
+    """Return to whom a request is counted; empty where the service asks for no keys."""
+    return getattr(getattr(request.state, "caller", None), "owner", "")
+
+
+def working(request: Request, name: str) -> AbstractAsyncContextManager[None]:
+    """Return the place that a request takes; see `WorkGate.place`."""
+    return gate_of(request).place(name, owner_of(request))

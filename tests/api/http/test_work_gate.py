@@ -1,0 +1,147 @@
+"""Places for work: in turn, counted by kind and by caller, given back however the work ends, and 429 beyond them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import serving
+
+from factorize.api.http import app
+from factorize.api.http.gateway.work_gate import WORK_KINDS, WorkGate
+from factorize.api.http.problems import ProblemAnswer
+from factorize.api.settings import Settings
+
+PREDICTION = {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}}
+
+
+def refused(gate: WorkGate, name: str, owner: str) -> int:
+    """The seconds of Retry-After."""
+    with pytest.raises(ProblemAnswer) as caught:
+        gate.check(name, owner)
+    assert caught.value.kind.status == 429
+    return int(caught.value.headers["Retry-After"])
+
+
+class Workers:
+    """Requests that hold their places until they are let go."""
+
+    def __init__(self, gate: WorkGate) -> None:
+        self.gate = gate
+        self.done = asyncio.Event()
+        self.begun: list[int] = []
+
+    def start(self, name: str, owner: str, count: int) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._work(number, name, owner)) for number in range(count)]
+
+    async def _work(self, number: int, name: str, owner: str) -> None:
+        async with self.gate.place(name, owner):
+            self.begun.append(number)
+            await self.done.wait()
+
+
+def in_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test())  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@in_a_loop
+async def test_places_are_taken_in_turn_and_given_back() -> None:
+    kind = WORK_KINDS["comparison"]
+    workers = Workers(WorkGate(1000, 1000))
+    tasks = workers.start("comparison", "", kind.places + kind.line)
+    await turns()
+    assert workers.begun == list(range(kind.places))
+    assert workers.gate.at_work()["comparison"] == (kind.places, kind.line)
+    seconds = refused(workers.gate, "comparison", "")
+    assert seconds >= kind.seconds * kind.line / kind.places  # as long as those in line are taken to last
+    workers.gate.check("rows", "")  # another kind has places of its own
+    workers.done.set()
+    await asyncio.gather(*tasks)
+    assert workers.begun == list(range(kind.places + kind.line))
+    assert set(workers.gate.at_work().values()) == {(0, 0)}
+    workers.gate.check("comparison", "")
+    assert workers.gate.refused == {"comparison": 1}
+
+
+@in_a_loop
+async def test_one_key_cannot_hold_all_places() -> None:
+    workers = Workers(WorkGate(100, 2))
+    tasks = workers.start("rows", "key:a", 2)
+    await turns()
+    refused(workers.gate, "question", "key:a")
+    workers.gate.check("question", "key:b")
+    workers.done.set()
+    await asyncio.gather(*tasks)
+    workers.gate.check("question", "key:a")
+
+
+@in_a_loop
+async def test_the_service_has_a_limit_over_all_kinds() -> None:
+    workers = Workers(WorkGate(3, 10))
+    tasks = [*workers.start("rows", "key:a", 2), *workers.start("spec", "key:b", 1)]
+    await turns()
+    refused(workers.gate, "question", "key:c")
+    workers.done.set()
+    await asyncio.gather(*tasks)
+
+
+@in_a_loop
+async def test_who_leaves_the_line_or_fails_gives_the_place_back() -> None:
+    workers = Workers(WorkGate(100, 100))
+    first, second, third = workers.start("comparison", "key:a", 3)
+    await turns()
+    second.cancel()
+    first.cancel()
+    await turns()
+    assert workers.begun == [0, 2]  # the third has the place of the first
+    third.cancel()
+    await asyncio.gather(first, second, third, return_exceptions=True)
+    assert workers.gate.at_work()["comparison"] == (0, 0)
+    with pytest.raises(ZeroDivisionError):
+        async with workers.gate.place("comparison", "key:a"):
+            raise ZeroDivisionError
+    assert workers.gate.at_work()["comparison"] == (0, 0)
+
+
+@in_a_loop
+async def test_a_place_that_comes_as_its_taker_leaves_goes_to_the_next() -> None:
+    workers = Workers(WorkGate(100, 100))
+    first, second, third = workers.start("comparison", "", 3)
+    await turns()
+    first.cancel()
+    await asyncio.sleep(0)  # the place is handed to the second, which has not woken
+    second.cancel()
+    await turns()
+    assert workers.begun == [0, 2]
+    workers.done.set()
+    await asyncio.gather(first, second, third, return_exceptions=True)
+    assert workers.gate.at_work()["comparison"] == (0, 0)
+
+
+def test_a_service_without_places_says_when_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate: Any = WorkGate(0, 10)
+    monkeypatch.setattr(app, "WorkGate", lambda *_: gate)
+    with serving(Settings(store=str(tmp_path / "store"), port=0)) as service:
+        for path, body in (
+            ("/v1/predict", PREDICTION),
+            ("/v1/compare", {"spec": {"workload": {"kind": "prefix", "n": 4}}}),
+        ):
+            answer = service.send("POST", path, body)
+            answer.problem(429, "busy")
+            assert int(answer.headers["retry-after"]) >= 1
+        service.send("GET", "/v1/factorizations").problem(429, "busy")
+        assert service.send("GET", "/healthz").status == 200
+        gate._most = 10
+        assert service.send("POST", "/v1/predict", PREDICTION).status == 200
