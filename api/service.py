@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from factorize import solvers
+from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.children.form_maker import FormMaker
 from factorize.api.forms import ANY_FORM, Form
 from factorize.api.jobs.cluster_worker import secure, tls_of
@@ -26,10 +27,10 @@ from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
 from factorize.api.pace import Pace, known_pace
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
-from factorize.api.settings import Settings, ledger_url
-from factorize.api.terminal.text import describe_spec
+from factorize.api.settings import Settings, audit_folder, ledger_url
 from factorize.encoding import DIGEST, canonical_json
 from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, NotFound, Revoked, TooLarge, Violation
+from factorize.format.labels import describe_spec
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
@@ -76,6 +77,7 @@ class SolverService:
         make = FormMaker(settings, self.store.url)
         self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make)
         self.ledger = Ledger(ledger_url(settings))
+        self.audit = AuditLog(audit_folder(settings))
         self._pace: Pace | None = None
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
@@ -103,6 +105,7 @@ class SolverService:
         """End the engine and close the ledger."""
         self.engine.close()
         self.ledger.close()
+        self.audit.close()
 
     def __enter__(self) -> Self:
         """Start; use as `with Service(settings) as service`."""

@@ -40,6 +40,8 @@ class Settings(BaseSettings):
     Attributes:
         store: URL or path of the store; by default `factorize` in the user's data folder.
         database: SQLAlchemy URL of the job ledger; by default an SQLite file in the store's directory.
+        audit: folder of the audit log; by default `audit` in the store's directory, or in the user's data folder where
+            the store is a bucket.
         scheduler: address of a dask scheduler; by default scheduler and worker run in this process.
         tls_ca: certificate of the authority by which scheduler, workers and services know each other (PEM).
         tls_cert: this service's own certificate.
@@ -77,6 +79,7 @@ class Settings(BaseSettings):
 
     store: str = Field(default_factory=default_store)
     database: str | None = None
+    audit: str | None = None
     scheduler: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
@@ -148,6 +151,13 @@ def ledger_url(settings: Settings) -> str:
             field="database",
         )
     return f"sqlite:///{directory_of(settings.store) / LEDGER_FILE}"
+
+
+def audit_folder(settings: Settings) -> Path:
+    """Return the folder of the audit log."""
+    if settings.audit is not None:
+        return Path(settings.audit)
+    return (Path(default_store()) if in_bucket(settings.store) else directory_of(settings.store)) / "audit"
 
 
 def config_file() -> Path | None:

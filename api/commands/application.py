@@ -19,6 +19,7 @@ from factorize.api.commands.compare import compare
 from factorize.api.commands.fsck import fsck
 from factorize.api.commands.gc import gc, revoke
 from factorize.api.commands.get import get
+from factorize.api.commands.operating.audit import audit
 from factorize.api.commands.operating.db import db
 from factorize.api.commands.operating.jobs import jobs
 from factorize.api.commands.operating.work import worker
@@ -56,7 +57,7 @@ COMMANDS = (
 )
 BY_WORDS = (solve, estimate, compare, get)
 """Commands whose first argument is a spec, which may be said in words."""
-GROUPS = (spec, jobs, db)
+GROUPS = (spec, jobs, db, audit)
 
 app = typer.Typer(
     name=NAME,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from factorize.api.auditing.operator_trail import audited
 from factorize.api.terminal.options import Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_results
@@ -58,6 +59,8 @@ def gc(
         created_before=before,
         dry_run=dry_run,
     )
+    for digest in [] if dry_run else found.deleted:
+        audited("deletion", digest, store=store)
     emit(output, {"store": results.url, **found.document()}, _text(found, results.url))
 
 
@@ -69,6 +72,8 @@ def revoke(digest: Digest, reason: Reason, store: StoreUrl = None, output: Outpu
     results = open_results(store, create=False)
     found = results.revoke(digest, reason)
     names = [revocation.digest for revocation in found]
+    for name in names:
+        audited("revocation", name, store=store, reason=found[0].reason)
     text = "\n".join([f"revoked       {name}" for name in names] + [f"reason        {found[0].reason}"])
     emit(output, {"store": results.url, "revoked": names, "reason": found[0].reason}, text)
 

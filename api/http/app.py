@@ -20,6 +20,7 @@ import factorize.api.http.probes
 import factorize.api.http.routes
 from factorize import __version__
 from factorize.api.http.calibration_jobs import CalibrationJobs
+from factorize.api.http.gateway.audit_trail import AuditTrail
 from factorize.api.http.gateway.work_gate import WorkGate
 from factorize.api.http.problems import install
 from factorize.api.http.request_guard import RequestGuard
@@ -81,4 +82,5 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         app.include_router(module.router)
     describe(app)
     app.add_middleware(RequestGuard, settings=settings)
+    app.add_middleware(AuditTrail, log=owned.audit)
     return app

@@ -41,12 +41,12 @@ async def predict(request: Request, service: RunningService) -> Response:
 @router.post("/v1/plan", openapi_extra=json_body("PlanRequest"), responses=answers(200, 400, 413, 422, 429, 503))
 async def plan(request: Request, service: RunningService) -> Response:
     """Turn a data set, a privacy target and a training system into a full parameter set with its spec."""
-    from factorize.plan import ADAPTER
+    from factorize.plan import ADAPTER, AnyPlan
 
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
         asked = _object(read_json(body), "a plan request")
-        read_union(ADAPTER, asked)
+        read_union(ADAPTER, asked, AnyPlan)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
     return json_response(await answered(request, service, "plan", asked))

@@ -21,6 +21,7 @@ from factorize.api.http.answers import (
     not_known,
     wanted_wait,
 )
+from factorize.api.http.gateway.audit_trail import record
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
@@ -47,6 +48,8 @@ async def post_factorization(
     """
     form = read_form(matrices, dtype)
     found = await _about_body(request, service, lambda body: service.obtain(body, form), form)
+    if isinstance(found, Job):
+        await record(request, "submission", found.spec_digest, workload=found.workload)
     headers: dict[str, str] = {}
     seconds = wanted_wait(request)
     if isinstance(found, Job) and seconds is not None:
@@ -100,10 +103,11 @@ async def get_factorization(
 
 
 @router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410))
-async def cancel_factorization(service: RunningService, name: str) -> Response:
+async def cancel_factorization(request: Request, service: RunningService, name: str) -> Response:
     """End a job that is queued or running. Results are never deleted."""
     job = await run_sync(service.cancel, digest_in(name))
     if job is not None:
+        await record(request, "cancellation", job.spec_digest)
         return json_response(job.document(), 202)
     found = await run_sync(service.lookup, name)
     if found is None:
@@ -118,6 +122,7 @@ async def retry_factorization(request: Request, service: RunningService, name: s
     found = await run_sync(service.retry, digest_in(name))
     if isinstance(found, Result):
         return manifest_response(request, found, pinned=False, headers={})
+    await record(request, "submission", found.spec_digest, workload=found.workload)
     return job_response(found, 202, {"Location": f"/v1/factorizations/{found.spec_digest}"})
 
 

@@ -6,11 +6,12 @@ import re
 from typing import Annotated
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from factorize.api.http.answers import FOREVER, RunningService, heavy, json_response, result_of
 from factorize.api.http.console.cell_grid import MOST_CELLS, MOST_ENTRIES, MOST_WORK, CellGrid, work_per_entry
+from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.schema import answers
 from factorize.api.pictures.factorization_plot import bound_per_query, error_curve
@@ -28,9 +29,10 @@ router = APIRouter(default_response_class=Response)
 
 @router.get(
     "/v1/factorizations/{name}/matrices/{matrix}/cells",
-    responses=answers(200, 404, 410, 422, 503, media="application/octet-stream"),
+    responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
 )
 async def get_cells(
+    request: Request,
     service: RunningService,
     name: str,
     matrix: str,
@@ -53,7 +55,8 @@ async def get_cells(
         grid = grid_of(service, result, wanted, *asked)
         return result, grid, grid.values().tobytes()
 
-    result, grid, body = await run_sync(make, limiter=heavy)
+    async with working(request, "rows"):
+        result, grid, body = await run_sync(make, limiter=heavy)
     headers = {
         "X-Factorize-Shape": f"{grid.cells[0]},{grid.cells[1]}",
         "X-Factorize-Dtype": "float32",
@@ -91,8 +94,8 @@ def _pair(field: str, text: str | None) -> Pair:
     return int(found[1]), int(found[2])
 
 
-@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 503))
-async def get_errors(service: RunningService, name: str) -> Response:
+@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 429, 503))
+async def get_errors(request: Request, service: RunningService, name: str) -> Response:
     """Give the error of each query, or of evenly spaced ones, and of independent noise, beside the lower bound.
 
     They are standard deviations for noise of standard deviation 1 times the sensitivity. `lower_bound` is on the root
@@ -116,6 +119,7 @@ async def get_errors(service: RunningService, name: str) -> Response:
             "lower_bound": bound_per_query(made),
         }
 
-    result, document = await run_sync(make, limiter=heavy)
+    async with working(request, "rows"):
+        result, document = await run_sync(make, limiter=heavy)
     kept = FOREVER if result.digest == name else "no-cache"
     return json_response(document, headers={"Cache-Control": kept})

@@ -55,7 +55,11 @@ COMMANDS = (
     "fsck",
 )
 COMMANDS += ("gc", "ls", "profile", "revoke", "estimate", "worker")
-GROUPS = {"jobs": ("list", "show", "cancel", "retry", "watch"), "db": ("upgrade", "check", "backup")}
+GROUPS = {
+    "jobs": ("list", "show", "cancel", "retry", "watch"),
+    "db": ("upgrade", "check", "backup"),
+    "audit": ("verify",),
+}
 GROUPS["spec"] = ("show", "digest", "explain", "fields")
 HEAVY = {"cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy"}
 HEAVY |= {"numpy"}
