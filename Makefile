@@ -10,7 +10,7 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
 
-.PHONY: demo cluster test check slow-tests test-frameworks lint bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test check slow-tests test-frameworks lint openapi fuzz bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -40,6 +40,14 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
+
+# Keeps the OpenAPI document as it is now; tests/contract/test_openapi.py says what was taken away from the kept one.
+openapi: $(STAMP)
+	$(BIN)/python tests/support/kept_openapi.py
+
+# 100,000 requests made from the OpenAPI document, most of them a little wrong; `make test` sends some thousand.
+fuzz: $(STAMP)
+	$(BIN)/python tests/support/request_fuzzer.py 100000
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from factorize.accounting.calibration_request import CalibrationRequest
+from factorize.api.http.gateway.openapi_parts import complete
 from factorize.api.http.problems import MEDIA_TYPE
 from factorize.encoding import DIGEST
 from factorize.spec import Spec
@@ -94,6 +95,7 @@ def describe(app: FastAPI) -> None:
             schemas.update(spec.pop("$defs", {}))
             schemas.update({"Spec": spec, "Problem": _PROBLEM})
             schemas.update(_unions())
+            complete(found)
             app.openapi_schema = found
         return app.openapi_schema
 

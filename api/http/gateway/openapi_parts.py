@@ -1,0 +1,125 @@
+"""The parts of the OpenAPI document that all routes share: security, headers, problems with examples, bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from factorize.api.http.gateway.route_table import row_of
+from factorize.api.http.problems import KINDS, MEDIA_TYPE
+
+SECURITY_SCHEME = "key"
+_ANY_REQUEST = ("bad-request", "foreign-origin", "request-timeout", "compressed-body", "too-many-headers", "internal")
+"""Problems that the way in may answer any request with, one for each status; others of the same status are with it."""
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_REQUEST_ID = "0f" * 8
+_HEADERS: dict[str, dict[str, Any]] = {
+    "X-Request-Id": {"description": "Of this request, as in logs and problem documents.", "schema": _TEXT},
+    "Retry-After": {"description": "Seconds after which to ask again.", "schema": _COUNT},
+    "Location": {
+        "description": "Where the answer will be, or is.",
+        "schema": {"type": "string", "format": "uri-reference"},
+    },
+    "Preference-Applied": {"description": "`wait=N`, where Prefer was followed.", "schema": _TEXT},
+    "ETag": {"description": "The digest of the bytes, strong.", "schema": _TEXT},
+    "Cache-Control": {"description": "`immutable` where the address names the bytes.", "schema": _TEXT},
+    "Repr-Digest": {"description": "sha256 of the whole representation (RFC 9530).", "schema": _TEXT},
+    "Accept-Ranges": {"description": "bytes", "schema": _TEXT},
+    "Content-Range": {"description": "The range of the file that follows.", "schema": _TEXT},
+    "Allow": {"description": "Methods that this path has.", "schema": _TEXT},
+    "X-Factorize-Shape": {"description": "Rows and columns that follow.", "schema": _TEXT},
+    "X-Factorize-Dtype": {"description": "Type of each number.", "schema": _TEXT},
+    "X-Factorize-Digest": {"description": "Digest of the factorization.", "schema": _TEXT},
+    "X-Factorize-Crc32": {"description": "CRC-32 of the rows, where they are one block.", "schema": _TEXT},
+    "X-Factorize-Exact": {"description": "Whether every entry was looked at.", "schema": _TEXT},
+}
+_BY_STATUS = {
+    "202": ("Location", "Retry-After", "Preference-Applied"),
+    "206": ("ETag", "Content-Range", "Accept-Ranges", "Repr-Digest"),
+    "304": ("ETag", "Cache-Control"),
+    "307": ("Location",),
+    "405": ("Allow",),
+    "416": ("Content-Range", "Accept-Ranges"),
+    "429": ("Retry-After",),
+    "503": ("Retry-After",),
+}
+_NAMED = "/v1/factorizations/{name}"
+_MATRIX = ("X-Factorize-Shape", "X-Factorize-Dtype", "X-Factorize-Digest", "Cache-Control")
+_OF_ANSWER = {
+    "/v1/factorizations": ("ETag", "Preference-Applied"),
+    _NAMED: ("ETag", "Cache-Control"),
+    f"{_NAMED}/calibrations": ("Preference-Applied",),
+    f"{_NAMED}/matrices/{{matrix}}": (*_MATRIX, "Repr-Digest", "X-Factorize-Crc32"),
+    f"{_NAMED}/matrices/{{matrix}}/cells": (*_MATRIX, "X-Factorize-Exact"),
+    f"{_NAMED}/errors": ("Cache-Control",),
+    "/v1/blobs/{sha256}": ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest"),
+}
+BODIES: dict[str, Any] = {
+    "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
+    "PredictionRequest": {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}},
+    "PlanRequest": {"system": "dp_ftrl", "examples": 1000, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6},
+    "CompareRequest": {"spec": {"workload": {"kind": "prefix", "n": 64}}, "buffers": 4},
+    "CalibrationRequest": {"epsilon": 2.0, "delta": 1e-6},
+}
+"""An example of each JSON body, by the name of its schema."""
+
+
+def complete(document: dict[str, Any]) -> None:
+    """Add to each operation what all of them have, and the shared components."""
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = {
+        SECURITY_SCHEME: {"type": "http", "scheme": "bearer", "description": "A key of the service; see docs/http.md."}
+    }
+    components["headers"] = _HEADERS
+    components["examples"] = {slug: _example(slug) for slug in KINDS}
+    components["schemas"]["Problem"]["properties"]["type"]["enum"] = [f"/problems/{slug}" for slug in KINDS]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            _complete_operation(path, method, operation)
+
+
+def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> None:
+    row = row_of(method.upper(), path)
+    if row is not None:
+        # A service that others cannot reach needs no key, so none is the other choice.
+        operation["security"] = [] if row.scope is None else [{SECURITY_SCHEME: [row.scope.value]}, {}]
+    responses = operation["responses"]
+    for slug in _ANY_REQUEST:
+        responses.setdefault(str(KINDS[slug].status), {})
+    if row is not None and row.scope is not None:
+        for status in ("401", "429", "503"):
+            if f"{status}" in {str(kind.status) for kind in KINDS.values()}:
+                responses.setdefault(status, {})
+    for status in sorted(responses):
+        if int(status) >= 400:
+            responses[status] = _problems(int(status))
+        else:
+            names = (
+                "X-Request-Id",
+                *_BY_STATUS.get(status, ()),
+                *(_OF_ANSWER.get(path, ()) if status == "200" else ()),
+            )
+            responses[status]["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+    operation["responses"] = {status: responses[status] for status in sorted(responses)}
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        model = media["schema"].get("$ref", "").rpartition("/")[2]
+        if model in BODIES:
+            media["examples"] = {"usual": {"value": BODIES[model]}}
+
+
+def _problems(status: int) -> dict[str, Any]:
+    """Return the answer of a status: its problems, each with an example."""
+    known = {slug: kind for slug, kind in KINDS.items() if kind.status == status}
+    names = ("X-Request-Id", *_BY_STATUS.get(str(status), ()))
+    examples = {slug: {"$ref": f"#/components/examples/{slug}"} for slug in known}
+    return {
+        "description": "; ".join(kind.title for kind in known.values()),
+        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}},
+    }
+
+
+def _example(slug: str) -> dict[str, Any]:
+    kind = KINDS[slug]
+    document = {"type": f"/problems/{slug}", "title": kind.title, "status": kind.status, "detail": kind.meaning}
+    return {"summary": kind.meaning, "value": {**document, "request_id": _REQUEST_ID}}

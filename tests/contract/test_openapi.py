@@ -1,0 +1,139 @@
+"""The OpenAPI document: complete, never less than the one that is kept, and true of every answer to many requests.
+
+`make openapi` writes the document that is kept anew, for what was added to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kept_openapi import KEPT
+from request_fuzzer import fuzz
+from servers import LiveService, serving
+
+from factorize import solvers
+from factorize.api.http.gateway.openapi_parts import BODIES
+from factorize.api.http.gateway.route_table import ROUTES
+from factorize.api.http.problems import KINDS
+from factorize.api.settings import Settings
+from factorize.spec import parse_spec
+
+REQUESTS = 2500
+_WORDS = {"description", "summary", "title", "examples", "example", "operationId", "version"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """A service whose solves all fail at once: what is fuzzed is the way to them."""
+    settings = Settings(store=str(tmp_path_factory.mktemp("fuzzed") / "store"), port=0)
+    with serving(settings, command=("/bin/false",)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def document(service: LiveService) -> Any:
+    return service.get("/openapi.json").json()
+
+
+def operations(document: Any) -> list[tuple[str, str, Any]]:
+    return [(method, path, op) for path, ops in document["paths"].items() for method, op in ops.items()]
+
+
+def lost(old: Any, new: Any, at: str = "") -> list[str]:
+    """What the old document has and the new one has not; words may change, and lists may grow."""
+    if isinstance(old, dict):
+        if not isinstance(new, dict):
+            return [at]
+        found = [f"{at}/{name}" for name in old if name not in new and name not in _WORDS]
+        kept = [name for name in old if name in new and name not in _WORDS]
+        return found + [entry for name in kept for entry in lost(old[name], new[name], f"{at}/{name}")]
+    if isinstance(old, list):
+        if at.endswith("/required"):  # what was optional stays so
+            return [f"{at} +{name}" for name in new if name not in old]
+        if at.endswith("/security"):
+            return [] if old == new else [at]
+        return [f"{at}[{n}]" for n, entry in enumerate(old) if not any(lost(entry, other, at) == [] for other in new)]
+    return [] if old == new else [at]
+
+
+def test_the_document_only_grows(document: Any) -> None:
+    """What is taken away breaks a client; `make openapi` keeps what was added."""
+    assert lost(json.loads(KEPT.read_text()), document) == []
+
+
+def test_a_loss_is_seen(document: Any) -> None:
+    changed = json.loads(json.dumps(document))
+    del changed["paths"]["/v1/predict"]["post"]["responses"]["404"]
+    changed["components"]["schemas"]["Spec"]["required"].append("objective")
+    changed["components"]["schemas"]["Problem"]["properties"]["type"]["enum"].remove("/problems/busy")
+    assert sorted(lost(document, changed)) == [
+        "/components/schemas/Problem/properties/type/enum[" + str(list(KINDS).index("busy")) + "]",
+        "/components/schemas/Spec/required +objective",
+        "/paths//v1/predict/post/responses/404",
+    ]
+    assert lost(changed["paths"], document["paths"]) == []
+
+
+def test_every_operation_says_all_of_itself(document: Any) -> None:
+    assert document["openapi"].startswith("3.1")
+    described = {(method.upper(), path) for method, path, _ in operations(document)}
+    hidden = {("GET", "/"), ("GET", "/openapi.json")}
+    assert {(row.method, row.path) for row in ROUTES} - hidden - described == {
+        (row.method, row.path) for row in ROUTES if row.path.startswith("/static") or row.path.startswith("/page")
+    }
+    for method, path, operation in operations(document):
+        about = (method, path)
+        assert operation["summary"] and operation["description"] and "security" in operation, about
+        assert all(parameter.get("schema") for parameter in operation.get("parameters", [])), about
+        for status, answer in operation["responses"].items():
+            assert "X-Request-Id" in answer["headers"], (*about, status)
+        assert any(int(status) < 400 for status in operation["responses"]), about
+        for media, body in operation.get("requestBody", {}).get("content", {}).items():
+            assert media != "application/json" or body["examples"], about
+
+
+def test_every_reference_has_its_place(document: Any) -> None:
+    text = json.dumps(document)
+    for reference in {part.partition('"')[0] for part in text.split('"$ref": "')[1:]}:
+        found = document
+        for name in reference.removeprefix("#/").split("/"):
+            found = found[name]
+        assert found
+
+
+def test_every_problem_has_an_example_in_the_document(document: Any) -> None:
+    examples = {slug: example["value"] for slug, example in document["components"]["examples"].items()}
+    assert {slug: value["status"] for slug, value in examples.items()} == {
+        slug: kind.status for slug, kind in KINDS.items()
+    }
+
+
+@pytest.mark.parametrize("model", sorted(BODIES))
+def test_an_example_of_a_body_is_one(model: str) -> None:
+    from factorize.accounting.calibration_request import read_calibration_request
+    from factorize.api.comparing.compare_request import read_request
+    from factorize.plan import plan
+    from factorize.predict import ask
+
+    readers: dict[str, Any] = {
+        "Spec": parse_spec,
+        "PredictionRequest": lambda body: ask(body["question"]),
+        "PlanRequest": plan,
+        "CompareRequest": read_request,
+        "CalibrationRequest": read_calibration_request,
+    }
+    assert readers[model](BODIES[model])
+
+
+def test_many_requests_get_answers_that_the_document_describes(service: LiveService, document: Any) -> None:
+    manifest = service.store.put(
+        solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}))
+    )
+    names = [manifest["digest"], manifest["spec_digest"], manifest["files"][0]["sha256"]]
+    checks = fuzz(service.host, document, names, REQUESTS, 1, dear=0.0)
+    assert sum(checks.seen.values()) == REQUESTS
+    assert len(checks.met) == len(operations(document))
+    assert checks.seen.keys() >= {200, 400, 404, 422}
