@@ -10,7 +10,7 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
 
-.PHONY: demo cluster test check slow-tests test-frameworks lint openapi fuzz bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test check slow-tests test-frameworks test-huggingface lint openapi fuzz bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -35,6 +35,10 @@ slow-tests: $(STAMP)
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks $(SIDE_BY_SIDE)
+
+# By hand: transformers and peft are another 280 MB.
+test-huggingface: $(FRAMEWORKS)/.huggingface
+	$(FRAMEWORKS)/bin/python -m pytest tests/huggingface
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -79,6 +83,10 @@ $(FRAMEWORKS)/.installed: $(STAMP) requirements-frameworks.txt
 	  > $$($(FRAMEWORKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/locked.pth
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -r requirements-frameworks.txt
 	touch $(FRAMEWORKS)/.installed
+
+$(FRAMEWORKS)/.huggingface: $(FRAMEWORKS)/.installed requirements-huggingface.txt
+	$(FRAMEWORKS)/bin/python -m pip install --quiet -r requirements-huggingface.txt
+	touch $(FRAMEWORKS)/.huggingface
 
 # Refresh the locks from pyproject.toml: what the service runs on, and that with the tools of the tests.
 LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \

@@ -66,6 +66,15 @@ class PrivateLoader:
         Raises:
             InvalidParticipation: the order is at its end, or a step was not taken.
         """
+        for parts in self.steps():
+            yield from parts
+
+    def steps(self) -> Iterator[Iterator[Any]]:
+        """Yield the batches that are left of this pass, each as its parts, which have to be taken in this order.
+
+        Raises:
+            InvalidParticipation: the order is at its end, or a step was not taken.
+        """
         step = self._optimizer.noise.step
         if step >= len(self.order):
             raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers another pass")
@@ -75,10 +84,14 @@ class PrivateLoader:
         fetched = iter(DataLoader(self.dataset, batch_sampler=flat, **self._loading))
         for t, (some, masks) in zip(range(step, stop), parts, strict=True):
             self._optimizer.expect(self._share(t), masks=masks)
-            for i in range(len(some)):
-                if len(some) > 1:
-                    self._optimizer.signal_skip_step(do_skip=i < len(some) - 1)
-                yield next(fetched)
+            yield self._signalled(fetched, len(some))
+
+    def _signalled(self, fetched: Iterator[Any], count: int) -> Iterator[Any]:
+        """Yield the parts of one step, and tell the optimizer of each whether it is the last."""
+        for i in range(count):
+            if count > 1:
+                self._optimizer.signal_skip_step(do_skip=i < count - 1)
+            yield next(fetched)
 
     def _parts(self, step: int) -> tuple[list[np.ndarray], np.ndarray | None]:
         """Return the indices of each part of a step, and which of them do not pad; None where nothing does."""

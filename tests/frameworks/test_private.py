@@ -549,3 +549,48 @@ class TestBallsInBins:
             with pytest.raises(InvalidParameter, match="counts on balls in bins"):
                 optimizer = torch.optim.SGD(network().parameters())
                 CorrelatedOptimizer(optimizer, factors(), bins_noise(), seed=SECRET, auditor=auditor)
+
+
+class TestAdapters:
+    """Noise on what is trained alone, as with LoRA; and a model whose layers have the hooks, called itself."""
+
+    @staticmethod
+    def frozen() -> torch.nn.Module:
+        model = network()
+        model[0].requires_grad_(False)
+        return model
+
+    def test_frozen_parameters_get_no_noise(self):
+        model = self.frozen()
+        made = make_private(
+            model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1), data(), factors(),
+            epsilon=4.0, delta=1e-5, epochs=EPOCHS, batch_size=SIZE, seed=11,
+        )  # fmt: skip
+        before = model[0].weight.clone()
+        train(made)
+        assert torch.equal(before, model[0].weight)
+        assert made.optimizer.noise.state_dict()["state"].numel() == 2 * (5 * 3 + 3)  # two buffers of what is trained
+
+    def test_the_model_inside_may_be_called(self):
+        whole, inside = private(), private()
+        released = train(whole)
+        hooked = inside._replace(model=inside.model._module)
+        assert all(torch.equal(a, b) for a, b in zip(released, train(hooked), strict=True))
+
+    def test_opacus_without_a_wrapper(self):
+        """`wrap_model=False` puts the hooks on the model's layers; one line makes its optimizer ours."""
+        c = calibrate(factors().sensitivity, PrivacyTarget(mu=3.0), clip_norm=0.7, batch_size=SIZE)
+        released = []
+        for wrapped in (True, False):
+            model, order = network(), np.arange(EXAMPLES)
+            made = PrivacyEngine().make_private(
+                module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0,
+                data_loader=DataLoader(data(), batch_size=SIZE), max_grad_norm=0.7, poisson_sampling=False,
+                wrap_model=wrapped,
+            )  # fmt: skip
+            optimizer = CorrelatedOptimizer(made[1], factors(), c, seed=11)
+            x, y = (tensor[order[:SIZE]] for tensor in data().tensors)
+            torch.nn.functional.cross_entropy((made[0] if wrapped else model)(x), y).backward()
+            optimizer.step()
+            released.append(torch.cat([p.grad.flatten() for p in optimizer.params]))
+        assert torch.equal(*released)

@@ -1,0 +1,1 @@
+"""Hugging Face transformers: training by its Trainer with correlated noise."""

@@ -1,0 +1,151 @@
+"""The Trainer with correlated noise: what it releases, LoRA, restarts, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from handmade import handmade
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+
+from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer, example_losses
+from factorize.adapters.torch import NoiseGenerator
+from factorize.errors import InvalidParameter
+from factorize.solvers import solve
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries that are not ours, about one another
+EXAMPLES, SIZE, EPOCHS, CLIP = 24, 8, 2, 0.5
+N = EPOCHS * EXAMPLES // SIZE
+FIXED = {"kind": "fixed_epochs", "epochs": EPOCHS}
+
+
+def data() -> list[dict[str, torch.Tensor]]:
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(EXAMPLES):
+        words = torch.from_numpy((np.arange(10) * rng.integers(1, 3) + rng.integers(0, 8)) % 16)
+        labels = words.clone()
+        labels[int(rng.integers(3, 10)) :] = -100  # as padding: examples have different numbers of tokens
+        rows.append({"input_ids": words, "labels": labels})
+    return rows
+
+
+def lora(kind: torch.dtype = torch.float32) -> Any:
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    model = LlamaForCausalLM(config).to(kind)
+    return get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]), autocast_adapter_dtype=False)
+
+
+def factors() -> Any:
+    return handmade(ToeplitzMatrix(0.5 ** np.arange(N), N), FIXED, value=2.0)
+
+
+def trainer(folder: Path, model: Any = None, arguments: dict[str, Any] | None = None, **privacy: Any) -> PrivateTrainer:
+    settings = {"num_train_epochs": EPOCHS, "per_device_train_batch_size": SIZE, "learning_rate": 0.01}
+    settings |= {"report_to": [], "save_strategy": "no", "logging_steps": 1, "use_cpu": True, "disable_tqdm": True}
+    args = TrainingArguments(output_dir=str(folder), **{**settings, **(arguments or {})})
+    asked = {"epsilon": 4.0, "delta": 1e-5, "spec": factors(), "clip_norm": CLIP, "seed": 11}
+    given = PrivacyArguments(**{**asked, **privacy})
+    return PrivateTrainer(lora() if model is None else model, args, train_dataset=data(), privacy=given)
+
+
+def trained(model: Any) -> list[Any]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def flat(tensors: Any) -> torch.Tensor:
+    return torch.cat([tensor.detach().flatten().double() for tensor in tensors])
+
+
+@pytest.mark.parametrize("physical", [None, 3])
+def test_what_is_released_is_the_clipped_mean_and_a_row_of_noise(tmp_path: Path, physical: int | None) -> None:
+    """One example after the other, without Opacus; adapters alone move, and padded tokens of others change nothing."""
+    made = trainer(tmp_path, physical_batch_size=physical)
+    made.get_train_dataloader()
+    assert made.private is not None
+    released: list[torch.Tensor] = []
+    made.private.optimizer.attach_step_hook(lambda o: released.append(flat(p.grad for p in o.params)))
+    before = [p.clone() for p in made.model.parameters() if not p.requires_grad]
+    made.train()
+    model = lora()
+    noise = NoiseGenerator(factors(), made.statement.calibration, trained(model), seed=11)
+    total = torch.zeros(sum(p.numel() for p in trained(model)), dtype=torch.float64)
+    for i in made.private.loader.order[0]:
+        model.zero_grad()
+        row = {name: value[None] for name, value in data()[i].items()}
+        labels = row.pop("labels")
+        example_losses(model(**row), labels).sum().backward()
+        gradient = flat(p.grad for p in trained(model))
+        total += gradient * min(1.0, CLIP / float(gradient.norm()))
+    assert torch.allclose(released[0], total / SIZE + flat(noise.next()), atol=1e-6)
+    assert len(released) == N == made.state.global_step
+    after = [p for p in made.model.parameters() if not p.requires_grad]
+    assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    assert not any("loss" in entry or "grad_norm" in entry for entry in made.state.log_history)
+
+
+def test_auto_asks_for_the_optimum_of_adam(tmp_path: Path) -> None:
+    made = trainer(tmp_path, spec="auto", options={"solve": solve})
+    made.train()
+    spec = made.private.optimizer.noise.calibration.sensitivity.participation
+    assert spec == FIXED and "(4, 1e-05)-differential privacy per example" in str(made.statement)
+
+
+def test_a_restart_goes_on(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole", arguments={"save_strategy": "epoch"})
+    whole.train()
+    again = trainer(tmp_path / "again")
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{N // EPOCHS}"))
+    assert again.state.global_step == N
+    assert torch.equal(flat(trained(whole.model)), flat(trained(again.model)))
+
+
+def test_bfloat16_adapters(tmp_path: Path) -> None:
+    made = trainer(tmp_path, lora(torch.bfloat16))
+    made.train()
+    assert {p.dtype for p in trained(made.model)} == {torch.bfloat16}
+    assert made.private.optimizer.noise.step == N
+
+
+def test_classes_and_words() -> None:
+    class Output:
+        def __init__(self, logits: torch.Tensor) -> None:
+            self.logits = logits
+
+    logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([1, 4])
+    found = example_losses(Output(logits), labels)
+    assert torch.allclose(found, -logits.log_softmax(1)[[0, 1], labels])
+    words = torch.tensor([[0, 1, 2], [3, 4, -100]])
+    scores = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1))
+    logs = scores.log_softmax(2)
+    found = example_losses(Output(scores), words)
+    assert torch.allclose(found, torch.stack([-(logs[0, 0, 1] + logs[0, 1, 2]) / 2, -logs[1, 0, 4]]))
+    with pytest.raises(InvalidParameter, match="neither classes nor words"):
+        example_losses(Output(logits), torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"gradient_accumulation_steps": 2}, "physical_batch_size"),
+        ({"max_steps": 3}, "num_train_epochs"),
+        ({"num_train_epochs": 1.5}, "whole number"),
+    ],
+)
+def test_settings_that_are_not_covered(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        trainer(tmp_path, arguments=arguments)
+
+
+def test_a_loss_of_the_whole_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="one for each"):
+        trainer(tmp_path, example_losses=lambda output, labels: output.logits.mean()).train()
