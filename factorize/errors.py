@@ -231,6 +231,7 @@ EXTRAS = {
     "numba": "solve",
     "obstore": "cloud",
     "opacus": "torch",
+    "transformers": "huggingface",
     "optax": "jax",
     "psutil": "cluster",
     "psycopg": "postgres",
