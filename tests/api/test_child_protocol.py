@@ -34,7 +34,7 @@ def child(body: str) -> tuple[str, ...]:
 
 
 def run(body: str) -> tuple[int, list[dict[str, Any]], str]:
-    done = subprocess.run(child(body), input='{"to": "answer.json"}\n', capture_output=True, text=True, timeout=120)
+    done = subprocess.run(child(body), input='{"to": "answer.json"}\n', capture_output=True, text=True, timeout=600)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 

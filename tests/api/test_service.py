@@ -163,7 +163,7 @@ def test_names_of_matrices() -> None:
 def run_child(request: dict[str, Any], *more: str) -> tuple[int, list[dict[str, Any]]]:
     """Exit status and events of a child process."""
     program = [sys.executable, *(more or ("-m", "factorize.api.jobs.child"))]
-    done = subprocess.run(program, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=120)
+    done = subprocess.run(program, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=600)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -54,7 +54,7 @@ class Folder:
             text=True,
             cwd=self.path,
             env=self._variables,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == code, done
         return done.stdout
@@ -117,7 +117,7 @@ def test_a_service_and_its_children_import_nothing_of_the_user(folder: Folder) -
         folder("get", SPEC, "--to", "root.safetensors", "--url", url)
         asked = json.dumps({"spec": json.loads(SPEC)}).encode()
         request = urllib.request.Request(f"{url}/v1/compare", asked, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=600) as answer:
             assert {row["mechanism"] for row in json.load(answer)["rows"]} >= {"dense", "identity"}
     folder.right("root.safetensors")
 

@@ -182,7 +182,7 @@ def free_ports(count: int) -> list[int]:
         return [probe.getsockname()[1] for probe in probes]
 
 
-def until(condition, what: str, seconds: float = 120) -> None:  # type: ignore[no-untyped-def]  # a lambda
+def until(condition, what: str, seconds: float = 600) -> None:  # type: ignore[no-untyped-def]  # a lambda
     """Wait for a condition."""
     end = time.monotonic() + seconds
     while not condition():

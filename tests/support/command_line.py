@@ -15,7 +15,7 @@ from factorize.api.pace import Pace, pace_document
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "factorize.api.cli")
-SECONDS = 120
+SECONDS = 600
 
 
 @dataclass(frozen=True)

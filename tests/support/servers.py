@@ -93,14 +93,14 @@ class Client:
         lines = self.get("/metrics").body.decode().splitlines()
         return float(next(line for line in lines if line.startswith("factorize_solves_total ")).split()[1])
 
-    def raw(self, data: bytes, *, timeout: float = 120) -> bytes:
+    def raw(self, data: bytes, *, timeout: float = 600) -> bytes:
         """Send bytes as they are and return all that comes back until the service closes the connection."""
         host, port = self.host.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=timeout) as connection:
             connection.sendall(data)
             return b"".join(iter(lambda: connection.recv(65536), b""))
 
-    def until(self, path: str, done: Any, seconds: float = 120) -> Any:
+    def until(self, path: str, done: Any, seconds: float = 600) -> Any:
         """Ask again until a JSON answer satisfies a condition."""
         end = time.monotonic() + seconds
         while not done(document := self.get(path).json()):

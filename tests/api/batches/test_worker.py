@@ -12,7 +12,7 @@ import pytest
 from factorize.api.batches.worker import Worker
 from factorize.errors import LimitExceeded, UnsupportedProblem
 
-PATIENCE = 120.0
+PATIENCE = 600.0
 
 
 @pytest.fixture

@@ -599,7 +599,7 @@ def test_batch_files_that_cannot_be_used(factorize: CommandLine) -> None:
     assert "missing.jsonl" in factorize("batch", "missing.jsonl").error(2)
 
 
-def read_until(process: subprocess.Popen[str], words: str, seconds: float = 120) -> None:
+def read_until(process: subprocess.Popen[str], words: str, seconds: float = 600) -> None:
     assert process.stderr is not None
     end = time.monotonic() + seconds
     while words not in (line := process.stderr.readline()):
@@ -613,7 +613,7 @@ def test_ctrl_c_leaves_what_is_finished(factorize: CommandLine) -> None:
     with factorize.start("batch", "specs.jsonl") as process:
         read_until(process, "[1/3] solved")
         process.send_signal(signal.SIGINT)
-        _, rest = process.communicate(timeout=120)
+        _, rest = process.communicate(timeout=600)
     assert process.returncode == 130 and "Traceback" not in rest and "interrupted" in rest
     items = factorize("batch", "specs.jsonl", "--dry-run", "--output", "json").json()["items"]
     assert [item["state"] for item in items] == ["cached", "to_solve", "to_solve"]
@@ -641,7 +641,7 @@ def test_ctrl_c_in_solve_stores_nothing(factorize: CommandLine) -> None:
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
     assert (process.returncode, out) == (130, "") and "Traceback" not in err
     report = factorize("fsck", "--output", "json").json()
     assert report["clean"] and not [f for f in report["findings"] if f["kind"].startswith("orphan")]

@@ -226,7 +226,7 @@ def test_readers_that_leave_are_not_counted(live_service: LiveService) -> None:
     """The number of readers decides how much is held for each."""
     name = live_service.store.put(make(1500))["digest"]
     host, port = live_service.host.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=120) as connection:
+    with socket.create_connection((host, int(port)), timeout=600) as connection:
         connection.sendall(f"GET /v1/factorizations/{name}/matrices/B HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
         # The head is sent before the body begins; 18 MB do not fit into the sockets, so the body cannot have ended.

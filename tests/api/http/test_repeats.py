@@ -48,7 +48,7 @@ class Wire:
 
     def __init__(self, live: LiveService) -> None:
         host, port = live.host.split(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=120)
+        self.socket = socket.create_connection((host, int(port)), timeout=600)
         self.host = live.host
 
     def __enter__(self) -> Wire:

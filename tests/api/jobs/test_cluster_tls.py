@@ -95,5 +95,5 @@ def test_solves_go_over_tls_and_strangers_stay_outside(folder):
         name = client.post(SPEC).json()["spec_digest"]
         client.until(f"/v1/factorizations/{name}", lambda answer: "certificate" in answer, 120)
         for outsider in (plain, stranger):
-            out, _ = outsider.communicate(timeout=120)
+            out, _ = outsider.communicate(timeout=600)
             assert outsider.returncode == 5 and out == "", "the scheduler has not let it in"

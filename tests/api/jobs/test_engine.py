@@ -79,7 +79,7 @@ with Ledger({url!r}) as ledger, JobEngine(ledger, **options, **{more!r}):
 """
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 600) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"

@@ -94,7 +94,7 @@ def test_one_winner_among_processes_that_also_race_to_create_the_database(url):
     code = RACE.format(root=str(Path(database.__file__).parents[3]), url=url)
     command = [sys.executable, "-c", code]
     racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    outputs = [racer.communicate(timeout=120)[0].split() for racer in racers]
+    outputs = [racer.communicate(timeout=600)[0].split() for racer in racers]
     assert [racer.returncode for racer in racers] == [0] * 4
     assert [column.count("True") for column in zip(*outputs, strict=True)] == [1] * 10
 

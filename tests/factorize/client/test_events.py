@@ -22,7 +22,7 @@ SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"k
 
 def listen(live: LiveService, name: str, headers: dict[str, str] | None = None) -> Iterator[dict[str, Any]]:
     """The events of a stream as they come, until the service ends it."""
-    connection = http.client.HTTPConnection(live.host, timeout=120)
+    connection = http.client.HTTPConnection(live.host, timeout=600)
     try:
         connection.request("GET", f"/v1/factorizations/{name}/events", headers=headers or {})
         answer = connection.getresponse()
