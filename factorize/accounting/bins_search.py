@@ -39,6 +39,7 @@ _FIRST_LEAP = 3  # margins at once, doubled, while none is affordable
 _MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
 _CAREFUL = 4  # times the samples of an estimate, where more work than usual is allowed
 _ROUGH = 0.1  # relative error of an estimated delta, above which sigma is estimated by more samples
+_COARSE = 2e-3  # relative, of sigma: the first look, which decides how many samples the second one takes
 _CAP = 0.9  # of the largest lambda
 _ROUNDING = 2.0**-44  # between the multiplier of a bound and that of its rounded sigma
 
@@ -191,9 +192,9 @@ class Search:
         return self._points[epsilon, delta]
 
     def _point(self, epsilon: float, delta: float) -> float:
-        found = self.estimate.sigma(epsilon, delta)
+        found = self.estimate.sigma(epsilon, delta, tolerance=_COARSE)
         if self._work > WORK or self.estimate.forward(found, epsilon).relative_error <= _ROUGH:
-            return found
+            return self.estimate.sigma(epsilon, delta, near=found)
         more = 2 * self.estimate.samples
         self.estimate = StarEstimate(self._gram, seed=self._seed + 1, samples=more)
         return self.estimate.sigma(epsilon, delta, near=found)

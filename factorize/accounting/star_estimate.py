@@ -87,16 +87,25 @@ class StarEstimate:
 
     def forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
         """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest."""
-        from factorize.accounting.star_kernels import draw_tuples
+        from factorize.accounting.star_kernels import draw_tuples, scaled_with_rows
 
         m = order or self.star.best_order(multiplier, epsilon)[0]
         matrix = self._unit.matrix / multiplier**2
-        tables = StarTables(matrix, m)
-        tuples, log_ratio = np.empty((self.samples, m), dtype=np.int64), np.empty(self.samples)
-        draw_tuples(self._words(m), tables.centres, tables.rows, matrix, tuples, log_ratio)
+        tables, words = StarTables(matrix, m), self._words(m)
         light = m * m * float(matrix.max()) < _LIGHT
-        log_l = self._log_l(multiplier, matrix.astype(np.float32) if light else matrix, tuples)
-        weights = forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m)
+        base, rows = (self._light, matrix.astype(np.float32)) if light else (self._base, matrix)
+
+        def some(start: int) -> np.ndarray:
+            part = slice(start, min(start + CHUNK, self.samples))
+            picks, shifted = words[part], np.empty_like(base[part])
+            tuples, log_ratio = np.empty(picks.shape, dtype=np.int64), np.empty(len(picks))
+            draw_tuples(picks, tables.centres, tables.rows, matrix, tuples, log_ratio)
+            scaled_with_rows(base[part], rows.dtype.type(1 / multiplier), tuples, rows, shifted)
+            log_l = log_mixture(shifted, rows.diagonal() / 2)
+            return forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m)
+
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+            weights = np.concatenate(list(pool.map(some, range(0, self.samples, CHUNK))))
         return Sampled(weights, math.exp(min(tables.log_moment + log_constant(epsilon, m), 700.0)), m)
 
     def reverse(self, multiplier: float, epsilon: float, eta: float | None = None) -> Sampled:
@@ -124,21 +133,6 @@ class StarEstimate:
             more = self._random.random_raw(self.samples * missing).reshape(self.samples, missing)
             self._picks = np.ascontiguousarray(np.hstack([self._picks, more]))
         return np.ascontiguousarray(self._picks[:, :order])
-
-    def _log_l(self, multiplier: float, matrix: np.ndarray, tuples: np.ndarray) -> np.ndarray:
-        from factorize.accounting.star_kernels import scaled_with_rows
-
-        base = self._base if matrix.dtype == np.float64 else self._light
-        scale = matrix.dtype.type(1 / multiplier)
-
-        def some(start: int) -> np.ndarray:
-            part = slice(start, min(start + CHUNK, self.samples))
-            shifted = np.empty((part.stop - start, self.gram.bins), dtype=matrix.dtype)
-            scaled_with_rows(base[part], scale, tuples[part], matrix, shifted)
-            return log_mixture(shifted, matrix.diagonal() / 2)
-
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-            return np.concatenate(list(pool.map(some, range(0, self.samples, CHUNK))))
 
     def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
         """Return D, the derivative of delta of (P, Q) by the entries of K up to a factor, shape (b, b).
@@ -170,8 +164,8 @@ class StarEstimate:
             total += some.T @ some
         return (total + total.T) / 2
 
-    def sigma(self, epsilon: float, delta: float, *, near: float | None = None) -> float:
-        """Return the multiplier s at which the estimated delta of (P, Q) is `delta`, to 2e-4.
+    def sigma(self, epsilon: float, delta: float, *, near: float | None = None, tolerance: float = _CLOSE) -> float:
+        """Return the multiplier s at which the estimated delta of (P, Q) is `delta`, to 2e-4 by default.
 
         It lies between that of the single-bin lower bound and that of the star bound, whatever the samples say: a
         proposal that never meets the event it is for would report a mean of 0, and a sigma of 0 with it.
@@ -180,6 +174,7 @@ class StarEstimate:
             epsilon: of (epsilon, delta)-DP.
             delta: of (epsilon, delta)-DP.
             near: another estimate of it; tried first, some percent around it.
+            tolerance: relative, of sigma.
         """
         target = math.log(delta)
 
@@ -191,14 +186,17 @@ class StarEstimate:
 
         if near is not None:
             low, high = math.log(near) - _NEAR, math.log(near) + _NEAR
-            if excess(low) > 0 >= excess(high):
-                return math.exp(descend(excess, low, high, tolerance=5 * _CLOSE))
+            ends = {low: excess(low), high: excess(high)}
+            if ends[low] > 0 >= ends[high]:
+                return math.exp(
+                    descend(lambda x: ends[x] if x in ends else excess(x), low, high, tolerance=5 * tolerance)
+                )
         high = math.log(bins_sigma(self.gram, epsilon=epsilon, delta=delta))
         low = high - 0.25
         while lower(low) <= 0:
             low -= 0.25
         floor = descend(lower, low, high, tolerance=_CLOSE) if lower(high) <= 0 else high
-        return math.exp(descend(excess, floor, high, tolerance=_CLOSE))
+        return math.exp(descend(excess, floor, high, tolerance=tolerance))
 
     def epsilon(self, multiplier: float, delta: float) -> float:
         """Return the epsilon at which the estimated delta of (P, Q) is `delta`, to 2e-4; 0 where it is below that."""
