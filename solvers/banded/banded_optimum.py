@@ -9,6 +9,7 @@ knots (knots.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,7 +150,9 @@ def _target(workload: Workload, objective: Objective) -> StateSpace:
 
 
 def start(problem: Problem, landscape: Landscape, report: Reporter) -> GramPoint:
-    """Return the best banded Toeplitz matrix, columns normalised; of the prefix sum if the workload is not Toeplitz.
+    """Return the best banded Toeplitz matrix, columns normalised.
+
+    Where the workload is not Toeplitz and has many steps, it is that of the prefix sum. With fewer, the better of both.
 
     Args:
         problem: with a banded mechanism.
@@ -162,19 +165,24 @@ def start(problem: Problem, landscape: Landscape, report: Reporter) -> GramPoint
     return _best_start(landscape, _first_columns(problem, landscape.dead, np.arange(landscape.n), report))
 
 
-def _best_start(landscape: Surface, offsets: Array) -> GramPoint:
-    for candidate in (offsets, np.zeros_like(offsets)):
-        point = landscape(candidate)
-        if point is not None:
-            return point
-    raise SolveFailed("the loss is not finite at C = I; rescale the workload so that its entries lie near 1")
+def _best_start(landscape: Surface, offsets: Sequence[Array]) -> GramPoint:
+    points = [point for point in map(landscape, offsets) if point is not None]
+    points = points or [point for point in [landscape(np.zeros_like(offsets[0]))] if point is not None]
+    if not points:
+        raise SolveFailed("the loss is not finite at C = I; rescale the workload so that its entries lie near 1")
+    return min(points, key=lambda point: point.loss)
 
 
-def _first_columns(problem: Problem, dead: NDArray[np.bool_], columns: NDArray[np.int64], report: Reporter) -> Array:
-    """X[j + d, j] at [d - 1, .] of the normalised Toeplitz matrix, for some columns j."""
+def _first_columns(
+    problem: Problem, dead: NDArray[np.bool_], columns: NDArray[np.int64], report: Reporter
+) -> list[Array]:
+    """X[j + d, j] at [d - 1, .] of normalised Toeplitz matrices, for some columns j."""
+    return [_offsets(problem, column, dead, columns) for column in _toeplitz_columns(problem, report)]
+
+
+def _offsets(problem: Problem, column: Array, dead: NDArray[np.bool_], columns: NDArray[np.int64]) -> Array:
     assert isinstance(problem.spec.mechanism, Banded)
     n, bands = problem.n, problem.spec.mechanism.bands
-    column = _toeplitz_column(problem, report)
     norms = np.sqrt(np.cumsum(column**2))
     offsets = np.zeros((bands - 1, len(columns)))
     for d in range(1, bands):
@@ -188,14 +196,24 @@ def _first_columns(problem: Problem, dead: NDArray[np.bool_], columns: NDArray[n
     return offsets
 
 
-def _toeplitz_column(problem: Problem, report: Reporter) -> Array:
+def _toeplitz_columns(problem: Problem, report: Reporter) -> list[Array]:
+    """Return the best column for a workload that is Toeplitz; for another, of it as it is and of the prefix sum."""
+    from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
+
+    n = problem.n
+    if problem.workload.time_invariant:
+        return [_toeplitz_column(problem, problem.workload, problem.objective, report)]
+    found = [_toeplitz_column(problem, Prefix(kind="prefix", n=n), Mean(), report)]
+    if n <= toeplitz.LARGEST_QUADRATIC and problem.workload.m == n:
+        found.append(_toeplitz_column(problem, problem.workload, problem.objective, report))
+    return found
+
+
+def _toeplitz_column(problem: Problem, workload: Workload, objective: Objective, report: Reporter) -> Array:
     from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 
     spec, n = problem.spec, problem.n
     assert isinstance(spec.mechanism, Banded)
-    invariant = problem.workload.time_invariant
-    workload: Workload = problem.workload if invariant else Prefix(kind="prefix", n=n)
-    objective = problem.objective if invariant else Mean()
     changes = {"participation": Single(), "optimize_for": None, "workload": workload, "objective": objective}
     like = Problem(spec.model_copy(update=changes))
     kind = next(iter(toeplitz.classes(like)))

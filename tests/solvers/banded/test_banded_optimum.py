@@ -624,3 +624,12 @@ def test_steps_that_count_for_nothing_do_not_raise_the_bound(beside: float) -> N
     gap = class_bounds.band_gap(spec, BandedMatrix(bands), loss(spoilt))
     assert gap is not None
     assert 0.99 * loss(member) < gap.lower <= loss(member / np.linalg.norm(member, axis=0))
+
+
+def test_the_class_is_not_worse_than_its_toeplitz_member_on_momentum_and_cosine() -> None:
+    asked = {"kind": "momentum", "n": 200, "momentum": 0.9, "learning_rates": {"kind": "cosine", "final": 0.01}}
+    losses = [
+        solved(asked, participation=5, mechanism={"kind": kind, "bands": 9}, tolerance=1e-4).certificate.loss.objective
+        for kind in ("banded", "banded_toeplitz")
+    ]
+    assert losses[0] <= losses[1]
