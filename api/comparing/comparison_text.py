@@ -92,6 +92,7 @@ def name_of(row: dict[str, Any]) -> str:
     """Return mechanism and parameters, whether columns are normalised, what it is optimised for, and if it finished."""
     parameters = [f"{name}={_brief(value)}" for name, value in row["parameters"].items()]
     parameters += [row["normalization"]] if row["normalization"] not in (None, "none") else []
+    parameters += [f"for the {row['optimized_for']}"] if row.get("optimized_for") else []
     parameters += [f"for {row['optimized_under']}"] if row.get("optimized_under") else []
     name = f"{row['mechanism']}({', '.join(parameters)})" if parameters else str(row["mechanism"])
     return name if row.get("converged", True) else name + _UNFINISHED

@@ -67,6 +67,10 @@ class Workload(Frozen):
         """Return A^-1 if it is lower bidiagonal, else None."""
         return None
 
+    def easier(self) -> Workload | None:
+        """Return a workload with a bidiagonal inverse for which a strategy for this one may be optimised, or None."""
+        return None
+
     def first_order(self) -> FirstOrder | None:
         """Return A as a recursion with one state, if it is that; steps with learning rate zero are allowed."""
         inverse = self.bidiagonal_inverse()

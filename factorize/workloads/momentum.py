@@ -7,9 +7,11 @@ from typing import Literal
 import numpy as np
 
 from factorize.plain_data import Fraction
-from factorize.workloads.base import StepWorkload
+from factorize.workloads.base import StepWorkload, Workload
 from factorize.workloads.forms import BidiagonalInverse, FirstOrder, MomentumForm, NesterovForm
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
+from factorize.workloads.prefix import Prefix
+from factorize.workloads.schedule import Schedule
 from factorize.workloads.schedules import LearningRates, explicit
 
 
@@ -50,6 +52,14 @@ class Momentum(StepWorkload):
         """Momentum, then the rates, then the sum."""
         first = LookAhead(self.momentum, self.n) if self.nesterov else Decay(np.full(self.n, self.momentum))
         return (first, Accumulate()) if self.time_invariant else (first, Scale(self.rates()), Accumulate())
+
+    def easier(self) -> Workload:
+        """Without momentum: the rates alone, those of zero replaced by half the smallest other one."""
+        if self.learning_rates is None:
+            return Prefix(kind="prefix", n=self.n)
+        rates = self.rates()
+        least = float(rates[rates > 0].min()) / 2
+        return Schedule(kind="schedule", n=self.n, learning_rates=np.where(rates > 0, rates, least).tolist())
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Only without momentum is this a plain schedule."""

@@ -24,6 +24,7 @@ class Attempt:
     Attributes:
         mechanism: as plain data.
         sampling: to optimise it for, as plain data, or None.
+        optimize_for: another workload to optimise it for, as plain data, or None.
         spec: of the whole solve; None where it is refused.
         needed: its cost.
         found: rows, and why there are none.
@@ -33,6 +34,7 @@ class Attempt:
 
     mechanism: dict[str, Any]
     sampling: dict[str, Any] | None = None
+    optimize_for: dict[str, Any] | None = None
     spec: Spec | None = None
     needed: Estimate = field(default_factory=lambda: Estimate(0.0, 0))
     found: list[Row | Refused] = field(default_factory=list)

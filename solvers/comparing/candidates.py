@@ -62,6 +62,23 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
         yield {"kind": "semidefinite"}
 
 
+def for_easier(spec: Spec, buffers: int | None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield mechanisms whose solver needs a bidiagonal inverse, with the easier workload to optimise them for.
+
+    Args:
+        spec: canonical.
+        buffers: vectors of state that may be kept, or None for the usual number.
+    """
+    if spec.optimize_for is not None or spec.workload.endless or spec.workload.outline().bidiagonal_inverse():
+        return
+    easier = spec.workload.easier()
+    if easier is None:
+        return
+    for mechanism in mechanisms(spec, buffers):
+        if mechanism["kind"] == "buffered_linear":
+            yield mechanism, easier.document()
+
+
 def optimised(
     spec: Spec, buffers: int | None, privacy: PrivacyTarget | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

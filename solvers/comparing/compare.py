@@ -21,7 +21,7 @@ from factorize.privacy import PrivacyTarget
 from factorize.solution import Progress
 from factorize.solvers.budget import Estimate
 from factorize.solvers.comparing.attempts import Attempt, distinct, groups, worker_count
-from factorize.solvers.comparing.candidates import left_out, mechanisms, optimised, tolerance
+from factorize.solvers.comparing.candidates import for_easier, left_out, mechanisms, optimised, tolerance
 from factorize.solvers.comparing.comparison import (
     CompareProgress,
     Comparison,
@@ -150,6 +150,10 @@ class _Run:
 
     def compare(self) -> Comparison:
         plans = [self._plan(Attempt(mechanism)) for mechanism in distinct(mechanisms(self.spec, self.budget))]
+        plans += [
+            self._plan(Attempt(mechanism, optimize_for=easier))
+            for mechanism, easier in for_easier(self.spec, self.budget)
+        ]
         plans += [self._plan(Attempt(mechanism, sampling)) for mechanism, sampling in self._optimised()]
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
@@ -203,9 +207,9 @@ class _Run:
     def _plan(self, plan: Attempt) -> Attempt:
         most = self._limit(plan)
         try:
-            plan.spec = self._with(plan.mechanism, plan.sampling)
+            plan.spec = self._with(plan.mechanism, plan.sampling, plan.optimize_for)
             given = {**plan.mechanism, "nu": 0.0} if self._takes_over(plan.mechanism) else plan.mechanism
-            plan.needed = estimate(self._with(given, plan.sampling), evidence=False)
+            plan.needed = estimate(self._with(given, plan.sampling, plan.optimize_for), evidence=False)
             if plan.needed.seconds > most:
                 raise TooLarge(
                     f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
@@ -223,12 +227,19 @@ class _Run:
         """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
         return mechanism == _SCALED_NU and self.spec.mechanism.kind != "nu_toeplitz"
 
-    def _with(self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None) -> Spec:
+    def _with(
+        self,
+        mechanism: dict[str, Any],
+        sampling: dict[str, Any] | None = None,
+        optimize_for: dict[str, Any] | None = None,
+    ) -> Spec:
         """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
         asked = {} if sampling is None else {"sampling": sampling}
+        asked |= {} if optimize_for is None else {"optimize_for": optimize_for}
         parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **asked})
+        other = {} if optimize_for is None else {"optimize_for": parsed.optimize_for}
         changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism)}
-        return self.spec.model_copy(update={**changes, "sampling": parsed.sampling}).canonical()
+        return self.spec.model_copy(update={**changes, "sampling": parsed.sampling, **other}).canonical()
 
     def _hear(self, news: _News) -> None:
         self.done += news.ended

@@ -70,6 +70,7 @@ class Row:
         sampling: the scheme of `factorize.accounting.schemes` that the calibration counts on, which then stands in for
             the spec's participation; None for a fixed order.
         spec: as plain data; solving it gives this row's C.
+        optimized_for: kind of another workload that C was optimised for, or None.
         optimized_under: the sampling that C was optimised for, or None.
         sigma: standard deviation per entry of Z, for sums of contributions of norm 1; None without a privacy.
         method: what sigma rests on: `verified` by a claim, `deterministic`, or `accountant`.
@@ -97,6 +98,7 @@ class Row:
     objective_at_privacy: float | None = None
     sampling: str | None = None
     spec: Mapping[str, Any] = field(default_factory=dict)
+    optimized_for: str | None = None
     optimized_under: str | None = None
     sigma: float | None = None
     method: str | None = None
@@ -126,6 +128,7 @@ class Row:
             "objective_at_privacy": self.objective_at_privacy,
             "sampling": self.sampling,
             "spec": dict(self.spec),
+            "optimized_for": self.optimized_for,
             "optimized_under": self.optimized_under,
             "sigma": self.sigma,
             "sigma_for": None if self.sigma is None else "sums",

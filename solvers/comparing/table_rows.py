@@ -66,6 +66,7 @@ class TableRows:
             converged=certificate.converged,
             warnings=certificate.warnings,
             spec=found.spec.document(),
+            optimized_for=None if found.spec.optimize_for is None else found.spec.optimize_for.kind,
             optimized_under=None if sampling is None else sampling.kind,
             next_command=_solving(found),
         )

@@ -9,7 +9,7 @@ import pytest
 from brute_force import min_sep_patterns
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specs import spec_of
+from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify

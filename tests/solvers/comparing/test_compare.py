@@ -13,9 +13,10 @@ from factorize.errors import Cancelled, InvalidParameter, SolveFailed
 from factorize.mechanisms import Mechanism
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solution import Progress
-from factorize.solvers.comparing.candidates import mechanisms
+from factorize.solvers.comparing.candidates import for_easier, mechanisms
 from factorize.solvers.comparing.compare import Sampling, compare
 from factorize.solvers.comparing.comparison import recommend
+from factorize.spec import parse_spec
 
 N = 24
 
@@ -298,3 +299,17 @@ def test_sampling_needs_an_epsilon_and_groups_as_large_as_a_batch():
     table = compare(spec_of(N), privacy=PrivacyTarget(epsilon=1.0, delta=1e-6), sampling=Sampling(150, 100))
     assert [row.mechanism for row in table.rows if row.sampling in ("poisson", "cyclic_poisson")] == ["identity"]
     assert any(refused.reason.startswith("sampled: ") for refused in table.refused)
+
+
+def test_momentum_has_the_streaming_optimum_of_its_rates_alone() -> None:
+    asked = {"kind": "momentum", "n": 24, "momentum": 0.9, "learning_rates": {"kind": "cosine"}}
+    spec = parse_spec({"workload": asked, "participation": {"kind": "fixed_epochs", "epochs": 3}})
+    pairs = list(for_easier(spec.canonical(), 2))
+    assert [mechanism for mechanism, _ in pairs] == [
+        {"kind": "buffered_linear", "buffers": 2},
+        {"kind": "buffered_linear", "buffers": 2, "redraws": 2},
+    ]
+    assert {easier["kind"] for _, easier in pairs} == {"schedule"} and min(pairs[0][1]["learning_rates"]) > 0
+    rows = {(row.mechanism, row.optimized_for): row for row in compare(spec, buffers=2).rows}
+    assert ("buffered_linear", "schedule") in rows
+    assert parse_spec(dict(rows["buffered_linear", "schedule"].spec)).digest
