@@ -1,7 +1,7 @@
 """A decoder with LoRA adapters, tuned in private by transformers' Trainer: independent beside correlated noise.
 
 The decoder starts from random weights and learns public sentences first, without privacy; nothing is downloaded. Each
-kind of noise has its own learning rate, the best of four. Needs `pip install 'factorize[huggingface,solve]'`:
+kind of noise has its own learning rate, the best of five. Needs `pip install 'factorize[huggingface,solve]'`:
 
     python examples/train_lora.py --epsilon 4 --epochs 8
 """
@@ -63,7 +63,7 @@ def main() -> None:
         "participation": {"kind": "fixed_epochs", "epochs": asked.epochs},
         "mechanism": {"kind": "identity"},
     }
-    for name, spec, rate in (("independent noise", independent, 5e-3), ("correlated noise", "auto", 1e-2)):
+    for name, spec, rate in (("independent noise", independent, 5e-3), ("correlated noise", "auto", 2e-2)):
         with tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
                 output_dir=folder,

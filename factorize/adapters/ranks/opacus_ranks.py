@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer, FSDPOptimizerFastGradientClipping
+from torch.distributed.tensor import Shard
 
 from factorize.adapters.opacus import Adaptive, CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import (
@@ -173,6 +174,7 @@ class ShardedOptimizer(RankedOptimizer):
         if others.get("adaptive", "plain") != "plain":
             message = "the module of fully_shard clips, and does not scale before; use adaptive='plain'"
             raise InvalidParameter(message, field="adaptive")
+        refuse_tensor_parallel([p for group in optimizer.param_groups for p in group["params"]])
         super().__init__(optimizer, factors, calibration, **others)
 
     def accumulate(self) -> None:
@@ -230,6 +232,26 @@ class ShardedOptimizer(RankedOptimizer):
             raise InvalidParticipation(
                 f"step {self.noise.step} has gradients of a batch that the auditor has not seen; call expect(indices) "
                 "on all ranks"
+            )
+
+
+def refuse_tensor_parallel(parameters: Sequence[Any]) -> None:
+    """Refuse parameters that are cut for another reason than fully_shard's: (shard) or (replicate, shard) on one mesh.
+
+    Where layers are cut, too, a rank sees parts of an example's norm, and gradients are means over fewer ranks than the
+    mesh has: clipping would let more than the clip norm pass.
+
+    Raises:
+        InvalidParameter: there are such.
+    """
+    for p in parameters:
+        ways = tuple(getattr(p, "placements", ()))
+        cut = bool(ways) and type(ways[-1]) is Shard and all(way.is_replicate() for way in ways[:-1])
+        if not cut or len(ways) > 2 or p.device_mesh != parameters[0].device_mesh:
+            raise InvalidParameter(
+                f"a parameter lies as {ways}, and Opacus's module clips what fully_shard alone has cut; leave out "
+                "tensor parallelism, or clip yourself and take NoiseGenerator, which makes noise of every placement",
+                field="model",
             )
 
 
