@@ -216,3 +216,18 @@ class TestFixedOrder:
         with pytest.raises(InvalidParticipation):
             made.batches.auditor.record(made.batches.order[0])
             made.batches.auditor.record(made.batches.order[0])
+
+
+def test_adam_takes_the_noisy_gradients() -> None:
+    """The optimum of Adam's iterate, solved here; what optax.adam makes of a release is that of the release alone."""
+    workload = {"kind": "adam", "beta": 0.9, "output": "iterate"}
+    made = fixed(spec="auto", workload=lambda n: {**workload, "n": n}, solve=solve)
+    chained, adam = optax.chain(made.noise, optax.adam(0.01)), optax.adam(0.01)
+    weights = {"w": jnp.ones((2, 3))}
+    state, noisy, plain = chained.init(weights), made.noise.init(weights), adam.init(weights)
+    for _ in range(3):
+        moved, state = chained.update(weights, state)
+        released, noisy = made.noise.update(weights, noisy)
+        expected, plain = adam.update(released, plain)
+        assert not np.allclose(released["w"], weights["w"])
+        np.testing.assert_allclose(moved["w"], expected["w"], rtol=1e-6)
