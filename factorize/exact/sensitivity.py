@@ -68,7 +68,9 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
         if strategy.monotone:
             return leading
         if strategy.reading.by_majorant:
-            return _majorant(column, form, leading)
+            majorant = _majorant(column, form, leading)
+            if majorant.exact or not _fits(strategy, form):
+                return majorant
     if not _fits(strategy, form):
         if column is None:
             raise TooLarge(f"no exact rule for overlapping columns reaches n={strategy.n} (n={LARGEST_WHOLE} at least)")
