@@ -6,7 +6,7 @@ Names are loaded on first use, so that importing this package costs next to noth
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from factorize import former_names as former_names
 
@@ -14,24 +14,39 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Certificate": "factorize.certificate.certificate",
+    "ComparisonTable": "factorize.api.python.comparison_table",
     "Factorization": "factorize.factorization",
     "Spec": "factorize.spec",
     "certify": "factorize.certificate.certificate",
+    "compare": "factorize.api.python.calls",
     "load": "factorize.client.opening",
     "noise_of": "factorize.client.noise",
     "parse_spec": "factorize.spec",
+    "plan": "factorize.plan",
+    "solve": "factorize.api.python.calls",
 }
+"""Public names, and the modules that have them; `__init__.pyi` says the same to type checkers and editors."""
 
-if TYPE_CHECKING:
-    from factorize.certificate.certificate import Certificate, certify
-    from factorize.client.opening import load
-    from factorize.factorization import Factorization
-    from factorize.spec import Spec, parse_spec
-
-__all__ = ["Certificate", "Factorization", "Spec", "certify", "load", "parse_spec"]
+__all__ = [
+    "Certificate",
+    "ComparisonTable",
+    "Factorization",
+    "Spec",
+    "certify",
+    "compare",
+    "load",
+    "parse_spec",
+    "plan",
+    "solve",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'factorize' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return home if callable(home) else getattr(home, name)  # `plan` is a module that can be called
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

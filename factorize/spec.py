@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import numpy as np
 from pydantic import Field, ValidationError
 
 from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
+from factorize.keywords import SpecKeywords, WorkloadKind, plain
 from factorize.mechanisms import AnyMechanism, Auto
 from factorize.objective import AnyObjective, Mean
 from factorize.participation import AnyParticipation, Participation, Single
 from factorize.plain_data import Frozen, Positive
 from factorize.plain_data.violations import violations
+from factorize.plain_data.words import document_of_words
 from factorize.workloads import AnyWorkload, UserMatrix
 
 DEFAULT_TOLERANCE = 1e-9
@@ -87,6 +89,21 @@ class Spec(Frozen):
     tolerance: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = DEFAULT_TOLERANCE
     optimize_for: AnyWorkload | None = None
     sampling: AnySampling | None = None
+
+    @classmethod
+    def of(cls, workload: WorkloadKind | np.ndarray, /, **words: Unpack[SpecKeywords]) -> Spec:
+        """Return the canonical spec that keywords stand for: `Spec.of("prefix", n=2048, epochs=8)`.
+
+        Args:
+            workload: its kind; or an array A of shape (m, n), a workload of the caller's own.
+            **words: fields of the spec and of its parts, as on the command line: `mechanism="banded", bands=4`.
+
+        Raises:
+            InvalidSpec: no spec; one violation per problem.
+            InvalidParameter: a keyword that nothing has, or one that several kinds have where none is named.
+        """
+        own = workload if isinstance(workload, str) else {"kind": "matrix", "rows": plain(workload)}
+        return parse_spec(document_of_words(cls, {"workload": own, **{name: plain(v) for name, v in words.items()}}))
 
     def canonical(self) -> Spec:
         """Return the spec with defaults, schedules, participations and inline matrices in their canonical form.

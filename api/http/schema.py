@@ -104,13 +104,14 @@ def describe(app: FastAPI) -> None:
 
 def _unions() -> dict[str, Any]:
     """Return the schemas of questions and plan requests."""
-    from factorize import plan, predict
+    from factorize import predict
     from factorize.api.comparing.compare_request import CompareRequest
+    from factorize.plan import ADAPTER
 
     found: dict[str, Any] = {}
     for name, schema in (
         ("Question", predict.ADAPTER.json_schema(ref_template=_REFERENCE)),
-        ("PlanRequest", plan.ADAPTER.json_schema(ref_template=_REFERENCE)),
+        ("PlanRequest", ADAPTER.json_schema(ref_template=_REFERENCE)),
     ):
         found.update(schema.pop("$defs", {}))
         found[name] = schema

@@ -18,6 +18,7 @@ import typer
 
 from factorize.api.terminal.exit_codes import ExitCode
 from factorize.api.terminal.text import describe_seconds
+from factorize.api.terminal.text import state_text as state_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -236,26 +237,3 @@ def progress_of(event: Mapping[str, Any]) -> Progress:
     gaps = (event.get("relative_gap"), event.get("class_gap"))
     phase, left = event.get("phase") or "refine", event.get("seconds_left")
     return Progress(event.get("iteration") or 0, *gaps, event.get("seconds") or 0.0, phase, left)
-
-
-def state_text(progress: Progress) -> str:
-    """Return what a solve is doing, the gap that it has and of which problem, and the time left, in a few words."""
-    left = "" if progress.seconds_left is None else f", about {max(1, round(progress.seconds_left))} s left"
-    return _DOING.get(progress.phase, "{gap}").format(gap=_gap_text(progress)) + left
-
-
-_DOING = {
-    "coarse grid": "on a coarse grid, {gap} there",
-    "bound": "searching a lower bound, {gap} of that search",
-    "certify": "certifying",
-    "prove": "proving the written bytes",
-    "store": "storing",
-}
-
-
-def _gap_text(progress: Progress) -> str:
-    if progress.relative_gap is not None:
-        return f"gap {progress.relative_gap:.2e}"
-    if progress.class_gap is not None:
-        return f"gap within its class {progress.class_gap:.2e}"
-    return "no gap yet"

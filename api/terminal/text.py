@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from factorize.format.labels import describe_part as describe_part
 from factorize.format.labels import describe_spec
+
+if TYPE_CHECKING:
+    from factorize.solution import Progress
 
 
 def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
@@ -61,3 +64,26 @@ def describe_seconds(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def state_text(progress: Progress) -> str:
+    """Return what a solve is doing, the gap that it has and of which problem, and the time left, in a few words."""
+    left = "" if progress.seconds_left is None else f", about {max(1, round(progress.seconds_left))} s left"
+    return _DOING.get(progress.phase, "{gap}").format(gap=_gap_text(progress)) + left
+
+
+_DOING = {
+    "coarse grid": "on a coarse grid, {gap} there",
+    "bound": "searching a lower bound, {gap} of that search",
+    "certify": "certifying",
+    "prove": "proving the written bytes",
+    "store": "storing",
+}
+
+
+def _gap_text(progress: Progress) -> str:
+    if progress.relative_gap is not None:
+        return f"gap {progress.relative_gap:.2e}"
+    if progress.class_gap is not None:
+        return f"gap within its class {progress.class_gap:.2e}"
+    return "no gap yet"

@@ -20,7 +20,7 @@ LARGEST_DRAWN = 4096
 _CELLS, _SIDE, _DECADES, _SHADES = 24, 120, 4.0, 10
 
 
-class Drawn(Protocol):
+class Portrayed(Protocol):
     """What a portrait asks of a factorization: `Factorization` and `Factors` answer."""
 
     @property
@@ -68,7 +68,7 @@ def sentences(manifest: Mapping[str, Any]) -> list[str]:
     return found + [str(text) for text in certificate["warnings"]]
 
 
-def html(drawn: Drawn, kind: str) -> str:
+def html(drawn: Portrayed, kind: str) -> str:
     """Return the portrait: the spec, the sentences, the picture where n allows one, and the digest."""
     manifest = drawn.manifest
     words = "".join(f"<li>{escape(text)}</li>" for text in sentences(manifest))
@@ -79,7 +79,7 @@ def html(drawn: Drawn, kind: str) -> str:
     )
 
 
-def _pictures(drawn: Drawn) -> str:
+def _pictures(drawn: Portrayed) -> str:
     n = steps_of(drawn.manifest)
     if n > LARGEST_DRAWN:
         size = "no last row" if n == ENDLESS else f"n={n}"
@@ -90,7 +90,7 @@ def _pictures(drawn: Drawn) -> str:
 _DRAWN = (("C", "C"), ("C_inv", "C^-1"), ("B", "B"))
 
 
-def thinned(drawn: Drawn, name: str) -> np.ndarray:
+def thinned(drawn: Portrayed, name: str) -> np.ndarray:
     """Return the sizes of a matrix at evenly spaced rows and columns, at most 24 of each."""
     n = steps_of(drawn.manifest)
     rows = drawn.manifest["spec"]["workload"].get("shape", [n])[0] if name == "B" else n

@@ -8,11 +8,14 @@ from the certified sensitivity.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from factorize.errors import InvalidParameter
 from factorize.numbers.scalars import refuse_infinite, within_doubles
 from factorize.plain_data import read_union
 from factorize.plan.descent_plans import AcceleratedPlan, DpFtrlPlan, DpSrgPlan
@@ -32,18 +35,23 @@ AnyPlan = Annotated[DpFtrlPlan | DpSrgPlan | AcceleratedPlan | SkgdPlan | Mu2Pla
 ADAPTER: TypeAdapter[PlanRequest] = TypeAdapter(AnyPlan)
 
 
-def plan(request: PlanRequest | Mapping[str, Any]) -> Plan:
-    """Return the full parameter set for a request.
+def plan(request: PlanRequest | Mapping[str, Any] | None = None, /, **fields: Any) -> Plan:
+    """Return the full parameter set for a request; `factorize.plan(...)` calls it.
 
     Args:
         request: one of `SYSTEMS`, or its JSON form.
+        **fields: those of the JSON form, in its place: `system="dp_ftrl", ...` (docs/predict.md).
 
     Raises:
         InvalidSpec: not a request; one violation per problem, each with a pointer to its field.
         ConditionNotMet: no run with these numbers is covered.
         InvalidParameter: a value is outside its range.
     """
-    asked = request if isinstance(request, PlanRequest) else read_union(ADAPTER, request, AnyPlan)
+    if request is not None and fields:
+        told = f"{', '.join(fields)} beside a whole request: put them into it, or give keywords alone"
+        raise InvalidParameter(told, field=next(iter(fields)))
+    given = fields if request is None else request
+    asked = given if isinstance(given, PlanRequest) else read_union(ADAPTER, given, AnyPlan)
     with within_doubles("the plan"):
         found = asked.plan()
         refuse_infinite("the plan", found.document())
@@ -51,3 +59,14 @@ def plan(request: PlanRequest | Mapping[str, Any]) -> Plan:
 
 
 __all__ = ["SYSTEMS", "AnyPlan", "Plan", "PlanRequest", "plan"]
+
+
+class _CallableModule(ModuleType):
+    """This module, called as the function that it is named after: `factorize.plan(...)`."""
+
+    def __call__(self, request: PlanRequest | Mapping[str, Any] | None = None, /, **fields: Any) -> Plan:
+        """See `plan`."""
+        return plan(request, **fields)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from factorize.errors import Cancelled
+from factorize.solvers.comparing.own_time import own_seconds
 
 News = TypeVar("News")
 Tell = Callable[[News], None]
@@ -38,6 +39,7 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
         return
     from threadpoolctl import threadpool_limits
 
+    own_seconds()  # imports numba in this thread: two threads that import it at once wait for each other for ever
     # One thread of BLAS for each worker: more would wait for one another in loops that take the processors' time.
     with threadpool_limits(limits=1, user_api="blas"), warnings.catch_warnings():
         # Libraries silence their own for the length of a call, but for all threads, until whichever ends first.

@@ -28,8 +28,9 @@ IMPORT_SOLVERS = {
     "api/jobs/child.py",
     "api/batches/solve_worker.py",
     "api/local.py",
+    "api/python/calls.py",
     "api/comparing/child_comparison.py",
-}  # behind HTTP, in its children, on the command line
+}  # behind HTTP, in its children, on the command line, in Python
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
@@ -82,7 +83,7 @@ def test_only_the_reference_solvers_import_cvxpy() -> None:
     assert set().union(*(users(package, "cvxpy", "scs") for package in PACKAGES)) == IMPORT_CVXPY
 
 
-def test_only_five_modules_of_the_service_import_solvers() -> None:
+def test_only_six_modules_of_the_doors_import_solvers() -> None:
     assert users("api", "factorize.solvers") == IMPORT_SOLVERS
 
 
@@ -158,6 +159,14 @@ def test_public_names_are_sorted_and_exist() -> None:
     import factorize
 
     assert sorted(factorize.__all__) == list(factorize.__all__)
+    assert set(factorize.__all__) <= set(factorize._HOMES) and set(factorize.__all__) <= set(dir(factorize))
+    typed = {
+        alias.name: node.module
+        for node in ast.parse((ROOT / "factorize/__init__.pyi").read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed == factorize._HOMES
     assert all(getattr(factorize, name) is not None for name in factorize.__all__)
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         _ = factorize.nothing_of_that_name

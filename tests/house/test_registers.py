@@ -13,7 +13,7 @@ from exact_files import parts, random_result, sealed
 from golden.make import HERE
 from structure_cases import strategies
 
-from factorize import certify, load, parse_spec, solvers
+from factorize import Spec, certify, load, parse_spec, solvers
 from factorize.certificate.sensitivity import RULES, Rule, gram_of_patterns, sensitivity_of
 from factorize.client.noise_source import _RECURRENCES, _ROWS, Streamable, noise_source
 from factorize.errors import CertificateError, InvalidParticipation, UnsupportedProblem
@@ -30,10 +30,12 @@ from factorize.format.manifest import ENDLESS
 from factorize.format.names import ENDLESS as ENDLESS_STRUCTURES
 from factorize.format.names import ONLY_ENDLESS, SCALED, WRAPPED
 from factorize.format.tensors import TENSORS, VALUES
+from factorize.keywords import MechanismKind, ObjectiveKind, ParticipationKind, ScheduleKind, SpecKeywords, WorkloadKind
 from factorize.mechanisms import AnyMechanism, Dense, Semidefinite
 from factorize.objective import AnyObjective, LambdaTau, MaxError, Mean, Objective, Weighted
 from factorize.participation import KINDS as KINDS_OF_PARTICIPATION
 from factorize.participation import AnyParticipation, MinSep, Participation, Spread, is_canonical, read_participation
+from factorize.plain_data.words import words_of
 from factorize.solution import Outcome
 from factorize.solvers.comparing.candidates import left_out, mechanisms
 from factorize.solvers.register import SOLVERS, entry_for
@@ -278,3 +280,17 @@ class TestStructures:
         else:
             with pytest.raises(UnsupportedProblem, match="use blt"):
                 noise_source(structure, strategy.tensors(), ENDLESS, "")
+
+
+def test_keywords_are_those_of_the_spec() -> None:
+    """A kind that is added is typed in factorize/keywords.py, so that editors complete it."""
+    words = words_of(Spec)
+    assert set(SpecKeywords.__annotations__) == set(words) - {"workload"}
+    for name, kinds in (
+        ("workload", WorkloadKind),
+        ("participation", ParticipationKind),
+        ("objective", ObjectiveKind),
+        ("mechanism", MechanismKind),
+        ("learning_rates", ScheduleKind),
+    ):
+        assert set(get_args(kinds)) == set(words[name][0].parts), name

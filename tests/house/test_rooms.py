@@ -14,12 +14,12 @@ MIRRORS = {"structures", "structures/kernels", "client/recurrences"}
 """Rooms of `factorize` with one file per structure, each of the structure's name."""
 ORDER = """
 errors former_names numbers encoding plain_data participation format workloads structures mechanisms solution objective
-spec certificate privacy accounting factorization factor_file rounded storage client auditor training
+keywords spec certificate privacy accounting factorization factor_file rounded storage client auditor training
 adapters exact predict plan factorize
 solvers.budget solvers.problem solvers.methods solvers.single solvers.epochs solvers.evidence solvers.formulas
 solvers.toeplitz solvers.banded solvers.blt solvers.amplified solvers.endless solvers.semidefinite solvers.buffered solvers.frequency
 solvers.automatic solvers.register solvers.warm_start solvers.solving solvers.comparing solvers
-api api.isolated api.child_protocol api.processes api.settings api.auditing api.terminal api.proof api.forms api.stages api.local api.pace api.comparing api.pictures api.jobs api.access api.batches
+api api.isolated api.child_protocol api.processes api.settings api.auditing api.terminal api.proof api.forms api.stages api.local api.pace api.comparing api.python api.pictures api.jobs api.access api.batches
 api.children api.stored_forms api.row_blocks api.results api.service api.repeats api.http api.commands api.cli
 """.split()
 """Rooms and single modules of the roots, from the lowest up."""

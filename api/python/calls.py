@@ -1,0 +1,204 @@
+"""The calls of Python: solve and compare as people type them, in the words of the command line.
+
+    factorize.solve("prefix", n=2048, epochs=8, mechanism="buffered_linear", buffers=4)
+
+The same steps as behind `factorize solve`: with a store the answer is looked for, proved from its bytes and kept;
+without one it is solved and certified in this process, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from factorize.api.python.comparison_table import ComparisonTable
+from factorize.api.python.progress_line import ProgressLine, progress_line
+from factorize.api.terminal.sources import check_target, written_whole
+from factorize.errors import InvalidParameter, extras_named
+from factorize.factorization import Factorization
+from factorize.format.labels import describe_part
+from factorize.keywords import Part, SpecKeywords, WorkloadKind
+from factorize.solution import ProgressCallback
+from factorize.spec import Spec, parse_spec
+
+if TYPE_CHECKING:
+    from factorize.client.events import Event
+    from factorize.storage.neighbours import Neighbour
+
+Asked = Spec | Part | np.ndarray | WorkloadKind | str
+"""A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
+
+
+def solve(
+    spec: Asked,
+    /,
+    *,
+    store: str | Path | None = None,
+    service: str | None = None,
+    to: str | Path | None = None,
+    progress: bool | ProgressCallback | None = None,
+    warm_start: Factorization | Neighbour | None = None,
+    **words: Unpack[SpecKeywords],
+) -> Factorization:
+    """Return the certified factorization of a spec.
+
+    Args:
+        spec: a workload's name with its fields and everything else as keywords, `"prefix", n=2048`; an array A of shape
+            (m, n); or a whole `Spec`, as an object, plain data or JSON text.
+        store: folder or URL: what it has is not solved again, and what is solved is proved from the written bytes and
+            kept there. Without one the result is certified, and kept nowhere.
+        service: URL of a service that solves and keeps it.
+        to: also write the factor file there.
+        progress: whether a bar is drawn (by default in terminals and notebooks), or a function that is told each step
+            and may raise `factorize.errors.Cancelled`.
+        warm_start: see `factorize.solvers.solve`; without a store.
+        **words: fields of the spec (docs/spec.md).
+
+    Raises:
+        InvalidSpec: it is none; each message names the field.
+        InvalidParameter: a keyword that no kind has, a file that cannot be written, or places that exclude each other.
+        UnsupportedProblem, TooLarge, SolveFailed, CertificateError: see `factorize.solvers.solve`.
+        MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
+    """
+    asked = spec_of(spec, words)
+    target = None if to is None else Path(to)
+    check_target(target)
+    if service is not None and (store is not None or warm_start is not None):
+        raise InvalidParameter(
+            "a service solves with a store of its own; leave store= and warm_start= out", field="service"
+        )
+    with extras_named("a solve"), progress_line(_label(asked), _bar(progress)) as line:
+        told = progress if callable(progress) else line.step if line else _silent
+        if service is not None:
+            found = _by_service(asked, service, line)
+        elif store is not None:
+            found = _by_store(asked, str(store), told)
+        else:
+            from factorize.solvers import solve as solve_here
+
+            found = solve_here(asked, progress=told, warm_start=warm_start)
+    if target is not None:
+        with written_whole(target) as part:
+            found.save(part)
+    return found
+
+
+def compare(
+    spec: Asked,
+    /,
+    *,
+    buffers: int | None = None,
+    bytes_per_parameter: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    dataset_size: int | None = None,
+    batch_size: int | None = None,
+    samplings: Sequence[str] | None = None,
+    max_seconds: float | None = None,
+    service: str | None = None,
+    progress: bool | Callable[[int, int, str], None] | None = None,
+    **words: Any,
+) -> ComparisonTable:
+    """Return every mechanism that fits a spec side by side, and which to take.
+
+    Args:
+        spec: as for `solve`.
+        buffers: vectors of noise state that may be kept for each parameter.
+        bytes_per_parameter: the same budget in bytes, at 4 bytes a number.
+        epsilon: with `delta`, adds error and noise at this privacy to each row.
+        delta: see `epsilon`.
+        dataset_size: with `batch_size`, adds rows that count on sampling.
+        batch_size: expected examples per step.
+        samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given.
+        max_seconds: mechanisms that would take longer are listed as refused.
+        service: URL of a service that compares.
+        progress: whether a bar is drawn, or a function that is told mechanisms done, their total and one that runs.
+        **words: fields of the spec, as for `solve`; `**{"mechanism.buffers": 4}` where a name is an argument above.
+
+    Raises:
+        See `factorize.solvers.compare` and `solve`.
+    """
+    from factorize.api.comparing.compare_request import read_request
+
+    asked = spec_of(spec, words)
+    own = {
+        "buffers": buffers,
+        "bytes_per_parameter": bytes_per_parameter,
+        "epsilon": epsilon,
+        "delta": delta,
+        "dataset_size": dataset_size,
+        "batch_size": batch_size,
+        "samplings": None if samplings is None else list(samplings),
+        "max_seconds": max_seconds,
+    }
+    given = {name: value for name, value in own.items() if value is not None}
+    request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
+    with extras_named("a comparison"), progress_line(f"comparing for {_label(asked)}", _bar(progress)) as line:
+        told = progress if callable(progress) else line.count if line else _silent
+        if service is not None:
+            from factorize.client.service import Service
+
+            document = request.document() | {"spec": asked.document()}
+            return ComparisonTable(Service(service).compare(document, progress=partial(_compared, told)))
+        from factorize.api.comparing.child_comparison import comparison
+
+        return ComparisonTable(comparison(request, None, lambda done, total, name, _: told(done, total, name)))
+
+
+def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
+    """Return the canonical spec of what was asked; see `solve`.
+
+    Raises:
+        InvalidParameter: a whole spec with keywords beside it.
+        InvalidSpec: it is no spec.
+    """
+    if isinstance(spec, np.ndarray) or (isinstance(spec, str) and not spec.lstrip().startswith("{")):
+        return Spec.of(spec, **words)  # type: ignore[arg-type]  # what is no kind, its reader refuses
+    if words:
+        raise InvalidParameter(
+            f"{', '.join(words)} beside a whole spec: put them into it, or give the workload's name and keywords",
+            field=next(iter(words)),
+        )
+    return spec.canonical() if isinstance(spec, Spec) else parse_spec(spec if isinstance(spec, str) else dict(spec))
+
+
+def _by_service(spec: Spec, url: str, line: ProgressLine | None) -> Factorization:
+    from factorize.client.opening import load
+
+    def tell(event: Event) -> None:
+        if line is not None and event.kind == "progress":
+            line.note(f"iteration {event.data.get('iteration', 0)}")
+
+    return load(spec, url=url, progress=tell)
+
+
+def _by_store(spec: Spec, url: str, told: ProgressCallback) -> Factorization:
+    """Look into the store, else solve, prove and keep, as `factorize solve` does."""
+    from factorize.api.local import obtain, plan
+    from factorize.storage.store import open_store
+
+    kept = open_store(url, create=True)
+    return kept.load(obtain(plan(spec, kept), kept, progress=told)["digest"])
+
+
+def _compared(told: Callable[[int, int, str], None], event: Event) -> None:
+    """Pass on what a service says of a comparison."""
+    if event.kind == "progress":
+        data = event.data
+        told(int(data.get("done", 0)), int(data.get("total", 0)), str(data.get("mechanism", "")))
+
+
+def _label(spec: Spec) -> str:
+    return f"{describe_part(spec.workload.document())} by {spec.mechanism.kind}"
+
+
+def _bar(progress: object) -> bool | None:
+    return False if callable(progress) else None if progress is None else bool(progress)
+
+
+def _silent(*_step: object) -> None:
+    """Take a report and do nothing with it."""

@@ -1,0 +1,27 @@
+"""Types of the public names, whose modules are imported on first use (`__init__.py`)."""
+
+from factorize.api.python.calls import compare as compare
+from factorize.api.python.calls import solve as solve
+from factorize.api.python.comparison_table import ComparisonTable as ComparisonTable
+from factorize.certificate.certificate import Certificate as Certificate
+from factorize.certificate.certificate import certify as certify
+from factorize.client.noise import noise_of as noise_of
+from factorize.client.opening import load as load
+from factorize.factorization import Factorization as Factorization
+from factorize.plan import plan as plan
+from factorize.spec import Spec as Spec
+from factorize.spec import parse_spec as parse_spec
+
+__version__: str
+__all__ = [
+    "Certificate",
+    "ComparisonTable",
+    "Factorization",
+    "Spec",
+    "certify",
+    "compare",
+    "load",
+    "parse_spec",
+    "plan",
+    "solve",
+]

@@ -1,0 +1,163 @@
+"""Python's calls: what people type, what they get, and what they are told."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from specs import spec_of
+
+import factorize
+from factorize import Spec
+from factorize.api.python import progress_line as lines
+from factorize.api.python.calls import compare
+from factorize.api.python.comparison_table import ComparisonTable
+from factorize.api.python.progress_line import ProgressLine, TerminalLine, progress_line
+from factorize.errors import Cancelled, InvalidParameter, InvalidSpec
+from factorize.solution import Progress
+
+
+def test_words_are_a_spec() -> None:
+    asked = Spec.of("prefix", n=16, epochs=4, mechanism="buffered_linear", buffers=2, tolerance=1e-6)
+    banded = spec_of(16, {"kind": "buffered_linear", "buffers": 2}, participation=4, tolerance=1e-6)
+    assert asked == banded.canonical() and asked.digest == banded.digest
+    rates = Spec.of("schedule", n=4, learning_rates=np.array([1.0, 0.5, 0.25, 0.125]), mechanism="identity")
+    assert rates.workload.learning_rates == [1.0, 0.5, 0.25, 0.125]  # type: ignore[attr-defined]
+
+
+def test_a_solve_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    steps: list[Progress] = []
+    path = tmp_path / "x.safetensors"
+    found = factorize.solve("prefix", n=6, mechanism="identity", to=path, progress=steps.append)
+    # C = I: each running sum of i normals has variance i; the mean over 1..6 is 3.5.
+    assert found.certificate.loss.objective == pytest.approx(3.5) and found.sensitivity.value == 1.0
+    assert factorize.load(path).digest == found.digest and steps[-1].phase == "certify"
+    assert factorize.solve(found.spec).digest == found.digest == factorize.solve(found.spec.document()).digest
+    assert capfd.readouterr() == ("", "")  # no bar where nobody looks
+
+
+def test_a_matrix_of_ones_own() -> None:
+    found = factorize.solve(np.tril(np.ones((3, 3))), mechanism="identity")
+    assert found.spec.workload.kind == "matrix" and found.certificate.loss.objective == pytest.approx(2.0)
+    assert np.array_equal(found.B, np.tril(np.ones((3, 3))))
+
+
+def test_a_store_keeps_what_was_solved(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"n": 4, "mechanism": "identity", "store": tmp_path / "store"}
+    first = factorize.solve("prefix", **asked)
+
+    def never(_step: Progress) -> None:
+        raise AssertionError("solved again")
+
+    assert factorize.solve("prefix", **asked, progress=never).digest == first.digest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "told"),
+    [
+        (("prefix",), {"n": 8, "band": 3}, "'band', near 'bands'"),
+        (("prefx",), {"n": 8}, "unknown kind 'prefx', near 'prefix'"),
+        (("prefix",), {"n": 8, "to": "/nosuch/x"}, "there is no folder /nosuch"),
+        (("prefix",), {"n": 8, "service": "http://127.0.0.1:9", "store": "x"}, "leave store= and warm_start= out"),
+        (({"workload": {"kind": "prefix", "n": 8}},), {"epochs": 2}, "epochs beside a whole spec"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(arguments: tuple[Any], words: dict[str, Any], told: str) -> None:
+    def never(_step: Progress) -> None:
+        raise AssertionError("began to solve")
+
+    with pytest.raises((InvalidParameter, InvalidSpec), match=told):
+        factorize.solve(*arguments, **words, progress=never)
+
+
+def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"mechanism": "identity", "parameters": {}, "normalization": None, "sampling": None, "converged": True}
+    row |= {"loss": {"rmse": 1.5, "objective": 2.25, "max_error": 2.0}, "relative_gap": 0.5, "rmse_at_privacy": None}
+    row |= {"noise_vectors": 0, "seconds": 0.1, "redraws": 0, "flops": 0, "optimized_under": None}
+    row |= {"sensitivity": {"value": 1.0, "kind": "exact"}}
+    table = {"rows": [row], "recommendation": {"row": 0, "reason": "because <of that>"}, "lower_bound": None}
+    table |= {"samplings": [], "sampled_bounds": {}, "refused": []}
+    asked: list[Any] = []
+
+    def comparison(request: Any, _store: None, report: Any) -> dict[str, Any]:
+        asked.append(request)
+        report(1, 2, "identity", 0.1)
+        return table
+
+    monkeypatch.setattr("factorize.api.comparing.child_comparison.comparison", comparison)
+    heard: list[Any] = []
+    words: dict[str, Any] = {"epochs": 2, "epsilon": 2.0, "delta": 1e-5, "mechanism": "blt", "mechanism.buffers": 3}
+    found = compare("prefix", n=8, buffers=1, progress=lambda *step: heard.append(step), **words)
+    assert heard == [(1, 2, "identity")] and asked[0].buffers == 1 and asked[0].epsilon == 2.0
+    assert asked[0].spec.mechanism.buffers == 3 and asked[0].spec.participation.passes == 2
+    assert isinstance(found, ComparisonTable) and len(found) == 1 and found.recommended == row
+    assert "* because <of that>" in repr(found) and "because &lt;of that&gt;" in found._repr_html_()
+    assert found._repr_html_().count("<tr") == 2 and list(found) == [row]
+    with pytest.raises(InvalidSpec, match="epsilon and delta come together"):
+        compare("prefix", n=8, epsilon=2.0)
+
+
+def test_a_plan_is_a_call_and_a_module() -> None:
+    asked = {"system": "dp_ftrl", "examples": 1000, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6}
+    found = factorize.plan(**asked)
+    assert found.document() == factorize.plan(asked).document() and found.document()["parameters"]["steps"] == 10
+    with pytest.raises(InvalidParameter, match="epochs beside a whole request"):
+        factorize.plan(asked, epochs=3)
+    assert sys.modules["factorize.plan"] is factorize.plan
+    from factorize.plan import plan
+
+    assert plan(**asked).document() == found.document()
+
+
+class Terminal(io.StringIO):
+    """A stderr that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_bar_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    monkeypatch.setenv("COLUMNS", "200")
+    with progress_line("prefix", None) as line:
+        assert line is not None
+        line.step(Progress(3, 1e-4, None, 1.0, seconds_left=3.0))
+        line.count(1, 2, "never: too soon after the last")
+    assert "[######..................] prefix: iteration 3, gap 1.00e-04, about 3 s left" in shown.getvalue()
+    assert "too soon" not in shown.getvalue() and shown.getvalue().endswith("\r\x1b[K")
+    with progress_line("prefix", False) as line:
+        assert line is None
+
+
+def test_a_notebook_shows_an_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    notebook = ModuleType("IPython.display")
+    notebook.HTML = str  # type: ignore[attr-defined]
+
+    class Handle:
+        update = staticmethod(shown.append)
+
+    notebook.display = lambda _html, display_id: Handle()  # type: ignore[attr-defined]
+    for name, module in (("ipykernel", notebook), ("IPython", notebook), ("IPython.display", notebook)):
+        monkeypatch.setitem(sys.modules, name, module)
+    with progress_line("a < b", None) as line:
+        assert line is not None
+        line.count(1, 4, "dense")
+    assert shown == ['<progress max="1" value="0.250"></progress> <code>a &lt; b: 1 of 4, dense</code>', ""]
+
+
+def test_a_bar_is_cleared_when_a_solve_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+
+    def end(*_step: Any) -> None:
+        raise Cancelled("enough")
+
+    monkeypatch.setattr(ProgressLine, "step", end)
+    with pytest.raises(Cancelled, match="enough"):
+        factorize.solve("prefix", n=6, mechanism="identity")
+    assert shown.getvalue().endswith("\r\x1b[K") and isinstance(lines.surface(), TerminalLine)
