@@ -49,10 +49,10 @@ def sentences(manifest: Mapping[str, Any]) -> list[str]:
     """Return what the certificate says, in words."""
     certificate = manifest["certificate"]
     stated, loss, bound = certificate["sensitivity"], certificate["loss"], certificate["lower_bound"]
-    kind = "exactly" if stated["kind"] == "exact" else "at most"
+    kind = "the exact maximum" if stated["kind"] == "exact" else "an upper bound"
     found = [
-        f"One example changes C times the gradients by {kind} {stated['value']:.6g} (rule: {stated['rule']}; "
-        f"participation: {stated['participation']['kind']}), where each of its contributions has norm 1 or less.",
+        f"One example changes C times the gradients by at most {stated['value']:.6g} where each of its contributions "
+        f"has norm 1 or less: {kind} (rule: {stated['rule']}; participation: {stated['participation']['kind']}).",
         f"At noise of one sensitivity the outputs have an error of {_number(loss['rmse'])} (root mean square), at most "
         f"{_number(loss['max_error'])}; the objective, a variance, is {_number(loss['objective'])}.",
     ]
@@ -75,7 +75,7 @@ def html(drawn: Portrayed, kind: str) -> str:
     return (
         f'<div style="font-family:sans-serif;font-size:13px;max-width:60em"><b>{escape(kind)}</b> '
         f"{escape(describe_spec(manifest['spec']))}<ul>{words}</ul>{_pictures(drawn)}"
-        f"<small>digest <code>{escape(str(manifest['digest']))}</code></small></div>"
+        f"<p><small>digest <code>{escape(str(manifest['digest']))}</code></small></p></div>"
     )
 
 

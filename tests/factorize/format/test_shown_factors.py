@@ -109,14 +109,14 @@ def test_a_notebook_shows_the_certificate_in_words_and_a_picture(whole: Factoriz
     tags.feed(page)
     assert not tags.open and len(page) < 30_000
     assert all(sentence in tags.text for sentence in sentences(whole.manifest))
-    assert "changes C times the gradients by exactly" in tags.text and page.count("<svg") == 3
+    assert "norm 1 or less: the exact maximum" in tags.text and page.count("<svg") == 3
 
 
 def test_words_say_a_bound_a_stop_and_no_bound(whole: Factorization) -> None:
     stated = {**whole.manifest["certificate"], "lower_bound": None, "relative_gap": None, "converged": False}
     stated["sensitivity"] = {**stated["sensitivity"], "kind": "upper_bound"}
     told = " ".join(sentences({**whole.manifest, "certificate": stated}))
-    assert "by at most" in told and "No lower bound is known" in told and "before the tolerance" in told
+    assert "an upper bound (rule" in told and "No lower bound is known" in told and "before the tolerance" in told
 
 
 def test_a_picture_is_dark_where_entries_are_large() -> None:
