@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 import factorize
-from factorize.errors import SolveFailed
+from factorize.errors import SolveFailed, extras_named
 from factorize.factorization import Factorization
 from factorize.solution import Outcome, Progress, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
@@ -38,6 +38,7 @@ def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
     return _admitted(choose(spec), evidence)[1]
 
 
+@extras_named("a solve")
 def solve(
     spec: Spec,
     *,
@@ -68,6 +69,7 @@ def solve(
         InvalidWorkload: a matrix is known by its digest only, or its numbers have another digest.
         SolveFailed: the solver found no answer that can be certified.
         CertificateError: the recomputed numbers contradict the solver's claim.
+        MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
     spec = choose(spec).bind(matrices or {})
     entry, needed = _admitted(spec, evidence)

@@ -14,7 +14,7 @@ from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-from factorize.errors import CertificateError
+from factorize.errors import CertificateError, extras_named
 from factorize.mechanisms import Banded
 from factorize.solution import Outcome
 from factorize.spec import Spec
@@ -108,6 +108,7 @@ def _bound_from(document: Mapping[str, Any] | None) -> LowerBound | None:
     return None if document is None else LowerBound(document["objective"], document["rule"])
 
 
+@extras_named("a certificate")
 def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *, outcome: Outcome) -> Certificate:
     """Recompute sensitivity, residual, losses and lower bound of a strategy matrix.
 
@@ -120,6 +121,7 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
     Raises:
         CertificateError: shapes do not fit, the residual is too large, or a number is not finite and positive.
         TooLarge: the losses would need an n x n array above the limit.
+        MissingExtra: without the extra `[solve]`.
     """
     if spec.workload.endless != (strategy.side is None):
         raise CertificateError("a workload without end has a strategy without end, and no other workload has one")

@@ -23,6 +23,14 @@ factors = solve(parse_spec(sys.argv[1]))
 factors.save(sys.argv[2])
 print(factors.verify().sensitivity.value)
 """
+WITHOUT_CVXPY = """
+from factorize import parse_spec
+from factorize.solvers.comparing import compare as comparing
+asked = parse_spec('{"workload": {"kind": "prefix", "n": 4}}')
+comparing.mechanisms = lambda *_: [{"kind": "identity"}, {"kind": "semidefinite"}]
+found = comparing.compare(asked)
+print(len(found.rows), [refused.reason for refused in found.refused if refused.mechanism == "semidefinite"])
+"""
 COMMAND = "from factorize.api.cli import main; main(sys.argv[1:])"
 TIMED = """
 import time
@@ -83,6 +91,12 @@ def test_the_command_line_needs_neither_the_service_nor_a_cluster(cli_site: Path
     assert done.returncode == 0 and float(done.stdout) == 1.0, done.stderr
     done = run(cli_site, COMMAND, "calibrate", str(file), "--rho", "0.5", "--output", "json")
     assert done.returncode == 0 and json.loads(done.stdout)["sigma"] == pytest.approx(1.0), done.stderr
+
+
+def test_a_comparison_leaves_out_what_needs_another_extra(cli_site: Path) -> None:
+    done = run(cli_site, WITHOUT_CVXPY)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 [") and "pip install 'factorize[conic]'" in done.stdout
 
 
 @pytest.mark.parametrize(

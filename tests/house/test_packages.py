@@ -25,7 +25,7 @@ factorize.training.FactorizationNoise factorize.training.PrivateSums factorize.t
 factorize.training.dp_ftrl factorize.training.fixed_order factorize.training.method_spec factorize.training.ones
 factorize.training.schedule_rates factorize.training.audit.audit factorize.training.audit.likelihood_ratio
 factorize.training.audit.neighbours factorize.training.orders.fixed_order factorize.training.sampling.CyclicPoisson
-factorize.client.fetch
+factorize.client.fetch factorize.solve factorize.compare factorize.solvers.solve
 """.split()
 """Every dotted name that the documents had at the first release."""
 FRAMEWORKS = {"torch", "jax", "opacus", "private"}
