@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -39,3 +41,16 @@ def test_compilation_is_not_counted_in_any_thread():
     for own, everything in found:
         assert 0 <= own < everything / 2  # most of what it did was to compile
     assert own_seconds() >= before
+
+
+def test_numba_is_imported_before_threads_begin() -> None:
+    """Two threads that import it at once wait for each other for ever: one has the module's lock, the other LLVM's."""
+    code = (
+        "import sys; from factorize.solvers.comparing.side_by_side import run_all\n"
+        "seen = []\n"
+        "assert 'numba' not in sys.modules\n"
+        "run_all([lambda tell: seen.append('numba.core.event' in sys.modules)] * 3, print, workers=2)\n"
+        "assert seen == [True] * 3, seen\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
