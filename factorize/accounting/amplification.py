@@ -21,7 +21,7 @@ import numpy as np
 
 from factorize.accounting.levels.given_noise import GivenNoise, multiplier_of
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem
+from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency, UnsupportedProblem, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.gaussian import check_delta, mu_of, rho_of
 from factorize.numbers.scalars import finite_real
@@ -154,6 +154,7 @@ def amplified_delta(multiplier: float, epsilon: float, *, probability: float, co
     return min(1.0, float(accountant.get_delta(level)))
 
 
+@extras_named("an amplified calibration")
 def calibrate_amplified(
     factorization: CertifiedFactors,
     *,

@@ -14,7 +14,7 @@ from factorize.accounting.levels.bins_level import LEAST_EPSILON, find_delta, fi
 from factorize.accounting.levels.given_noise import Question, multiplier_of, question_of
 from factorize.accounting.star_bound import StarEvaluator, bins_sigma
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
-from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.errors import InvalidParameter, UnsupportedAdjacency, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real
@@ -111,6 +111,7 @@ class BinsCalibration(Calibration):
         }
 
 
+@extras_named("a calibration for bins")
 def calibrate_bins(
     factorization: CertifiedFactors,
     *,

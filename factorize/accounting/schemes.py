@@ -12,7 +12,7 @@ from factorize.accounting.bins_calibration import Method
 from factorize.accounting.laws.binned_schemes import AllocationScheme, BinsScheme, RedrawnScheme
 from factorize.accounting.laws.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.accounting.levels.given_noise import GivenNoise, Question, level_without_sampling
-from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
 from factorize.format.claims import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration, calibrate
@@ -152,6 +152,7 @@ def scheme_of(sampling: str) -> SamplingScheme:
     return SCHEMES[sampling]
 
 
+@extras_named("a calibration that counts on sampling")
 def calibrate_sampling(
     factorization: CertifiedFactors,
     target: Question,

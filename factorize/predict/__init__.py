@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from factorize.errors import extras_named
 from factorize.numbers.scalars import refuse_infinite, within_doubles
 from factorize.plain_data import read_union
 from factorize.predict.accelerated_descent import AcceleratedRate, AcceleratedRisk, IndependentGradientRisk
@@ -107,6 +108,7 @@ def parse_question(document: Mapping[str, Any]) -> Question:
     return read_union(ADAPTER, document, AnyQuestion)
 
 
+@extras_named("a prediction")
 def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) -> Prediction:
     """Answer a question.
 

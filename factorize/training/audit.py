@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, extras_named
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Adjacency, Calibration
 from factorize.training.clip import GradientFunction, Rows, contributions_at
@@ -61,6 +61,7 @@ class AuditReport:
         return self.mu > self.claimed_mu or self.epsilon_direct > self.claimed_epsilon
 
 
+@extras_named("an audit")
 def audit(
     trial: Trial, claim: Calibration, *, trials: int, seed: int, delta: float | None = None, confidence: float = 0.95
 ) -> AuditReport:

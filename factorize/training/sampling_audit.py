@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, extras_named
 from factorize.privacy import Calibration
 
 Batches = Callable[[int], Iterable[Any]]
@@ -54,6 +54,7 @@ class SamplingReport:
         return bool(self.findings)
 
 
+@extras_named("an audit of sampling")
 def audit_sampling(
     batches: Batches,
     claim: Calibration,

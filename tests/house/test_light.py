@@ -41,6 +41,22 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
         assert "factorize[solve]" in str(error), error
     Spec.model_validate(factors.spec).document()
     print(path.stem, factors.structure, noise.step)
+def needing():
+    from factorize.client import load
+    import factorize
+    return [
+        lambda: factorize.solve("prefix", n=8, mechanism="dense"),
+        lambda: factorize.compare("prefix", n=8),
+        lambda: load(path).calibrate(epsilon=1.0, delta=1e-6, sampling="balls_in_bins", bins=4),
+        lambda: factorize.solve("prefix", n=8, mechanism="semidefinite"),
+    ]
+for call in needing():
+    try:
+        call()
+    except ModuleNotFoundError as error:
+        assert "pip install 'factorize[" in str(error), error
+    else:
+        raise AssertionError("there was nothing to miss")
 found = {name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
 print(json.dumps(sorted(found)))
 """
