@@ -10,7 +10,7 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
 
-.PHONY: demo cluster test check slow-tests test-frameworks test-huggingface lint openapi fuzz bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test check slow-tests test-frameworks test-huggingface lint openapi fuzz release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -67,6 +67,18 @@ bench-page: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
+
+# Wheel and source distribution in dist/, built twice to the same bytes, with materials, provenance and SHA256SUMS.
+release: $(STAMP)
+	$(BIN)/python -m release
+
+# The bill of materials of a service, CycloneDX 1.6, in dist/.
+sbom: $(STAMP)
+	$(BIN)/python -m release --materials
+
+# Ends with 1 where a pinned package has a known advisory, and with 75 where that could not be asked.
+advisories: $(STAMP)
+	$(BIN)/python -m release.advisories
 
 # Exact versions and hashes, so that two installs are the same install.
 $(STAMP): requirements-dev.lock pyproject.toml

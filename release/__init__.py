@@ -1,0 +1,1 @@
+"""A release: distributions that anyone can build again to the same bytes, and what states their origin."""

@@ -1,0 +1,63 @@
+"""`python -m release [--to FOLDER]`: builds a release twice, compares the bytes, and states what it is made from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from factorize import __version__
+from release.bill_of_materials import bill
+from release.distributions import ROOT, build, changed, commit_of
+from release.provenance import digest_of, statement
+
+LOCK = ROOT / "requirements.lock"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make a release; the exit status is 1 where two builds differ, or the commit is not what would be built."""
+    parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
+    parser.add_argument("--to", type=Path, default=ROOT / "dist", help="folder for the files")
+    parser.add_argument("--materials", action="store_true", help="the bill of materials alone")
+    given = parser.parse_args(arguments)
+    given.to.mkdir(parents=True, exist_ok=True)
+    commit, second = commit_of()
+    materials = given.to / f"factorize-{__version__}.cdx.json"
+    _write(materials, bill(LOCK, version=__version__, commit=commit, second=second))
+    if given.materials:
+        print(materials)
+        return 0
+    if changed():
+        print(
+            "what is built differs from the commit; commit or put it away first:",
+            *changed()[:10],
+            sep="\n  ",
+            file=sys.stderr,
+        )
+        return 1
+    files = build(given.to, second=second)
+    with tempfile.TemporaryDirectory() as folder:
+        again = build(Path(folder), second=second)
+        different = [a.name for a, b in zip(files, again, strict=True) if digest_of(a) != digest_of(b)]
+    if different:
+        print(f"two builds differ in {', '.join(different)}", file=sys.stderr)
+        return 1
+    released = [*files, materials]
+    origin = statement(released, commit=commit, second=second, inputs=[LOCK, ROOT / "pyproject.toml"])
+    provenance = given.to / f"factorize-{__version__}.provenance.json"
+    _write(provenance, origin)
+    sums = [f"{digest_of(path)}  {path.name}" for path in (*released, provenance)]
+    (given.to / "SHA256SUMS").write_text("\n".join(sums) + "\n")
+    print(*sums, sep="\n")
+    return 0
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
