@@ -21,9 +21,11 @@ from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.children.form_maker import FormMaker
 from factorize.api.forms import ANY_FORM, Form
 from factorize.api.jobs.cluster_worker import secure, tls_of
+from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
+from factorize.api.measures.solve_counts import SolveCounts
 from factorize.api.pace import Pace, known_pace
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
@@ -77,6 +79,7 @@ class SolverService:
         make = FormMaker(settings, self.store.url)
         self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make)
         self.ledger = Ledger(ledger_url(settings))
+        self.solve_counts = SolveCounts()
         self.audit = AuditLog(audit_folder(settings))
         self._pace: Pace | None = None
         self.known_total = self.sent_bytes = self.readers = 0
@@ -89,6 +92,7 @@ class SolverService:
             processors=settings.processors,
             command=command,
             forked=settings.fork_children,
+            settled=self._count,
         )
 
     def warm_up(self) -> None:
@@ -114,6 +118,12 @@ class SolverService:
     def __exit__(self, *exception: object) -> None:
         """Close."""
         self.close()
+
+    def _count(self, job: Job, outcome: SolveEnding) -> None:
+        """Count the end of a solve with what it had said last."""
+        known = self.ledger.get(job.spec_digest)
+        progress = None if known is None else known.progress
+        self.solve_counts.settled(job.spec, outcome.ending.name, outcome.seconds, progress)
 
     # The one path
 

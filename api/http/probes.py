@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import PlainTextResponse, Response
 
 from factorize.api.http.answers import RunningService, json_response
+from factorize.api.http.gateway.work_gate import WorkGate, gate_of
 from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.http.schema import answers
 from factorize.api.service import SolverService
@@ -54,18 +56,23 @@ def _works(step: Callable[[], object]) -> bool:
 
 
 @router.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}))
-async def metrics(service: RunningService) -> Response:
+async def metrics(request: Request, service: RunningService) -> Response:
     """Give counters and gauges in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(_Counts(service))
-    return Response(await run_sync(generate_latest, registry), headers={"Content-Type": METRICS_TYPE})
+    registry.register(_Counts(service, gate_of(request)))
+
+    def text() -> bytes:
+        return generate_latest(registry) + generate_latest(service.solve_counts.registry)
+
+    return Response(await run_sync(text), headers={"Content-Type": METRICS_TYPE})
 
 
 class _Counts(Collector):
     """The numbers, read when they are asked for."""
 
-    def __init__(self, service: SolverService) -> None:
+    def __init__(self, service: SolverService, gate: WorkGate) -> None:
         self._service = service
+        self._gate = gate
 
     def describe(self) -> list[Metric]:
         return []
@@ -79,6 +86,27 @@ class _Counts(Collector):
         for state, count in service.ledger.counts().items():
             states.add_metric([state], count)
         yield states
+        oldest, memory_mb = service.ledger.load()
+        age = 0.0 if oldest is None else (datetime.now(UTC) - datetime.fromisoformat(oldest)).total_seconds()
+        yield GaugeMetricFamily(
+            "factorize_queue_oldest_seconds", "How long the oldest queued job has waited.", value=max(0.0, age)
+        )
+        yield GaugeMetricFamily(
+            "factorize_memory_admitted_bytes", "Memory that running solves were admitted with.", value=memory_mb << 20
+        )
+        yield from self._work()
+
+    def _work(self) -> Iterator[Metric]:
+        work = GaugeMetricFamily(
+            "factorize_work", "Requests that compute, or wait for a place.", labels=["kind", "state"]
+        )
+        refused = CounterMetricFamily("factorize_refused", "Requests that found no place (429).", labels=["kind"])
+        for kind, (running, waiting) in self._gate.at_work().items():
+            work.add_metric([kind, "running"], running)
+            work.add_metric([kind, "waiting"], waiting)
+            refused.add_metric([kind], self._gate.refused[kind])
+        yield work
+        yield refused
 
 
 @router.get("/problems/{slug}", responses=answers(200, 404))

@@ -55,6 +55,7 @@ class JobEngine:
         forked: bool = True,
         tick: float = 2.0,
         patience: float = 15.0,
+        settled: Callable[[Job, SolveEnding], None] | None = None,
     ) -> None:
         """Describe the engine; ``start`` brings it to life.
 
@@ -71,6 +72,7 @@ class JobEngine:
             forked: whether children may be forked from the nursery (api/processes/nursery.py).
             tick: seconds between two rounds of reconciliation.
             patience: seconds without a sign of life after which another engine counts as dead.
+            settled: told of each end of a solve, in the engine's thread.
         """
         self.id = uuid.uuid4().hex
         self.solves_total = 0
@@ -78,6 +80,7 @@ class JobEngine:
         self._find = find
         self._tick_seconds = tick
         self._patience = patience
+        self._settled = settled
         self._presence: Presence | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._dispatch = Dispatch(
@@ -300,6 +303,8 @@ class JobEngine:
         outcome = dask_cluster.outcome(future)
         if outcome is None:
             return
+        if self._settled is not None:
+            self._settled(job, outcome)
         stored = self._find(job.spec_digest)
         if stored is not None:
             self._ledger.finish(job.spec_digest, stored)

@@ -201,6 +201,17 @@ class Ledger:
             rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)).all()
         return dict.fromkeys(STATES, 0) | {state: count for state, count in rows}
 
+    def load(self) -> tuple[str | None, int]:
+        """Return since when the oldest queued job waits (None without any), and the memory of running ones, in MiB."""
+        with self._read() as connection:
+            oldest = connection.execute(
+                sa.select(sa.func.min(jobs.c.submitted)).where(jobs.c.state == "queued")
+            ).scalar()
+            memory = connection.execute(
+                sa.select(sa.func.sum(jobs.c.memory_mb)).where(jobs.c.state == "running")
+            ).scalar()
+        return oldest, int(memory or 0)
+
     def page(
         self,
         *,

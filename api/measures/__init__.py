@@ -1,0 +1,1 @@
+"""Measures: numbers that a service keeps of its own work, for whoever watches it."""

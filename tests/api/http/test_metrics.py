@@ -1,0 +1,57 @@
+"""Metrics of a running service, and the dashboard that shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from house import ROOT
+from prometheus_client.parser import text_string_to_metric_families
+from servers import serving
+
+from factorize.api.measures.solve_counts import SolveCounts
+from factorize.api.settings import Settings
+
+SPEC = '{"mechanism":{"kind":"dense"},"workload":{"kind":"prefix","n":4}}'
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_solves_are_counted_by_mechanism_and_end(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), port=0), command=("/bin/false",)) as service:
+        posted = service.post(json.loads(SPEC))
+        assert posted.status == 202
+        name = posted.json()["spec_digest"]
+        service.until(f"/v1/factorizations/{name}", lambda job: job["state"] == "failed")
+        found = samples(service.get("/metrics").body.decode())
+    assert found["factorize_solve_duration_seconds_count", (("end", "failed"), ("mechanism", "dense"))] == 1
+    assert found["factorize_jobs", (("state", "failed"),)] == 1
+    assert found["factorize_queue_oldest_seconds", ()] == found["factorize_memory_admitted_bytes", ()] == 0
+    assert found["factorize_work", (("kind", "rows"), ("state", "running"))] == 0
+
+
+def test_gaps_are_of_solves_that_are_done_and_retries_of_those_that_died() -> None:
+    counts = SolveCounts()
+    counts.settled(SPEC, "DONE", 2.0, {"relative_gap": 3e-9})
+    counts.settled(SPEC, "DONE", 2.0, {"relative_gap": None})
+    counts.settled(SPEC, "CRASHED", 1.0, {"relative_gap": 0.5})
+    value = counts.registry.get_sample_value
+    assert value("factorize_solve_duration_seconds_sum", {"mechanism": "dense", "end": "done"}) == 4
+    assert value("factorize_relative_gap_sum", {"mechanism": "dense"}) == pytest.approx(3e-9)
+    assert value("factorize_retries_total") == 1
+
+
+def test_the_dashboard_asks_for_what_is_there_and_the_page_names_it() -> None:
+    dashboard = json.loads((ROOT / "docs/pictures/grafana.json").read_text())
+    asked = set(re.findall(r"factorize_\w+", json.dumps([panel["targets"] for panel in dashboard["panels"]])))
+    page = (ROOT / "docs/http.md").read_text()
+    named = set(re.findall(r"`(factorize_\w+)", page))
+    assert {re.sub("_(bucket|count)$", "", name) for name in asked} == named
