@@ -16,6 +16,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from bucket_server import BucketServer
+    from playwright.sync_api import Browser
     from postgres_server import PostgresServer
     from servers import LiveService
 
@@ -112,6 +113,20 @@ def bucket(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_pat
     for name, value in bucket_server.environment.items():
         monkeypatch.setenv(name, value)
     return f"{bucket_server.bucket()}/some/prefix?copies={tmp_path}/copies&copies_gib=1"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless browser that tests share, each with a context of its own.
+
+    Where none is installed the tests that need it are skipped, and say so; `REQUIRE_BROWSER=1` makes them fail.
+    """
+    from browser import chromium, running
+
+    if chromium() is None and not os.environ.get("REQUIRE_BROWSER"):
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    with running() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ let draft = EXAMPLE;
 
 /** Show the form of a comparison, and its pictures. */
 export async function comparePage(main, { signal }) {
-  const form = new SchemaForm(await schemas(), "CompareRequest", { id: "compare" });
+  const form = new SchemaForm(await schemas(), "CompareRequest", { id: "compare", seldom: ["bytes_per_parameter", "samplings", "max_seconds"] });
   form.write(draft);
   const answer = el("div", { "aria-live": "polite" });
   const go = el("button", { type: "submit", class: "primary" }, "Compare");
@@ -56,6 +56,8 @@ async function run(request, answer, signal) {
 
 function pictures(found) {
   const { rows, recommendation, budget } = found;
+  const left = found.refused?.length ? el("p", { class: "hint" }, `Left out: ${found.refused.map((entry) => `${entry.mechanism} (${entry.reason})`).join("; ")}`) : null;
+  if (!rows.length) return [el("p", {}, "No mechanism fits within these limits."), left].filter(Boolean);
   const chosen = recommendation?.row ?? null;
   const [measure, value] = measureOf(found);
   const bars = rows.slice(0, MOST_BARS).map((row, i) => ({ name: nameOf(row), value: value(row), strong: i === chosen }));
@@ -64,8 +66,8 @@ function pictures(found) {
   return [
     recommendation ? el("p", { class: "card" }, el("strong", {}, "Recommended: "), recommendation.reason, ". ", button("Use its spec", () => compose(specOf(found, rows[chosen])))) : null,
     el("div", { class: "panels" }, barChart({ title: "Mechanisms", bars, unit: measure }), scatterChart({ title: "Error against memory", points, budget, x: "vectors of noise state", y: measure })),
-    table("All mechanisms", ["mechanism", measure, "above the bound", "vectors", "sigma", "what the loader does", "solved in", ""], rows.map((row, i) => line(found, row, value(row), i === chosen))),
-    found.refused?.length ? el("p", { class: "hint" }, `Left out: ${found.refused.map((entry) => `${entry.mechanism} (${entry.reason})`).join("; ")}`) : null,
+    table("All mechanisms", ["mechanism", measure, "above the bound", "vectors", "sigma", "what the loader does", "solved in", "action"], rows.map((row, i) => line(found, row, value(row), i === chosen))),
+    left,
   ].filter(Boolean);
 }
 
@@ -75,7 +77,8 @@ function measureOf({ rows, objective }) {
 }
 
 function nameOf(row) {
-  const fields = { ...row.parameters, ...(row.sampling ? { sampling: row.sampling } : {}) };
+  const more = { normalization: row.normalization === "none" ? null : row.normalization, sampling: row.sampling };
+  const fields = { ...row.parameters, ...Object.fromEntries(Object.entries(more).filter(([, value]) => value)) };
   return part({ kind: row.mechanism, ...fields });
 }
 

@@ -18,7 +18,7 @@ export function compose(spec) {
 
 /** Show the page on which a spec is composed. */
 export async function composePage(main, { signal }) {
-  const form = new SchemaForm(await schemas(), "Spec", { id: "spec", changed: () => view.later() });
+  const form = new SchemaForm(await schemas(), "Spec", { id: "spec", seldom: ["tolerance", "optimize_for", "sampling"], changed: () => view.later() });
   const view = new Understood(form, signal);
   form.write(draft);
   const text = el("textarea", { id: "spec-json", rows: "10", spellcheck: "false", "aria-label": "The spec as JSON" });

@@ -76,14 +76,18 @@ function scalar(form, path, label, schemas, optional, preset) {
   }
   const whole = schemas.some((schema) => schema.type === "integer");
   const numeric = whole || schemas.some((schema) => schema.type === "number");
-  const control = el("input", { type: "text", inputmode: numeric ? (whole ? "numeric" : "decimal") : "text", autocomplete: "off", spellcheck: "false", required: !optional, placeholder: preset ?? (optional ? "not set" : null) });
+  const names = schemas.flatMap((schema) => schema.examples ?? []);
+  const offered = names.length ? el("datalist", { id: `${form.idOf(path)}-names` }, names.map((name) => el("option", { value: name }))) : null;
+  const control = el("input", { type: "text", list: offered?.id, inputmode: numeric ? (whole ? "numeric" : "decimal") : "text", autocomplete: "off", spellcheck: "false", required: !optional, placeholder: preset ?? (optional ? "not set" : null) });
   const read = () => {
     const text = control.value.trim();
     if (text === "") return undefined;
     if (!numeric || !Number.isFinite(Number(text))) return text; // the service says what is wrong with it
     return whole && !COUNT.test(text) ? text : Number(text);
   };
-  return { node: row(form, path, label, control, limits(schemas)), read, write: (value) => (control.value = value ?? "") };
+  const node = row(form, path, label, control, limits(schemas));
+  if (offered) node.append(offered);
+  return { node, read, write: (value) => (control.value = value ?? "") };
 }
 
 function list(form, path, label, schema, optional) {
@@ -123,7 +127,8 @@ export function object(form, schema, path, label) {
     return kind === undefined ? found : { kind, ...found };
   };
   const write = (value) => fields.forEach(([name, inner]) => inner.write(value?.[name]));
-  return { node: label ? el("fieldset", {}, el("legend", {}, label), nodes) : el("div", { class: "group" }, nodes), read, write };
+  const node = label ? el("fieldset", {}, el("legend", {}, label), nodes) : el("div", { class: "group" }, nodes);
+  return { node, read, write, parts: Object.fromEntries(fields.map(([name, inner]) => [name, inner.node])) };
 }
 
 function choice(form, path, label, kinds, preset) {

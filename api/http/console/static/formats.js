@@ -5,7 +5,7 @@ export function short(value, digits = 4) {
   if (value === null || value === undefined) return "unknown";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e-3 && size < 1e6 ? String(Number(value.toPrecision(digits))) : value.toExponential(Math.max(0, digits - 2));
+  return size >= 1e-3 && size < 1e6 ? String(Number(value.toPrecision(digits))) : Number(value.toPrecision(Math.max(1, digits - 1))).toExponential();
 }
 
 /** Return a ratio above zero in percent. */
@@ -43,7 +43,7 @@ export function part(document) {
 function brief(value) {
   if (Array.isArray(value)) return value.length > 4 ? `[${value.length} values]` : JSON.stringify(value);
   if (value !== null && typeof value === "object") return value.kind ? part(value) : "{...}";
-  const text = String(value);
+  const text = typeof value === "number" ? short(value, 5) : String(value);
   return text.length > 40 ? `${text.slice(0, 12)}...` : text;
 }
 

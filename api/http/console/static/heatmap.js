@@ -168,7 +168,7 @@ class Heatmap {
 function paint(canvas, width, height, values, colours) {
   canvas.width = width;
   canvas.height = height;
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true });
   const image = context.createImageData(width, height);
   values.forEach((value, i) => image.data.set(colours.of(value), 4 * i));
   context.putImageData(image, 0, 0);

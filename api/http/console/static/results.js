@@ -42,7 +42,7 @@ function workloads(found) {
 
 function listed(items, show, signal) {
   if (!items.length) return el("p", {}, "Nothing here.");
-  return table("Jobs and results", ["spec", "state", "submitted (UTC)", "digest", ""], items.map((item) => line(item, show, signal)));
+  return table("Jobs and results", ["spec", "state", "submitted (UTC)", "digest", "action"], items.map((item) => line(item, show, signal)));
 }
 
 function line(item, show, signal) {

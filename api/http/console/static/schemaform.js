@@ -1,18 +1,18 @@
 // A form made from a schema of the OpenAPI document: a new kind of the service appears in it by itself.
 
+import { details, el } from "./dom.js";
 import { object } from "./fields.js";
 
-/** A form. `changed` is called after each change. */
+/** A form. `changed` is called after each change; the fields of `seldom` are in a box that is opened on request. */
 export class SchemaForm {
-  constructor(schemas, name, { id, changed = () => {}, without = [] }) {
+  constructor(schemas, name, { id, changed = () => {}, seldom = [] }) {
     this.schemas = schemas;
     this.controls = new Map();
     this.id = id;
     this.changed = changed;
-    const schema = schemas[name];
-    const properties = Object.fromEntries(Object.entries(schema.properties).filter(([key]) => !without.includes(key)));
-    this.field = object(this, { ...schema, properties }, "", "");
-    this.node = this.field.node;
+    this.field = object(this, schemas[name], "", "");
+    const rest = seldom.map((key) => this.field.parts[key]).filter(Boolean);
+    this.node = el("div", {}, this.field.node, rest.length ? details("More fields", el("div", { class: "group" }, rest)) : null);
   }
 
   /** Return the id of the control at a pointer. */
@@ -33,6 +33,8 @@ export class SchemaForm {
   /** Fill in a document. */
   write(value) {
     this.field.write(value);
+    const filled = [...this.node.querySelectorAll("details input, details select")].some((control) => !["", "none", control.getAttribute("placeholder")].includes(control.value) && control.type !== "checkbox");
+    for (const box of this.node.querySelectorAll("details")) box.open = filled;
     this.changed();
   }
 
@@ -52,6 +54,7 @@ export class SchemaForm {
       if (!found) continue;
       found.control.setAttribute("aria-invalid", "true");
       found.error.hidden = false;
+      for (let box = found.control.closest("details"); box; box = box.parentElement.closest("details")) box.open = true;
       const where = path === pointer ? "" : `${pointer.slice(path.length + 1)}: `;
       found.error.textContent = `${found.error.textContent} ${where}${detail}`.trim();
       return true;

@@ -20,7 +20,7 @@ export function sigmaCard(manifest, signal) {
 }
 
 function calibration(found, manifest, signal) {
-  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration" });
+  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration", seldom: ["rho", "mu", "sigma", "clip_norm", "adjacency", "bins", "method"] });
   form.write(PRESET);
   const answer = el("div", { "aria-live": "polite" });
   const submit = async (event) => {

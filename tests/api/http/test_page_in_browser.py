@@ -1,0 +1,200 @@
+"""The page in a headless browser, against a real service: compose, follow, cancel, look, compare, save."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from browser import Watched, watched
+from servers import LiveService
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ROOT = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "square_root"}}
+PHONE = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
+
+
+@pytest.fixture
+def view(browser: Browser, live_service: LiveService) -> Iterator[Watched]:
+    with watched(browser, live_service.url, viewport={"width": 1200, "height": 900}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def root(live_service: LiveService) -> dict[str, Any]:
+    """A stored result whose C has the coefficients 1, 1/2, 3/8 and so on."""
+    return live_service.solve(ROOT)
+
+
+def test_a_spec_is_composed_solved_and_cancelled(browser: Browser, slow_service: LiveService) -> None:
+    with watched(browser, slow_service.url) as view:
+        page = view.page
+        view.go("compose")
+        page.get_by_label("kind of mechanism").select_option("nu_toeplitz")
+        page.get_by_label("nu", exact=True).fill("0.25")
+        page.get_by_label("kind of participation").select_option("single")
+        page.get_by_label("n", exact=True).fill("12")
+        asked = {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "nu_toeplitz", "nu": 0.25}}
+        digest = slow_service.spec_digest(asked)
+        page.wait_for_selector(f"text={digest}")
+        assert page.get_by_text("no, it has to be solved").is_visible()
+        page.get_by_role("button", name="Solve").click()
+        page.wait_for_selector("svg .line")
+        assert "relative gap" in page.locator("main svg").first.text_content()
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Try again").click()
+        page.wait_for_selector("svg .line")
+        slow_service.go()
+        page.get_by_role("heading", name="Certificate").wait_for()
+        assert slow_service.get(f"/v1/factorizations/{digest}").json()["digest"] in page.content()
+
+
+def test_what_is_wrong_stands_at_its_field(view: Watched) -> None:
+    view.go("compose")
+    field = view.page.get_by_label("n", exact=True)
+    field.fill("0")
+    view.page.wait_for_selector("[aria-invalid=true]")
+    told = view.page.locator(f"#{field.get_attribute('aria-describedby').split()[-1]}")
+    assert "greater than or equal to 1" in told.text_content()
+    assert view.page.get_by_role("button", name="Solve").is_disabled()
+    field.fill("8")
+    view.page.get_by_label("epochs", exact=True).fill("4")
+    view.page.wait_for_selector("text=spec digest")
+    assert view.page.locator("[aria-invalid=true]").count() == 0
+
+
+def test_every_kind_of_the_schema_can_be_composed(view: Watched, live_service: LiveService) -> None:
+    view.go("compose")
+    schemas = live_service.get("/openapi.json").json()["components"]["schemas"]
+    for name in ("workload", "participation", "objective", "mechanism"):
+        control = view.page.get_by_label(f"kind of {name}")
+        offered = control.locator("option").all_text_contents()
+        assert sorted(offered) == sorted(schemas["Spec"]["properties"][name]["discriminator"]["mapping"])
+    spec = {
+        "workload": {"kind": "momentum", "n": 8, "momentum": 0.5, "learning_rates": {"kind": "cosine", "final": 0.1}},
+        "participation": {"kind": "fixed_epochs", "epochs": 2},
+        "objective": {"kind": "weighted", "weights": [1, 2, 3, 4, 5, 6, 7, 8]},
+        "mechanism": {"kind": "banded", "bands": 3},
+        "optimize_for": {"kind": "matrix", "rows": [[1, 0], [1, 1]]},
+    }
+    view.page.get_by_text("As JSON").click()
+    text = view.page.get_by_label("The spec as JSON")
+    text.fill(json.dumps(spec))
+    view.page.get_by_role("button", name="Read the form from it").click()
+    text.fill("")
+    view.page.get_by_role("button", name="Write the form into it").click()
+    assert json.loads(text.input_value()) == spec
+
+
+def test_the_heatmap_has_the_colours_of_the_matrix(view: Watched, root: dict[str, Any]) -> None:
+    view.go(f"f/{root['digest']}")
+    pixels = view.pixels()
+    assert (len(pixels), len(pixels[0])) == (24, 24)
+    for i in range(24):
+        assert pixels[i][i] == [253, 231, 37, 255]  # the diagonal is the largest
+        assert all(pixels[i][j][3] == 40 for j in range(i + 1, 24))  # nothing is above it
+        assert all(pixels[i][j] == pixels[i - 1][j - 1] for j in range(1, i + 1))  # Toeplitz
+    greens = [row[0][1] for row in pixels]  # from yellow to violet as the coefficients fall
+    assert greens == sorted(greens, reverse=True) and greens[-1] < 40
+    canvas = view.page.locator("canvas[data-state]")
+    canvas.focus()
+    canvas.press("+")
+    view.page.wait_for_selector('canvas[aria-label="Heatmap of C, rows 5 to 20, columns 5 to 20"]')
+    canvas.press("ArrowUp")
+    view.page.wait_for_selector('canvas[aria-label="Heatmap of C, rows 1 to 16, columns 5 to 20"]')
+    assert len(view.pixels()) == 16
+    view.page.get_by_role("button", name="C^-1", exact=True).click()
+    view.page.wait_for_selector('canvas[aria-label="Heatmap of C^-1, rows 1 to 24, columns 1 to 24"]')
+    inverse = view.pixels()
+    assert inverse[1][0][2] > inverse[1][0][0] and inverse[1][1][0] > inverse[1][1][2]  # -1/2 is blue, 1 is red
+
+
+def test_a_result_states_sigma_and_gives_its_file(
+    view: Watched, root: dict[str, Any], live_service: LiveService
+) -> None:
+    view.go(f"f/{root['digest']}")
+    page = view.page
+    page.get_by_role("button", name="Compute sigma").click()
+    page.wait_for_selector("text=The standard deviation of each entry")
+    answer = live_service.send(
+        "POST", f"/v1/factorizations/{root['digest']}/calibrations", {"epsilon": 2, "delta": 1e-6}
+    ).json()
+    assert float(page.locator("p strong").first.text_content()) == pytest.approx(answer["sigma"], rel=1e-7)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download C").click()
+    assert hashlib.sha256(Path(download.value.path()).read_bytes()).hexdigest() == root["files"][0]["sha256"]
+    bound = root["certificate"]["lower_bound"]["objective"]
+    page.wait_for_selector("text=lower bound on any matrix's root mean square")
+    shown = re.search(r"root mean square: ([\d.]+)", page.locator(".legend li", has_text="lower bound").text_content())
+    assert shown and float(shown[1]) == pytest.approx(bound**0.5, rel=1e-5)
+    page.get_by_role("heading", name="Noise over time and frequency").wait_for()
+    page.wait_for_selector("text=Power over frequency")
+
+
+def test_a_key_goes_into_a_header_and_nowhere_else(view: Watched, root: dict[str, Any]) -> None:
+    view.go("key")
+    view.page.get_by_label("API key").fill("fz_secret")
+    view.page.get_by_role("button", name="Use this key").click()
+    view.page.wait_for_selector("text=A key is set.")
+    view.requests.clear()
+    view.go(f"f/{root['digest']}")
+    view.pixels()
+    with view.page.expect_download() as download:
+        view.page.get_by_role("button", name="Download C").click()
+    assert hashlib.sha256(Path(download.value.path()).read_bytes()).hexdigest() == root["files"][0]["sha256"]
+    asked = [(address, headers) for address, headers in view.requests if "/v1/" in address]
+    assert asked and all(headers.get("authorization") == "Bearer fz_secret" for _, headers in asked)
+    assert not [address for address, _ in view.requests if "secret" in address]
+    assert view.page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    view.go("key")
+    view.page.get_by_role("button", name="Forget it").click()
+    view.page.wait_for_selector("text=No key is set.")
+
+
+def test_the_list_tells_rows_apart_and_filters(view: Watched, live_service: LiveService) -> None:
+    for bands in (2, 3, 4):
+        live_service.solve({**ROOT, "mechanism": {"kind": "banded_square_root", "bands": bands}})
+    view.go("results")
+    view.page.wait_for_selector("tbody tr")
+    texts = view.page.locator("tbody tr td:first-child").all_text_contents()
+    assert len(set(texts)) == len(texts)
+    assert [text for text in texts[:3] if "bands=" in text and "banded_square_root" in text] == texts[:3]
+    view.page.get_by_label("state", exact=True).select_option("failed")
+    view.page.wait_for_selector("text=Nothing here.")
+
+
+def test_mechanisms_are_compared(view: Watched) -> None:
+    view.go("compare")
+    view.page.get_by_label("n", exact=True).fill("4")
+    view.page.get_by_label("kind of participation").select_option("single")
+    if not view.page.get_by_label("max seconds").is_visible():
+        view.page.get_by_text("More fields").click()
+    view.page.get_by_label("max seconds").fill("0.5")
+    view.page.get_by_role("button", name="Compare").click()
+    view.page.wait_for_selector("text=Recommended:")
+    assert view.page.locator("svg .bar").count() == view.page.locator("tbody tr").count() > 1
+    view.page.get_by_role("button", name="Use its spec").first.click()
+    view.page.wait_for_selector("text=What will be solved")
+    view.page.wait_for_selector("text=spec digest")
+
+
+@pytest.mark.parametrize("options", [{"color_scheme": "light"}, PHONE], ids=["light", "dark phone"])
+def test_nobody_is_kept_out(browser: Browser, live_service: LiveService, root: dict[str, Any], options) -> None:
+    with watched(browser, live_service.url, **options) as view:
+        for name in ("compose", f"f/{root['digest']}", "results", "compare", "key", "nothing"):
+            view.go(name)
+            view.page.wait_for_load_state("networkidle")
+            assert view.barriers() == [], name
+            width = view.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert width <= 0, name
+
+
+def test_an_unknown_digest_is_said(view: Watched) -> None:
+    view.go(f"f/{'0' * 64}")
+    assert "0" * 64 in view.page.get_by_role("alert").text_content()
