@@ -1,7 +1,7 @@
 """The table of routes: for each, the scope that a caller needs, and what of the caller's own is seen or changed by it.
 
 Every route of the application has one row here, and every row a route; a test compares them. What has no row is refused
-to everyone. docs/security.md shows the same table.
+to everyone.
 """
 
 from __future__ import annotations
