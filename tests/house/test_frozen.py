@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -36,7 +37,8 @@ def changed(path: Path, part: str, entry: str, **values: Any) -> None:
 
 def test_the_same_code_has_no_differences(frozen: Any, reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert frozen.main(["compare", str(reference), *PARTS, "--exact"]) == 0
-    assert "0 differences in 186 entries of 2 parts" in capsys.readouterr().out
+    entries = re.search(r"^0 differences in (\d+) entries of 2 parts$", capsys.readouterr().out, re.MULTILINE)
+    assert entries is not None and int(entries[1]) > 180
 
 
 def test_it_runs_outside_of_the_tests() -> None:

@@ -71,7 +71,9 @@ def asked_by_class(node: ast.AST, names: set[str]) -> bool:
     called = (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
     )
-    return called and bool(last_names(node.args[1]) & names)
+    if not called or "torch" in last_names(node.args[1]):  # its classes are nobody's kinds here: torch.optim.Adam
+        return False
+    return bool(last_names(node.args[1]) & names)
 
 
 def asked_by_kind(node: ast.AST, noun: str) -> bool:
