@@ -8,6 +8,8 @@ count for a connection that was cut, without any error.
 from __future__ import annotations
 
 import http.client
+import ipaddress
+import os
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +24,10 @@ from factorize.errors import InvalidParameter, MalformedJson, ServiceError, Serv
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as stalled; twice the service's pause between pings."""
 
+KEY_VARIABLE = "FACTORIZE_KEY"
+KEY_FILE_VARIABLE = "FACTORIZE_KEY_FILE"
+FROM_ENVIRONMENT = ""
+_KEY_BYTES = 8 << 10
 _DOCUMENT_BYTES = 1 << 28
 _PROBLEM_BYTES = 1 << 20
 
@@ -124,16 +130,58 @@ class Reply:
         return value
 
 
+def key_of_environment() -> str | None:
+    """Return the key of `FACTORIZE_KEY`, or of the file that `FACTORIZE_KEY_FILE` names; None where neither is set.
+
+    Raises:
+        InvalidParameter: both are set, the file cannot be read, or it holds no token.
+    """
+    text, file = os.environ.get(KEY_VARIABLE), os.environ.get(KEY_FILE_VARIABLE)
+    if text and file:
+        raise InvalidParameter(f"{KEY_VARIABLE} and {KEY_FILE_VARIABLE} are both set; unset one", field=KEY_VARIABLE)
+    if file:
+        try:
+            with open(file, encoding="ascii") as opened:
+                text = opened.read(_KEY_BYTES + 1).strip()
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not ASCII text"
+            raise InvalidParameter(f"{KEY_FILE_VARIABLE} names {file}: {reason}", field=KEY_FILE_VARIABLE) from None
+    elif not text:
+        return None
+    if not text or len(text) > _KEY_BYTES or not all("!" <= character <= "~" for character in text):
+        name = KEY_FILE_VARIABLE if file else KEY_VARIABLE  # what it holds is not repeated
+        raise InvalidParameter(f"{name} holds no token; it is one word of ASCII characters", field=name)
+    return text
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
 class Connection:
     """A connection that is opened on first use and kept; one thread at a time.
 
     Args:
         url: of the service.
         timeout: seconds without a byte after which the service counts as unreachable.
+        key: token to send; by default that of `FACTORIZE_KEY` or of the file `FACTORIZE_KEY_FILE`, None for none.
+
+    Raises:
+        InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, *, timeout: float = TIMEOUT, key: str | None = FROM_ENVIRONMENT) -> None:
         self.address = Address.parse(url)
+        self._key = key_of_environment() if key == FROM_ENVIRONMENT else key
+        if self._key is not None and self.address.scheme == "http" and not _is_loopback(self.address.host):
+            raise InvalidParameter(
+                f"{self.address} would be sent a key in the clear; use https://, or unset {KEY_VARIABLE} and "
+                f"{KEY_FILE_VARIABLE}",
+                field="url",
+            )
         self.timeout = timeout
         self._open: http.client.HTTPConnection | None = None
         self._reply: Reply | None = None
@@ -176,7 +224,7 @@ class Connection:
                 f"{self.address} redirects to {scheme[:10]}://{host[:100]}, which is not followed", status=307
             )
         self.close()
-        self._followed = Connection(f"{scheme}://{host}", timeout=self.timeout)
+        self._followed = Connection(f"{scheme}://{host}", timeout=self.timeout, key=None)  # a bucket gets no key
         reply = self._followed._send("GET", f"{path}?{query}", None, headers)
         if reply.status >= 300:
             self._followed.close()
@@ -187,6 +235,8 @@ class Connection:
         with network(self.address):
             if self._open is None:
                 self._open = self._connect()
+            if self._key is not None:
+                headers = {**headers, "Authorization": f"Bearer {self._key}"}
             try:
                 self._open.request(method, self.address.prefix + path, body=body, headers=headers)
                 self._reply = Reply(self._open.getresponse(), self.address)
