@@ -7,6 +7,9 @@ result's file is the one that it was, that it was not found damaged, and that no
 forgotten, and the request takes the usual way. Only a POST that named no wait and no form, and was answered by a
 stored result at once, is remembered.
 
+The bytes of a request include its key. Where the key was last looked up more than half a second ago, the request takes
+the usual way too, which looks it up; requests of callers with quotas are counted there, and so are not remembered.
+
 Whoever makes an answer depend on more than the request and the store must not call `note`.
 """
 
@@ -34,10 +37,12 @@ class Repeat:
     Attributes:
         parts: bytes before, between and after the date and the request's id.
         standing: whether the result still is what it was.
+        admitted: whether the caller would be let in again, without a look into the ledger.
     """
 
     parts: tuple[bytes, bytes, bytes]
     standing: Callable[[], bool]
+    admitted: Callable[[], bool]
 
     def answer(self, date: bytes) -> bytes:
         """Return all bytes of the answer, with an id of its own."""
@@ -64,7 +69,7 @@ class Repeats:
             date: value of the Date field.
         """
         known = self._known.get(request)
-        if known is None:
+        if known is None or not known.admitted():
             return None
         if not known.standing():
             self._known.drop(request)
@@ -72,13 +77,14 @@ class Repeats:
         self._service.known_total += 1
         return known.answer(date)
 
-    def note(self, request: bytes, head: bytes, result: Result) -> None:
+    def note(self, request: bytes, head: bytes, result: Result, admitted: Callable[[], bool]) -> None:
         """Remember a request and its answer.
 
         Args:
             request: all bytes of it.
             head: all bytes of the answer before its body, which is the result's text.
             result: what it was answered with.
+            admitted: whether its caller would be let in again.
         """
         if not may_repeat(request):
             return
@@ -88,7 +94,7 @@ class Repeats:
             return
         date, name = found
         parts = head[: date.start(2)], head[date.end(2) : name.start(4)], head[name.end(4) :] + result.text
-        self._known.put(request, Repeat(parts, standing))
+        self._known.put(request, Repeat(parts, standing, admitted))
 
 
 def may_repeat(request: bytes) -> bool:

@@ -11,12 +11,17 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
 import numpy as np
 
 from factorize import solvers
+from factorize.api.access.caller import ANYONE, Caller
+from factorize.api.access.holdings import Holdings
+from factorize.api.access.key_register import KeyRegister
+from factorize.api.access.usage import UsageMeter
 from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.children.form_maker import FormMaker
 from factorize.api.forms import ANY_FORM, Form
@@ -31,7 +36,16 @@ from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, audit_folder, ledger_url
 from factorize.encoding import DIGEST, canonical_json
-from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, NotFound, Revoked, TooLarge, Violation
+from factorize.errors import (
+    CorruptObject,
+    InvalidParameter,
+    InvalidSpec,
+    NotFound,
+    Revoked,
+    StoreUnavailable,
+    TooLarge,
+    Violation,
+)
 from factorize.format.labels import describe_spec
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
@@ -81,6 +95,9 @@ class SolverService:
         self.ledger = Ledger(ledger_url(settings))
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(audit_folder(settings))
+        self.register = KeyRegister(self.ledger.engine)
+        self.holdings = Holdings(self.ledger.engine)
+        self.meter = UsageMeter(self.ledger.engine)
         self._pace: Pace | None = None
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
@@ -108,6 +125,8 @@ class SolverService:
     def close(self) -> None:
         """End the engine and close the ledger."""
         self.engine.close()
+        with suppress(StoreUnavailable):  # what a second has brought; the ledger may be what is gone
+            self.meter.close()
         self.ledger.close()
         self.audit.close()
 
@@ -132,23 +151,25 @@ class SolverService:
         """Return the canonical spec with its mechanism named."""
         return solvers.choose(source if isinstance(source, Spec) else parse_spec(source))
 
-    def obtain(self, source: Source, form: Form = ANY_FORM) -> Result | Job:
+    def obtain(self, source: Source, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | Job:
         """Return the stored result of a spec, or the job that solves it.
 
         Args:
             source: JSON text, plain data that came through the strict reader, or a spec.
             form: what the result's file is to hold; C alone by default.
+            caller: who asks, and holds the job then.
 
         Raises:
             MalformedJson, InvalidSpec, UnsupportedProblem: see `parse_spec` and `solvers.choose`.
             TooLarge: the estimate is above what this service admits.
+            QuotaExhausted: it is above what is left of the caller's quotas.
             StoreUnavailable, CorruptObject: from the store.
         """
         spec = self.canonical(source)
         result = self.results.answer(spec)
         if result is None:
-            self.keep_matrices(spec)
-            job = self.engine.submit(self._order(spec))
+            self.keep_matrices(spec, caller)
+            job = self._submit(spec, caller)
             result = self.results.answer(spec) if job.state == "done" else None
             if result is None:
                 return job
@@ -156,8 +177,18 @@ class SolverService:
             self.known_total += 1
         return self.expanded(result, form)
 
-    def lookup(self, name: str, form: Form = ANY_FORM) -> Result | Job | None:
-        """Return what is known by a digest or a spec digest: a result, else a job, else None.
+    def _submit(self, spec: Spec, caller: Caller) -> Job:
+        """Have a caller hold the job of a spec, at the cost of what it is estimated to take."""
+        order = self._order(spec)
+        known = self.ledger.get(spec.digest)
+        joins = known is not None and not known.finished
+        cost = 0.0 if joins else solvers.estimate(spec).seconds * order.threads
+        with self.holdings.taking(caller, spec.digest):
+            self.meter.charge(caller, cost)
+            return self.engine.submit(order)
+
+    def lookup(self, name: str, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | Job | None:
+        """Return what is known by a digest or a spec digest: a result, else a job of the caller's, else None.
 
         Raises:
             Revoked: the result was taken back, and no job is solving its spec anew.
@@ -167,16 +198,21 @@ class SolverService:
         try:
             result = self.results.named(name)
         except Revoked:
-            job = self.ledger.get(name)
+            job = self._own_job(name, caller)
             if job is None or job.state == "done":
                 raise
             return job
-        job = self.ledger.get(name) if result is None else None
+        job = self._own_job(name, caller) if result is None else None
         if job is not None and job.state == "done":  # since the first look, or its result is not whole any more
             result = self.results.named(name)
             if result is None:
                 self._check_answer(name)
         return job if result is None else self.expanded(result, form)
+
+    def _own_job(self, name: str, caller: Caller) -> Job | None:
+        """Return the job of a spec digest, if the caller holds it."""
+        job = self.ledger.get(name)
+        return job if job is not None and self.holdings.has_job(caller, name) else None
 
     def _check_answer(self, spec_digest: str) -> None:
         """Say what is missing of a result that a job has stored."""
@@ -207,46 +243,60 @@ class SolverService:
         self._pace = pace
         return {**vars(needed), "until_done": round((pace or Pace()).service(spec, needed.seconds), 3)}
 
-    def retry(self, name: str) -> Result | Job:
+    def retry(self, name: str, caller: Caller = ANYONE) -> Result | Job:
         """Queue a failed or cancelled job again, as posting its spec does.
 
         Raises:
             NotFound: there is no job of that spec digest.
             InvalidParameter: the job has not ended so.
         """
-        job = self.ledger.get(name)
+        job = self._own_job(name, caller)
         if job is None:
             raise NotFound(f"no job has the spec digest {name}; post its spec")
         if job.state not in ("failed", "cancelled"):
             message = f"the job is {job.state}; only a failed or cancelled one is tried again"
             raise InvalidParameter(message, field="spec_digest")
-        return self.obtain(job.spec)
+        return self.obtain(job.spec, caller=caller)
 
-    def cancel(self, name: str) -> Job | None:
-        """End a job that a user does not want any more; None if it is not queued or running."""
-        return self.engine.cancel(name)
+    def cancel(self, name: str, caller: Caller = ANYONE) -> Job | None:
+        """End a job that its caller does not want any more; None if it is not queued or running, or not the caller's.
 
-    def upload(self, array: np.ndarray) -> dict[str, Any]:
+        A job that others hold too goes on for them.
+        """
+        job = self._own_job(name, caller)
+        if job is None or job.finished or caller.sees_all or not self.holdings.leave_to_others(caller, name):
+            return None if job is None else self.engine.cancel(name)
+        return replace(job, state="cancelled")
+
+    def upload(self, array: np.ndarray, caller: Caller = ANYONE) -> dict[str, Any]:
         """Store a user's matrix and return the names by which a spec may use it: sha256 and shape.
 
         Raises:
             InvalidWorkload: the numbers cannot be a workload.
         """
-        return {"sha256": self.store.put_matrix(array), "shape": list(array.shape)}
+        return {"sha256": self._keep(array, caller), "shape": list(array.shape)}
+
+    def _keep(self, array: np.ndarray, caller: Caller) -> str:
+        sha256 = self.store.put_matrix(array)
+        self.holdings.keep_upload(caller, sha256, array.nbytes)
+        return sha256
 
     # The list
 
     def page(
-        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int
+        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int, caller: Caller = ANYONE
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return one page of all there is: jobs, newest first, then stored results that no job of ours has made.
+        """Return one page: the caller's jobs, newest first, then stored results that no job of ours has made.
 
         Raises:
             InvalidParameter: unknown state, a cursor that is not ours, or a limit out of range.
         """
         items: list[dict[str, Any]] = []
         if cursor is None or not _STORE_CURSOR.fullmatch(cursor):
-            jobs, following = self.ledger.page(state=state, workload=workload, cursor=cursor, limit=limit)
+            holder = None if caller.sees_all else caller.owner
+            jobs, following = self.ledger.page(
+                state=state, workload=workload, cursor=cursor, limit=limit, holder=holder
+            )
             items = [job_document(job) for job in jobs]
             if following is not None:
                 return items, following
@@ -262,14 +312,15 @@ class SolverService:
         return items, None
 
     def newest(
-        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int
+        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int, caller: Caller = ANYONE
     ) -> tuple[list[dict[str, Any]], str | None]:
         """Return one page of the same, jobs and other results among each other, the newest first.
 
         Raises:
             InvalidParameter: as `page`.
         """
-        jobs, following = self.ledger.page(state=state, workload=workload, cursor=cursor, limit=limit)
+        holder = None if caller.sees_all else caller.owner
+        jobs, following = self.ledger.page(state=state, workload=workload, cursor=cursor, limit=limit, holder=holder)
         items = [job_document(job) for job in jobs]
         if state in (None, "done"):
             before = None if cursor is None else read_cursor(cursor)
@@ -320,26 +371,29 @@ class SolverService:
             threads=1 if needed.seconds < _QUICK_SECONDS else self.settings.processors or _processors(),
         )
 
-    def keep_matrices(self, spec: Spec, *, within: str = "") -> None:
+    def keep_matrices(self, spec: Spec, caller: Caller = ANYONE, *, within: str = "") -> None:
         """Store inline matrices for the child, and check that those known by name were uploaded.
 
         Args:
             spec: with the matrices.
+            caller: whose uploads they may be.
             within: pointer to the spec in what was posted.
 
         Raises:
             InvalidSpec: one of them was not.
         """
         message = "no matrix of this sha256 and shape was uploaded; send it to POST /v1/matrices first"
-        missing = [name for name, part in spec.user_matrices().items() if not self._have(part)]
+        missing = [name for name, part in spec.user_matrices().items() if not self._have(part, caller)]
         if missing:
             raise InvalidSpec([Violation(f"{within}/{name}/sha256", message) for name in missing])
 
-    def _have(self, matrix: UserMatrix) -> bool:
+    def _have(self, matrix: UserMatrix, caller: Caller) -> bool:
         if matrix.bound:
-            self.store.put_matrix(matrix.array)
+            self._keep(matrix.array, caller)
             return True
         assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form
+        if not self.holdings.has_upload(caller, matrix.sha256):
+            return False
         with suppress(NotFound):
             self.store.keep(matrix.sha256)
             return self.store.blob(matrix.sha256).size == 8 * math.prod(matrix.shape)

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -48,8 +48,13 @@ class Settings(BaseSettings):
         tls_key: its private key.
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
-        allow_remote: listen on an address that other machines reach. There are no keys yet, so everyone who
-            reaches the port may use the service.
+        require_keys: ask every caller for a key (docs/security.md); by default where other machines reach the service.
+        https_certificate: PEM file of the service's own certificate, with which it speaks HTTPS.
+        https_key: PEM file of its private key.
+        trusted_proxies: addresses or networks of the proxies that requests come through. The service answers them and
+            its own machine, and asks for keys.
+        allow_remote: of earlier releases, without effect: an address that other machines reach needs HTTPS or a
+            trusted proxy, and keys.
         allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
         capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
         processors: threads for all running solves; by default all.
@@ -86,6 +91,10 @@ class Settings(BaseSettings):
     tls_key: str | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    require_keys: bool | None = None
+    https_certificate: str | None = None
+    https_key: str | None = None
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     allow_remote: bool = False
     allowed_hosts: tuple[str, ...] = ()
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
@@ -114,14 +123,35 @@ class Settings(BaseSettings):
         return tuple(name.lower() for name in names)
 
     @model_validator(mode="after")
-    def _loopback_unless_allowed(self) -> Self:
-        if not self.allow_remote and not is_loopback(self.host):
-            raise ValueError(
-                f"host {self.host} can be reached by other machines, and this release has no keys: everyone who "
-                "reaches the port could use the service. Use 127.0.0.1 (and a reverse proxy that checks who asks), or "
-                "say allow_remote = true"
-            )
+    def _protected(self) -> Self:
+        if (self.https_certificate is None) != (self.https_key is None):
+            raise ValueError("https_certificate and https_key come together; name both files, or neither")
+        for file in (self.https_certificate, self.https_key):
+            if file is not None and not Path(file).is_file():
+                raise ValueError(f"there is no file {file}; https_certificate and https_key name PEM files")
+        if not is_loopback(self.host):
+            self._check_remote()
         return self
+
+    def _check_remote(self) -> None:
+        if self.https_certificate is None and not self.trusted_proxies:
+            raise ValueError(
+                f"host {self.host} can be reached by other machines, and keys would be sent to it in the clear. Give "
+                "--tls-certificate and --tls-key (https_certificate, https_key), or name the proxy in front of it in "
+                "trusted_proxies; or use 127.0.0.1. allow_remote alone does not do any more"
+            )
+        if self.require_keys is False:
+            raise ValueError(
+                f"host {self.host} can be reached by other machines, which need keys; leave require_keys out, or use "
+                "127.0.0.1"
+            )
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether every caller needs a key: where it is said so, and wherever other machines reach the service."""
+        if self.require_keys is not None:
+            return self.require_keys
+        return not is_loopback(self.host) or bool(self.trusted_proxies)
 
     @classmethod
     def settings_customise_sources(

@@ -22,6 +22,7 @@ from factorize.api.commands.get import get
 from factorize.api.commands.operating.audit import audit
 from factorize.api.commands.operating.db import db
 from factorize.api.commands.operating.jobs import jobs
+from factorize.api.commands.operating.keys import keys
 from factorize.api.commands.operating.work import worker
 from factorize.api.commands.plot import plot
 from factorize.api.commands.predict import plan, predict
@@ -57,7 +58,7 @@ COMMANDS = (
 )
 BY_WORDS = (solve, estimate, compare, get)
 """Commands whose first argument is a spec, which may be said in words."""
-GROUPS = (spec, jobs, db, audit)
+GROUPS = (spec, jobs, keys, db, audit)
 
 app = typer.Typer(
     name=NAME,

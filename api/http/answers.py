@@ -11,6 +11,8 @@ from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 from starlette.responses import Response, StreamingResponse
 
+from factorize.api.access.caller import Caller
+from factorize.api.http.gateway.access_guard import caller_of
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
@@ -37,6 +39,7 @@ def service_of(request: Request) -> SolverService:
 
 
 RunningService = Annotated[SolverService, Depends(service_of)]
+AskingCaller = Annotated[Caller, Depends(caller_of)]
 
 
 def digest_in(name: str) -> str:
@@ -55,19 +58,19 @@ def not_known(name: str) -> ProblemAnswer:
     return ProblemAnswer("not-found", f"nothing has the digest {name}; post its spec to have it solved")
 
 
-async def find(service: SolverService, name: str) -> Result:
+async def find(service: SolverService, name: str, caller: Caller) -> Result:
     """Return the result that a digest or spec digest in an address names; see `result_of`."""
-    return await run_sync(result_of, service, name)
+    return await run_sync(result_of, service, name, caller)
 
 
-def result_of(service: SolverService, name: str) -> Result:
+def result_of(service: SolverService, name: str, caller: Caller) -> Result:
     """Return the result that a digest or spec digest in an address names; it looks at the disk.
 
     Raises:
-        Problem: nothing has it, or its job is not done.
+        Problem: nothing that the caller may see has it, or its job is not done.
     """
     digest_in(name)
-    found = service.lookup(name)
+    found = service.lookup(name, caller=caller)
     if isinstance(found, Result):
         return found
     if found is None:

@@ -19,7 +19,9 @@ import factorize.api.http.predictions
 import factorize.api.http.probes
 import factorize.api.http.routes
 from factorize import __version__
+from factorize.api.access.gate import Gate
 from factorize.api.http.calibration_jobs import CalibrationJobs
+from factorize.api.http.gateway.access_guard import AccessGuard
 from factorize.api.http.gateway.audit_trail import AuditTrail
 from factorize.api.http.gateway.work_gate import WorkGate
 from factorize.api.http.problems import install
@@ -81,6 +83,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     for module in _MODULES:
         app.include_router(module.router)
     describe(app)
+    app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register), meter=owned.meter)
     app.add_middleware(RequestGuard, settings=settings)
     app.add_middleware(AuditTrail, log=owned.audit)
     return app

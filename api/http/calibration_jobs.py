@@ -43,6 +43,7 @@ class CalibrationJob:
         state: as of a solve.
         answer: JSON, once `done`.
         problem: why there is none, once `failed`.
+        askers: owners that have asked for it.
     """
 
     def __init__(self, digest: str, request: CalibrationRequest) -> None:
@@ -53,6 +54,7 @@ class CalibrationJob:
         self.answer: bytes | None = None
         self.problem: ProblemAnswer | None = None
         self.submitted = self.updated = now()
+        self.askers: set[str] = set()
         self.stop = threading.Event()
         self._lock = threading.Lock()
         self.future: Future[None] = Future()
@@ -140,17 +142,19 @@ class CalibrationJobs:
         with self._lock:
             return self._jobs.get(job_id(digest, request))
 
-    def obtain(self, digest: str, request: CalibrationRequest) -> CalibrationJob:
-        """Return the job of a question, begun now unless it is open or answered.
+    def obtain(self, digest: str, request: CalibrationRequest, owner: str = "") -> CalibrationJob:
+        """Return the job of a question, begun now unless it is open or answered, with an asker more.
 
         Raises:
             ProblemAnswer: too many are open.
         """
         job = CalibrationJob(digest, request)
+        job.askers.add(owner)
         with self._lock:
             known = self._jobs.get(job.id)
             if known is not None and (known.open or known.state == "done"):
                 self._jobs.move_to_end(job.id)
+                known.askers.add(owner)
                 return known
             if sum(found.open for found in self._jobs.values()) >= MOST_OPEN:
                 raise ProblemAnswer(

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from factorize.accounting.calibration_request import CalibrationRequest, read_calibration_request
-from factorize.api.http.answers import RETRY_SECONDS, RunningService, find, json_response, wanted_wait
+from factorize.api.http.answers import RETRY_SECONDS, AskingCaller, RunningService, find, json_response, wanted_wait
 from factorize.api.http.calibration_jobs import CalibrationJob, CalibrationJobs, request_in
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
@@ -35,7 +35,9 @@ RunningJobs = Annotated[CalibrationJobs, Depends(_jobs_of)]
 @router.post(
     PATH, openapi_extra=json_body("CalibrationRequest"), responses=answers(200, 202, 400, 404, 410, 413, 422, 503)
 )
-async def calibrate(request: Request, service: RunningService, jobs: RunningJobs, name: str) -> Response:
+async def calibrate(
+    request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
+) -> Response:
     """Compute the noise for a privacy target, with the claim where epsilon counts on balls in bins.
 
     The answer comes at once where it is known or takes two seconds (`Prefer: wait=N`: N seconds, 30 at most); otherwise
@@ -46,25 +48,32 @@ async def calibrate(request: Request, service: RunningService, jobs: RunningJobs
         asked = _request(read_json(body))
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    job = jobs.obtain((await find(service, name)).digest, asked)
+    job = jobs.obtain((await find(service, name, caller)).digest, asked, caller.owner)
     return await _told(request, jobs, job, wait=DIRECT_SECONDS, pending=202)
 
 
 @router.get(PATH, openapi_extra=CALIBRATION_QUERY, responses=answers(200, 404, 410, 422, 503))
-async def get_calibration(request: Request, service: RunningService, jobs: RunningJobs, name: str) -> Response:
+async def get_calibration(
+    request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
+) -> Response:
     """Give the answer to a calibration, or its job. One that the service does not know (any more) is begun."""
     asked = _asked(request)
-    digest = (await find(service, name)).digest
-    job = jobs.known(digest, asked) or jobs.obtain(digest, asked)
+    digest = (await find(service, name, caller)).digest
+    job = jobs.known(digest, asked) or jobs.obtain(digest, asked, caller.owner)
     return await _told(request, jobs, job, wait=0, pending=200)
 
 
 @router.delete(PATH, status_code=202, openapi_extra=CALIBRATION_QUERY, responses=answers(202, 404, 409, 410, 422, 503))
-async def cancel_calibration(request: Request, service: RunningService, jobs: RunningJobs, name: str) -> Response:
+async def cancel_calibration(
+    request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
+) -> Response:
     """End a calibration that is queued or running."""
-    job = jobs.known((await find(service, name)).digest, _asked(request))
-    if job is None:
+    job = jobs.known((await find(service, name, caller)).digest, _asked(request))
+    if job is None or not (caller.sees_all or caller.owner in job.askers):
         raise ProblemAnswer("not-found", "no such calibration was asked for since the service was started")
+    if job.open and not caller.sees_all and job.askers != {caller.owner}:
+        job.askers.discard(caller.owner)  # it goes on for the others
+        return json_response({**job.document(), "state": "cancelled"}, 202)
     if not job.cancel():
         raise ProblemAnswer("finished", f"the calibration is {job.state} already, so there is nothing to cancel")
     return json_response(job.document(), 202)

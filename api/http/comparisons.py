@@ -15,7 +15,7 @@ from fastapi import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
 from factorize.api.comparing.compare_request import CompareRequest, read_request
-from factorize.api.http.answers import RunningService
+from factorize.api.http.answers import AskingCaller, RunningService
 from factorize.api.http.child_answers import ChildQuestion, while_connected
 from factorize.api.http.gateway.work_gate import gate_of, owner_of
 from factorize.api.http.problems import ProblemAnswer, problem_of
@@ -32,7 +32,7 @@ router = APIRouter(default_response_class=Response)
 
 
 @router.post("/v1/compare", openapi_extra=json_body("CompareRequest"), responses=answers(200, 400, 413, 422, 429, 503))
-async def compare(request: HttpRequest, service: RunningService) -> Response:
+async def compare(request: HttpRequest, service: RunningService, caller: AskingCaller) -> Response:
     """Compare all mechanisms that fit a spec.
 
     The answer is the table; with `Accept: text/event-stream` it is events: `progress` {done, seconds}, then `done` with
@@ -41,7 +41,7 @@ async def compare(request: HttpRequest, service: RunningService) -> Response:
     body = await read_body(request, limit=service.settings.max_json_bytes)
     try:
         asked = _request(read_json(body))
-        await run_sync(partial(service.keep_matrices, asked.spec, within="/spec"))
+        await run_sync(partial(service.keep_matrices, asked.spec, caller, within="/spec"))
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
     gate, owner = gate_of(request), owner_of(request)

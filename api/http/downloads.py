@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from factorize.api.http.answers import FOREVER, RunningService, digest_in, matches, not_known, stream
+from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, digest_in, matches, not_known, stream
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.schema import answers
 from factorize.api.service import SolverService
@@ -25,8 +25,10 @@ router = APIRouter(default_response_class=Response)
 @router.get(
     "/v1/blobs/{sha256}", responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream")
 )
-async def get_blob(request: Request, service: RunningService, sha256: str) -> Response:
+async def get_blob(request: Request, service: RunningService, caller: AskingCaller, sha256: str) -> Response:
     """Give a file, or one range of it; or the address at which the store's bucket gives it, if the settings say so."""
+    if not await run_sync(service.holdings.has_upload, caller, digest_in(sha256)):
+        raise not_known(sha256)
     if request.method == "GET" and service.settings.downloads == "redirect":
         address = await run_sync(_address, service, digest_in(sha256))
         if address is not None:

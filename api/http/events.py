@@ -11,7 +11,8 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from factorize.api.http.answers import RunningService, digest_in, not_known
+from factorize.api.forms import ANY_FORM
+from factorize.api.http.answers import AskingCaller, RunningService, digest_in, not_known
 from factorize.api.http.schema import answers
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
@@ -27,12 +28,12 @@ router = APIRouter(default_response_class=Response)
     "/v1/factorizations/{name}/events",
     responses=answers(200, 404, 410, media="text/event-stream", schema={"type": "string"}),
 )
-async def get_events(request: Request, service: RunningService, name: str) -> Response:
+async def get_events(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Follow a job: `progress` events, then one of `done`, `failed` or `cancelled`, after which the stream ends.
 
     The id of an event is the number of the job's change; `Last-Event-ID` takes a stream up where it broke off.
     """
-    found = await run_sync(service.lookup, digest_in(name))
+    found = await run_sync(service.lookup, digest_in(name), ANY_FORM, caller)
     if found is None:
         raise not_known(name)
     if isinstance(found, Result):

@@ -12,7 +12,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from factorize.api.http.answers import FOREVER, RunningService, heavy, json_response, result_of, stream
+from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, heavy, json_response, result_of, stream
 from factorize.api.http.gateway.audit_trail import record
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer
@@ -38,6 +38,7 @@ router = APIRouter(default_response_class=Response)
 async def get_rows(
     request: Request,
     service: RunningService,
+    caller: AskingCaller,
     name: str,
     matrix: str,
     rows: Annotated[str | None, Query(max_length=40, description="first:end, all rows by default")] = None,
@@ -52,7 +53,7 @@ async def get_rows(
     start, stop = _bounds(rows)
 
     def prepare() -> tuple[Result, RowBlocks, Block | None]:
-        result = result_of(service, name)
+        result = result_of(service, name, caller)
         rows = service.results.rows(result, wanted, start, stop)
         return result, rows, service.results.block(rows)
 
@@ -86,6 +87,7 @@ def _bounds(text: str | None) -> tuple[int | None, int | None]:
 async def post_matrix(
     request: Request,
     service: RunningService,
+    caller: AskingCaller,
     rows: Annotated[int, Query(ge=1, le=MAX_SIDE, description="Number of rows.")],
     columns: Annotated[int, Query(ge=1, le=MAX_SIDE, description="Number of columns.")],
 ) -> Response:
@@ -104,6 +106,6 @@ async def post_matrix(
     async with _uploads:
         body = await read_body(request, limit=expected)
         array = np.frombuffer(body, dtype="<f8").reshape(rows, columns)
-        names = await run_sync(service.upload, array, limiter=heavy)
+        names = await run_sync(service.upload, array, caller, limiter=heavy)
         await record(request, "upload", names["sha256"], rows=rows, columns=columns)
         return json_response(names, 201)

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from factorize.api.http.answers import RunningService, find, json_response
+from factorize.api.http.answers import AskingCaller, RunningService, find, json_response
 from factorize.api.http.gateway.questions import answered
 from factorize.api.http.problems import problem_of
 from factorize.api.http.request_guard import read_body
@@ -24,7 +24,7 @@ router = APIRouter(default_response_class=Response)
     openapi_extra=json_body("PredictionRequest"),
     responses=answers(200, 400, 404, 410, 413, 422, 429, 503),
 )
-async def predict(request: Request, service: RunningService) -> Response:
+async def predict(request: Request, service: RunningService, caller: AskingCaller) -> Response:
     """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""
     from factorize.predict import parse_question
 
@@ -32,7 +32,7 @@ async def predict(request: Request, service: RunningService) -> Response:
     try:
         question, name = _question_in(body)
         parse_question(question)
-        about = None if name is None else await find(service, check_digest(name))
+        about = None if name is None else await find(service, check_digest(name), caller)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
     return json_response(await answered(request, service, "predict", question, about))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from factorize import errors as tree
+from factorize.api.access.refusals import AccessRefused, QuotaExhausted
 from factorize.api.service import AboveCapacity
 from factorize.encoding import canonical_json
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
+CHALLENGE = 'Bearer realm="factorize"'
 _log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,13 @@ KINDS: dict[str, Kind] = {
     "bad-request": Kind(400, "Bad request", "The request breaks HTTP's own rules, or a query value is malformed."),
     "unknown-host": Kind(400, "Unknown host", "The Host header names another machine; use localhost or 127.0.0.1."),
     "malformed-json": Kind(400, "Not JSON", "The body is not JSON text in UTF-8."),
+    "unauthorized": Kind(
+        401, "No valid key", "Send a key of this service as Authorization: Bearer; the detail says more."
+    ),
+    "forbidden": Kind(403, "Scope is missing", "The key is valid and does not have the scope that the detail names."),
+    "untrusted-peer": Kind(
+        403, "Not from the proxy", "This service is reached through its proxy, or from its own machine."
+    ),
     "foreign-origin": Kind(403, "Foreign origin", "A page of another site sent this request; it is not carried out."),
     "not-found": Kind(404, "Not found", "Nothing has that address."),
     "method-not-allowed": Kind(405, "Method not allowed", "The Allow header lists what may be done here."),
@@ -63,6 +73,9 @@ KINDS: dict[str, Kind] = {
     "unsupported-problem": Kind(422, "Unsupported problem", "The spec is valid and no mechanism here solves it."),
     "too-large": Kind(422, "Too large", "The estimate is above what this service admits; nothing was allocated."),
     "busy": Kind(429, "Too much at work", "All places for this work are taken; try again after Retry-After seconds."),
+    "quota-exhausted": Kind(
+        429, "Quota is used up", "The key has used a quota up; try again after Retry-After seconds."
+    ),
     "too-many-headers": Kind(431, "Header block too large", "The header block has too many bytes or fields."),
     "internal": Kind(500, "Internal error", "A fault of the service; report it with the request id."),
     "corrupt-object": Kind(503, "Corrupt object", "Stored bytes do not hash to their name. They are not served."),
@@ -71,6 +84,7 @@ KINDS: dict[str, Kind] = {
 
 # The first class that fits decides, so children stand before their parents.
 _TABLE: tuple[tuple[type[tree.FactorizeError], str], ...] = (
+    (QuotaExhausted, "quota-exhausted"),
     (tree.InvalidSpec, "invalid-spec"),
     (tree.MalformedJson, "malformed-json"),
     (tree.UnsupportedProblem, "unsupported-problem"),
@@ -139,6 +153,10 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
     slug = next((slug for kind, slug in _TABLE if isinstance(error, kind)), "internal")
     if isinstance(error, tree.MalformedJson) and body is not None and _is_json(body):
         return ProblemAnswer("invalid-spec", str(error), extra={"errors": [{"pointer": "", "detail": str(error)}]})
+    if isinstance(error, AccessRefused):
+        return _refused(error)
+    if isinstance(error, QuotaExhausted):
+        return ProblemAnswer(slug, str(error), headers={"Retry-After": str(math.ceil(error.seconds))})
     extra: dict[str, Any] = {}
     if isinstance(error, AboveCapacity):
         extra["estimate"] = dict(error.estimate)
@@ -149,6 +167,11 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
     elif isinstance(error, tree.InvalidParameter) and error.field:
         extra["errors"] = [{"pointer": _pointer(error.field), "detail": str(error)}]
     return ProblemAnswer(slug, str(error), extra=extra)
+
+
+def _refused(error: AccessRefused) -> ProblemAnswer:
+    challenge = {"WWW-Authenticate": CHALLENGE} if error.problem == "unauthorized" else {}
+    return ProblemAnswer(error.problem, str(error), headers=challenge)
 
 
 def _pointer(field: str) -> str:

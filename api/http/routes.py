@@ -10,8 +10,10 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from factorize.api.access.caller import Caller
 from factorize.api.forms import ANY_FORM, Form, read_form
 from factorize.api.http.answers import (
+    AskingCaller,
     RunningService,
     digest_in,
     heavy,
@@ -40,14 +42,14 @@ router = APIRouter(default_response_class=Response)
 
 @router.post("/v1/factorizations", openapi_extra=SPEC_BODY, responses=answers(200, 202, 400, 413, 422, 429, 503))
 async def post_factorization(
-    request: Request, service: RunningService, matrices: Matrices = None, dtype: Dtype = None
+    request: Request, service: RunningService, caller: AskingCaller, matrices: Matrices = None, dtype: Dtype = None
 ) -> Response:
     """Give the stored factorization of a spec, or have it solved.
 
     `Prefer: wait=N` (at most 30 seconds) waits for the end of the job.
     """
     form = read_form(matrices, dtype)
-    found = await _about_body(request, service, lambda body: service.obtain(body, form), form)
+    found = await _about_body(request, service, lambda body: service.obtain(body, form, caller), form)
     if isinstance(found, Job):
         await record(request, "submission", found.spec_digest, workload=found.workload)
     headers: dict[str, str] = {}
@@ -55,7 +57,7 @@ async def post_factorization(
     if isinstance(found, Job) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(found.spec_digest, seconds)
-        found = await _lookup(request, service, found.spec_digest, form) or found
+        found = await _lookup(request, service, found.spec_digest, form, caller) or found
     if isinstance(found, Result):
         if seconds is None and not form:
             request.state.answered_by = found  # for whoever asks the same again (repeats.py)
@@ -73,6 +75,7 @@ async def canonicalize(request: Request, service: RunningService) -> Response:
 async def list_factorizations(
     request: Request,
     service: RunningService,
+    caller: AskingCaller,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
     workload: Annotated[str | None, Query(max_length=64, description="Only this kind of workload.")] = None,
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
@@ -83,7 +86,7 @@ async def list_factorizations(
     listed = service.newest if order == "newest" else service.page
     async with working(request, "list"):
         items, following = await run_sync(
-            lambda: listed(state=state, workload=workload, cursor=cursor, limit=limit), limiter=heavy
+            lambda: listed(state=state, workload=workload, cursor=cursor, limit=limit, caller=caller), limiter=heavy
         )
     return json_response({"items": items, "next": following})
 
@@ -91,10 +94,15 @@ async def list_factorizations(
 @router.head("/v1/factorizations/{name}", include_in_schema=False)
 @router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503))
 async def get_factorization(
-    request: Request, service: RunningService, name: str, matrices: Matrices = None, dtype: Dtype = None
+    request: Request,
+    service: RunningService,
+    caller: AskingCaller,
+    name: str,
+    matrices: Matrices = None,
+    dtype: Dtype = None,
 ) -> Response:
     """Give the manifest that a digest or spec digest names, or the job's document."""
-    found = await _lookup(request, service, digest_in(name), read_form(matrices, dtype))
+    found = await _lookup(request, service, digest_in(name), read_form(matrices, dtype), caller)
     if found is None:
         raise not_known(name)
     if isinstance(found, Job):
@@ -103,13 +111,13 @@ async def get_factorization(
 
 
 @router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410))
-async def cancel_factorization(request: Request, service: RunningService, name: str) -> Response:
+async def cancel_factorization(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """End a job that is queued or running. Results are never deleted."""
-    job = await run_sync(service.cancel, digest_in(name))
+    job = await run_sync(service.cancel, digest_in(name), caller)
     if job is not None:
         await record(request, "cancellation", job.spec_digest)
         return json_response(job.document(), 202)
-    found = await run_sync(service.lookup, name)
+    found = await _lookup(request, service, name, ANY_FORM, caller)
     if found is None:
         raise not_known(name)
     state = found.state if isinstance(found, Job) else "done"
@@ -117,9 +125,9 @@ async def cancel_factorization(request: Request, service: RunningService, name: 
 
 
 @router.post("/v1/factorizations/{name}/retry", status_code=202, responses=answers(200, 202, 404, 422))
-async def retry_factorization(request: Request, service: RunningService, name: str) -> Response:
+async def retry_factorization(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Queue a failed or cancelled job again, as posting its spec does."""
-    found = await run_sync(service.retry, digest_in(name))
+    found = await run_sync(service.retry, digest_in(name), caller)
     if isinstance(found, Result):
         return manifest_response(request, found, pinned=False, headers={})
     await record(request, "submission", found.spec_digest, workload=found.workload)
@@ -143,8 +151,10 @@ def _spec_place(request: Request, body: bytes) -> AbstractAsyncContextManager[No
     return working(request, "spec") if long else nullcontext()
 
 
-async def _lookup(request: Request, service: SolverService, name: str, form: Form) -> Result | Job | None:
+async def _lookup(
+    request: Request, service: SolverService, name: str, form: Form, caller: Caller
+) -> Result | Job | None:
     if not form:
-        return await run_sync(service.lookup, name)
+        return await run_sync(service.lookup, name, form, caller)
     async with working(request, "file"):
-        return await run_sync(service.lookup, name, form)
+        return await run_sync(service.lookup, name, form, caller)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import ssl
 import sys
 from http import HTTPStatus
 from typing import Any
@@ -19,15 +20,18 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from factorize.api.http.app import create_app
+from factorize.api.http.gateway.access_guard import trusts
 from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
 from factorize.api.http.request_guard import SECURITY_HEADERS
 from factorize.api.repeats import Repeats, may_repeat
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
+from factorize.errors import InvalidParameter
 
 LEAST_BYTES_PER_SECOND = 64 * 1024
 LINGER_SECONDS = 2.0
 LOOK_SECONDS = 0.5
+HANDSHAKE_SECONDS = 8.0
 BACKLOG = 2048
 
 
@@ -68,6 +72,7 @@ class ServerConnection(H11Protocol):
         self._begun = self._heard = self._unsent_since = self.loop.time()
         self._received = self._unsent = 0
         self._asked, self._repeated = b"", False
+        self._trusted = trusts(self.settings, (transport.get_extra_info("peername") or ("",))[0])
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
         if len(self.connections) > self.settings.max_connections:
             limit = f"{self.settings.max_connections} connections are open, the limit"
@@ -84,9 +89,9 @@ class ServerConnection(H11Protocol):
             return
         self._heard = self.loop.time()
         idle = self._is_between_requests()
-        if idle and self._repeat(data):
+        if idle and self._trusted and self._repeat(data):
             return
-        self._asked = data if idle and may_repeat(data) else b""
+        self._asked = data if idle and self._trusted and may_repeat(data) else b""
         if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
             self._begun, self._received = self._heard, 0
         self._received += len(data)
@@ -95,10 +100,11 @@ class ServerConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """Remember an answer that may be asked for again."""
         asked, self._asked = self._asked, b""
-        result = self.cycle.scope["state"].get("answered_by")
+        state = self.cycle.scope["state"]
+        result, admitted = state.get("answered_by"), state.get("standing")
         alone = self.conn.our_state is self.conn.their_state is h11.DONE and not self.conn.trailing_data[0]
-        if asked and result is not None and alone:
-            self.repeats.note(asked, self._wire.head, result)
+        if asked and result is not None and admitted is not None and alone:
+            self.repeats.note(asked, self._wire.head, result, admitted)
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -192,6 +198,16 @@ class ServerConnection(H11Protocol):
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
 
+class ServerLoop(asyncio.SelectorEventLoop):
+    """Gives a TLS handshake as long as a request, in place of a minute."""
+
+    async def create_server(self, *rest: Any, **named: Any) -> asyncio.Server:
+        """Return a server; what uvicorn does not say of TLS is said here."""
+        if named.get("ssl") is not None:
+            named.setdefault("ssl_handshake_timeout", HANDSHAKE_SECONDS)
+        return await super().create_server(*rest, **named)
+
+
 class _Server(uvicorn.Server):
     """Ends the engine as soon as it is told to stop, which ends the streams of events and the waits on jobs."""
 
@@ -215,7 +231,9 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
 
     Raises:
         StoreUnavailable: store or database cannot be opened.
+        InvalidParameter: the files of the certificate cannot be used.
     """
+    context = _https(settings)
     if service is None:
         service = SolverService(settings)
         service.warm_up()
@@ -226,7 +244,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         port=settings.port,
         http=protocol,
         ws="none",
-        loop="asyncio",
+        loop=f"{__name__}:ServerLoop",
         lifespan="on",
         log_level="warning",
         access_log=False,
@@ -236,10 +254,29 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=10,
         backlog=BACKLOG,
+        ssl_context_factory=None if context is None else lambda _config, _default: context,
         # Room to read a header block that is too large to its end, so that its sender can read the answer.
         h11_max_incomplete_event_size=max(16 * settings.max_header_bytes, 256 * 1024),
     )
     return _Server(config, service)
+
+
+def _https(settings: Settings) -> ssl.SSLContext | None:
+    if settings.https_certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # A password is never asked for: a service has nobody to type it.
+        context.load_cert_chain(settings.https_certificate, settings.https_key, password="")
+    except OSError as error:  # ssl.SSLError among them
+        raise InvalidParameter(
+            f"https_certificate and https_key cannot be used: {error.strerror or error}; they are a certificate and "
+            "its own private key without a passphrase, both PEM",
+            field="https_certificate",
+        ) from None
+    return context
 
 
 def run_server(settings: Settings) -> None:
@@ -270,7 +307,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address(listener: socket.socket) -> str:
+def address(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -33,7 +33,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from factorize.api.jobs.database import engines, jobs, reading, writing
+from factorize.api.jobs.database import engines, holds, jobs, reading, writing
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
 from factorize.api.jobs.migrations import open_database
 from factorize.api.jobs.notices import CHANNEL, Notices
@@ -219,6 +219,7 @@ class Ledger:
         workload: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
+        holder: str | None = None,
     ) -> tuple[list[Job], str | None]:
         """One page of the list of jobs, newest first.
 
@@ -227,6 +228,7 @@ class Ledger:
             workload: only jobs with this kind of workload.
             cursor: the second value that the page before returned.
             limit: jobs per page, 1 to 1000.
+            holder: only jobs that this caller holds.
 
         Returns:
             The jobs, and the cursor of the next page or None at the end.
@@ -245,6 +247,9 @@ class Ledger:
             query = query.where(jobs.c.state == state)
         if workload is not None:
             query = query.where(jobs.c.workload == workload)
+        if holder is not None:
+            held = sa.select(holds.c.spec_digest).where(holds.c.owner == holder)
+            query = query.where(digest.in_(held))
         if cursor is not None:
             last_time, last_digest = read_cursor(cursor)
             query = query.where(sa.or_(time < last_time, sa.and_(time == last_time, digest < last_digest)))

@@ -58,10 +58,38 @@ def test_a_variable_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_an_open_address_has_to_be_asked_for(host: str) -> None:
-    with pytest.raises(InvalidParameter, match="other machines.*allow_remote"):
+def test_an_open_address_needs_https_or_a_proxy_and_keys(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="other machines.*--tls-certificate.*trusted_proxies"):
         load_settings(host=host)
-    assert load_settings(host=host, allow_remote=True).host == host
+    with pytest.raises(InvalidParameter, match="allow_remote alone"):
+        load_settings(host=host, allow_remote=True)
+    behind = load_settings(host=host, trusted_proxies=["192.0.2.7"])
+    assert behind.host == host and behind.asks_for_keys
+    file = tmp_path / "a.pem"
+    file.touch()
+    assert load_settings(host=host, https_certificate=str(file), https_key=str(file)).asks_for_keys
+    for way in ({"trusted_proxies": ["192.0.2.7"]}, {"https_certificate": str(file), "https_key": str(file)}):
+        with pytest.raises(InvalidParameter, match="which need keys"):
+            load_settings(host=host, require_keys=False, **way)
+
+
+def test_keys_are_asked_for_where_others_reach_the_service() -> None:
+    assert not load_settings().asks_for_keys
+    assert load_settings(require_keys=True).asks_for_keys
+    assert load_settings(trusted_proxies=["127.0.0.0/8"]).asks_for_keys
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"https_certificate": "a.pem"}, "come together"),
+        ({"https_certificate": "a.pem", "https_key": "b.pem"}, "there is no file a.pem"),
+        ({"trusted_proxies": ["proxy.example"]}, "trusted_proxies"),
+    ],
+)
+def test_settings_that_would_protect_nothing_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        load_settings(**given)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST."])

@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from factorize.api.http.answers import FOREVER, RunningService, heavy, json_response, result_of
+from factorize.api.http.answers import FOREVER, AskingCaller, RunningService, heavy, json_response, result_of
 from factorize.api.http.console.cell_grid import MOST_CELLS, MOST_ENTRIES, MOST_WORK, CellGrid, work_per_entry
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer
@@ -34,6 +34,7 @@ router = APIRouter(default_response_class=Response)
 async def get_cells(
     request: Request,
     service: RunningService,
+    caller: AskingCaller,
     name: str,
     matrix: str,
     rows: _Range = None,
@@ -51,7 +52,7 @@ async def get_cells(
     asked = _pair("rows", rows), _pair("columns", columns), _pair("cells", cells)
 
     def make() -> tuple[Result, CellGrid, bytes]:
-        result = result_of(service, name)
+        result = result_of(service, name, caller)
         grid = grid_of(service, result, wanted, *asked)
         return result, grid, grid.values().tobytes()
 
@@ -95,7 +96,7 @@ def _pair(field: str, text: str | None) -> Pair:
 
 
 @router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 429, 503))
-async def get_errors(request: Request, service: RunningService, name: str) -> Response:
+async def get_errors(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Give the error of each query, or of evenly spaced ones, and of independent noise, beside the lower bound.
 
     They are standard deviations for noise of standard deviation 1 times the sensitivity. `lower_bound` is on the root
@@ -103,7 +104,7 @@ async def get_errors(request: Request, service: RunningService, name: str) -> Re
     """
 
     def make() -> tuple[Result, dict[str, object]]:
-        result = result_of(service, name)
+        result = result_of(service, name, caller)
         made = service.results.opened(result)
         n = made.shape("B")[1]
         affordable = int(min(MOST_ENTRIES / n, MOST_WORK / (4 * n * work_per_entry(made, "B"))))

@@ -1,7 +1,7 @@
 """The table of routes: for each, the scope that a caller needs, and what of the caller's own is seen or changed by it.
 
 Every route of the application has one row here, and every row a route; a test compares them. What has no row is refused
-to everyone.
+to everyone. docs/security.md shows the table.
 """
 
 from __future__ import annotations
@@ -79,3 +79,10 @@ def row_of(method: str, path: str) -> RouteRow | None:
     """
     wanted = "GET" if method == "HEAD" else method
     return next((row for row in ROUTES if row.method == wanted and row.pattern.fullmatch(path)), None)
+
+
+def table_of_routes() -> str:
+    """Return the table as docs/security.md has it, in Markdown."""
+    lines = ["| route | scope | whose things it shows or changes |", "| --- | --- | --- |"]
+    lines += [f"| `{row.method} {row.path}` | {row.scope or 'open to everyone'} | {row.sees} |" for row in ROUTES]
+    return "\n".join(lines)

@@ -12,6 +12,8 @@ from command_line import Run
 from first_ledger import first_release
 from servers import LiveService
 
+from factorize.api.access.key_register import KeyRegister
+from factorize.api.jobs.database import REVISION
 from factorize.api.jobs.job import JobOrder
 from factorize.api.jobs.ledger import Ledger
 
@@ -95,7 +97,8 @@ def test_a_ledger_is_upgraded_checked_and_copied(factorize, url, tmp_path):
     old = run("backup", "--to", "old.sqlite").json()
     assert old["jobs"] == 1 and "secret" not in old["database"]
     upgraded = run("upgrade").json()
-    assert (upgraded["before"], upgraded["revision"]) == (1, 2) and run("upgrade").json()["before"] == 2
+    assert (upgraded["before"], upgraded["revision"]) == (1, REVISION) and run("upgrade").json()["before"] == REVISION
+    made = factorize("keys", "create", "--name", "k", "--database", url, "--output", "json").json()
     document = run("check").json()
     assert document["jobs"]["queued"] == 1 and document["services"] == 0
     run("backup", "--to", "new.sqlite")
@@ -103,6 +106,7 @@ def test_a_ledger_is_upgraded_checked_and_copied(factorize, url, tmp_path):
     for copy in ("old", "new"):
         with Ledger(url) as ledger, Ledger(f"sqlite:///{tmp_path}/{copy}.sqlite") as copied:
             assert copied.unfinished() == ledger.unfinished()
+            assert [key.id for key in KeyRegister(copied.engine).all()] == ([made["id"]] if copy == "new" else [])
 
 
 def test_a_ledger_that_is_not_there_is_not_made(factorize, tmp_path):

@@ -204,11 +204,13 @@ def test_what_is_remembered_is_bounded(served: LiveService) -> None:
     repeats = Repeats(served.service)
     head = b"HTTP/1.1 200 OK\r\ndate: now\r\nX-Request-Id: 0123456789abcdef\r\n\r\n"
     for at in range(4000):
-        repeats.note(b"POST /v1/factorizations HTTP/1.1\r\n%d" % at, head, result)
+        repeats.note(b"POST /v1/factorizations HTTP/1.1\r\n%d" % at, head, result, lambda: True)
     assert repeats.answer(b"POST /v1/factorizations HTTP/1.1\r\n0", b"then") is None
     answer = repeats.answer(b"POST /v1/factorizations HTTP/1.1\r\n3999", b"then")
     assert answer is not None
     assert answer.startswith(b"HTTP/1.1 200 OK\r\ndate: then\r\nX-Request-Id: ")
     assert answer.endswith(b"\r\n\r\n" + result.text)
-    repeats.note(b"POST /v1/factorizations HTTP/1.1\r\nno id", b"HTTP/1.1 200 OK\r\ndate: now\r\n\r\n", result)
+    repeats.note(
+        b"POST /v1/factorizations HTTP/1.1\r\nno id", b"HTTP/1.1 200 OK\r\ndate: now\r\n\r\n", result, lambda: True
+    )
     assert repeats.answer(b"POST /v1/factorizations HTTP/1.1\r\nno id", b"then") is None

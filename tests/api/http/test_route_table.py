@@ -8,7 +8,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from factorize.api.http.app import create_app
-from factorize.api.http.gateway.route_table import ROUTES, row_of
+from factorize.api.http.gateway.route_table import ROUTES, row_of, table_of_routes
 from factorize.api.settings import Settings
 
 
@@ -40,3 +40,8 @@ def test_a_row_is_found_by_its_own_requests_alone(row) -> None:
 
 def test_only_liveness_explanations_and_an_empty_page_are_open_to_everyone() -> None:
     assert {row.path for row in ROUTES if row.scope is None} == {"/healthz", "/problems/{slug}", "/", "/page/{name}"}
+
+
+def test_the_docs_show_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    assert f"\n\n{table_of_routes()}\n\n" in page, f"docs/security.md does not hold\n{table_of_routes()}"

@@ -1,0 +1,171 @@
+"""`factorize keys`: the keys by which a service knows its callers: create, list, show, rotate, revoke.
+
+They are in the service's ledger; services on it know of a change within a second. A token is shown when it is made, and
+never again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from factorize.api.terminal.options import Database, Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, emit, remark
+
+if TYPE_CHECKING:
+    from factorize.api.access.key_register import AccessKey, KeyRegister
+    from factorize.api.access.token import Token
+
+keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
+Id = Annotated[str, typer.Argument(metavar="ID", help="Names the key; no secret.", show_default=False)]
+Name = Annotated[str, typer.Option("--name", help="What you call its holder.", show_default=False)]
+Scopes = Annotated[
+    str, typer.Option("--scopes", metavar="LIST", help="Of read, submit, upload, monitor, admin, with commas.")
+]
+Days = Annotated[float, typer.Option("--days", help="Until the key ends, up to 3660.")]
+Overlap = Annotated[float, typer.Option("--overlap-hours", help="How long the secret before stays good, up to 720.")]
+KeyTo = Annotated[
+    Path | None,
+    typer.Option("--to", metavar="FILE", help="Write the token into a new file of your own.", show_default=False),
+]
+Requests = Annotated[
+    int | None, typer.Option("--requests-per-minute", help="Quota. Default: no limit.", show_default=False)
+]
+OpenJobs = Annotated[int | None, typer.Option("--open-jobs", help="Quota. Default: no limit.", show_default=False)]
+CoreSeconds = Annotated[
+    int | None, typer.Option("--core-seconds-per-day", help="Quota. Default: no limit.", show_default=False)
+]
+BytesPerDay = Annotated[
+    int | None, typer.Option("--bytes-per-day", help="Quota. Default: no limit.", show_default=False)
+]
+
+
+@keys.command()
+def create(
+    name: Name,
+    scopes: Scopes = "read",
+    days: Days = 90.0,
+    requests_per_minute: Requests = None,
+    open_jobs: OpenJobs = None,
+    core_seconds_per_day: CoreSeconds = None,
+    bytes_per_day: BytesPerDay = None,
+    to: KeyTo = None,
+    database: Database = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Make a key and show its token, this once; with --to it goes into a file that its owner alone reads."""
+    from factorize.api.access.caller import Quotas
+
+    quotas = Quotas(requests_per_minute, open_jobs, core_seconds_per_day, bytes_per_day)
+    with _register(database, store) as register, _written(to) as write:
+        key, token = register.create(name, scopes.split(","), days=days, quotas=quotas)
+        write(token)
+    _show_token(output, key, token, to)
+
+
+@keys.command("list")
+def list_keys(database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """List all keys, the oldest first; no secrets."""
+    with _register(database, store) as register:
+        found = [key.document(time.time()) for key in register.all()]
+    emit(output, {"items": found}, "\n".join(_line(key) for key in found) or "no keys")
+
+
+@keys.command()
+def show(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """Show one key: scopes, end and quotas; no secret."""
+    with _register(database, store) as register:
+        found = register.get(key_id)
+    _show(output, found)
+
+
+@keys.command()
+def rotate(
+    key_id: Id,
+    days: Days = 90.0,
+    overlap_hours: Overlap = 24.0,
+    to: KeyTo = None,
+    database: Database = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Give a key a new secret and a new end; the secret before stays good for the overlap."""
+    with _register(database, store) as register, _written(to) as write:
+        key, token = register.rotate(key_id, days=days, overlap_hours=overlap_hours)
+        write(token)
+    _show_token(output, key, token, to)
+
+
+@keys.command()
+def revoke(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
+    """Take a key back for ever; services refuse it within a second."""
+    with _register(database, store) as register:
+        found = register.revoke(key_id)
+    _show(output, found)
+
+
+@contextmanager
+def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
+    """Open the ledger, which is made where there is none: keys come before the first start."""
+    from factorize.api.access.key_register import KeyRegister
+    from factorize.api.jobs.ledger import Ledger
+    from factorize.api.settings import ledger_url, load_settings
+
+    with Ledger(ledger_url(load_settings(database=database, store=store))) as ledger:
+        yield KeyRegister(ledger.engine)
+
+
+@contextmanager
+def _written(to: Path | None) -> Iterator[Any]:
+    """Give what writes a token. The file is made before the key, so that no key is made whose token is lost."""
+    if to is None:
+        yield lambda token: None
+        return
+    with open(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
+        try:
+            yield lambda token: file.write(f"{token.text}\n")
+        except BaseException:
+            to.unlink()
+            raise
+
+
+def _show_token(output: OutputForm, key: AccessKey, token: Token, to: Path | None) -> None:
+    document = key.document(time.time())
+    if to is None:
+        emit(output, {**document, "token": token.text}, token.text)
+        remark(
+            f"key {key.id}, {' '.join(document['scopes'])}, until {document['expires']}; the token is not shown again"
+        )
+    else:
+        emit(output, {**document, "file": str(to)}, f"{_text(document)}\nfile          {to}")
+
+
+def _show(output: OutputForm, key: AccessKey) -> None:
+    document = key.document(time.time())
+    emit(output, document, _text(document))
+
+
+def _line(key: dict[str, Any]) -> str:
+    return f"{key['id']}  {key['state']:<8}  {key['expires']}  {','.join(key['scopes']):<28}  {key['name']}"
+
+
+def _text(key: dict[str, Any]) -> str:
+    lines = [
+        f"key           {key['id']}  ({key['name']})",
+        f"state         {key['state']}",
+        f"scopes        {', '.join(key['scopes'])}",
+        f"created       {key['created']}",
+        f"ends          {key['expires']}",
+    ]
+    if key["previous_secret_until"]:
+        lines.append(f"secret before until {key['previous_secret_until']}")
+    limits = {name: value for name, value in key["quotas"].items() if value is not None}
+    lines += [f"quota         {name.replace('_', ' ')}: {value}" for name, value in limits.items()]
+    return "\n".join(lines)

@@ -1,0 +1,127 @@
+"""The check of every request against the table of routes: from the proxy, with a key, of the scope, within quotas."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from factorize.api.access.caller import ANYONE, Caller
+from factorize.api.access.gate import Gate, credential_in
+from factorize.api.access.refusals import AccessRefused
+from factorize.api.access.usage import UsageMeter
+from factorize.api.http.gateway.route_table import ROUTES, RouteRow, row_of
+from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
+from factorize.api.settings import Settings, is_loopback
+from factorize.errors import FactorizeError
+
+
+class AccessGuard:
+    """ASGI middleware: lets callers in by the table of routes, and counts what they use.
+
+    It leaves the caller in `scope["state"]["caller"]`, and in `standing` what says whether the caller would be let in
+    again now without a look into the ledger (`repeats.py`).
+
+    Args:
+        app: the application behind it.
+        settings: whether keys are asked for, and which proxies are trusted.
+        gate: knows callers.
+        meter: counts what they use.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, gate: Gate, meter: UsageMeter) -> None:
+        self.app = app
+        self.settings = settings
+        self._gate = gate
+        self._meter = meter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        try:
+            if not trusts(self.settings, (scope.get("client") or ("",))[0]):
+                raise ProblemAnswer("untrusted-peer", KINDS["untrusted-peer"].meaning)
+            row = row_of(scope["method"], scope["path"])
+            caller, standing = await self._let_in(scope, row)
+            await self._within_quotas(scope, caller)
+        except (ProblemAnswer, FactorizeError) as error:
+            problem = error if isinstance(error, ProblemAnswer) else problem_of(error)
+            await problem.response(state.get("request_id", ""))(scope, receive, send)
+            return
+        state["caller"], state["standing"] = caller, standing
+        if caller.quotas.bytes_per_day is None:
+            await self.app(scope, receive, send)
+        else:
+            await self.app(scope, self._counted_receive(caller, receive), self._counted_send(caller, send))
+
+    async def _let_in(self, scope: Scope, row: RouteRow | None) -> tuple[Caller, Callable[[], bool]]:
+        if not self.settings.asks_for_keys or (row is not None and row.scope is None):
+            return ANYONE, lambda: True
+        values = [value for name, value in scope["headers"] if name == b"authorization"]
+        credential = credential_in(values)
+        caller = await self._gate.admit(credential)
+        if row is None:
+            raise _no_route(scope["path"])
+        if not caller.may(row.scope):
+            raise AccessRefused(f"the key does not have the scope {row.scope}; ask the operator for one", "forbidden")
+        return caller, lambda: self._gate.standing(credential) == caller
+
+    async def _within_quotas(self, scope: Scope, caller: Caller) -> None:
+        """Count the request, and refuse it where a quota has ended, before anything of its body is read."""
+        if self._meter.is_behind(caller):
+            await run_sync(self._meter.sync, caller)
+        self._meter.check(caller, "requests_per_minute", 1)
+        self._meter.add(caller, "requests_per_minute", 1)
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        self._meter.check(caller, "bytes_per_day", max(1, int(declared)))
+
+    def _counted_receive(self, caller: Caller, receive: Receive) -> Receive:
+        async def counted() -> Message:
+            message = await receive()
+            size = len(message.get("body", b""))
+            self._meter.check(caller, "bytes_per_day", size)  # a body that did not say its length
+            self._meter.add(caller, "bytes_per_day", size)
+            return message
+
+        return counted
+
+    def _counted_send(self, caller: Caller, send: Send) -> Send:
+        async def counted(message: Message) -> None:
+            self._meter.add(caller, "bytes_per_day", len(message.get("body", b"")))
+            await send(message)
+
+        return counted
+
+
+def trusts(settings: Settings, peer: str) -> bool:
+    """Say whether requests from an address are answered: all with HTTPS or on loopback, else those of the proxies."""
+    if not settings.trusted_proxies or settings.https_certificate is not None or is_loopback(peer):
+        return True
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return any(mapped in network for network in settings.trusted_proxies)
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who asks; the guard has let them in."""
+    caller: Caller = request.scope["state"]["caller"]
+    return caller
+
+
+def _no_route(path: str) -> ProblemAnswer:
+    """Return the answer for what no row has; the framework is not asked, which may read a path otherwise."""
+    allowed = [row.method for row in ROUTES if row.pattern.fullmatch(path)]
+    if not allowed:
+        return ProblemAnswer("not-found", KINDS["not-found"].meaning)
+    return ProblemAnswer(
+        "method-not-allowed", KINDS["method-not-allowed"].meaning, headers={"Allow": ", ".join(allowed)}
+    )

@@ -1,0 +1,267 @@
+"""A service that asks for keys: every route with every role, and what callers see of each other."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+from servers import SLOW_CHILD, Answer, LiveService, serving
+
+from factorize.api.access.caller import Quotas, Scope
+from factorize.api.access.key_register import DEFAULT_DAYS
+from factorize.api.http.gateway.access_guard import trusts
+from factorize.api.http.gateway.route_table import ROUTES, RouteRow
+from factorize.api.settings import Settings
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+PATHS = sorted({row.path for row in ROUTES})
+UNKNOWN = "a" * 64
+
+
+class Keyed:
+    """A running service that asks for keys, with a key of each scope and one of nobody's."""
+
+    def __init__(self, live: LiveService) -> None:
+        self.live = live
+        self.register = live.service.register
+        self.tokens = {scope.value: self.token(scope) for scope in Scope}
+        self.tokens |= {"one": self.token("read", "submit", "upload"), "two": self.token("read", "submit", "upload")}
+
+    def token(self, *scopes: str, quotas: Quotas | None = None, days: float = DEFAULT_DAYS) -> str:
+        return self.register.create("test", scopes, quotas=quotas, days=days)[1].text
+
+    def ask(self, role: str | None, method: str, path: str, body: object = None) -> Answer:
+        headers = {} if role is None else {"Authorization": f"Bearer {self.tokens.get(role, role)}"}
+        return self.live.send(method, path, body, headers)
+
+    def as_one(self, path: str) -> Answer:
+        return self.ask("one", "GET", path)
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    settings = Settings(store=str(tmp_path_factory.mktemp("keyed") / "store"), require_keys=True)
+    with serving(settings, command=SLOW_CHILD) as live:
+        yield Keyed(live)
+
+
+def filled(path: str) -> str:
+    return path.format(name=UNKNOWN, matrix="C", slug="forbidden", sha256=UNKNOWN)
+
+
+@pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.method} {row.path}")
+def test_a_route_is_open_to_its_scope_and_to_nobody_else(keyed: Keyed, row: RouteRow) -> None:
+    for role in (None, "fk_wrong", *Scope):
+        answer = keyed.ask(role, row.method, filled(row.path))
+        assert answer.status < 500
+        if row.scope is None or role in (row.scope, "admin"):
+            assert answer.status not in (401, 403), (role, answer)
+        elif role in (None, "fk_wrong"):
+            problem = answer.problem(401, "unauthorized")
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert "fk_wrong" not in str(problem)
+        else:
+            answer.problem(403, "forbidden")
+
+
+@pytest.mark.parametrize(("method", "path"), [pair for pair in product(METHODS, PATHS)])
+def test_what_has_no_row_is_nobodys(keyed: Keyed, method: str, path: str) -> None:
+    """Methods that a path has not: strangers are told nothing, keys the methods there are."""
+    has = {row.method for row in ROUTES if row.path == path} | {"HEAD"}
+    if method in has:
+        return
+    assert keyed.ask(None, method, filled(path)).status == 401
+    answer = keyed.ask("admin", method, filled(path))
+    answer.problem(405, "method-not-allowed")
+    assert set(answer.headers["allow"].split(", ")) == has - {"HEAD"} or "{" in path
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/v1", "/v1/factorizations/", "/healthz%0a", "//healthz", "/v1/../healthz"]
+)
+def test_a_path_of_no_route_is_found_by_nobody(keyed: Keyed, path: str) -> None:
+    keyed.ask(None, "GET", path).problem(401, "unauthorized")
+    keyed.ask("admin", "GET", path).problem(404, "not-found")
+
+
+TOKEN = "{token}"
+BAD_HEADERS = {
+    "no token": ["Bearer"],
+    "blank token": ["Bearer  "],
+    "other scheme": [f"Token {TOKEN}"],
+    "basic": [f"Basic {TOKEN}"],
+    "two tokens": [f"Bearer {TOKEN} {TOKEN}"],
+    "comma": [f"Bearer {TOKEN},Bearer {TOKEN}"],
+    "tab": [f"Bearer\t{TOKEN}"],
+    "cut": [f"Bearer {TOKEN[:-1]}"],
+    "oversized": ["Bearer " + "a" * 9000],
+    "latin": ["Bearer fk_\xe9"],
+    "alg none": ["Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0."],
+}
+
+
+@pytest.mark.parametrize("kind", BAD_HEADERS)
+def test_a_bad_header_is_refused_and_not_repeated(keyed: Keyed, kind: str) -> None:
+    token = keyed.tokens["admin"]
+    values = [value.replace(TOKEN, token).replace(TOKEN[:-1], token[:-1]) for value in BAD_HEADERS[kind]]
+    answer = keyed.live.send("POST", "/v1/plan", "{}", {"Authorization": values[0]})
+    problem = answer.problem(401, "unauthorized")
+    assert token[:20] not in str(problem) and "aaaa" not in str(problem) and "eyJ" not in str(problem)
+
+
+def test_two_authorization_fields_are_a_bad_request(keyed: Keyed) -> None:
+    token = keyed.tokens["admin"]
+    head = "GET /v1/factorizations HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    field = f"Authorization: Bearer {token}\r\n"
+    answer = keyed.live.raw(f"{head}{field}{field}\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 400") and b"several Authorization fields" in answer
+    assert keyed.live.raw(f"{head}{field}\r\n".encode()).startswith(b"HTTP/1.1 200")
+
+
+def test_a_key_that_has_ended_is_told_so_to_its_holder_alone(keyed: Keyed) -> None:
+    short = keyed.token("read", days=1e-9)
+    detail = keyed.ask(short, "GET", "/v1/factorizations").problem(401, "unauthorized")["detail"]
+    assert "the key is expired" in detail
+    other = short[:16] + keyed.tokens["read"][16:-9]
+    detail = keyed.ask(other, "GET", "/v1/factorizations").problem(401, "unauthorized")["detail"]
+    assert "expired" not in detail
+
+
+def test_a_revoked_key_is_refused_within_a_second_also_by_what_is_repeated(keyed: Keyed) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "identity"}}
+    token = keyed.token("read", "submit")
+    keyed.live.go()
+    posted = keyed.ask(token, "POST", "/v1/factorizations", spec)
+    end = time.monotonic() + 120
+    while posted.status == 202:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+        posted = keyed.ask(token, "POST", "/v1/factorizations", spec)
+    for _ in range(3):
+        assert keyed.ask(token, "POST", "/v1/factorizations", spec).status == 200
+    keyed.register.revoke(token[3:15])
+    revoked = time.monotonic()
+    while keyed.ask(token, "POST", "/v1/factorizations", spec).status == 200:
+        sent = time.monotonic()
+        assert sent - revoked < 60, "a loaded machine is slow, and not that slow"
+    keyed.ask(token, "GET", "/v1/factorizations").problem(401, "unauthorized")
+    assert keyed.ask("one", "POST", "/v1/factorizations", spec).status == 200, "results are shared"
+
+
+def test_a_job_is_seen_by_those_who_asked_for_it(keyed: Keyed) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 7}}
+    (keyed.live.folder / "go").unlink(missing_ok=True)
+    job = keyed.ask("one", "POST", "/v1/factorizations", spec)
+    assert job.status == 202
+    path = f"/v1/factorizations/{job.json()['spec_digest']}"
+    missing = keyed.ask("two", "GET", f"/v1/factorizations/{UNKNOWN}").json()
+    for method, under in [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("POST", "/retry"),
+        ("GET", "/events"),
+        ("GET", "/matrices/C"),
+        ("GET", "/matrices/C/cells"),
+        ("GET", "/errors"),
+        ("POST", "/calibrations"),
+    ]:
+        body = {"epsilon": 1, "delta": 1e-6} if under == "/calibrations" else None
+        answer = keyed.ask("two", method, path + under, body).problem(404, "not-found")
+        if not under:
+            assert answer["detail"].replace(path[19:], UNKNOWN) == missing["detail"], (
+                "as of one that nobody has asked for"
+            )
+    assert keyed.ask("one", "GET", path).json()["state"] in ("queued", "running")
+    assert keyed.ask("admin", "GET", path).status == 200
+    listed = {role: keyed.ask(role, "GET", "/v1/factorizations").json()["items"] for role in ("one", "two", "admin")}
+    names = {role: {item["spec_digest"] for item in items} for role, items in listed.items()}
+    assert path[19:] in names["one"] & names["admin"] and path[19:] not in names["two"]
+    by_age = {role: keyed.ask(role, "GET", "/v1/factorizations?order=newest").json()["items"] for role in names}
+    assert {role: {item["spec_digest"] for item in items} for role, items in by_age.items()} == names
+    joined = keyed.ask("two", "POST", "/v1/factorizations", spec)
+    assert joined.status == 202 and keyed.ask("two", "GET", path).status == 200
+    assert keyed.ask("one", "DELETE", path).json()["state"] == "cancelled"
+    assert keyed.as_one(path).status == 404
+    assert keyed.ask("two", "GET", path).json()["state"] in ("queued", "running"), "it goes on for the other"
+    assert keyed.ask("two", "DELETE", path).json()["state"] == "cancelled"
+    assert keyed.ask("two", "GET", path).json()["state"] == "cancelled"
+    assert keyed.ask("one", "POST", f"{path}/retry").status == 404
+
+
+def test_an_upload_is_its_senders_own(keyed: Keyed) -> None:
+    matrix = struct.pack("<4d", 1.0, 0.0, 1.0, 1.0)
+    sent = keyed.ask("one", "POST", "/v1/matrices?rows=2&columns=2", matrix)
+    assert sent.status == 201
+    sha256 = sent.json()["sha256"]
+    spec = {"workload": {"kind": "matrix", "sha256": sha256, "shape": [2, 2]}, "mechanism": {"kind": "identity"}}
+    assert keyed.ask("two", "POST", "/v1/factorizations", spec).problem(422, "invalid-spec")
+    assert keyed.ask("two", "POST", "/v1/compare", {"spec": spec}).problem(422, "invalid-spec")
+    keyed.ask("two", "GET", f"/v1/blobs/{sha256}").problem(404, "not-found")
+    assert keyed.as_one(f"/v1/blobs/{sha256}").body == matrix
+    assert keyed.ask("admin", "GET", f"/v1/blobs/{sha256}").status == 200
+    assert keyed.ask("one", "POST", "/v1/factorizations", spec).status in (200, 202)
+    assert keyed.ask("two", "POST", "/v1/matrices?rows=2&columns=2", matrix).status == 201
+    assert keyed.ask("two", "GET", f"/v1/blobs/{sha256}").body == matrix
+
+
+def test_quotas_are_kept_and_say_when_to_come_again(keyed: Keyed) -> None:
+    few = keyed.token("read", quotas=Quotas(requests_per_minute=3))
+    answers = [keyed.ask(few, "GET", "/v1/factorizations") for _ in range(8)]
+    refused = [answer for answer in answers if answer.status != 200]
+    assert answers[0].status == 200 and len(refused) >= 2, "3 in each minute, of which there may be two"
+    for answer in refused:
+        answer.problem(429, "quota-exhausted")
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+
+
+def test_a_quota_of_bytes_refuses_an_upload_before_anything_is_kept(keyed: Keyed) -> None:
+    small = keyed.token("upload", "read", quotas=Quotas(bytes_per_day=2000))
+    matrix = os.urandom(8 * 16 * 16)
+    refused = keyed.ask(small, "POST", "/v1/matrices?rows=16&columns=16", matrix)
+    refused.problem(429, "quota-exhausted")
+    assert 1 <= int(refused.headers["retry-after"]) <= 86_400
+    chunks = (matrix[start : start + 512] for start in range(0, len(matrix), 512))  # a body of no stated length
+    answer = keyed.live.send("POST", "/v1/predict", chunks, {"Authorization": f"Bearer {small}"})
+    answer.problem(429, "quota-exhausted")
+    assert not [path for path in keyed.live.folder.rglob("*") if path.is_file() and path.stat().st_size == len(matrix)]
+
+
+def test_open_jobs_and_core_seconds_have_quotas(keyed: Keyed) -> None:
+    (keyed.live.folder / "go").unlink(missing_ok=True)
+    one_job = keyed.token("submit", "read", quotas=Quotas(open_jobs=1))
+    first = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 21}})
+    assert first.status == 202
+    second = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 22}})
+    second.problem(429, "quota-exhausted")
+    assert int(second.headers["retry-after"]) >= 1
+    assert keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 21}}).status == 202
+    assert keyed.ask(one_job, "DELETE", f"/v1/factorizations/{first.json()['spec_digest']}").status == 202
+    third = keyed.ask(one_job, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 22}})
+    assert third.status == 202
+    keyed.ask(one_job, "DELETE", f"/v1/factorizations/{third.json()['spec_digest']}")
+    poor = keyed.token("submit", quotas=Quotas(core_seconds_per_day=0))
+    keyed.ask(poor, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 23}}).problem(422, "too-large")
+
+
+@pytest.mark.parametrize(
+    ("peer", "trusted"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("10.1.2.3", True),
+        ("::ffff:10.1.2.3", True),
+        ("10.2.0.1", False),
+        ("2001:db8::1", False),
+        ("", False),
+        ("proxy", False),
+    ],
+)
+def test_requests_come_from_the_proxy_or_this_machine(peer: str, trusted: bool, tmp_path: Path) -> None:
+    behind = Settings(store=str(tmp_path), host="0.0.0.0", trusted_proxies=("10.1.0.0/16",))
+    assert trusts(behind, peer) is trusted
+    assert trusts(Settings(store=str(tmp_path)), peer)
