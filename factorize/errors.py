@@ -66,6 +66,9 @@ class Violation:
     message: str
 
 
+_LONGEST_TEXT = 1500  # of all violations together; `violations` has the others
+
+
 class InvalidSpec(InvalidParameter):
     """A spec breaks the contract."""
 
@@ -73,7 +76,9 @@ class InvalidSpec(InvalidParameter):
 
     def __init__(self, violations: list[Violation]) -> None:
         self.violations = violations
-        text = "; ".join(f"{v.pointer or '(the spec)'}: {v.message}" for v in violations)
+        said = [f"{v.pointer or '(the spec)'}: {v.message}" for v in violations]
+        shown = next((count for count in range(len(said), 1, -1) if len("; ".join(said[:count])) < _LONGEST_TEXT), 1)
+        text = "; ".join(said[:shown] + [f"and {len(said) - shown} more"] * (shown < len(said)))
         super().__init__(text, field=violations[0].pointer if violations else None)
 
 
