@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from factorize.api.auditing.operator_trail import audited
 from factorize.api.terminal.options import Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_results
@@ -47,6 +46,7 @@ def gc(
 
     Nothing else that a result needs is ever removed. Others may go on using the store meanwhile.
     """
+    from factorize.api.auditing.operator_trail import audited
     from factorize.storage.gc import GRACE_SECONDS
     from factorize.storage.gc import gc as collect
 
@@ -69,6 +69,8 @@ def revoke(digest: Digest, reason: Reason, store: StoreUrl = None, output: Outpu
 
     Results that store further matrices beside the same C are taken back with it. Nothing is deleted.
     """
+    from factorize.api.auditing.operator_trail import audited
+
     results = open_results(store, create=False)
     found = results.revoke(digest, reason)
     names = [revocation.digest for revocation in found]
