@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from time import time
 from typing import Any, Self
 
 import numpy as np
 
 from factorize import solvers
+from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister
@@ -95,7 +97,7 @@ class SolverService:
         self.ledger = Ledger(ledger_url(settings))
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(audit_folder(settings))
-        self.register = KeyRegister(self.ledger.engine)
+        self.register = KeyRegister(self.ledger.engine, self._note_key)
         self.holdings = Holdings(self.ledger.engine)
         self.meter = UsageMeter(self.ledger.engine)
         self._pace: Pace | None = None
@@ -137,6 +139,9 @@ class SolverService:
     def __exit__(self, *exception: object) -> None:
         """Close."""
         self.close()
+
+    def _note_key(self, event: str, key: AccessKey) -> None:
+        self.audit.add(event, actor="factorize", subject=key.id, detail=key.in_short(time()))
 
     def _count(self, job: Job, outcome: SolveEnding) -> None:
         """Count the end of a solve with what it had said last."""
@@ -210,9 +215,8 @@ class SolverService:
         return job if result is None else self.expanded(result, form)
 
     def _own_job(self, name: str, caller: Caller) -> Job | None:
-        """Return the job of a spec digest, if the caller holds it."""
-        job = self.ledger.get(name)
-        return job if job is not None and self.holdings.has_job(caller, name) else None
+        """Return the job of a spec digest, if the caller holds it; one of others takes as long as none."""
+        return self.ledger.get(name) if self.holdings.has_job(caller, name) else None
 
     def _check_answer(self, spec_digest: str) -> None:
         """Say what is missing of a result that a job has stored."""
@@ -392,11 +396,10 @@ class SolverService:
             self._keep(matrix.array, caller)
             return True
         assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form
-        if not self.holdings.has_upload(caller, matrix.sha256):
-            return False
+        name = self.holdings.upload_for(caller, matrix.sha256)
         with suppress(NotFound):
-            self.store.keep(matrix.sha256)
-            return self.store.blob(matrix.sha256).size == 8 * math.prod(matrix.shape)
+            self.store.keep(name)
+            return self.store.blob(name).size == 8 * math.prod(matrix.shape)
         return False
 
 

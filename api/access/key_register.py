@@ -7,14 +7,13 @@ secret is changed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import sqlalchemy as sa
 
-from factorize.api.access.caller import Caller, Quotas, Scope, read_scopes
+from factorize.api.access.access_key import AccessKey
+from factorize.api.access.caller import Quotas, Scope, read_scopes
 from factorize.api.access.token import Token, new_token
 from factorize.api.jobs.database import access_keys, changing, reading, writing
 from factorize.errors import InvalidParameter, NotFound
@@ -25,64 +24,8 @@ LONGEST_DAYS = 3660.0
 _NAME_LENGTH = 64
 
 
-@dataclass(frozen=True, slots=True)
-class AccessKey:
-    """One key. Times are seconds since 1970.
-
-    Args:
-        id: 12 hexadecimal digits.
-        name: what the operator calls it.
-        scopes: what its holder may do.
-        secret_sha256: sha256 of its secret.
-        previous_sha256: that of the secret before, or None.
-        previous_until: when the secret before ends.
-        created: when it was made.
-        expires: when it ends.
-        revoked: when it was taken back, or None.
-        quotas: limits of its holder.
-    """
-
-    id: str
-    name: str
-    scopes: frozenset[Scope]
-    secret_sha256: str
-    created: float
-    expires: float
-    previous_sha256: str | None = None
-    previous_until: float | None = None
-    revoked: float | None = None
-    quotas: Quotas = Quotas()
-
-    @property
-    def caller(self) -> Caller:
-        """Who its holder is."""
-        return Caller(f"key:{self.id}", self.name, self.scopes, self.quotas)
-
-    def state(self, now: float) -> str:
-        """Return `active`, `expired` or `revoked`."""
-        if self.revoked is not None:
-            return "revoked"
-        return "active" if now < self.expires else "expired"
-
-    def is_opened_by(self, token: Token, now: float) -> bool:
-        """Say whether a token of this id is good now."""
-        current = token.is_of(self.secret_sha256)
-        before = token.is_of(self.previous_sha256) and now < (self.previous_until or 0.0)
-        return (current or before) and self.state(now) == "active"
-
-    def document(self, now: float) -> dict[str, Any]:
-        """Return what may be shown: everything but the hashes."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "state": self.state(now),
-            "scopes": sorted(self.scopes),
-            "created": _text(self.created),
-            "expires": _text(self.expires),
-            "revoked": None if self.revoked is None else _text(self.revoked),
-            "previous_secret_until": None if self.previous_until is None else _text(self.previous_until),
-            "quotas": self.quotas.document(),
-        }
+Note = Callable[[str, AccessKey], object]
+"""Writes a change down: `key created`, `key rotated` or `key revoked`, and the key as it will be."""
 
 
 class KeyRegister:
@@ -90,10 +33,12 @@ class KeyRegister:
 
     Args:
         engine: the ledger's database.
+        note: writes each change down before it stands; a change that cannot be written down is not made.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, note: Note = lambda event, key: None) -> None:
         self._engine = engine
+        self._note = note
 
     def create(
         self, name: str, scopes: Iterable[str], *, days: float = DEFAULT_DAYS, quotas: Quotas | None = None
@@ -112,6 +57,7 @@ class KeyRegister:
         key, token = _made(name, scopes, days, quotas or Quotas())
         with writing(self._engine) as connection:
             connection.execute(access_keys.insert().values(**_row(key)))
+            self._note("key created", key)
         return key, token
 
     def create_first(self, name: str) -> tuple[AccessKey, Token] | None:
@@ -121,6 +67,7 @@ class KeyRegister:
             if connection.scalar(sa.select(sa.func.count()).select_from(access_keys)):
                 return None
             connection.execute(access_keys.insert().values(**_row(key)))
+            self._note("key created", key)
         return key, token
 
     def find(self, key_id: str) -> AccessKey | None:
@@ -168,8 +115,8 @@ class KeyRegister:
             "expires": now + _checked_days(days) * DAY,
         }
         # Guarded by the secret that was read: of two rotations at once, one tells its caller to look again.
-        self._change(key_id, values, access_keys.c.secret_sha256 == key.secret_sha256, access_keys.c.revoked.is_(None))
-        return self.get(key_id), token
+        guards = access_keys.c.secret_sha256 == key.secret_sha256, access_keys.c.revoked.is_(None)
+        return self._change("key rotated", key_id, values, *guards), token
 
     def revoke(self, key_id: str) -> AccessKey:
         """Take a key back, for ever; services know it within a second. One that is revoked stays as it is.
@@ -177,15 +124,17 @@ class KeyRegister:
         Raises:
             NotFound: there is no such key.
         """
-        if self.get(key_id).revoked is None:
-            self._change(key_id, {"revoked": time.time()})
-        return self.get(key_id)
+        key = self.get(key_id)
+        return key if key.revoked is not None else self._change("key revoked", key_id, {"revoked": time.time()})
 
-    def _change(self, key_id: str, values: dict[str, Any], *guards: sa.ColumnElement[bool]) -> None:
+    def _change(self, event: str, key_id: str, values: dict[str, Any], *guards: sa.ColumnElement[bool]) -> AccessKey:
         statement = access_keys.update().where(access_keys.c.id == key_id, *guards).values(**values)
         with writing(self._engine) as connection:
-            if connection.execute(statement).rowcount != 1:
+            row = connection.execute(statement.returning(access_keys)).one_or_none()
+            if row is None:
                 raise InvalidParameter(f"key {key_id} was changed meanwhile; look at it and try again", field="id")
+            self._note(event, _key(row))
+        return _key(row)
 
 
 def _made(name: str, scopes: Iterable[str], days: float, quotas: Quotas) -> tuple[AccessKey, Token]:
@@ -217,7 +166,3 @@ def _key(row: sa.Row[Any]) -> AccessKey:
     values = dict(row._mapping)
     quotas = Quotas(**{name: values.pop(name) for name in Quotas.__slots__})
     return AccessKey(**{**values, "scopes": read_scopes(values["scopes"].split()), "quotas": quotas})
-
-
-def _text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -27,23 +27,22 @@ router = APIRouter(default_response_class=Response)
 )
 async def get_blob(request: Request, service: RunningService, caller: AskingCaller, sha256: str) -> Response:
     """Give a file, or one range of it; or the address at which the store's bucket gives it, if the settings say so."""
-    if not await run_sync(service.holdings.has_upload, caller, digest_in(sha256)):
-        raise not_known(sha256)
-    if request.method == "GET" and service.settings.downloads == "redirect":
-        address = await run_sync(_address, service, digest_in(sha256))
-        if address is not None:
-            return Response(status_code=307, headers={"Location": address, "Cache-Control": "no-store"})
+    wanted = await run_sync(service.holdings.upload_for, caller, digest_in(sha256))
     try:
-        blob = await run_sync(service.store.blob, digest_in(sha256))
+        if request.method == "GET" and service.settings.downloads == "redirect":
+            address = await run_sync(_address, service, wanted)
+            if address is not None:
+                return Response(status_code=307, headers={"Location": address, "Cache-Control": "no-store"})
+        blob = await run_sync(service.store.blob, wanted)
     except NotFound:
         raise not_known(sha256) from None
     headers = _headers(blob)
     if matches(request.headers.get("if-none-match"), headers["ETag"]):
         return Response(status_code=304, headers=headers)
     start, stop, status = 0, blob.size, 200
-    wanted = _wanted_range(request, headers["ETag"])
-    if wanted is not None:
-        start, stop = _range(wanted, blob.size)
+    part = _wanted_range(request, headers["ETag"])
+    if part is not None:
+        start, stop = _range(part, blob.size)
         status = 206
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{blob.size}"
     headers["Content-Length"] = str(stop - start)
@@ -51,15 +50,16 @@ async def get_blob(request: Request, service: RunningService, caller: AskingCall
 
 
 def _address(service: SolverService, sha256: str) -> str | None:
-    """Return where the medium gives a file out; None if it does not, or if there is something to say about the file."""
+    """Return where the medium gives a file out; None if it does not, or if there is something to say about the file.
+
+    Raises:
+        NotFound: there is no such file.
+    """
     store = service.store
     store.revocations.check(sha256)
     if store.blobs.damaged(sha256):
         return None
-    try:
-        store.objects.status(blob_key(sha256))
-    except NotFound:
-        raise not_known(sha256) from None
+    store.objects.status(blob_key(sha256))
     return store.objects.sign(blob_key(sha256), service.settings.signed_seconds)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,12 +13,15 @@ from starlette.responses import Response, StreamingResponse
 
 from factorize.api.forms import ANY_FORM
 from factorize.api.http.answers import AskingCaller, RunningService, digest_in, not_known
+from factorize.api.http.gateway.access_guard import admission_of
 from factorize.api.http.schema import answers
 from factorize.api.jobs.job import Job
 from factorize.api.results import Result
 from factorize.encoding import canonical_json
 
 PING_SECONDS = 15.0
+LOOK_SECONDS = 0.4
+"""How often a stream asks whether its caller's key is still good."""
 _PING = b": ping\n\n"
 
 router = APIRouter(default_response_class=Response)
@@ -41,21 +44,38 @@ async def get_events(request: Request, service: RunningService, caller: AskingCa
     elif found.finished:
         frames = _once(frame(found))
     else:
-        frames = follow(service.engine.changes(name, _last_seen(request)))
+        frames = follow(service.engine.changes(name, _last_seen(request)), admitted=admission_of(request))
     return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-async def follow(changes: AsyncGenerator[Job, None], *, ping: float = PING_SECONDS) -> AsyncIterator[bytes]:
-    """Turn the changes of a job into frames, with a comment whenever nothing has changed for `ping` seconds."""
+async def follow(
+    changes: AsyncGenerator[Job, None],
+    *,
+    ping: float = PING_SECONDS,
+    admitted: Callable[[], Awaitable[bool]] | None = None,
+) -> AsyncIterator[bytes]:
+    """Turn the changes of a job into frames, with a comment whenever nothing has changed for `ping` seconds.
+
+    The stream ends where `admitted` says that its caller would not be let in any more.
+    """
+    clock = asyncio.get_running_loop().time
+    pause = ping if admitted is None else min(ping, LOOK_SECONDS)
     coming = asyncio.ensure_future(anext(changes, None))
+    told = clock()
     try:
         while True:
-            if not (await asyncio.wait({coming}, timeout=ping))[0]:
-                yield _PING
+            changed, _ = await asyncio.wait({coming}, timeout=pause)
+            if admitted is not None and not await admitted():
+                return
+            if not changed:
+                if clock() - told >= ping:
+                    told = clock()
+                    yield _PING
                 continue
             job = coming.result()
             if job is None:
                 return
+            told = clock()
             yield frame(job)
             coming = asyncio.ensure_future(anext(changes, None))
     finally:

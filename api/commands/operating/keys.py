@@ -19,7 +19,8 @@ from factorize.api.terminal.options import Database, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit, remark
 
 if TYPE_CHECKING:
-    from factorize.api.access.key_register import AccessKey, KeyRegister
+    from factorize.api.access.access_key import AccessKey
+    from factorize.api.access.key_register import KeyRegister
     from factorize.api.access.token import Token
 
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
@@ -115,11 +116,15 @@ def revoke(key_id: Id, database: Database = None, store: StoreUrl = None, output
 def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
     """Open the ledger, which is made where there is none: keys come before the first start."""
     from factorize.api.access.key_register import KeyRegister
+    from factorize.api.auditing.operator_trail import audited
     from factorize.api.jobs.ledger import Ledger
     from factorize.api.settings import ledger_url, load_settings
 
+    def note(event: str, key: AccessKey) -> None:
+        audited(event, key.id, store=store, **key.in_short(time.time()))
+
     with Ledger(ledger_url(load_settings(database=database, store=store))) as ledger:
-        yield KeyRegister(ledger.engine)
+        yield KeyRegister(ledger.engine, note)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
@@ -22,8 +23,8 @@ from factorize.errors import FactorizeError
 class AccessGuard:
     """ASGI middleware: lets callers in by the table of routes, and counts what they use.
 
-    It leaves the caller in `scope["state"]["caller"]`, and in `standing` what says whether the caller would be let in
-    again now without a look into the ledger (`repeats.py`).
+    It leaves the caller in `scope["state"]["caller"]`; in `standing` what says whether the caller would be let in again
+    now without a look into the ledger (`repeats.py`); and in `admitted` what looks, or None where no key was needed.
 
     Args:
         app: the application behind it.
@@ -48,21 +49,24 @@ class AccessGuard:
             if not trusts(self.settings, (scope.get("client") or ("",))[0]):
                 raise ProblemAnswer("untrusted-peer", KINDS["untrusted-peer"].meaning)
             row = row_of(scope["method"], scope["path"])
-            caller, standing = await self._let_in(scope, row)
+            caller, credential = await self._let_in(scope, row)
             await self._within_quotas(scope, caller)
         except (ProblemAnswer, FactorizeError) as error:
             problem = error if isinstance(error, ProblemAnswer) else problem_of(error)
             await problem.response(state.get("request_id", ""))(scope, receive, send)
             return
-        state["caller"], state["standing"] = caller, standing
+        state["caller"] = caller
+        state["standing"] = (lambda: self._gate.standing(credential) == caller) if credential else lambda: True
+        state["admitted"] = partial(self._would_let_in, credential, caller) if credential else None
         if caller.quotas.bytes_per_day is None:
             await self.app(scope, receive, send)
         else:
             await self.app(scope, self._counted_receive(caller, receive), self._counted_send(caller, send))
 
-    async def _let_in(self, scope: Scope, row: RouteRow | None) -> tuple[Caller, Callable[[], bool]]:
+    async def _let_in(self, scope: Scope, row: RouteRow | None) -> tuple[Caller, bytes]:
+        """Return who asks, and by which credential; empty where none is needed."""
         if not self.settings.asks_for_keys or (row is not None and row.scope is None):
-            return ANYONE, lambda: True
+            return ANYONE, b""
         values = [value for name, value in scope["headers"] if name == b"authorization"]
         credential = credential_in(values)
         caller = await self._gate.admit(credential)
@@ -70,7 +74,13 @@ class AccessGuard:
             raise _no_route(scope["path"])
         if not caller.may(row.scope):
             raise AccessRefused(f"the key does not have the scope {row.scope}; ask the operator for one", "forbidden")
-        return caller, lambda: self._gate.standing(credential) == caller
+        return caller, credential
+
+    async def _would_let_in(self, credential: bytes, caller: Caller) -> bool:
+        try:
+            return await self._gate.admit(credential) == caller
+        except FactorizeError:  # refused, or the ledger does not answer: nobody is let in then
+            return False
 
     async def _within_quotas(self, scope: Scope, caller: Caller) -> None:
         """Count the request, and refuse it where a quota has ended, before anything of its body is read."""
@@ -115,6 +125,12 @@ def caller_of(request: Request) -> Caller:
     """Return who asks; the guard has let them in."""
     caller: Caller = request.scope["state"]["caller"]
     return caller
+
+
+def admission_of(request: Request) -> Callable[[], Awaitable[bool]] | None:
+    """Return what looks whether the caller of a request would be let in again; None where no key was needed."""
+    found: Callable[[], Awaitable[bool]] | None = request.scope["state"]["admitted"]
+    return found
 
 
 def _no_route(path: str) -> ProblemAnswer:

@@ -12,8 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from factorize.api.access import token as tokens
+from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import Quotas, Scope
-from factorize.api.access.key_register import DAY, AccessKey, KeyRegister
+from factorize.api.access.key_register import DAY, KeyRegister
 from factorize.api.access.token import new_token, read_token
 from factorize.api.jobs.database import access_keys
 from factorize.api.jobs.ledger import Ledger

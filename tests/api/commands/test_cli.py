@@ -57,6 +57,7 @@ COMMANDS = (
 COMMANDS += ("gc", "ls", "profile", "revoke", "estimate", "worker")
 GROUPS = {
     "jobs": ("list", "show", "cancel", "retry", "watch"),
+    "keys": ("create", "list", "show", "rotate", "revoke"),
     "db": ("upgrade", "check", "backup"),
     "audit": ("verify",),
 }

@@ -1,0 +1,115 @@
+"""`factorize keys`: what is shown once, what is never shown, and the audit log that proves every change."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Run
+
+from factorize.api.access.access_key import AccessKey
+from factorize.api.access.key_register import KeyRegister
+from factorize.api.access.token import PATTERN, read_token
+from factorize.api.auditing.audit_chain import chain_files
+from factorize.api.jobs.ledger import Ledger
+
+Command = Callable[..., Run]
+
+
+@pytest.fixture
+def factorize(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Commands in this process, on a store of the test's own."""
+    from factorize.api.commands.application import run
+
+    for name in ("FACTORIZE_STORE", "FACTORIZE_DATABASE", "FACTORIZE_CONFIG", "FACTORIZE_AUDIT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    store = str(tmp_path / "store")
+
+    def command(*arguments: str) -> Run:
+        return Run(run([*arguments, "--store", store]), *capsys.readouterr())
+
+    return command
+
+
+def opened(tmp_path: Path, text: str, now: float | None = None) -> bool:
+    """Whether a token opens its key in the ledger."""
+    token = read_token(text)
+    assert token is not None
+    with Ledger(f"sqlite:///{tmp_path}/store/jobs.sqlite") as ledger:
+        key: AccessKey = KeyRegister(ledger.engine).get(token.id)
+    return key.is_opened_by(token, key.created if now is None else now)
+
+
+def test_a_key_is_made_changed_and_taken_back_and_the_log_proves_it(factorize: Command, tmp_path: Path) -> None:
+    def document(*arguments: str) -> Any:
+        return factorize("keys", *arguments, "--output", "json").json()
+
+    made = document("create", "--name", "training", "--scopes", "read,submit", "--open-jobs", "3")
+    name, token = made["id"], made["token"]
+    assert made["quotas"]["open_jobs"] == 3 and made["scopes"] == ["read", "submit"] and opened(tmp_path, token)
+    rotated = document("rotate", name, "--overlap-hours", "0")
+    assert opened(tmp_path, rotated["token"]) and not opened(tmp_path, token, 1e12)
+    assert document("revoke", name)["state"] == "revoked"
+    assert document("revoke", name)["state"] == "revoked"  # again, which changes nothing
+    assert not opened(tmp_path, rotated["token"])
+    shown = [factorize("keys", "list").out, factorize("keys", "show", name).out, json.dumps(document("list"))]
+    assert all(name in text and token not in text and token.split("_")[2] not in text for text in shown)
+
+    (file,) = chain_files(tmp_path / "store" / "audit")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["key created", "key rotated", "key revoked"]
+    assert {line["subject"] for line in lines} == {name}
+    assert all(line["actor"].startswith("operator:") for line in lines)
+    assert lines[0]["detail"] == {"name": "training", "scopes": ["read", "submit"], "expires": made["expires"]}
+    assert not any(secret in file.read_text() for text in (token, rotated["token"]) for secret in text.split("_")[2:])
+    assert factorize("audit", "verify", "--output", "json").json()["lines"] == 3
+    file.write_text(file.read_text().replace("training", "draining"))
+    assert factorize("audit", "verify").code == 4
+
+
+def test_a_token_goes_into_a_new_file_of_its_owner(factorize: Command, tmp_path: Path) -> None:
+    file = tmp_path / "training.key"
+    done = factorize("keys", "create", "--name", "t", "--to", str(file))
+    assert done.code == 0 and "fk_" not in done.out + done.err
+    assert file.stat().st_mode & 0o777 == 0o600 and opened(tmp_path, file.read_text().strip())
+    before = file.read_text()
+    assert factorize("keys", "create", "--name", "t", "--to", str(file)).code == 2
+    assert file.read_text() == before and factorize("keys", "list").out.count("\n") == 1
+
+
+def test_a_change_that_cannot_be_written_down_is_not_made(factorize: Command, tmp_path: Path) -> None:
+    made = factorize("keys", "create", "--name", "t", "--output", "json").json()
+    audit = tmp_path / "store" / "audit"
+    audit.rename(tmp_path / "kept")
+    audit.write_text("no folder")
+    lost = tmp_path / "lost.key"
+    for arguments in (("create", "--name", "u", "--to", str(lost)), ("rotate", made["id"]), ("revoke", made["id"])):
+        done = factorize("keys", *arguments)
+        assert done.code != 0 and "audit log" in done.err and "fk_" not in done.out
+    assert not lost.exists()
+    (key,) = factorize("keys", "list", "--output", "json").json()["items"]
+    assert key["state"] == "active" and opened(tmp_path, made["token"])
+
+
+def test_the_token_is_one_that_scanners_find(factorize: Command) -> None:
+    done = factorize("keys", "create", "--name", "t")
+    assert re.fullmatch(PATTERN, done.out.strip()) and "not shown again" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("create", "--name", "t", "--scopes", "write"), "'write' is not one"),
+        (("create", "--name", "t", "--days", "0"), "0 days are outside"),
+        (("show", "0" * 12), "no key 000000000000"),
+        (("rotate", "0" * 12, "--overlap-hours", "900"), "no key 000000000000"),
+    ],
+)
+def test_what_cannot_be_done_is_said(factorize: Command, arguments: tuple[str, ...], message: str) -> None:
+    done = factorize("keys", *arguments)
+    assert done.code == 2 and message in done.err
