@@ -3,6 +3,7 @@
 A child reads one JSON object on one line from stdin, and writes JSON lines to stdout:
 
 * ``{"event": "progress", ...}``, as often as it likes;
+* ``{"event": "log", ...}``, lines of its log, where the request says ``"log": true``;
 * at the end ``{"event": "done", ...}`` and exit status 0, or
 * ``{"event": "failed", "error": {"type": "...", "message": "..."}}`` and exit status 1.
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol
 
+from factorize.api.telemetry.log_lines import tell_lines
 from factorize.encoding import canonical_json, sha256
 from factorize.errors import FactorizeError
 
@@ -49,6 +51,8 @@ def serve(answer: Callable[[Document, Tell], Document]) -> int:
     """
     asked = json.loads(sys.stdin.readline())
     with _protocol() as say:
+        if asked.pop("log", False):
+            tell_lines(say)
         return 0 if _answered(asked, answer, say) else 1
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from factorize.api.pace import Pace, known_pace
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, audit_folder, ledger_url
+from factorize.api.telemetry.log_context import about
+from factorize.api.telemetry.spans import current_trace, record_job
 from factorize.encoding import DIGEST, canonical_json
 from factorize.errors import (
     CorruptObject,
@@ -52,6 +54,9 @@ from factorize.format.labels import describe_spec
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
@@ -100,6 +105,7 @@ class SolverService:
         self.register = KeyRegister(self.ledger.engine, self._note_key)
         self.holdings = Holdings(self.ledger.engine)
         self.meter = UsageMeter(self.ledger.engine)
+        self.tracer_provider: TracerProvider | None = None
         self._pace: Pace | None = None
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
@@ -148,6 +154,9 @@ class SolverService:
         known = self.ledger.get(job.spec_digest)
         progress = None if known is None else known.progress
         self.solve_counts.settled(job.spec, outcome.ending.name, outcome.seconds, progress)
+        said = {f"factorize.{name}": value for name, value in (job.about() | {"ending": outcome.ending.name}).items()}
+        failure = None if outcome.error is None else outcome.error["message"]
+        record_job(self.tracer_provider, job.traceparent, job.submitted, said, outcome.timings, failure)
 
     # The one path
 
@@ -184,7 +193,7 @@ class SolverService:
 
     def _submit(self, spec: Spec, caller: Caller) -> Job:
         """Have a caller hold the job of a spec, at the cost of what it is estimated to take."""
-        order = self._order(spec)
+        order = replace(self._order(spec), caller=caller.owner)
         known = self.ledger.get(spec.digest)
         joins = known is not None and not known.finished
         cost = 0.0 if joins else solvers.estimate(spec).seconds * order.threads
@@ -373,6 +382,8 @@ class SolverService:
             memory_mb=memory_mb,
             seconds_limit=min(max(_SAFETY * needed.seconds, self.settings.min_solve_seconds), limit_seconds),
             threads=1 if needed.seconds < _QUICK_SECONDS else self.settings.processors or _processors(),
+            request_id=about().get("request_id", ""),
+            traceparent=current_trace(),
         )
 
     def keep_matrices(self, spec: Spec, caller: Caller = ANYONE, *, within: str = "") -> None:

@@ -78,6 +78,7 @@ class Settings(BaseSettings):
         downloads: `stream` sends files through this service; `redirect` answers with an address at which the bucket
             gives them out, so that they do not pass through it.
         signed_seconds: how long such an address is good.
+        log_format: `json` writes the log to stderr, one JSON object a line, with the requests; `text` writes warnings.
     """
 
     model_config = SettingsConfigDict(env_prefix="FACTORIZE_", extra="forbid", frozen=True)
@@ -116,6 +117,7 @@ class Settings(BaseSettings):
     cache_bytes: Bytes = 512 << 20
     downloads: Literal["stream", "redirect"] = "stream"
     signed_seconds: Seconds = 600.0
+    log_format: Literal["text", "json"] = "text"
 
     @field_validator("allowed_hosts")
     @classmethod

@@ -27,6 +27,7 @@ class Stages:
         self._told, self._prove = told, prove
         self._began = time.monotonic()
         self._last = Progress(0, None, None, 0.0)
+        self._entered = [("solve", time.time())]
 
     def step(self, progress: Progress) -> None:
         """Pass a solver's step on; the callback of a solve."""
@@ -40,6 +41,12 @@ class Stages:
         self._enter("store")
         return found
 
+    def timings(self) -> dict[str, tuple[float, float]]:
+        """Return when each stage began and ended, in seconds since 1970; the last ends now."""
+        names, begun = zip(*self._entered, strict=True)
+        return dict(zip(names, zip(begun, (*begun[1:], time.time()), strict=True), strict=True))
+
     def _enter(self, phase: str) -> None:
+        self._entered.append((phase, time.time()))
         passed = time.monotonic() - self._began
         self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))

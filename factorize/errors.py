@@ -235,6 +235,7 @@ EXTRAS = {
     "matplotlib": "cli",
     "numba": "solve",
     "obstore": "cloud",
+    "opentelemetry": "otel",
     "opacus": "torch",
     "transformers": "huggingface",
     "optax": "jax",

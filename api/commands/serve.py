@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from factorize.api.terminal.options import Database, Output, StoreUrl
+from factorize.api.terminal.options import Database, LogFormat, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.errors import InvalidParameter, StoreUnavailable
 
@@ -42,6 +42,7 @@ def serve(
     tls_key: TlsKey = None,
     database: Database = None,
     scheduler: Scheduler = None,
+    log_format: LogFormat = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -52,6 +53,7 @@ def serve(
     from factorize.api.http.server import address, listen
     from factorize.api.pace import measured_pace
     from factorize.api.settings import load_settings
+    from factorize.api.telemetry.log_lines import log_to_stderr
 
     settings = load_settings(
         host=host,
@@ -61,7 +63,9 @@ def serve(
         database=database,
         scheduler=scheduler,
         store=store,
+        log_format=log_format,
     )
+    log_to_stderr(settings.log_format)
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
@@ -78,7 +82,8 @@ def serve(
         emit(output, document if token is None else {**document, "first_key": token}, f"serving {url}")
         if token is not None and output is OutputForm.TEXT:
             remark(f"first key, shown this once, which may do everything: {token}")
-        remark(f"results in {settings.store}; Ctrl-C ends")
+        if settings.log_format == "text":
+            remark(f"results in {settings.store}; Ctrl-C ends")
         running.run(sockets=[listener])
 
 

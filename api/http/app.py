@@ -29,6 +29,7 @@ from factorize.api.http.request_guard import RequestGuard
 from factorize.api.http.schema import describe
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
+from factorize.api.telemetry.spans import of_application
 
 _MODULES = (
     factorize.api.http.routes,
@@ -75,6 +76,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         redoc_url=None,
         redirect_slashes=False,  # a redirect would repeat the Host header
         lifespan=lifespan,
+        telemetry=of_application(owned.tracer_provider),
     )
     app.state.service = owned
     app.state.work_gate = WorkGate(settings.max_working, settings.max_working_per_key)

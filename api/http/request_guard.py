@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
+import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -11,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.settings import Settings, is_loopback
+from factorize.api.telemetry.log_context import bound, read_traceparent, requested_id
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -21,11 +25,14 @@ SECURITY_HEADERS = {
 }
 
 
+_log = logging.getLogger(__name__)
+
+
 class RequestGuard:
     """ASGI middleware: refuses requests that break a limit and completes the headers of every answer.
 
-    It gives each request an id (`X-Request-Id`, and `request_id` in problem documents) of its own making: nothing
-    that a client sends is repeated in a header.
+    It gives each request an id (`X-Request-Id`, and `request_id` in problem documents). A client may bring one, in
+    `X-Request-Id` or as the trace of its `traceparent`; nothing else that a client sends is repeated in a header.
 
     Args:
         app: the application behind it.
@@ -41,11 +48,19 @@ class RequestGuard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = secrets.token_hex(8)
+        headers = Headers(scope=scope)
+        given, trace = headers.get("x-request-id"), headers.get("traceparent")
+        request_id = requested_id(given, trace) or secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
+        with bound(request_id=request_id, traceparent=read_traceparent(trace)):
+            await self._serve(scope, receive, send, request_id)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        begun = time.monotonic()
 
         async def completed(message: Message) -> None:
             if message["type"] == "http.response.start":
+                _log.info("a request is answered", extra={"about": _line(scope, message["status"], begun)})
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 for name, value in SECURITY_HEADERS.items():
@@ -111,6 +126,12 @@ class RequestGuard:
     def _knows(self, authority: str) -> bool:
         name = _host_name(authority)
         return name is not None and (is_loopback(name) or name.lower() in self.settings.allowed_hosts)
+
+
+def _line(scope: Scope, status: int, begun: float) -> dict[str, Any]:
+    """Return what a line of the log says of an answer; queries are left out, since they may be long or private."""
+    milliseconds = round(1000 * (time.monotonic() - begun), 1)
+    return {"method": scope["method"], "path": scope["path"][:200], "status": status, "milliseconds": milliseconds}
 
 
 def _host_name(authority: str) -> str | None:

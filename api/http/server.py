@@ -26,6 +26,7 @@ from factorize.api.http.request_guard import SECURITY_HEADERS
 from factorize.api.repeats import Repeats, may_repeat
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
+from factorize.api.telemetry.log_lines import writes_json
 from factorize.errors import InvalidParameter
 
 LEAST_BYTES_PER_SECOND = 64 * 1024
@@ -246,6 +247,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         ws="none",
         loop=f"{__name__}:ServerLoop",
         lifespan="on",
+        log_config=None if writes_json() else uvicorn.config.LOGGING_CONFIG,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -7,6 +7,8 @@ names at the end is that of what it stored.
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +17,8 @@ from factorize.api.child_protocol import Document, Tell, serve
 
 if TYPE_CHECKING:
     from factorize.storage.incoming import Check
+
+_log = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -47,8 +51,11 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     store = open_store(asked["store"])
     stages = Stages(report, check or partial(prove, store=store.url))
     spec = store.bind(parse_spec(asked["spec"]))
+    _log.info("the child solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
     found = solvers.solve(spec, progress=stages.step, warm_start=nearest(spec, store))
-    return {"digest": store.put(found, check=stages.check)["digest"]}
+    digest = store.put(found, check=stages.check)["digest"]
+    _log.info("the result is stored", extra={"about": {"digest": digest}})
+    return {"digest": digest, "timings": stages.timings()}
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from distributed.system import MEMORY_LIMIT
 from factorize.api.jobs.dask_loop import ClientLoop
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.supervisor import MEBIBYTE, Request, run
+from factorize.api.telemetry.log_context import bound
+from factorize.api.telemetry.log_lines import adopt_dask
 
 CONNECT_SECONDS = 5.0
 TOPIC = "factorize-solves"
@@ -39,6 +41,7 @@ _SETTINGS = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
+_log = logging.getLogger(__name__)
 _active: set[str] = set()
 _own_store: list[str] = []
 _active_changed = threading.Condition()
@@ -48,6 +51,7 @@ def configure() -> None:
     """Quieten dask and leave out what a private scheduler does not need. Sends nothing anywhere."""
     dask.config.set(_SETTINGS)
     logging.getLogger("distributed").setLevel(logging.WARNING)
+    adopt_dask()
 
 
 class Embedded:
@@ -208,15 +212,25 @@ def solve(request: Request, task: str) -> SolveEnding:
         _active.add(task)
     try:
         say("started")
-        return run(
-            request,
-            report=lambda progress: say("progress", progress),
-            cancelled=lambda: not is_wanted(worker, task),
-        )
+        with bound(**request.about):
+            _log.info("a solve starts", extra={"about": {"threads": request.threads, "memory_mb": request.memory_mb}})
+            ended = run(
+                request,
+                report=lambda progress: say("progress", progress),
+                cancelled=lambda: not is_wanted(worker, task),
+            )
+            _log.info("a solve has ended", extra={"about": _end_of(ended)})
+        return ended
     finally:
         with _active_changed:
             _active.discard(task)
             _active_changed.notify_all()
+
+
+def _end_of(ended: SolveEnding) -> dict[str, Any]:
+    """What a line of the log says of it."""
+    error = {} if ended.error is None else {"error": ended.error["message"]}
+    return {"ending": ended.ending.name.lower(), "seconds": round(ended.seconds, 3), "digest": ended.digest, **error}
 
 
 def solve_into(store: str) -> None:

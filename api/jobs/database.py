@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from factorize.errors import NotFound, StoreUnavailable
 
-REVISION = 3
+REVISION = 4
 """Of the schema; the number of the last file in `api/jobs/migrations`."""
 _POSTGRES = {
     "connect_timeout": 5,
@@ -44,8 +44,13 @@ jobs = sa.Table(
     sa.Column("digest", sa.String(64)),
     sa.Column("submitted", sa.String(27), nullable=False),
     sa.Column("updated", sa.String(27), nullable=False),
+    sa.Column("request_id", sa.String(64), nullable=False, server_default=""),
+    sa.Column("traceparent", sa.String(55), nullable=False, server_default=""),
+    sa.Column("caller", sa.String(64), nullable=False, server_default=""),
+    sa.Column("turn", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("jobs_by_time", "submitted", "spec_digest"),
     sa.Index("jobs_by_state", "state"),
+    sa.Index("jobs_by_turn", "state", "priority", "caller", "turn"),
 )
 engines = sa.Table(
     "engines",

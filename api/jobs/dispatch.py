@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+def rank(job: Job) -> int:
+    """What dask orders the queue by, the largest first: priority, and among equals the turns of callers."""
+    return (job.priority << 40) - job.turn
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A job that was submitted, and dask's handle on it."""
@@ -141,9 +146,10 @@ class Dispatch:
                     return  # no worker is known that it could have for itself
                 room = (largest_mb, processors)
             limits = (job.memory_mb, job.seconds_limit, threads)
-            request = Request(job.spec_digest, job.spec, self._store, *limits, self._command, forked=self._forked)
+            where = (self._store, *limits, self._command)
+            request = Request(job.spec_digest, job.spec, *where, forked=self._forked, about=job.about())
             try:
-                future = dask_cluster.submit(client, job.task, request, job.priority, room)
+                future = dask_cluster.submit(client, job.task, request, rank(job), room)
             except Exception:
                 _log.warning("a job could not be submitted; it stays queued", exc_info=True)
                 return

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from factorize.encoding import is_digest
 
 _MESSAGE_LIMIT = 2000
+_MOST_STAGES = 10
+_LATEST = 1e11  # seconds since 1970
 _OUT_OF_MEMORY_TYPES = re.compile(r"_?(Array)?MemoryError|out_of_memory")
 _OUT_OF_MEMORY_TEXTS = (
     "MemoryError",
@@ -42,12 +44,14 @@ class SolveEnding:
         digest: what the child says it stored (a claim until the store confirms it); None unless done.
         error: ``{"type", "message"}``; None when done.
         seconds: wall time of the child process.
+        timings: when each of its stages began and ended, in seconds since 1970, as the child says.
     """
 
     ending: Ending
     digest: str | None
     error: dict[str, str] | None
     seconds: float
+    timings: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def judge(remains: Remains, reason: Ending | None, *, memory_mb: int, seconds_li
     """
     digest = (remains.verdict or {}).get("digest")
     if reason is None and remains.returncode == 0 and is_digest(digest):
-        return SolveEnding(Ending.DONE, digest, None, remains.seconds)
+        return SolveEnding(Ending.DONE, digest, None, remains.seconds, _timings(remains.verdict))
     memory = f"the solve was admitted with {memory_mb} MB and wanted more: {Ending.OUT_OF_MEMORY.value}"
     if reason is None:
         ending, kind, message = _explain_own_end(remains, memory)
@@ -89,6 +93,17 @@ def judge(remains: Remains, reason: Ending | None, *, memory_mb: int, seconds_li
     else:
         ending, kind, message = reason, reason.name.lower(), reason.value
     return SolveEnding(ending, None, {"type": kind[:100], "message": message[:_MESSAGE_LIMIT]}, remains.seconds)
+
+
+def _timings(verdict: dict[str, Any] | None) -> dict[str, tuple[float, float]]:
+    """What a child says of its stages, where that can be."""
+    said = (verdict or {}).get("timings")
+    found: dict[str, tuple[float, float]] = {}
+    for name, times in list(said.items())[:_MOST_STAGES] if isinstance(said, dict) else ():
+        match times:
+            case [int() | float() as begun, int() | float() as ended] if 0 <= begun <= ended < _LATEST:
+                found[str(name)[:20]] = (float(begun), float(ended))
+    return found
 
 
 def _explain_own_end(remains: Remains, memory: str) -> tuple[Ending, str, str]:

@@ -168,6 +168,7 @@ class JobEngine:
         with self._dispatch.lock:
             job, mine = self._ledger.claim(order, owner=self.id, stale=stale)
             if mine:
+                _log.info("a job is queued", extra={"about": job.about()})
                 self._dispatch.send(job)
         self._listeners.wake(order.spec_digest)
         return job
@@ -303,6 +304,7 @@ class JobEngine:
         outcome = dask_cluster.outcome(future)
         if outcome is None:
             return
+        _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
         if self._settled is not None:
             self._settled(job, outcome)
         stored = self._find(job.spec_digest)
@@ -366,6 +368,7 @@ class JobEngine:
             elif fell and job.suspect:
                 self._ledger.fail(job, _given_up(None))
             elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell))) is not None:
+                _log.info("a job is taken up", extra={"about": adopted.about()})
                 self._dispatch.send(adopted)
         self._listeners.wake(job.spec_digest)
 

@@ -24,6 +24,9 @@ class JobOrder:
         seconds_limit: wall limit in seconds.
         threads: threads of the solve.
         priority: larger runs first.
+        caller: who asked first; callers of equal priority take turns.
+        request_id: of the request that asked.
+        traceparent: of the trace that it belongs to (W3C Trace Context), or nothing.
     """
 
     spec_digest: str
@@ -33,6 +36,9 @@ class JobOrder:
     seconds_limit: float
     threads: int = 1
     priority: int = 0
+    caller: str = ""
+    request_id: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Job(JobOrder):
         seq: number of the last change; never falls.
         owner: id of the engine that looks after the job.
         task: name of this claim in the engine.
+        turn: its place among the jobs of equal priority, smallest first; see `Ledger.claim`.
         progress: the newest progress event, or None.
         error: ``{"type", "message"}`` of a failed job, or None.
         digest: digest of the stored factorization of a job that is done, or None.
@@ -60,6 +67,7 @@ class Job(JobOrder):
     seq: int = 0
     owner: str = ""
     task: str = ""
+    turn: int = 0
     progress: dict[str, Any] | None = None
     error: dict[str, str] | None = None
     digest: str | None = None
@@ -75,6 +83,11 @@ class Job(JobOrder):
     def suspect(self) -> bool:
         """True for a job that may be what ends its process: it is run alone, once more."""
         return self.deaths >= ALONE_AFTER
+
+    def about(self) -> dict[str, str]:
+        """What a line of the log says of it."""
+        named = {"request_id": self.request_id, "job": self.task, "spec_digest": self.spec_digest}
+        return {name: value for name, value in named.items() if value}
 
     def order(self) -> JobOrder:
         """What was asked, to be asked again."""

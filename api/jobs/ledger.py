@@ -90,6 +90,9 @@ class Ledger:
     def claim(self, order: JobOrder, *, owner: str = "", stale: bool = False) -> tuple[Job, bool]:
         """Insert the job, or queue a failed or cancelled one again.
 
+        Among jobs of equal priority callers take turns: a caller's next job comes one turn after the caller's last
+        open one, and not before the earliest turn that is open, so that nobody catches up on time spent idle.
+
         Args:
             order: what is asked.
             owner: id of the engine that will look after the job.
@@ -101,6 +104,7 @@ class Ledger:
         now = _now()
         values: dict[str, Any] = {name: getattr(order, name) for name in JobOrder.__dataclass_fields__}
         values |= {"state": "queued", "attempts": 0, "deaths": 0, "owner": owner, "submitted": now, "updated": now}
+        values["turn"] = _turn(order)
         values |= {"progress": None, "error": None, "digest": None}
         seq = jobs.c.seq + 1
         insert = self._insert(jobs).values(**values, seq=1, task=f"{order.spec_digest}-1")
@@ -189,8 +193,8 @@ class Ledger:
         return None if row is None else _job(row)
 
     def unfinished(self) -> list[Job]:
-        """All queued and running jobs, the largest priority first, then first come first."""
-        order = (jobs.c.priority.desc(), jobs.c.submitted, jobs.c.spec_digest)
+        """All queued and running jobs, the largest priority first, then by turns, then first come first."""
+        order = (jobs.c.priority.desc(), jobs.c.turn, jobs.c.submitted, jobs.c.spec_digest)
         with self._read() as connection:
             rows = connection.execute(sa.select(jobs).where(jobs.c.state.in_(_OPEN)).order_by(*order)).all()
         return [_job(row) for row in rows]
@@ -286,6 +290,16 @@ class Ledger:
 
 def _by_digest(spec_digest: str) -> sa.Select[Any]:
     return sa.select(jobs).where(jobs.c.spec_digest == spec_digest)
+
+
+def _turn(order: JobOrder) -> sa.ScalarSelect[int]:
+    """The turn of a job that is queued now, as a part of the statement that queues it."""
+    open_jobs = jobs.alias()
+    column = open_jobs.c
+    first = sa.func.min(column.turn)
+    own = sa.func.coalesce(sa.func.max(sa.case((column.caller == order.caller, column.turn + 1))), 0)
+    equal = (column.state.in_(_OPEN), column.priority == order.priority, column.spec_digest != order.spec_digest)
+    return sa.select(sa.case((first > own, first), else_=own)).where(*equal).scalar_subquery()
 
 
 def _job(row: sa.Row[Any]) -> Job:

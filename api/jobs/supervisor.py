@@ -13,6 +13,7 @@ ends the child when we die.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import selectors
 import signal
@@ -22,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -30,6 +31,7 @@ from factorize.api.isolated import SOLVE, child_command
 from factorize.api.jobs.ending import Ending, Remains, SolveEnding, judge
 from factorize.api.processes.guards import AnyGuard, StartedGuard, child_environment
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
+from factorize.api.telemetry.log_lines import relay
 from factorize.solution import PHASES
 
 MEBIBYTE = 1 << 20
@@ -38,9 +40,11 @@ GRACE_SECONDS = 5.0  # what a guard gets to kill and reap before it is killed it
 
 _KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
 _LINE_LIMIT = 64 * 1024
+_MOST_LINES = 1000  # of a child's log
 _TAIL_LIMIT = 8 * 1024
 
 Event = dict[str, Any]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Request:
         command: command line of a child that is no module of ours; never forked.
         module: the child, see api/isolated.py.
         forked: whether the child may be forked from the nursery (api/processes/nursery.py), where there is one.
+        about: what a line of the log says of the solve.
     """
 
     spec_digest: str
@@ -68,6 +73,7 @@ class Request:
     command: tuple[str, ...] | None = None
     module: str = SOLVE
     forked: bool = True
+    about: dict[str, str] = field(default_factory=dict)
 
     @property
     def data_limit_mb(self) -> int:
@@ -80,7 +86,8 @@ class Request:
     @property
     def stdin(self) -> bytes:
         """The line that the child reads."""
-        return f'{{"spec":{self.spec},"store":{json.dumps(self.store)}}}\n'.encode()
+        more = ',"log":true' if _log.isEnabledFor(logging.INFO) else ""
+        return f'{{"spec":{self.spec},"store":{json.dumps(self.store)}{more}}}\n'.encode()
 
 
 def run(
@@ -141,6 +148,7 @@ class _Child:
         self._line_too_long = False
         self._tail = b""
         self._next_look = self.started
+        self._lines_left = _MOST_LINES
         self._guard = self._start(folder)
         self.started = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -257,6 +265,9 @@ class _Child:
                 self.progress = _clean_progress(event)
             case {"event": "done" | "failed"}:
                 self.verdict = event
+            case {"event": "log"} if self._lines_left:
+                self._lines_left -= 1
+                relay(event, self.request.about)
 
 
 def _clean_progress(event: Event) -> Event:

@@ -68,4 +68,13 @@ ServiceUrl = Annotated[
     str | None,
     typer.Option("--url", envvar="FACTORIZE_URL", help="A service, in place of a ledger.", show_default=False),
 ]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        metavar="text|json",
+        help="Form of the log on stderr; json also has a line for each request and solve. Default: text.",
+        show_default=False,
+    ),
+]
 Explain = Annotated[bool, typer.Option("--explain", help="Also say what each term of the result means.")]

@@ -124,9 +124,12 @@ class LiveService(Client):
 
 
 @contextmanager
-def serving(settings: Settings, *, command: tuple[str, ...] | None = None) -> Iterator[LiveService]:
+def serving(
+    settings: Settings, *, command: tuple[str, ...] | None = None, spans_to: Any = None
+) -> Iterator[LiveService]:
     """Run a service in a thread of this process."""
     service = SolverService(settings, command=command)
+    service.tracer_provider = spans_to
     running = server(settings, service=service)
     with listen(settings.host, 0) as listener:
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})

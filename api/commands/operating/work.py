@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import LogFormat, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, emit, remark
 from factorize.api.terminal.sources import open_results
 
@@ -38,6 +38,7 @@ def worker(
     tls_ca: Ca = None,
     tls_cert: Cert = None,
     tls_key: Key = None,
+    log_format: LogFormat = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
@@ -47,13 +48,18 @@ def worker(
     it started again.
     """
     from factorize.api.jobs.cluster_worker import run_worker, secure, tls_of
+    from factorize.api.settings import load_settings
+    from factorize.api.telemetry.log_lines import log_to_stderr
 
+    form = load_settings(log_format=log_format).log_format
+    log_to_stderr(form)
     secure(scheduler, tls_of(tls_ca, tls_cert, tls_key))
     results = open_results(store, create=True)
     results.objects.probe()
 
     def ready(address: str) -> None:
         emit(output, {"worker": address, "scheduler": scheduler, "store": results.url}, f"working {address}")
-        remark(f"results in {results.url}; Ctrl-C ends")
+        if form == "text":
+            remark(f"results in {results.url}; Ctrl-C ends")
 
     run_worker(scheduler, store=results.url, memory_mb=memory_mb, processors=processors, ready=ready)

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from factorize.api.jobs import database
+from factorize.api.jobs.dispatch import rank
 from factorize.api.jobs.job import STATES, TERMINAL, EngineRow, Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import InvalidParameter, StoreUnavailable
@@ -340,3 +341,43 @@ def test_a_kill_at_any_moment_leaves_a_ledger_that_opens_and_counts(url):
     with Ledger(url) as ledger:
         assert sum(ledger.counts().values()) >= 20
         assert set(ledger.counts()) == set(STATES)
+
+
+def asked(ledger: Ledger, caller: str, number: int, priority: int = 0) -> Job:
+    spec_digest = f"{number:064x}"
+    job, mine = ledger.claim(replace(order(spec_digest, priority=priority), caller=caller))
+    assert mine
+    return job
+
+
+def test_callers_of_equal_priority_take_turns(ledger):
+    many = [asked(ledger, "many", number) for number in range(6)]
+    assert [job.turn for job in many] == [0, 1, 2, 3, 4, 5]
+    few = [asked(ledger, "few", 10 + number) for number in range(2)]
+    assert [job.caller for job in ledger.unfinished()] == ["many", "few", "many", "few", "many", "many", "many", "many"]
+    for job in (*many[:4], *few):
+        ledger.finish(job.spec_digest, RESULT)
+    # Whoever was away has saved nothing up, and whoever is new goes before the rest of the others' jobs.
+    again, new = asked(ledger, "few", 20), asked(ledger, "new", 30)
+    assert again.turn == new.turn == many[4].turn == 4
+    # A job of a larger priority takes no turn of these.
+    assert asked(ledger, "many", 40, priority=1).turn == 0
+    assert ledger.unfinished()[0].spec_digest == f"{40:064x}"
+
+
+def test_a_job_that_is_asked_for_again_takes_a_new_turn(ledger):
+    first, _, third = (asked(ledger, "one", number) for number in range(3))
+    ledger.cancel(first.spec_digest)
+    assert asked(ledger, "one", 0).turn == third.turn + 1
+    # Alone on the ledger, its own last turn does not count against it.
+    for number in range(3):
+        ledger.cancel(f"{number:064x}")
+    assert asked(ledger, "one", 1).turn == 0
+
+
+def test_what_dask_orders_by_says_the_same_as_the_ledger(ledger):
+    jobs = [asked(ledger, who, number, priority) for number, (who, priority) in enumerate(
+        [("a", 0), ("a", 0), ("b", 0), ("b", -1), ("a", 2), ("b", 2), ("a", 2)]
+    )]  # fmt: skip
+    by_rank = sorted(jobs, key=lambda job: (-rank(job), job.submitted))
+    assert [job.spec_digest for job in by_rank] == [job.spec_digest for job in ledger.unfinished()]

@@ -1,0 +1,118 @@
+"""Following a request: its id and its trace from the API through the job to the child process."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from servers import LiveService, serving
+
+from factorize.api.settings import Settings
+from factorize.api.telemetry.log_lines import JsonLines
+from factorize.api.telemetry.spans import of_application
+from factorize.errors import MissingExtra
+
+SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+HEADERS = {"X-Request-Id": "run-17.step_2", "traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "Prefer": "wait=30"}
+
+
+@pytest.fixture(scope="module")
+def spans() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, spans: InMemorySpanExporter) -> Iterator[LiveService]:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    with serving(Settings(store=str(tmp_path_factory.mktemp("followed"))), spans_to=provider) as live:
+        yield live
+    provider.shutdown()
+
+
+@pytest.fixture(scope="module")
+def lines(live: LiveService) -> list[dict[str, Any]]:
+    """What is written while one spec is solved for one request."""
+    stream, logger = io.StringIO(), logging.getLogger("factorize")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        answer = live.post(SPEC, HEADERS)
+        while answer.status == 202:
+            answer = live.post(SPEC, {"Prefer": "wait=30"})
+        assert answer.status == 200
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_every_line_of_a_job_names_request_job_and_spec(lines: list[dict[str, Any]], live: LiveService) -> None:
+    digest = live.spec_digest(SPEC)
+    of_job = [line for line in lines if "job" in line]
+    assert [line["message"] for line in of_job] == [
+        "a job is queued",
+        "a solve starts",
+        "the child solves",
+        "the result is stored",
+        "a solve has ended",
+        "a solve is settled",
+    ]
+    for line in of_job:
+        assert (line["request_id"], line["spec_digest"]) == ("run-17.step_2", digest)
+        assert line["job"] == f"{digest}-1"
+    assert of_job[2]["pid"] != os.getpid() and of_job[2]["mechanism"] == "square_root"
+    assert of_job[3]["digest"] == of_job[4]["digest"] == live.store.digest_of(digest)
+
+
+def test_the_answer_of_a_request_has_a_line(lines: list[dict[str, Any]]) -> None:
+    first = next(line for line in lines if line["message"] == "a request is answered")
+    assert (first["method"], first["path"], first["request_id"]) == ("POST", "/v1/factorizations", "run-17.step_2")
+    assert (
+        first["status"] in (200, 202) and first["milliseconds"] > 0 and first["traceparent"] == HEADERS["traceparent"]
+    )
+
+
+def test_spans_of_request_job_solve_and_proof_are_on_one_trace(
+    lines: list[dict[str, Any]], spans: InMemorySpanExporter, live: LiveService
+) -> None:
+    found = {span.name: span for span in spans.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE}
+    request, job = found["POST /v1/factorizations"], found["job"]
+    assert f"{request.parent.span_id:016x}" == "b7ad6b7169203331"
+    # Another span of the framework may stand between a request and what it does.
+    assert job.parent.span_id in {span.context.span_id for name, span in found.items() if name != "job"}
+    for name in ("solve", "proof", "store"):
+        assert found[name].parent.span_id == job.context.span_id
+        assert job.start_time <= found[name].start_time <= found[name].end_time <= job.end_time
+    assert found["solve"].end_time == found["proof"].start_time
+    assert job.attributes["factorize.spec_digest"] == live.spec_digest(SPEC)
+    assert job.attributes["factorize.request_id"] == "run-17.step_2" and job.attributes["factorize.ending"] == "DONE"
+
+
+def test_an_id_comes_back_and_is_never_taken_for_a_repetition(lines: list[dict[str, Any]], live: LiveService) -> None:
+    for headers in ({"X-Request-Id": "0123456789abcdef"}, {"traceparent": HEADERS["traceparent"]}):
+        named = next(iter(headers.values())).split("-")[-3 if "traceparent" in headers else 0]
+        assert [live.post(SPEC, headers).headers["x-request-id"] for _ in range(2)] == [named] * 2
+    strange = live.get("/healthz", {"X-Request-Id": "<b>12345678</b>"}).headers["x-request-id"]
+    assert len(strange) == 16 and int(strange, 16) >= 0
+
+
+def test_an_address_without_the_sdk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    assert of_application(None)["auto_configure"] is True
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"factorize\[otel\]"):
+        of_application(None)
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    assert of_application(None)["auto_configure"] is False

@@ -1,0 +1,87 @@
+"""Lines of the log: one JSON object each, whatever it says, and what children may say."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from factorize.api.telemetry.log_context import about, bound, read_traceparent, requested_id
+from factorize.api.telemetry.log_lines import LONGEST, JsonLines, relay
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def written() -> Any:
+    """All lines that the logger of this package writes as JSON."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("factorize")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+
+def test_a_line_is_one_object_in_ascii_whatever_it_says(written: Any) -> None:
+    with bound(request_id="abc", caller=""):
+        logging.getLogger("factorize.x").info("two\nlines %s \u2028", "\x1b[31m", extra={"about": {"status": 200}})
+    (line,) = written()
+    assert line["message"] == "two\nlines \x1b[31m \u2028"
+    assert {name: line[name] for name in ("level", "logger", "request_id", "status")} == {
+        "level": "INFO",
+        "logger": "factorize.x",
+        "request_id": "abc",
+        "status": 200,
+    }
+    assert line["time"].endswith("Z") and "caller" not in line and not about()
+
+
+def test_an_exception_stays_on_its_line(written: Any) -> None:
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        logging.getLogger("factorize.x").exception("it failed")
+    (line,) = written()
+    assert line["exception"].endswith("ValueError: wrong") and line["message"] == "it failed"
+
+
+def test_a_child_cannot_say_what_it_is_about_nor_who_speaks(written: Any) -> None:
+    known = {"request_id": "mine", "job": "a-1", "spec_digest": "a"}
+    said = {"level": "INFO", "logger": "root", "message": "x" * 5000, "about": {"job": "b-1", "pid": 7, "more": [1]}}
+    relay(said, known)
+    for broken in ({"level": "NOTSET"}, {"level": 3}, {"logger": None}, {"message": {}}, {"about": 4, "level": None}):
+        relay({**said, **broken}, known)
+    (line,) = written()
+    assert line["logger"] == "factorize.child" and line["message"] == "x" * LONGEST
+    assert (line["job"], line["pid"], line["more"], line["request_id"]) == ("a-1", 7, "[1]", "mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "trace", "taken"),
+    [
+        ("run-17.step_2", None, "run-17.step_2"),
+        ("run-17.step_2", TRACE, "run-17.step_2"),
+        (None, TRACE, "0af7651916cd43dd8448eb211c80319c"),
+        ("short", TRACE, "0af7651916cd43dd8448eb211c80319c"),
+        ("a" * 65, None, None),
+        ("two words", None, None),
+        ("<script>1234", None, None),
+        ("ümlaute-12", None, None),
+        ("12345678\n", None, None),
+        (None, TRACE.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), None),
+        (None, TRACE.replace("00-", "01-"), None),
+        (None, None, None),
+    ],
+)
+def test_ids_of_callers(given: str | None, trace: str | None, taken: str | None) -> None:
+    assert requested_id(given, trace) == taken
+    assert read_traceparent(trace) == (trace if trace == TRACE else "")
