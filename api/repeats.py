@@ -4,8 +4,8 @@ Many training jobs post one spec. Its answer depends on the bytes of the request
 that receives exactly a request that was answered before writes the same answer again, without parsing it: a new
 `X-Request-Id` and `Date`, and all else as it was. Before each answer three things are looked at anew: that the
 result's file is the one that it was, that it was not found damaged, and that no revocation stands. What fails is
-forgotten, and the request takes the usual way. Only a POST that named no wait, no form and no id of its own, and was
-answered by a stored result at once, is remembered.
+forgotten, and the request takes the usual way. Only a POST that named no wait and no form, and was answered by a
+stored result at once, is remembered.
 
 The bytes of a request include its key. Where the key was last looked up more than half a second ago, the request takes
 the usual way too, which looks it up; requests of callers with quotas are counted there, and so are not remembered.
@@ -28,8 +28,6 @@ LARGEST_REQUEST = 16 << 10
 MEMORY_BYTES = 32 << 20
 _METHOD = b"POST /v1/factorizations HTTP/1.1\r\n"
 _CHANGING = re.compile(rb"\r\n(?:(date): ([^\r]*)|(x-request-id): ([0-9a-f]{16}))(?=\r\n)", re.IGNORECASE)
-
-_NAMED = re.compile(rb"\r\n(?:x-request-id|traceparent)[ \t]*:", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class Repeats:
             result: what it was answered with.
             admitted: whether its caller would be let in again.
         """
-        if not may_repeat(request) or _NAMED.search(request):
+        if not may_repeat(request):
             return
         standing = self._service.results.watch(result)
         found = list(_CHANGING.finditer(head))

@@ -383,6 +383,7 @@ class SolverService:
             seconds_limit=min(max(_SAFETY * needed.seconds, self.settings.min_solve_seconds), limit_seconds),
             threads=1 if needed.seconds < _QUICK_SECONDS else self.settings.processors or _processors(),
             request_id=about().get("request_id", ""),
+            client_request_id=about().get("client_request_id", ""),
             traceparent=current_trace(),
         )
 

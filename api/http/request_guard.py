@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.settings import Settings, is_loopback
-from factorize.api.telemetry.log_context import bound, read_traceparent, requested_id
+from factorize.api.telemetry.log_context import bound, read_client_id, read_traceparent
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 class RequestGuard:
     """ASGI middleware: refuses requests that break a limit and completes the headers of every answer.
 
-    It gives each request an id (`X-Request-Id`, and `request_id` in problem documents). A client may bring one, in
-    `X-Request-Id` or as the trace of its `traceparent`; nothing else that a client sends is repeated in a header.
+    It gives each request an id (`X-Request-Id`, and `request_id` in problem documents) of its own making: nothing
+    that a client sends is repeated in a header. What a client calls its request stands in the log beside it.
 
     Args:
         app: the application behind it.
@@ -50,9 +50,9 @@ class RequestGuard:
             return
         headers = Headers(scope=scope)
         given, trace = headers.get("x-request-id"), headers.get("traceparent")
-        request_id = requested_id(given, trace) or secrets.token_hex(8)
+        request_id, known_as = secrets.token_hex(8), read_client_id(given, trace)
         scope.setdefault("state", {})["request_id"] = request_id
-        with bound(request_id=request_id, traceparent=read_traceparent(trace)):
+        with bound(request_id=request_id, client_request_id=known_as, traceparent=read_traceparent(trace)):
             await self._serve(scope, receive, send, request_id)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:

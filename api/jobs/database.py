@@ -45,6 +45,7 @@ jobs = sa.Table(
     sa.Column("submitted", sa.String(27), nullable=False),
     sa.Column("updated", sa.String(27), nullable=False),
     sa.Column("request_id", sa.String(64), nullable=False, server_default=""),
+    sa.Column("client_request_id", sa.String(64), nullable=False, server_default=""),
     sa.Column("traceparent", sa.String(55), nullable=False, server_default=""),
     sa.Column("caller", sa.String(64), nullable=False, server_default=""),
     sa.Column("turn", sa.BigInteger, nullable=False, server_default="0"),

@@ -26,6 +26,7 @@ class JobOrder:
         priority: larger runs first.
         caller: who asked first; callers of equal priority take turns.
         request_id: of the request that asked.
+        client_request_id: what its client calls it, or nothing.
         traceparent: of the trace that it belongs to (W3C Trace Context), or nothing.
     """
 
@@ -38,6 +39,7 @@ class JobOrder:
     priority: int = 0
     caller: str = ""
     request_id: str = ""
+    client_request_id: str = ""
     traceparent: str = ""
 
 
@@ -86,8 +88,8 @@ class Job(JobOrder):
 
     def about(self) -> dict[str, str]:
         """What a line of the log says of it."""
-        named = {"request_id": self.request_id, "job": self.task, "spec_digest": self.spec_digest}
-        return {name: value for name, value in named.items() if value}
+        asked = {name: getattr(self, name) for name in ("request_id", "client_request_id", "spec_digest")}
+        return {name: value for name, value in {**asked, "job": self.task}.items() if value}
 
     def order(self) -> JobOrder:
         """What was asked, to be asked again."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-NAMES = ("request_id", "traceparent", "caller", "job", "spec_digest")
+NAMES = ("request_id", "client_request_id", "traceparent", "caller", "job", "spec_digest")
 """What a line of the log may be about; each is a string of at most 128 characters."""
 _REQUEST_ID = re.compile(r"[0-9A-Za-z._-]{8,64}")
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -29,19 +29,17 @@ def bound(**fields: str) -> Iterator[None]:
         _about.reset(token)
 
 
-def requested_id(given: str | None, traceparent: str | None) -> str | None:
-    """Return the id that a caller gives to a request, None where that is none.
-
-    Only letters, digits, dots, dashes and underscores are taken, since the id comes back in a header.
+def read_client_id(given: str | None, traceparent: str | None) -> str:
+    """Return the id that a client gives to a request, or nothing. It names lines of the log beside the id of our own.
 
     Args:
-        given: the header `X-Request-Id`, 8 to 64 characters.
+        given: the header `X-Request-Id`: 8 to 64 letters, digits, dots, dashes and underscores.
         traceparent: the header of that name (W3C Trace Context, version 00); its trace id is the next best.
     """
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
     found = _TRACEPARENT.fullmatch(traceparent or "")
-    return None if found is None else found[1]
+    return "" if found is None else found[1]
 
 
 def read_traceparent(header: str | None) -> str:

@@ -12,6 +12,7 @@ down_revision = "3"
 def upgrade() -> None:
     """Add the columns; releases that read revision 3 refuse the database from here on."""
     op.add_column("jobs", sa.Column("request_id", sa.String(64), nullable=False, server_default=""))
+    op.add_column("jobs", sa.Column("client_request_id", sa.String(64), nullable=False, server_default=""))
     op.add_column("jobs", sa.Column("traceparent", sa.String(55), nullable=False, server_default=""))
     op.add_column("jobs", sa.Column("caller", sa.String(64), nullable=False, server_default=""))
     op.add_column("jobs", sa.Column("turn", sa.BigInteger, nullable=False, server_default="0"))

@@ -70,7 +70,8 @@ def test_every_line_of_a_job_names_request_job_and_spec(lines: list[dict[str, An
         "a solve is settled",
     ]
     for line in of_job:
-        assert (line["request_id"], line["spec_digest"]) == ("run-17.step_2", digest)
+        assert (line["client_request_id"], line["spec_digest"]) == ("run-17.step_2", digest)
+        assert line["request_id"] == lines[0]["request_id"] != "run-17.step_2"
         assert line["job"] == f"{digest}-1"
     assert of_job[2]["pid"] != os.getpid() and of_job[2]["mechanism"] == "square_root"
     assert of_job[3]["digest"] == of_job[4]["digest"] == live.store.digest_of(digest)
@@ -78,7 +79,8 @@ def test_every_line_of_a_job_names_request_job_and_spec(lines: list[dict[str, An
 
 def test_the_answer_of_a_request_has_a_line(lines: list[dict[str, Any]]) -> None:
     first = next(line for line in lines if line["message"] == "a request is answered")
-    assert (first["method"], first["path"], first["request_id"]) == ("POST", "/v1/factorizations", "run-17.step_2")
+    said = [first[name] for name in ("method", "path", "client_request_id")]
+    assert said == ["POST", "/v1/factorizations", "run-17.step_2"]
     assert (
         first["status"] in (200, 202) and first["milliseconds"] > 0 and first["traceparent"] == HEADERS["traceparent"]
     )
@@ -97,15 +99,10 @@ def test_spans_of_request_job_solve_and_proof_are_on_one_trace(
         assert job.start_time <= found[name].start_time <= found[name].end_time <= job.end_time
     assert found["solve"].end_time == found["proof"].start_time
     assert job.attributes["factorize.spec_digest"] == live.spec_digest(SPEC)
-    assert job.attributes["factorize.request_id"] == "run-17.step_2" and job.attributes["factorize.ending"] == "DONE"
-
-
-def test_an_id_comes_back_and_is_never_taken_for_a_repetition(lines: list[dict[str, Any]], live: LiveService) -> None:
-    for headers in ({"X-Request-Id": "0123456789abcdef"}, {"traceparent": HEADERS["traceparent"]}):
-        named = next(iter(headers.values())).split("-")[-3 if "traceparent" in headers else 0]
-        assert [live.post(SPEC, headers).headers["x-request-id"] for _ in range(2)] == [named] * 2
-    strange = live.get("/healthz", {"X-Request-Id": "<b>12345678</b>"}).headers["x-request-id"]
-    assert len(strange) == 16 and int(strange, 16) >= 0
+    assert (
+        job.attributes["factorize.client_request_id"] == "run-17.step_2"
+        and job.attributes["factorize.ending"] == "DONE"
+    )
 
 
 def test_an_address_without_the_sdk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

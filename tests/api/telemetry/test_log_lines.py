@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from factorize.api.telemetry.log_context import about, bound, read_traceparent, requested_id
+from factorize.api.telemetry.log_context import about, bound, read_client_id, read_traceparent
 from factorize.api.telemetry.log_lines import LONGEST, JsonLines, relay
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -72,16 +72,16 @@ def test_a_child_cannot_say_what_it_is_about_nor_who_speaks(written: Any) -> Non
         ("run-17.step_2", TRACE, "run-17.step_2"),
         (None, TRACE, "0af7651916cd43dd8448eb211c80319c"),
         ("short", TRACE, "0af7651916cd43dd8448eb211c80319c"),
-        ("a" * 65, None, None),
-        ("two words", None, None),
-        ("<script>1234", None, None),
-        ("ümlaute-12", None, None),
-        ("12345678\n", None, None),
-        (None, TRACE.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), None),
-        (None, TRACE.replace("00-", "01-"), None),
-        (None, None, None),
+        ("a" * 65, None, ""),
+        ("two words", None, ""),
+        ("<script>1234", None, ""),
+        ("ümlaute-12", None, ""),
+        ("12345678\n", None, ""),
+        (None, TRACE.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), ""),
+        (None, TRACE.replace("00-", "01-"), ""),
+        (None, None, ""),
     ],
 )
-def test_ids_of_callers(given: str | None, trace: str | None, taken: str | None) -> None:
-    assert requested_id(given, trace) == taken
+def test_ids_of_callers(given: str | None, trace: str | None, taken: str) -> None:
+    assert read_client_id(given, trace) == taken
     assert read_traceparent(trace) == (trace if trace == TRACE else "")
