@@ -12,8 +12,16 @@ import jax
 import numpy as np
 import optax
 
+from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
+from factorize.adapters.adaptive.joint_plan import (
+    PlannedMoments,
+    iterate_workload,
+    joint_plan,
+    refuse_joint,
+    second_workload,
+)
 from factorize.adapters.jax import Precision, correlated_noise, refuse_narrow
-from factorize.adapters.jobs import BINNED, TrainingJob, find_factors
+from factorize.adapters.jobs import BINNED, Planned, TrainingJob, find_factors
 from factorize.adapters.statement import PrivacyStatement
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
@@ -53,6 +61,9 @@ def make_private(
     seed: int | None = None,
     calibration: Calibration | None = None,
     dtype: Precision = "float32",
+    adaptive: Literal["plain", "joint"] = "plain",
+    second: Any = "auto",
+    betas: tuple[float, float] = (0.9, 0.999),
     url: str | None = None,
     store: str | Path | None = None,
     solve: Callable[..., Any] | None = None,
@@ -83,6 +94,12 @@ def make_private(
         seed: secret, of noise and bins; drawn here if None. A job that restarts must keep it.
         calibration: that counts on balls in bins in place of a new one, for (epsilon, delta) or less.
         dtype: of the noise.
+        adaptive: `plain`: noise for gradients, whatever the optimizer makes of them; or `joint`: squares of clipped
+            gradients are released beside them, and `noise` is `scale_by_joint_adam`, over what
+            `clipped_moments_of` sums.
+        second: with `joint`, the factorization for the squares, said as `spec` is; `auto` asks for the optimum of
+            Adam's second moments, as `auto` for `spec` does for its iterate.
+        betas: with `joint`, Adam's decays.
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
@@ -94,10 +111,26 @@ def make_private(
     """
     if users is not None and len(users) != examples:
         raise InvalidParameter(f"{len(users)} users for {examples} examples; name one for each", field="users")
+    if adaptive not in ("plain", "joint") or (
+        adaptive == "plain" and not (isinstance(second, str) and second == "auto")
+    ):
+        message = (
+            f"adaptive={str(adaptive)[:20]!r} is not plain or joint, or second= is given without joint; for scaled "
+            "take scale_then_privatize(noise, optimizer)"
+        )
+        raise InvalidParameter(message, field="adaptive")
     secret = secrets.randbits(128) if seed is None else seed
     job = TrainingJob(examples, batch_size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
     find = partial(find_factors, spec, workload or _running_sums, url=url, store=store, solve=solve)
-    if sampling in BINNED:
+    planned: Planned
+    if adaptive == "joint":
+        refuse_joint(sampling)
+        find = partial(
+            find_factors, spec, workload or partial(iterate_workload, betas[0]), url=url, store=store, solve=solve
+        )
+        squares = partial(find_factors, second, partial(second_workload, betas[1]), url=url, store=store, solve=solve)
+        planned = joint_plan(job, find, squares, remainder, order_seed)
+    elif sampling in BINNED:
         public = None if seed is None else order_seed
         planned = job.secret_bins(
             find,
@@ -114,7 +147,11 @@ def make_private(
         known = "fixed, balls_in_bins or redrawn_bins"
         message = f"sampling={str(sampling)[:20]!r} is not {known}, or calibration= is not for it"
         raise InvalidParameter(message, field="sampling")
-    noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
+    if isinstance(planned, PlannedMoments):
+        both = planned.factors, planned.second, planned.moments
+        noise = scale_by_joint_adam(*both, seed=secret, b1=betas[0], b2=betas[1], dtype=dtype)
+    else:
+        noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
     batches = AuditedBatches(planned.fixed_or_bins(), planned.auditor(users), physical=physical_batch_size)
     statement = planned.statement(examples, sampling, "example" if users is None else "user")
     return PrivateJax(noise, batches, statement)

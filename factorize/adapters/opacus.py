@@ -72,6 +72,7 @@ class CorrelatedOptimizer(DPOptimizer):
         self._moments = moments_of(optimizer, adaptive)
         self._scales: list[torch.Tensor] | None = None
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        self._options = options
         self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, **options)
         self.auditor = auditor
         self._samples = 0
@@ -145,14 +146,17 @@ class CorrelatedOptimizer(DPOptimizer):
         self._check_batch()
         if any(hasattr(p.summed_grad, "_processed") for p in self.params):
             raise InvalidParameter("gradients of the step before are still there; call zero_grad() after step()")
-        divisor = self.expected_batch_size or 1
-        for p, released in zip(
-            self.params, self.noise.release(p.summed_grad / divisor for p in self.params), strict=True
-        ):
+        totals = [p.summed_grad for p in self.params]
+        for p, released in zip(self.params, self.released(self.noise, totals), strict=True):
             p.grad = released
             p.summed_grad._processed = True
         self._unscale()
         self._samples, self._expected = 0, None
+
+    def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return sums over the batch, divided, with the noise of this step."""
+        divisor = self.expected_batch_size or 1
+        return noise.release(total / divisor for total in totals)
 
     def _unscale(self) -> None:
         """Take the scale off what was released; the parts of a step all had the same, that of the step before."""
@@ -238,7 +242,7 @@ def moments_of(optimizer: Any, adaptive: str) -> SecondMoments | None:
         InvalidParameter: the optimizer keeps none, or there is no such way.
     """
     if adaptive not in ("plain", "scaled"):
-        message = f"adaptive={str(adaptive)[:20]!r} is not known; use plain or scaled"
+        message = f"adaptive={str(adaptive)[:20]!r} is not known; use plain or scaled, or make_private for joint"
         raise InvalidParameter(message, field="adaptive")
     return SecondMoments(optimizer) if adaptive == "scaled" else None
 

@@ -15,7 +15,15 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader
 
-from factorize.adapters.jobs import BINNED, TrainingJob, find_factors
+from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
+from factorize.adapters.adaptive.joint_plan import (
+    PlannedMoments,
+    iterate_workload,
+    joint_plan,
+    refuse_joint,
+    second_workload,
+)
+from factorize.adapters.jobs import BINNED, Planned, TrainingJob, find_factors
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import Adaptive, CorrelatedOptimizer, moments_of, refuse_sampling
 from factorize.adapters.ranks.agreement import own_rank, world_size
@@ -57,7 +65,8 @@ def make_private(
     seed: int | None = None,
     overflow: Literal["abort", "unlimited"] = "abort",
     calibration: Calibration | None = None,
-    adaptive: Adaptive = "plain",
+    adaptive: Adaptive | Literal["joint"] = "plain",
+    second: Any = "auto",
     url: str | None = None,
     store: str | Path | None = None,
     solve: Callable[..., Any] | None = None,
@@ -98,8 +107,11 @@ def make_private(
             `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of any
             size, which shapes and times then show.
         calibration: that counts on this very sampling in place of a new one, for (epsilon, delta) or less.
-        adaptive: of Adam, AdamW, NAdam, RAdam, Adagrad and RMSprop: `plain`: they get the noisy gradients; or `scaled`:
-            gradients are scaled by their second moments before they are clipped, and back after the noise.
+        adaptive: of Adam, AdamW, NAdam, RAdam, Adagrad and RMSprop: `plain`: they get the noisy gradients; `scaled`:
+            gradients are scaled by their second moments before they are clipped, and back after the noise; or `joint`,
+            of Adam and AdamW: squares of clipped gradients are released beside them (`JointAdam`).
+        second: with `joint`, the factorization for the squares, said as `spec` is; `auto` asks for the optimum of
+            Adam's second moments.
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
@@ -116,7 +128,7 @@ def make_private(
             "in Opacus's DifferentiallyPrivateDistributedDataParallel for all ranks"
         )
         raise InvalidParameter(message, field="model")
-    moments_of(optimizer, adaptive)  # refused before anything is solved
+    joint = _joint(optimizer, adaptive, second, sampling)  # what is refused is refused before anything is solved
     ranks = _ranks(model, sampling, seed)
     errors = ModuleValidator.validate(model, strict=False)
     if errors:
@@ -131,7 +143,12 @@ def make_private(
     job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
     workload = partial(workload_of, optimizer)
     find = partial(find_factors, spec, workload, bands=bands, url=url, store=store, solve=solve)
-    if sampling == "fixed":
+    planned: Planned
+    if joint:
+        squares = partial(second_workload, optimizer.param_groups[0]["betas"][1])
+        find_second = partial(find_factors, second, squares, url=url, store=store, solve=solve)
+        planned = joint_plan(job, find, find_second, remainder, order_seed)
+    elif sampling == "fixed":
         planned = job.fixed(find, remainder, order_seed)
     elif sampling == "cyclic_poisson":
         planned = job.cyclic_poisson(find, _banded_participation(bands, spec), secret)
@@ -149,9 +166,9 @@ def make_private(
     else:
         known = "fixed, cyclic_poisson, balls_in_bins or redrawn_bins"
         raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not {known}", field="sampling")
-    noise, factors = planned.calibration, planned.factors
-    kind = CorrelatedOptimizer if ranks == 1 else ReplicatedOptimizer
-    private = kind(optimizer, factors, noise, seed=secret, auditor=planned.auditor(users), adaptive=adaptive, **options)
+    private = _private(
+        planned, optimizer, ranks, seed=secret, auditor=planned.auditor(users), adaptive=adaptive, **options
+    )
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
     loader = PrivateLoader(
         dataset,
@@ -164,6 +181,33 @@ def make_private(
     )
     statement = planned.statement(len(dataset), sampling, "example" if users is None else "user", ranks)
     return Private(wrapped, private, loader, statement)
+
+
+def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> CorrelatedOptimizer:
+    """Return the optimizer with the noise of a plan."""
+    if isinstance(planned, PlannedMoments):
+        joint = JointAdam if ranks == 1 else ReplicatedJointAdam
+        del options["adaptive"]
+        return joint(optimizer, planned.factors, planned.second, planned.moments, **options)
+    kind = CorrelatedOptimizer if ranks == 1 else ReplicatedOptimizer
+    return kind(optimizer, planned.factors, planned.calibration, **options)
+
+
+def _joint(optimizer: Any, adaptive: str, second: Any, sampling: str) -> bool:
+    """Whether squares of gradients have noise of their own.
+
+    Raises:
+        InvalidParameter: they cannot with this optimizer or order; or there is no such way to take the noise.
+    """
+    if adaptive == "joint":
+        refuse_joint(sampling)
+        check_adam(getattr(optimizer, "original_optimizer", optimizer))
+        return True
+    if not (isinstance(second, str) and second == "auto"):
+        message = f"second= is the factorization for squares of gradients; adaptive={adaptive!r} has none, leave it out"
+        raise InvalidParameter(message, field="second")
+    moments_of(optimizer, adaptive)
+    return False
 
 
 def _ranks(model: Any, sampling: str, seed: int | None) -> int:
@@ -221,7 +265,7 @@ def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:
     group = optimizer.param_groups[0]
     momentum = group.get("momentum", 0.0)
     if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and group["betas"][0]:
-        return {"kind": "adam", "n": steps, "beta": float(group["betas"][0]), "output": "iterate"}
+        return iterate_workload(group["betas"][0], steps)
     plain = isinstance(optimizer, torch.optim.SGD) and not group["dampening"] and not group["weight_decay"]
     if not plain or not momentum:
         return {"kind": "prefix", "n": steps}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from factorize.accounting.moments.joint_moments import JointMoments
 from factorize.privacy import Calibration
 
 
@@ -22,6 +23,7 @@ class PrivacyStatement:
         unit: whose data are protected: `example`, or `user`.
         overflow_delta: what a limited capacity adds to the calibration's delta, (1 + e^epsilon) tau.
         ranks: processes that train together, each with its share of every batch and of the noise.
+        moments: where the squares of gradients are released with noise of their own: the noise of both.
     """
 
     calibration: Calibration
@@ -33,6 +35,7 @@ class PrivacyStatement:
     unit: str
     overflow_delta: float = 0.0
     ranks: int = 1
+    moments: JointMoments | None = None
 
     @property
     def delta(self) -> float | None:
@@ -41,8 +44,9 @@ class PrivacyStatement:
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        own = {key: value for key, value in vars(self).items() if key != "calibration"}
-        return {**self.calibration.document(), **own, "delta": self.delta}
+        own = {key: value for key, value in vars(self).items() if key not in ("calibration", "moments")}
+        noise = self.calibration if self.moments is None else self.moments
+        return {**noise.document(), **own, "delta": self.delta}
 
     def __str__(self) -> str:
         """One paragraph for a log or a model card."""
@@ -50,11 +54,17 @@ class PrivacyStatement:
         known = getattr(c, "epsilon_without_secrecy", None)
         together = "" if self.ranks == 1 else f" on {self.ranks} ranks"
         secret = "" if known is None else f" If bins, batches or batch sizes become known, epsilon is {known:.4g}."
+        second = ""
+        if self.moments is not None:
+            second = (
+                f" Squares of clipped gradients have noise of sigma {self.moments.second.sigma:.6g} by factorization "
+                f"{self.moments.digests[1]}, and the sensitivity is of both."
+            )
         return (
             f"({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, adjacency {c.adjacency.value}, "
             f"over {self.steps} steps{together} on {self.used} of {self.examples} examples ({self.sampling} order, "
             f"participation {dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.batch_size}, "
             f"noise multiplier {c.noise_multiplier:.6g} on sensitivity {c.sensitivity.value:.6g} "
             f"({c.sensitivity.kind}: {c.sensitivity.rule}); factorization {self.digest}. The choice of hyperparameters "
-            f"is not covered.{secret}"
+            f"is not covered.{second}{secret}"
         )

@@ -14,6 +14,7 @@ from test_private import EPOCHS, SIZE, N, data, network
 
 from factorize.accounting.moments.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.joint_adam import JointAdam, MomentAdam, second_seed
+from factorize.adapters.private import Private, make_private
 from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
@@ -84,6 +85,60 @@ def test_a_restart_makes_the_same_steps() -> None:
         other.load_state_dict({k: v for k, v in optimizer.state_dict().items() if k != "second_noise"})
 
 
+def one_call(kind: Any = torch.optim.Adam, **options: Any) -> Private:
+    model = network()
+    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": 11, "clip_norm": CLIP}
+    asked = {"spec": FACTORS[0], "second": FACTORS[1], "adaptive": "joint", **settings, **options}
+    return make_private(model, kind(model.parameters(), lr=RATE), data(), **asked)
+
+
+def test_one_call_trains_with_both_and_says_what_for() -> None:
+    private = one_call()
+    moments = calibrate_moments(*FACTORS, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=CLIP, batch_size=SIZE)
+    assert private.statement.moments == moments
+    said = private.statement.document()
+    assert said["second_sigma"] == moments.second.sigma and said["digests"] == [each.digest for each in FACTORS]
+    assert f"{moments.second.sigma:.6g} by factorization {FACTORS[1].digest}" in str(private.statement)
+    model = GradSampleModule(network(), loss_reduction="mean")
+    auditor = ParticipationAuditor.of(moments.first, N)
+    by_hand = JointAdam(torch.optim.Adam(model.parameters(), lr=RATE), *FACTORS, moments, seed=11, auditor=auditor)
+    expected = train(model, by_hand, range(N))
+    for (gradient, square), released in zip(expected, loop(private), strict=True):
+        assert torch.equal(released[0], gradient) and torch.equal(released[1], square)
+    resumed = one_call()
+    resumed.model.load_state_dict(private.model.state_dict())
+    resumed.optimizer.load_state_dict(private.optimizer.state_dict())
+    assert resumed.optimizer.second_noise.step == N == resumed.optimizer.auditor.step
+    torn = private.optimizer.state_dict()
+    torn["second_noise"] = {**torn["second_noise"], "step": 1}
+    with pytest.raises(InvalidParameter, match="at steps 15 and 1"):
+        one_call().optimizer.load_state_dict(torn)
+
+
+def loop(private: Private) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The loop of a user."""
+    released = []
+    for _ in range(EPOCHS):
+        for x, y in private.loader:
+            torch.nn.functional.cross_entropy(private.model(x), y).backward()
+            private.optimizer.step()
+            own = private.optimizer.params
+            released.append((flat(p.grad for p in own), flat(p.released_square for p in own)))
+            private.optimizer.zero_grad()
+    return released
+
+
+def test_auto_asks_for_the_optimum_of_each_moment() -> None:
+    asked: list[Any] = []
+
+    def solve(spec: Any) -> Any:
+        asked.append(spec.workload)
+        return FACTORS[len(asked) - 1]
+
+    one_call(spec="auto", second="auto", solve=solve)
+    assert [(w.kind, w.beta, w.output) for w in asked] == [("adam", 0.9, "iterate"), ("adam", 0.999, "moment")]
+
+
 def test_squares_that_were_thrown_away_do_not_come_back() -> None:
     model, optimizer = made()
     x, y = data().tensors
@@ -108,6 +163,14 @@ def test_what_is_refused() -> None:
     ):
         with pytest.raises(InvalidParameter, match=said):
             made(kind, **options)
+    for options, said in (
+        ({"kind": torch.optim.SGD}, "SGD is neither Adam nor AdamW"),
+        ({"sampling": "balls_in_bins"}, "no accountant for two moments"),
+        ({"adaptive": "plain"}, "adaptive='plain' has none"),
+        ({"second": handmade(ToeplitzMatrix(0.5 ** np.arange(4), 4), FIXED, value=2.0)}, "15 and 4 steps"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
+            one_call(**options)
     with pytest.raises(InvalidParameter, match="floor=0"):
         MomentAdam(torch.optim.Adam(network().parameters()), 0)
     swapped = calibrate_moments(FACTORS[1], FACTORS[0], PrivacyTarget(mu=2.0), clip_norm=CLIP, batch_size=SIZE)

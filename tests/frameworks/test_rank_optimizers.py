@@ -110,10 +110,13 @@ def shards(rank: int, world: int, parts: int) -> dict[str, Any]:
     return {"rows": np.array(made), "kept": optimizer.noise._source.vectors.numel()}
 
 
-def one_call(rank: int, ranks: int, order_seed: int = 0) -> dict[str, Any]:
+JOINT = {"adaptive": "joint", "second": MADE}
+
+
+def one_call(rank: int, ranks: int, **options: Any) -> dict[str, Any]:
     net = model() if ranks == 1 else DifferentiallyPrivateDistributedDataParallel(model())
-    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    asked = {"epsilon": 50.0, "delta": 1e-6, "epochs": N, "clip_norm": CLIP, "seed": 1 << 100, "order_seed": order_seed}
+    optimizer = (torch.optim.Adam if options else torch.optim.SGD)(net.parameters(), lr=0.1 if options else 1.0)
+    asked = {"epsilon": 50.0, "delta": 1e-6, "epochs": N, "clip_norm": CLIP, "seed": 1 << 100, **options}
     net, optimizer, loader, statement = make_private(
         net, optimizer, TensorDataset(*data()), MADE, batch_size=ROWS, generator="sfc64", **asked
     )
@@ -177,6 +180,7 @@ def everything(rank: int, world: int) -> dict[str, Any]:
     found = {f"ddp {weight:g}": replicas(rank, world, weight) for weight in (1.0, 0.0)}
     found |= {f"fsdp {parts}": shards(rank, world, parts) for parts in (1, 2)}
     found["one call"] = one_call(rank, world)
+    found["joint"] = one_call(rank, world, **JOINT)
     return {**found, "refused": refusals(rank) if world == 2 else {}}
 
 
@@ -206,6 +210,12 @@ class TestTraining:
                 and f"4 steps on {world} ranks on 12 of 12" in each["one call"]["said"]
             )
         assert expected["ranks"] == 1 and "ranks" not in expected["said"]
+
+    def test_joint_moments_of_all_ranks_are_those_of_one_process(self, jobs, world):
+        expected = one_call(0, 1, **JOINT)
+        for each in jobs[world]:
+            assert np.allclose(each["joint"]["rows"], expected["rows"], rtol=0, atol=1e-5)
+            assert f"on {world} ranks" in each["joint"]["said"] and "Squares of clipped" in each["joint"]["said"]
 
     @pytest.mark.parametrize("parts", [1, 2])
     def test_shards_train_as_one_process_on_the_whole_batch(self, jobs, world, parts):

@@ -1,1 +1,1 @@
-"""Adaptive optimizers on noisy gradients, in torch."""
+"""Adaptive optimizers on noisy gradients."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import torch
 
 from factorize.accounting.moments.joint_moments import JointMoments
+from factorize.adapters.adaptive.joint_plan import check_floor, second_seed
 from factorize.adapters.clipping import clipped_moments
 from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
@@ -30,18 +31,9 @@ class MomentAdam(torch.optim.Optimizer):
     """
 
     def __init__(self, optimizer: Any, floor: float) -> None:
-        if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
-            raise InvalidParameter(f"{type(optimizer).__name__} is neither Adam nor AdamW; give one", field="optimizer")
-        for group in optimizer.param_groups:
-            coupled = type(optimizer) is torch.optim.Adam and group["weight_decay"]
-            wrong = next((name for name in ("amsgrad", "maximize") if group.get(name)), None)
-            if coupled or wrong:
-                name = wrong or "weight_decay of Adam"
-                raise InvalidParameter(f"{name} is not there with joint moments; use AdamW without it", field=name)
-        if not 0 < floor < float("inf"):
-            raise InvalidParameter(f"floor={floor!r} is not a positive number; give one, 1e-3 say", field="floor")
+        check_adam(optimizer)
         super().__init__(optimizer.param_groups, {})
-        self.floor = floor
+        self.floor = check_floor(floor)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Move by both moments."""
@@ -65,6 +57,22 @@ class MomentAdam(torch.optim.Optimizer):
         second = (kept["exp_avg_sq"] / (1 - beta2 ** kept["step"])).clamp(min=self.floor**2).sqrt()
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.sub_((group["lr"] * first / (second + group["eps"])).to(p.dtype))
+
+
+def check_adam(optimizer: Any) -> None:
+    """Refuse what `MomentAdam` does not do.
+
+    Raises:
+        InvalidParameter: another optimizer than Adam and AdamW, AMSGrad, ascent, or coupled weight decay.
+    """
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
+        raise InvalidParameter(f"{type(optimizer).__name__} is neither Adam nor AdamW; give one", field="optimizer")
+    for group in optimizer.param_groups:
+        coupled = type(optimizer) is torch.optim.Adam and group["weight_decay"]
+        wrong = next((name for name in ("amsgrad", "maximize") if group.get(name)), None)
+        if coupled or wrong:
+            name = wrong or "weight_decay of Adam"
+            raise InvalidParameter(f"{name} is not there with joint moments; use AdamW without it", field=name)
 
 
 class JointAdam(CorrelatedOptimizer):
@@ -107,8 +115,7 @@ class JointAdam(CorrelatedOptimizer):
         inner = getattr(optimizer, "original_optimizer", optimizer)
         adam = MomentAdam(inner, moments.second.sigma**0.5 if floor is None else floor)
         super().__init__(adam, first, moments.first, seed=seed, auditor=auditor, **options)
-        own = second_seed(seed)
-        self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=own, **options)
+        self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=second_seed(seed), **self._options)
         self._squares: list[torch.Tensor] | None = None
 
     def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -125,9 +132,7 @@ class JointAdam(CorrelatedOptimizer):
         """Put the released gradients into `p.grad` and the released squares into `p.released_square`."""
         super().add_noise()
         assert self._squares is not None
-        divisor = self.expected_batch_size or 1
-        released = self.second_noise.release(total / divisor for total in self._squares)
-        for p, square in zip(self.params, released, strict=True):
+        for p, square in zip(self.params, self.released(self.second_noise, self._squares), strict=True):
             p.released_square = square
         self._squares = None
 
@@ -139,15 +144,20 @@ class JointAdam(CorrelatedOptimizer):
         """Go on from a checkpoint; see `CorrelatedOptimizer`.
 
         Raises:
-            InvalidParameter: it has no noise of second moments, or is of another run.
+            InvalidParameter: it has no noise of second moments, one of another step, or is of another run.
         """
         if "second_noise" not in state_dict:
             raise InvalidParameter("the checkpoint has no second_noise; it is none of this optimizer", field="noise")
+        steps = [state_dict.get(key, {}).get("step") for key in ("noise", "second_noise")]
+        if steps[0] != steps[1]:
+            message = f"the checkpoint's noises are at steps {steps[0]} and {steps[1]}; restore a whole checkpoint"
+            raise InvalidParameter(message, field="second_noise")
         self.second_noise.load_state_dict(state_dict["second_noise"])
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "second_noise"})
 
 
-def second_seed(seed: int) -> int:
-    """Return the seed of the second moments' noise: another one, also where both moments have one factorization."""
-    named = b"factorize second moments " + str(int(seed)).encode()
-    return int.from_bytes(hashlib.shake_256(named).digest(16), "little")
+class ReplicatedJointAdam(JointAdam, ReplicatedOptimizer):
+    """Joint moments on data-parallel replicas: each rank makes its part of both noises.
+
+    See `JointAdam` for the arguments, and `ReplicatedOptimizer` for what the ranks share.
+    """

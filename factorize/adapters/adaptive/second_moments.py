@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
+from factorize.adapters.adaptive.scale_floor import FLOOR
 from factorize.errors import InvalidParameter
 
-FLOOR = 0.01
-"""Of the root mean square of the roots, added to each root: scales differ by a factor of about 100 at most."""
 _KEPT = {
     torch.optim.Adam: "exp_avg_sq",
     torch.optim.AdamW: "exp_avg_sq",

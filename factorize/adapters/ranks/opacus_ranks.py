@@ -19,7 +19,7 @@ from factorize.adapters.ranks.agreement import (
     settle,
     world_size,
 )
-from factorize.adapters.torch import TorchNoiseOptions
+from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import Calibration
 
@@ -136,15 +136,21 @@ class ReplicatedOptimizer(RankedOptimizer):
             InvalidParameter: the ranks are not at the same step, or all n steps were taken.
         """
         self._agree_on_step()
-        divisor = self.expected_batch_size or 1
-        totals = [(p.summed_grad / divisor).contiguous() for p in self.params]
-        self.noise.add_here(totals)
-        waiting = [torch.distributed.all_reduce(total, async_op=True) for total in totals]
-        for p, total, work in zip(self.params, totals, waiting, strict=True):
-            work.wait()
-            p.grad = total.float().to(p.device, p.dtype)
+        for p, released in zip(
+            self.params, self.released(self.noise, [p.summed_grad for p in self.params]), strict=True
+        ):
+            p.grad = released
             p.summed_grad._processed = True
         self._unscale()
+
+    def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return sums over all ranks, divided, with the noise of this step, of which each rank makes a part."""
+        divisor = self.expected_batch_size or 1
+        means = [(total / divisor).contiguous() for total in totals]
+        noise.add_here(means)
+        for work in [torch.distributed.all_reduce(mean, async_op=True) for mean in means]:
+            work.wait()
+        return [mean.float().to(p.device, p.dtype) for p, mean in zip(self.params, means, strict=True)]
 
 
 class ShardedOptimizer(RankedOptimizer):
@@ -172,7 +178,10 @@ class ShardedOptimizer(RankedOptimizer):
         self._totals: list[torch.Tensor] | None = None
         _check_model(model, calibration)
         if others.get("adaptive", "plain") != "plain":
-            message = "the module of fully_shard clips, and does not scale before; use adaptive='plain'"
+            message = (
+                "the module of fully_shard clips layer by layer, and no example's gradient is there to be scaled or "
+                "squared; use adaptive='plain', or replicas (DDP), which take the others"
+            )
             raise InvalidParameter(message, field="adaptive")
         refuse_tensor_parallel([p for group in optimizer.param_groups for p in group["params"]])
         super().__init__(optimizer, factors, calibration, **others)

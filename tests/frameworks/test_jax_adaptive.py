@@ -1,0 +1,137 @@
+"""Adam in JAX with moments of its own, and scaled before clipping: what is released, how it steps, restarts, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from handmade import handmade
+from jax import numpy as jnp
+from jax_privacy import clipped_grad
+from test_jax_private import CLIP, EPOCHS, SIZE, N, X, Y, factors, fixed, job, loss
+
+from factorize.accounting.moments.joint_moments import calibrate_moments
+from factorize.adapters.adaptive.jax_joint import clipped_moments_of, scale_by_joint_adam
+from factorize.adapters.adaptive.jax_scaled import moment_scales, scale_then_privatize
+from factorize.adapters.adaptive.joint_plan import second_seed
+from factorize.adapters.jax import correlated_noise
+from factorize.adapters.jax_private import summed_over_parts
+from factorize.errors import InvalidParameter
+from factorize.privacy import PrivacyTarget
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+# Of jax_privacy's clipping, about optax.
+pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
+
+RATE, SEED = 0.05, 0xC0FFEE << 90
+SECOND = handmade(ToeplitzMatrix(0.8 ** np.arange(N), N), {"kind": "fixed_epochs", "epochs": EPOCHS}, value=3.0)
+ROW = jax.jit(jax.grad(loss))
+DATA = jnp.asarray(X), jnp.asarray(Y)
+
+
+def rows_of(weights: Any, batch: np.ndarray, scale: np.ndarray | float = 1.0) -> np.ndarray:
+    """Clipped gradients of examples by jax.grad alone, shape (examples, 6, 3)."""
+    rows = [np.asarray(ROW(weights, X[i : i + 1], Y[i : i + 1]), dtype=np.float64) * scale for i in batch]
+    return np.stack([row * min(1.0, CLIP / np.linalg.norm(row)) for row in rows])
+
+
+def drawn(made: optax.GradientTransformation) -> list[np.ndarray]:
+    """The noise of all steps: what is added to zeros."""
+    zeros, found = jnp.zeros((6, 3)), []
+    state, update = made.init(zeros), jax.jit(made.update)
+    for _ in range(N):
+        row, state = update(zeros, state)
+        found.append(np.asarray(row, dtype=np.float64))
+    return found
+
+
+def test_joint_moments_of_one_call_step_as_by_hand() -> None:
+    """One example after the other, both rows of noise, algorithm 1 of Kingma and Ba with a floor; and a restart."""
+    private = fixed(adaptive="joint", second=SECOND)
+    target = PrivacyTarget(epsilon=4.0, delta=1e-5)
+    moments = calibrate_moments(factors(), SECOND, target, clip_norm=CLIP, batch_size=SIZE)
+    assert private.statement.moments == moments and private.statement.document()["second_sigma"] == moments.second.sigma
+    optimizer = optax.chain(private.noise, optax.scale_by_learning_rate(RATE))
+    gradient = clipped_moments_of(loss, l2_clip_norm=CLIP)
+
+    @jax.jit
+    def step(weights, state, indices, mask):
+        sums = summed_over_parts(gradient, weights, DATA, indices, mask)
+        updates, state = optimizer.update(jax.tree.map(lambda leaf: leaf / SIZE, sums), state)
+        return optax.apply_updates(weights, updates), state
+
+    noises = [
+        drawn(correlated_noise(factors(), moments.first, seed=SEED)),
+        drawn(correlated_noise(SECOND, moments.second, seed=second_seed(SEED))),
+    ]
+    weights = jnp.zeros((6, 3))
+    state, own, m, v, kept = optimizer.init(weights), np.zeros((6, 3)), 0.0, 0.0, None
+    for t, (indices, mask) in enumerate(private.batches):
+        rows = rows_of(jnp.asarray(own, jnp.float32), private.batches.order[t])
+        m = 0.9 * m + 0.1 * (rows.sum(0) / SIZE + noises[0][t])
+        v = 0.999 * v + 0.001 * ((rows**2).sum(0) / SIZE + noises[1][t])
+        roots = np.sqrt(np.maximum(v / (1 - 0.999 ** (t + 1)), moments.second.sigma))
+        own = own - RATE * m / (1 - 0.9 ** (t + 1)) / (roots + 1e-8)
+        weights, state = step(weights, state, indices, mask)
+        assert np.allclose(weights, own, atol=1e-4)
+        if t == 3:
+            kept = private.batches.state_dict(), weights, state
+    again = fixed(adaptive="joint", second=SECOND)
+    assert kept is not None
+    again.batches.load_state_dict(kept[0])
+    resumed, state = kept[1], kept[2]
+    for indices, mask in again.batches:
+        resumed, state = step(resumed, state, indices, mask)
+    assert np.array_equal(resumed, weights)
+
+
+@pytest.mark.parametrize("kind", [optax.adam, optax.adagrad])
+def test_scaled_gradients_step_as_by_hand(kind: Any) -> None:
+    """Optax's own optimizer on (sum of clipped scaled gradients / divisor + row of noise) / scale."""
+    private, inner = fixed(), kind(RATE)
+    scaled = scale_then_privatize(private.noise, inner)
+
+    @jax.jit
+    def step(weights, state, indices, mask):
+        gradient = clipped_grad(
+            loss, l2_clip_norm=CLIP, batch_argnums=(1, 2), pre_clipping_transform=scaled.scaling(state)
+        )
+        total = summed_over_parts(gradient, weights, DATA, indices, mask)
+        updates, state = scaled.update(total / SIZE, state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    weights = own = jnp.full((6, 3), 0.1)
+    state, theirs = scaled.init(weights), inner.init(own)
+    noise = drawn(correlated_noise(factors(), private.statement.calibration, seed=SEED))
+    for t, (indices, mask) in enumerate(private.batches):
+        moments = optax.tree.get(theirs, "nu")
+        roots = np.sqrt(np.asarray(optax.tree.get(theirs, "sum_of_squares") if moments is None else moments))
+        scale = 1 / (roots + 0.01 * np.sqrt((roots**2).mean())) if roots.any() else np.ones((6, 3))
+        scale /= np.sqrt((scale**2).mean())
+        wanted = (rows_of(own, private.batches.order[t], scale).sum(0) / SIZE + noise[t]) / scale
+        updates, theirs = inner.update(jnp.asarray(wanted, jnp.float32), theirs, own)
+        own = optax.apply_updates(own, updates)
+        weights, state = step(weights, state, indices, mask)
+        assert np.allclose(weights, own, atol=2e-3)
+    scale = moment_scales(state.inner)
+    assert float(jnp.mean(scale**2)) == pytest.approx(1.0, rel=1e-4) and float(scale.max() / scale.min()) < 150
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="keeps no second moments"):
+        scale_then_privatize(fixed().noise, optax.sgd(0.1)).init(jnp.zeros(3))
+    for options, said in (
+        ({"adaptive": "scaled"}, "scale_then_privatize"),
+        ({"second": SECOND}, "second= is given without joint"),
+        ({"adaptive": "joint", "second": SECOND, "sampling": "balls_in_bins"}, "no accountant for two moments"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
+            job(**{"sampling": "fixed", "calibration": None, **options})
+    moments = calibrate_moments(factors(), SECOND, PrivacyTarget(mu=1.0), clip_norm=CLIP)
+    with pytest.raises(InvalidParameter, match="floor=0"):
+        scale_by_joint_adam(factors(), SECOND, moments, seed=1, floor=0)
+    with pytest.raises(InvalidParameter, match="calibrate this one"):
+        scale_by_joint_adam(SECOND, factors(), moments, seed=1)
