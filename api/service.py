@@ -32,6 +32,7 @@ from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
+from factorize.api.measures.readiness import Readiness
 from factorize.api.measures.solve_counts import SolveCounts
 from factorize.api.pace import Pace, known_pace
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
@@ -119,6 +120,7 @@ class SolverService:
             forked=settings.fork_children,
             settled=self._count,
         )
+        self.readiness = Readiness(self.ledger, self.store, self.engine, settings.scheduler)
 
     def warm_up(self) -> None:
         """Have the process started now from which children are forked, so that the first solve need not wait for it."""
@@ -132,6 +134,7 @@ class SolverService:
 
     def close(self) -> None:
         """End the engine and close the ledger."""
+        self.readiness.close()
         self.engine.close()
         with suppress(StoreUnavailable):  # what a second has brought; the ledger may be what is gone
             self.meter.close()

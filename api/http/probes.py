@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from anyio.to_thread import run_sync
@@ -17,6 +16,7 @@ from factorize.api.http.answers import RunningService, json_response
 from factorize.api.http.gateway.work_gate import WorkGate, gate_of
 from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.http.schema import answers
+from factorize.api.measures.readiness import NOTES
 from factorize.api.service import SolverService
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,27 +32,16 @@ async def healthz() -> Response:
 
 @router.get("/readyz", responses=answers(200, 503))
 async def readyz(service: RunningService) -> Response:
-    """Say whether database, store and engine can be used."""
-    checks = await run_sync(_check, service)
-    if all(checks.values()):
-        return json_response({"status": "ready", "checks": checks})
-    failing = ", ".join(name for name, good in checks.items() if not good)
-    raise ProblemAnswer("unavailable", f"not ready: {failing}", extra={"checks": checks})
-
-
-def _check(service: SolverService) -> dict[str, bool]:
-    return {
-        "database": _works(lambda: service.ledger.get("0" * 64)),
-        "store": _works(lambda: service.store.check_format(create=False)),
-        "engine": service.engine.connected,
-    }
-
-
-def _works(step: Callable[[], object]) -> bool:
-    with suppress(Exception):  # whatever it is, the answer is no
-        step()
-        return True
-    return False
+    """Say whether database, store and engine can be used, and name what is missing."""
+    found = await run_sync(service.readiness.look)
+    missing = [one.document() for one in found if one.state not in NOTES]
+    notes = [one.document() for one in found if one.state in NOTES]
+    checks = {name: all(one["check"] != name for one in missing) for name in ("database", "store", "engine")}
+    document = {"checks": checks, "missing": missing, "notes": notes}
+    if not missing:
+        return json_response({"status": "ready", **document})
+    failing = ", ".join(f"{one['check']} ({one['state']})" for one in missing)
+    raise ProblemAnswer("unavailable", f"not ready: {failing}", extra=document)
 
 
 @router.get("/metrics", responses=answers(200, media="text/plain", schema={"type": "string"}))

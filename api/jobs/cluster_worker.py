@@ -112,6 +112,8 @@ async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable
     """Run the worker; False if it ended without being asked to."""
     from distributed import Worker
 
+    from factorize.api.jobs import dask_cluster
+
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked.set)
@@ -123,7 +125,7 @@ async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable
         address,
         nthreads=room[1],
         memory_limit=0,
-        resources={"MB": room[0], "CPU": room[1]},
+        resources=dask_cluster.offer(*room),
         host=here,
         local_directory=folder,
         dashboard_address=f"{here}:0",

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from dask.system import CPU_COUNT
 from distributed import Client, Future, KilledWorker, LocalCluster, Worker, fire_and_forget, get_worker
 from distributed.system import MEMORY_LIMIT
 
+from factorize import __version__
 from factorize.api.jobs.dask_loop import ClientLoop
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.supervisor import MEBIBYTE, Request, run
@@ -29,6 +30,9 @@ from factorize.api.telemetry.log_lines import adopt_dask
 
 CONNECT_SECONDS = 5.0
 TOPIC = "factorize-solves"
+RELEASE = f"factorize-{__version__}"
+"""Resource of workers of this release. What a worker is asked is pickled, and another release may read it otherwise."""
+_MANY = 1e6  # solves at a time, which this resource does not limit
 PROCESSORS = CPU_COUNT
 MEMORY_MB = int(0.8 * MEMORY_LIMIT) // MEBIBYTE
 
@@ -71,7 +75,7 @@ class Embedded:
             n_workers=1,
             threads_per_worker=processors,
             memory_limit=0,
-            resources={"MB": capacity_mb, "CPU": processors},
+            resources=offer(capacity_mb, processors),
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address="127.0.0.1:0",
             local_directory=self._folder.name,
@@ -136,10 +140,30 @@ async def _client_of(address: str) -> Client:
         raise
 
 
+def offer(memory_mb: int, processors: int) -> dict[str, float]:
+    """Return what a worker offers: memory in MB, threads, and its release, without which it is given nothing."""
+    return {"MB": memory_mb, "CPU": processors, RELEASE: _MANY}
+
+
+def other_workers(client: Client) -> list[str]:
+    """Return a sentence for each worker that offers no solves of this release."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return [
+        f"the worker {address} is of {_release_of(worker['resources'])} and is given nothing; this service is of "
+        f"{RELEASE}: install the same release"
+        for address, worker in workers.items()
+        if RELEASE not in worker["resources"]
+    ]
+
+
+def _release_of(resources: Mapping[str, float]) -> str:
+    return next((name for name in resources if name.startswith("factorize-")), "no release of factorize")[:50]
+
+
 def capacity(client: Client) -> tuple[int, int] | None:
-    """Memory and processors of the largest worker, or None while there is none."""
+    """Memory and processors of the largest worker of this release, or None while there is none."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    offers = [worker["resources"] for worker in workers if {"MB", "CPU"} <= set(worker["resources"])]
+    offers = [worker["resources"] for worker in workers if {"MB", "CPU", RELEASE} <= set(worker["resources"])]
     return max(((int(offer["MB"]), int(offer["CPU"])) for offer in offers), default=None)
 
 
@@ -162,7 +186,7 @@ def submit(
         task,
         key=task,
         priority=priority,
-        resources={"MB": memory_mb, "CPU": threads},
+        resources={"MB": memory_mb, "CPU": threads, RELEASE: 1},
         retries=0,
         pure=False,
     )

@@ -51,6 +51,13 @@ class Link:
         client = self.client
         return dask_cluster.capacity(client) if client is not None and self.up else None
 
+    def other_workers(self) -> list[str]:
+        """Return a sentence for each worker of another release."""
+        from factorize.api.jobs import dask_cluster
+
+        client = self.client
+        return dask_cluster.other_workers(client) if client is not None and self.up else []
+
     def look_after(self) -> bool:
         """Replace a client that was without its scheduler for two rounds: it would not come back in time.
 

@@ -121,6 +121,10 @@ class Dispatch:
         """True while the scheduler answers."""
         return self._link is not None and self._link.up
 
+    def other_workers(self) -> list[str]:
+        """Return a sentence for each worker of another release."""
+        return [] if self._link is None or self.embedded is not None else self._link.other_workers()
+
     def look_after(self) -> None:
         """Renew a connection that was lost, whose futures then mean nothing, and ask again what workers can take."""
         assert self._link is not None

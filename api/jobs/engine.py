@@ -76,6 +76,8 @@ class JobEngine:
         """
         self.id = uuid.uuid4().hex
         self.solves_total = 0
+        self.writes = True
+        """Whether the last sign of life could be written into the ledger."""
         self._ledger = ledger
         self._find = find
         self._tick_seconds = tick
@@ -149,6 +151,10 @@ class JobEngine:
     def connected(self) -> bool:
         """True while the scheduler answers."""
         return self._dispatch.connected
+
+    def other_workers(self) -> list[str]:
+        """Return a sentence for each worker of another release, which is given nothing."""
+        return self._dispatch.other_workers()
 
     def submit(self, order: JobOrder) -> Job:
         """Have a spec solved, once. Blocks for a few milliseconds.
@@ -329,7 +335,9 @@ class JobEngine:
 
     def _tick(self) -> None:
         assert self._presence is not None
+        self.writes = False
         self._presence.beat()
+        self.writes = True
         self._dispatch.look_after()
         rows = self._look_after_sent()
         living = self._presence.living()

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from distributed import LocalCluster
 from shared_processes import own_children
 
 from factorize.api.jobs import dask_cluster
@@ -606,7 +607,7 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
         scheduler = dask_process(place.stack, "scheduler", "--port", str(port), *loopback)
         worker = dask_process(
             place.stack, "worker", address, *loopback, "--no-nanny", "--nthreads", "2", "--memory-limit", "0",
-            "--resources", "MB=700 CPU=2", "--local-directory", str(tmp_path / "dask"),
+            "--resources", f"MB=700 CPU=2 {dask_cluster.RELEASE}=9", "--local-directory", str(tmp_path / "dask"),
         )  # fmt: skip
         return scheduler, worker
 
@@ -663,3 +664,24 @@ def test_an_engine_that_is_closed_twice_or_never_started_closes(place):
     engine = JobEngine(place.ledger, find=place.find, store="store")
     engine.close()
     engine.close()
+
+
+def test_a_worker_of_another_release_is_named_and_given_nothing(place, monkeypatch):
+    ours = dask_cluster.RELEASE
+    dask_cluster.configure()
+    with LocalCluster(
+        processes=False, n_workers=1, threads_per_worker=1, memory_limit=0, protocol="tcp://", host="127.0.0.1",
+        dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0", local_directory=str(place.store),
+        resources={"MB": 700, "CPU": 2, "factorize-0.0.1": 1},
+    ) as other:  # fmt: skip
+        engine = place.engine(scheduler=other.scheduler_address, capacity_mb=None, processors=None)
+        wait_for(lambda: engine.connected)
+        engine.submit(order(gate="never"))
+        (text,) = wait_for(engine.other_workers)
+        assert "is of factorize-0.0.1" in text and ours in text
+        assert engine.capacity_mb is None
+        (worker,) = other.workers.values()
+        task = place.ledger.get(digest(0)).task
+        wait_for(lambda: other.scheduler.tasks.get(task) and other.scheduler.tasks[task].state == "no-worker")
+        assert not place.starts() and task not in worker.state.tasks
+        engine.close()

@@ -1,0 +1,197 @@
+"""Readiness: what is missing has a name, found with real failures of the parts."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from bucket_server import BucketServer
+from postgres_server import PostgresServer
+from servers import serving
+
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.measures.readiness import STATES, Readiness
+from factorize.api.settings import Settings
+from factorize.storage.medium.bucket import Bucket
+from factorize.storage.medium.bucket_calls import BucketCalls, connect
+from factorize.storage.store import Store, open_store
+
+
+@dataclass
+class StandingEngine:
+    """What readiness asks of an engine, while other parts fail."""
+
+    connected: bool = True
+    writes: bool = True
+    capacity_mb: int | None = 100
+    others: list[str] = field(default_factory=list)
+
+    def other_workers(self) -> list[str]:
+        return self.others
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    opened = open_store(str(tmp_path / "store"))
+    opened.check_format(create=True)
+    return opened
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as opened:
+        yield opened
+
+
+def states(ledger: Ledger, store: Store, engine: Any = None, scheduler: str | None = None) -> dict[str, str]:
+    """The names of what is missing, each with its sentence."""
+    readiness = Readiness(ledger, store, engine or StandingEngine(), scheduler)
+    try:
+        found = readiness.look(60)
+    finally:
+        readiness.close()
+    assert all(one.state in STATES and one.detail for one in found)
+    return {one.state: one.detail for one in found}
+
+
+def test_nothing_is_missing(ledger: Ledger, store: Store) -> None:
+    assert states(ledger, store) == {}
+    assert not list((Path(store.url.removeprefix("file://")) / "tmp").iterdir())
+
+
+def test_a_database_that_is_stopped_and_started(postgres: PostgresServer, store: Store) -> None:
+    with Ledger(postgres.database()) as ledger:
+        assert states(ledger, store) == {}
+        postgres.kill()
+        try:
+            assert list(states(ledger, store)) == ["ledger-unreachable"]
+        finally:
+            postgres.start()
+        assert states(ledger, store) == {}
+
+
+def test_tables_of_another_release(ledger: Ledger, store: Store) -> None:
+    with ledger.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE schema_version SET version = 2"))
+    assert "db upgrade" in states(ledger, store)["ledger-unmigrated"]
+    with ledger.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE schema_version SET version = 99"))
+    assert "the release that wrote it" in states(ledger, store)["ledger-unmigrated"]
+
+
+def test_a_ledger_that_takes_no_writes(ledger: Ledger, store: Store) -> None:
+    assert list(states(ledger, store, StandingEngine(writes=False))) == ["ledger-read-only"]
+
+
+def test_a_folder_that_is_gone_or_takes_no_files(ledger: Ledger, store: Store, tmp_path: Path) -> None:
+    temporary = tmp_path / "store" / "tmp"
+    if temporary.exists():
+        temporary.rmdir()
+    temporary.write_text("in the way")
+    assert list(states(ledger, store)) == ["store-unreachable"]
+    shutil.rmtree(tmp_path / "store")
+    assert list(states(ledger, store)) == ["store-gone"]
+
+
+def test_a_bucket_that_is_gone(ledger: Ledger, bucket: str, bucket_server: BucketServer) -> None:
+    opened = open_store(bucket)
+    opened.check_format(create=True)
+    assert states(ledger, opened) == {}
+    for entry in list(opened.objects.list()):
+        opened.objects.delete(entry.key)
+    signature = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request"
+    name = bucket.removeprefix("s3://").split("/")[0]
+    headers = {"Authorization": signature}
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{bucket_server.url}/{name}", method="DELETE", headers=headers), timeout=60
+    ):
+        assert list(states(ledger, opened)) == ["store-gone"]
+
+
+def test_a_bucket_that_overwrites(ledger: Ledger, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_store(bucket)
+    opened.check_format(create=True)
+    monkeypatch.setattr(BucketCalls, "create", lambda self, key, data: not self.write(key, data))
+    assert list(states(ledger, opened)) == ["store-overwrites"]
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """An S3 server that knows nobody."""
+
+    def do_GET(self) -> None:
+        body = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+def test_a_bucket_without_permission(ledger: Ledger, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            opened = Store(Bucket(connect(bucket.partition("?")[0])), bucket)
+            assert "check the credentials" in states(ledger, opened)["store-forbidden"]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_part_that_is_silent_is_asked_once(ledger: Ledger, store: Store) -> None:
+    asked, answer = [], threading.Event()
+
+    class Silent(StandingEngine):
+        def other_workers(self) -> list[str]:
+            asked.append(1)
+            answer.wait(60)
+            return []
+
+    readiness = Readiness(ledger, store, Silent(), "tcp://10.0.0.5:8786")
+    try:
+        for _ in range(3):
+            assert [one.state for one in readiness.look(0.5) if one.check == "engine"] == ["scheduler-gone"]
+        assert len(asked) == 1
+        answer.set()
+        assert readiness.look(60) == []
+    finally:
+        answer.set()
+        readiness.close()
+
+
+def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
+    gone = states(ledger, store, StandingEngine(connected=False), "tcp://10.0.0.5:8786")
+    assert list(gone) == ["scheduler-gone"] and "tcp://10.0.0.5:8786" in gone["scheduler-gone"]
+    found = states(ledger, store, StandingEngine(capacity_mb=None, others=["the worker x is of factorize-0"]))
+    assert list(found) == ["other-worker", "no-workers"]
+
+
+def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Settings(store=str(tmp_path / "store"))) as live:
+        monkeypatch.setattr(live.service.engine, "other_workers", lambda: ["the worker x is of factorize-0"])
+        document = live.get("/readyz").json()
+        assert document["status"] == "ready" and document["missing"] == []
+        assert document["notes"] == [
+            {"check": "engine", "state": "other-worker", "detail": "the worker x is of factorize-0"}
+        ]
+        (tmp_path / "store" / "store.json").unlink()
+        problem = live.get("/readyz").problem(503, "unavailable")
+        assert problem["detail"] == "not ready: store (store-gone)" and problem["checks"]["store"] is False
+        assert [one["state"] for one in problem["missing"]] == ["store-gone"]
+
+
+def test_the_page_has_every_name() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    assert not [name for name in STATES if f"| `{name}`" not in page]
