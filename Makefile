@@ -10,7 +10,7 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
 
-.PHONY: demo cluster test check slow-tests test-frameworks test-huggingface lint openapi fuzz release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test check slow-tests test-frameworks test-huggingface lint openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -52,6 +52,10 @@ openapi: $(STAMP)
 # 100,000 requests made from the OpenAPI document, most of them a little wrong; `make test` sends some thousand.
 fuzz: $(STAMP)
 	$(BIN)/python tests/support/request_fuzzer.py 100000
+
+# 10,000 probes of one caller's jobs and uploads by others, beside names that nobody has; `make test` sends some hundred.
+probes: $(STAMP)
+	$(BIN)/python tests/support/cross_probes.py 10000
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import pytest
-from servers import SLOW_CHILD, Answer, LiveService, serving
+from keyed_service import UNKNOWN, Keyed, filled
+from servers import SLOW_CHILD, serving
 
 from factorize.api.access.caller import Quotas, Scope
-from factorize.api.access.key_register import DEFAULT_DAYS
 from factorize.api.http.gateway.access_guard import trusts
 from factorize.api.http.gateway.route_table import ROUTES, RouteRow
 from factorize.api.settings import Settings
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PATHS = sorted({row.path for row in ROUTES})
-UNKNOWN = "a" * 64
-
-
-class Keyed:
-    """A running service that asks for keys, with a key of each scope and one of nobody's."""
-
-    def __init__(self, live: LiveService) -> None:
-        self.live = live
-        self.register = live.service.register
-        self.tokens = {scope.value: self.token(scope) for scope in Scope}
-        self.tokens |= {"one": self.token("read", "submit", "upload"), "two": self.token("read", "submit", "upload")}
-
-    def token(self, *scopes: str, quotas: Quotas | None = None, days: float = DEFAULT_DAYS) -> str:
-        return self.register.create("test", scopes, quotas=quotas, days=days)[1].text
-
-    def ask(self, role: str | None, method: str, path: str, body: object = None) -> Answer:
-        headers = {} if role is None else {"Authorization": f"Bearer {self.tokens.get(role, role)}"}
-        return self.live.send(method, path, body, headers)
-
-    def as_one(self, path: str) -> Answer:
-        return self.ask("one", "GET", path)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +28,6 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     settings = Settings(store=str(tmp_path_factory.mktemp("keyed") / "store"), require_keys=True)
     with serving(settings, command=SLOW_CHILD) as live:
         yield Keyed(live)
-
-
-def filled(path: str) -> str:
-    return path.format(name=UNKNOWN, matrix="C", slug="forbidden", sha256=UNKNOWN)
 
 
 @pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.method} {row.path}")
@@ -151,6 +127,38 @@ def test_a_revoked_key_is_refused_within_a_second_also_by_what_is_repeated(keyed
         assert sent - revoked < 60, "a loaded machine is slow, and not that slow"
     keyed.ask(token, "GET", "/v1/factorizations").problem(401, "unauthorized")
     assert keyed.ask("one", "POST", "/v1/factorizations", spec).status == 200, "results are shared"
+
+
+def test_a_revoked_key_is_refused_by_every_service_on_the_ledger(keyed: Keyed) -> None:
+    settings = keyed.live.service.settings.model_copy(update={"port": 0})
+    token = keyed.token("read")
+    with serving(settings, command=SLOW_CHILD) as other:
+        services = [keyed, Keyed(other)]
+        assert all(service.ask(token, "GET", "/v1/factorizations").status == 200 for service in services)
+        keyed.register.revoke(token[3:15])
+        end = time.monotonic() + 60  # half a second by the gate's own clock (tests/api/access/test_gate.py)
+        for service in services:
+            while service.ask(token, "GET", "/v1/factorizations").status == 200:
+                assert time.monotonic() < end
+            service.ask(token, "GET", "/v1/factorizations").problem(401, "unauthorized")
+
+
+def test_a_stream_of_events_ends_with_its_key(keyed: Keyed) -> None:
+    (keyed.live.folder / "go").unlink(missing_ok=True)
+    token = keyed.token("read", "submit")
+    job = keyed.ask(token, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 41}})
+    assert job.status == 202
+    path = f"/v1/factorizations/{job.json()['spec_digest']}"
+    head = (
+        f"GET {path}/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+    )
+    revoking = threading.Timer(0.2, keyed.register.revoke, [token[3:15]])
+    revoking.start()
+    answer = keyed.live.raw(head.encode())  # until the service closes it, which the job does not bring about
+    revoking.join()
+    assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"0\r\n\r\n") and b"event: done" not in answer
+    assert keyed.ask("admin", "GET", path).json()["state"] in ("queued", "running")
+    assert keyed.ask("admin", "DELETE", path).status == 202
 
 
 def test_a_job_is_seen_by_those_who_asked_for_it(keyed: Keyed) -> None:

@@ -1,0 +1,187 @@
+"""Probes across keys: what belongs to one caller is asked for by another, beside a name that nobody has.
+
+`python tests/support/cross_probes.py [COUNT] [SEED]` starts a service and sends COUNT of them (10,000 by default). It says
+how many answers told the two apart, and how long each kind took.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from keyed_service import Keyed, filled
+from servers import SLOW_CHILD, serving
+
+from factorize.api.http.gateway.route_table import ROUTES, RouteRow
+from factorize.api.settings import Settings
+
+_SPEC = {"workload": {"kind": "matrix", "sha256": "@", "shape": [2, 2]}, "mechanism": {"kind": "identity"}}
+_TARGET = {"epsilon": 2.0, "delta": 1e-6}
+_QUESTION = {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}
+NAMING: dict[tuple[str, str], tuple[str, Any]] = {
+    ("POST", "/v1/factorizations"): ("", _SPEC),
+    ("POST", "/v1/canonicalize"): ("", _SPEC),
+    ("POST", "/v1/compare"): ("", {"spec": _SPEC}),
+    ("POST", "/v1/predict"): ("", {"question": _QUESTION, "factorization": "@"}),
+    ("POST", "/v1/factorizations/{name}/calibrations"): ("", _TARGET),
+    ("GET", "/v1/factorizations/{name}/calibrations"): ("?epsilon=2&delta=1e-6", None),
+    ("DELETE", "/v1/factorizations/{name}/calibrations"): ("?epsilon=2&delta=1e-6", None),
+}
+"""Query and body of routes that need them; @ stands for the name."""
+UNNAMED = {"/healthz", "/problems/{slug}", "/readyz", "/metrics", "/openapi.json", "/", "/page/{name}", "/v1/plan"}
+UNNAMED |= {"/v1/matrices"}
+"""Routes that no name of a job or an upload is asked of."""
+LIST = "/v1/factorizations"
+_HEADERS: list[dict[str, str]] = [
+    {},
+    {},
+    {"If-None-Match": "*"},
+    {"Range": "bytes=0-7"},
+    {"Prefer": "wait=0"},
+    {"Last-Event-ID": "3"},
+    {"Accept": "text/event-stream"},
+]
+_QUERIES = ["", "", "?matrices=C,C_inv", "?dtype=float32", "?rows=0:1", "?limit=1", "?cells=2:2"]
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What was answered, without what differs from answer to answer."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: str
+
+
+@dataclass
+class ProbeCount:
+    """What the probes have found.
+
+    Attributes:
+        sent: probes.
+        leaks: those whose answers told something, in words.
+        seconds: of requests for names of others, and for names that nobody has.
+        cells: route, method and role of every probe.
+    """
+
+    sent: int = 0
+    leaks: list[str] = field(default_factory=list)
+    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    cells: set[tuple[str, str, str]] = field(default_factory=set)
+
+
+class CrossProbes:
+    """One caller with things of its own, and others who ask for them.
+
+    Args:
+        keyed: a service whose solves do not end.
+        seed: of what is asked.
+    """
+
+    def __init__(self, keyed: Keyed, seed: int = 0) -> None:
+        self._keyed = keyed
+        self._random = random.Random(seed)
+        self.private = self._begin()
+        self.roles = {name: keyed.tokens[name] for name in ("two", "read", "submit", "upload", "monitor")}
+        self._connection = HTTPConnection(keyed.live.host, timeout=600)
+
+    def _begin(self) -> list[str]:
+        """Have one caller post jobs and a matrix; return their names."""
+        keyed = self._keyed
+        jobs = []
+        for n in (31, 32, 33):
+            answer = keyed.ask("one", "POST", LIST, {"workload": {"kind": "prefix", "n": n}})
+            assert answer.status == 202, answer
+            jobs.append(answer.json()["spec_digest"])
+        assert keyed.ask("one", "DELETE", f"{LIST}/{jobs[2]}").status == 202
+        matrix = struct.pack("<4d", 1.0, 0.0, 0.5, 1.0)
+        sent = keyed.ask("one", "POST", "/v1/matrices?rows=2&columns=2", matrix)
+        assert sent.status == 201, sent
+        return [*jobs, sent.json()["sha256"]]
+
+    def run(self, count: int) -> ProbeCount:
+        """Send so many probes; every cell of route and role comes first."""
+        found = ProbeCount()
+        cells = [(row, role) for row in ROUTES for role in (None, *self.roles)]
+        self._random.shuffle(cells)
+        for at in range(count):
+            row, role = cells[at] if at < len(cells) else self._random.choice(cells)
+            self._probe(row, role, found, plain=at < len(cells))
+        self._connection.close()
+        return found
+
+    def _probe(self, row: RouteRow, role: str | None, found: ProbeCount, *, plain: bool) -> None:
+        chance = self._random
+        method = row.method if plain or chance.random() < 0.8 else chance.choice(_METHODS)
+        headers = {} if plain else dict(chance.choice(_HEADERS))
+        if role is not None:
+            headers["Authorization"] = f"Bearer {self.roles[role]}"
+        query, body = NAMING.get((row.method, row.path), ("", None))
+        query = query or ("" if plain else chance.choice(_QUERIES))
+        if (row.method, row.path) == ("GET", LIST):
+            query = f"?order={chance.choice(('jobs', 'newest'))}&limit={chance.choice((1, 50, 1000))}"
+        mine = chance.choice(self.private)
+        nobodys = f"{chance.getrandbits(256):064x}"
+        pair: dict[str, Reply] = {}
+        for name in chance.sample((mine, nobodys), 2):
+            path = filled(row.path, name) + query
+            text = None if body is None else json.dumps(body).replace("@", name)
+            began = time.perf_counter()
+            pair[name] = self._send(method, path, text, headers, name)
+            found.seconds[name == nobodys].append(time.perf_counter() - began)
+        found.sent += 1
+        found.cells.add((row.method, row.path, role or "nobody"))
+        told = [name for name in self.private for reply in pair.values() if name in reply.body]
+        if told or pair[mine] != pair[nobodys]:
+            found.leaks.append(f"{method} {row.path}{query} by {role}: {pair[mine]} beside {pair[nobodys]}")
+
+    def _send(self, method: str, path: str, body: str | None, headers: dict[str, str], name: str) -> Reply:
+        self._connection.request(method, path, body, headers)
+        with self._connection.getresponse() as answer:
+            kept = tuple(
+                (field.lower(), value)
+                for field, value in answer.getheaders()
+                if field.lower() not in ("date", "x-request-id", "retry-after", "content-length")
+            )
+            if answer.getheader("Content-Type", "").startswith("text/event-stream"):
+                self._connection.close()  # it has no end while the job has none
+                return Reply(answer.status, kept, "events")
+            text = answer.read().decode("utf-8", "replace").replace(name, "NAME")
+        text = re.sub(r'"request_id":"\w+"', "", text)
+        if path.startswith("/metrics"):
+            text = re.sub(r" [-\d.e+]+$", "", text, flags=re.MULTILINE)
+        if path.startswith("/v1/canonicalize"):
+            text = re.sub(r'"spec_digest":"\w+"', "", text)  # of a spec that holds the name
+        return Reply(answer.status, kept, text)
+
+
+def probes_of(folder: Path, count: int, seed: int) -> ProbeCount:
+    """Start a service, and return what the probes of it have found."""
+    with serving(Settings(store=str(folder / "store"), require_keys=True), command=SLOW_CHILD) as live:
+        return CrossProbes(Keyed(live), seed).run(count)
+
+
+def main(count: int = 10_000, seed: int = 0) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = probes_of(Path(folder), count, seed)
+    print(f"{found.sent} probes in {len(found.cells)} cells: {len(found.leaks)} leaks")
+    print("\n".join(found.leaks[:20]))
+    for what, seconds in zip(("of others", "of nobody"), found.seconds, strict=True):
+        parts = [1e3 * part for part in statistics.quantiles(seconds, n=20)]
+        print(f"names {what}: median {parts[9]:.3f} ms, quartiles {parts[4]:.3f} and {parts[14]:.3f} ms")
+    sys.exit(bool(found.leaks))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

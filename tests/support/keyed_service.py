@@ -1,0 +1,35 @@
+"""A running service that asks for keys, and keys to ask it with."""
+
+from __future__ import annotations
+
+from servers import Answer, LiveService
+
+from factorize.api.access.caller import Quotas, Scope
+from factorize.api.access.key_register import DEFAULT_DAYS
+
+UNKNOWN = "a" * 64
+
+
+class Keyed:
+    """A running service that asks for keys, with a key of each scope and one of nobody's."""
+
+    def __init__(self, live: LiveService) -> None:
+        self.live = live
+        self.register = live.service.register
+        self.tokens = {scope.value: self.token(scope) for scope in Scope}
+        self.tokens |= {"one": self.token("read", "submit", "upload"), "two": self.token("read", "submit", "upload")}
+
+    def token(self, *scopes: str, quotas: Quotas | None = None, days: float = DEFAULT_DAYS) -> str:
+        return self.register.create("test", scopes, quotas=quotas, days=days)[1].text
+
+    def ask(self, role: str | None, method: str, path: str, body: object = None) -> Answer:
+        headers = {} if role is None else {"Authorization": f"Bearer {self.tokens.get(role, role)}"}
+        return self.live.send(method, path, body, headers)
+
+    def as_one(self, path: str) -> Answer:
+        return self.ask("one", "GET", path)
+
+
+def filled(path: str, name: str = UNKNOWN) -> str:
+    """Return a path of the table with a name in its place."""
+    return path.format(name=name, matrix="C", slug="forbidden", sha256=name)
