@@ -13,6 +13,7 @@ from factorize import former_names as former_names
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Advice": "factorize.api.python.advising",
     "Certificate": "factorize.certificate.certificate",
     "ComparisonTable": "factorize.api.python.comparison_table",
     "Factorization": "factorize.factorization",
@@ -23,11 +24,13 @@ _HOMES = {
     "noise_of": "factorize.client.noise",
     "parse_spec": "factorize.spec",
     "plan": "factorize.plan",
+    "recommend": "factorize.api.python.advising",
     "solve": "factorize.api.python.calls",
 }
 """Public names, and the modules that have them; `__init__.pyi` says the same to type checkers and editors."""
 
 __all__ = [
+    "Advice",
     "Certificate",
     "ComparisonTable",
     "Factorization",
@@ -37,6 +40,7 @@ __all__ = [
     "load",
     "parse_spec",
     "plan",
+    "recommend",
     "solve",
 ]
 

@@ -1,5 +1,7 @@
 """Types of the public names, whose modules are imported on first use (`__init__.py`)."""
 
+from factorize.api.python.advising import Advice as Advice
+from factorize.api.python.advising import recommend as recommend
 from factorize.api.python.calls import compare as compare
 from factorize.api.python.calls import solve as solve
 from factorize.api.python.comparison_table import ComparisonTable as ComparisonTable
@@ -14,6 +16,7 @@ from factorize.spec import parse_spec as parse_spec
 
 __version__: str
 __all__ = [
+    "Advice",
     "Certificate",
     "ComparisonTable",
     "Factorization",
@@ -23,5 +26,6 @@ __all__ = [
     "load",
     "parse_spec",
     "plan",
+    "recommend",
     "solve",
 ]

@@ -12,6 +12,7 @@ import typer
 
 from factorize.api.commands.add import add
 from factorize.api.commands.asking.ls import ls
+from factorize.api.commands.asking.recommend import recommend
 from factorize.api.commands.asking.spec import spec
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate
@@ -41,6 +42,7 @@ COMMANDS = (
     estimate,
     batch,
     compare,
+    recommend,
     add,
     ls,
     get,
@@ -56,7 +58,7 @@ COMMANDS = (
     gc,
     revoke,
 )
-BY_WORDS = (solve, estimate, compare, get)
+BY_WORDS = (solve, estimate, compare, recommend, get)
 """Commands whose first argument is a spec, which may be said in words."""
 GROUPS = (spec, jobs, keys, db, audit)
 

@@ -114,14 +114,14 @@ def _table(request: CompareRequest, service: str | None, store: str | None, show
     if service is None:
         from factorize.api.comparing.child_comparison import comparison
 
-        return comparison(request, _store(store), lambda done, total, name, _: shown.count(done, total, name))
+        return comparison(request, opened_store(store), lambda done, total, name, _: shown.count(done, total, name))
     from factorize.client.service import Service
 
     asked = request.document() | {"spec": request.spec.document()}
     return Service(service).compare(asked, progress=lambda event: shown.note(f"{event.data.get('done', 0)} mechanisms"))
 
 
-def _store(url: str | None) -> Any:
+def opened_store(url: str | None) -> Any:
     """Return the store, for a user's own matrices; a comparison does without one."""
     try:
         return open_results(url, create=False)

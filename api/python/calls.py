@@ -71,7 +71,7 @@ def solve(
         raise InvalidParameter(
             "a service solves with a store of its own; leave store= and warm_start= out", field="service"
         )
-    with extras_named("a solve"), progress_line(_label(asked), _bar(progress)) as line:
+    with extras_named("a solve"), progress_line(_label(asked), bar_of(progress)) as line:
         told = progress if callable(progress) else line.step if line else _silent
         if service is not None:
             found = _by_service(asked, service, line)
@@ -137,7 +137,7 @@ def compare(
     }
     given = {name: value for name, value in own.items() if value is not None}
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})
-    with extras_named("a comparison"), progress_line(f"comparing for {_label(asked)}", _bar(progress)) as line:
+    with extras_named("a comparison"), progress_line(f"comparing for {_label(asked)}", bar_of(progress)) as line:
         told = progress if callable(progress) else line.count if line else _silent
         if service is not None:
             from factorize.client.service import Service
@@ -196,7 +196,8 @@ def _label(spec: Spec) -> str:
     return f"{describe_part(spec.workload.document())} by {spec.mechanism.kind}"
 
 
-def _bar(progress: object) -> bool | None:
+def bar_of(progress: object) -> bool | None:
+    """Return whether a bar is drawn: None where people would see it, no where a function is told."""
     return False if callable(progress) else None if progress is None else bool(progress)
 
 

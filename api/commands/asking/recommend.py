@@ -1,0 +1,174 @@
+"""`factorize recommend`: five questions, and the one mechanism for a training job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from factorize.api.terminal.interrupt import prompt_interrupt
+from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.output import OutputForm, display, emit, remark
+from factorize.api.terminal.sources import check_target, read_spec_text, written_whole
+from factorize.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from factorize.api.recommending.training_question import TrainingQuestion
+
+WorkloadText = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="What the optimizer sums, with its fields as options and without --n: momentum --momentum 0.9; or JSON. "
+        "Default: running sums.",
+        show_default=False,
+    ),
+]
+Examples = Annotated[str | None, typer.Option("--examples", help="In the data set.", show_default=False)]
+Batch = Annotated[str | None, typer.Option("--batch-size", help="Examples of a step.", show_default=False)]
+Epochs = Annotated[str | None, typer.Option("--epochs", help="Passes over the data.", show_default=False)]
+Epsilon = Annotated[str | None, typer.Option("--epsilon", help="Of (epsilon, delta)-DP.", show_default=False)]
+Delta = Annotated[str | None, typer.Option("--delta", help="With --epsilon.", show_default=False)]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="VECTORS", help="Vectors of noise state that may be kept.", show_default=False),
+]
+Samplings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sampling",
+        metavar="fixed|cyclic_poisson|balls_in_bins|redrawn_bins|random_allocation|poisson",
+        help="What the loader can do, once for each; default: all. A fixed order always counts.",
+        show_default=False,
+    ),
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option("--max-seconds", help="Leave out mechanisms that would take longer each.", show_default=False),
+]
+Code = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--code", metavar="torch|jax|numpy|none", help="Whose lines are printed; default: all.", show_default=False
+    ),
+]
+ToSpec = Annotated[
+    Path | None, typer.Option("--to", metavar="FILE.json", help="Also write the spec.", show_default=False)
+]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--service", metavar="URL", envvar="FACTORIZE_SERVICE", help="Service that compares.", show_default=False
+    ),
+]
+
+
+def recommend(
+    workload: WorkloadText = None,
+    examples: Examples = None,
+    batch_size: Batch = None,
+    epochs: Epochs = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    memory: Memory = None,
+    sampling: Samplings = None,
+    max_seconds: Seconds = None,
+    code: Code = None,
+    to: ToSpec = None,
+    service: ServiceUrl = None,
+    store: StoreUrl = None,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Answer which mechanism, which sampling and how much noise a training job takes, with the code that uses it.
+
+    Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory. Nothing is stored.
+    """
+    from factorize.api.recommending.advice import advise
+    from factorize.api.recommending.advice_text import advice_text
+
+    typed = {"examples": examples, "batch_size": batch_size, "epochs": epochs}
+    typed |= {"epsilon": epsilon, "delta": delta, "memory": memory}
+    shown_code = _frameworks(code)
+    check_target(to)
+    asked = _question(typed, workload, {"samplings": sampling or None, "max_seconds": max_seconds})
+    with prompt_interrupt(), display() as shown:
+        shown.start("comparing")
+        found = advise(asked, _store(store), lambda done, total, name, _: shown.count(done, total, name), service)
+        shown.finish("")
+    if to is not None:
+        _write(to, found["spec"])
+    emit(output, found, advice_text(found, shown_code))
+
+
+def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> TrainingQuestion:
+    """Return the question whose answers are options, or typed when they are asked for."""
+    from factorize.api.recommending.dialogue import answers
+    from factorize.api.recommending.training_question import TrainingQuestion, read
+
+    given = {name: None if text is None else read(name, text) for name, text in typed.items()}
+    parts = _about(workload)
+    found = answers(given, _ask, remark)
+    if more["samplings"] is not None:
+        more["samplings"] = tuple(more["samplings"])
+    return TrainingQuestion(**found, **parts, **more)
+
+
+def _ask(shown: str) -> str:
+    """Show a question on stderr and return the line that is typed."""
+    sys.stderr.write(shown)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        sys.stderr.write("\n")
+        raise InvalidParameter(
+            "an answer is missing, and nobody types; give --examples, --batch-size, --epochs, --epsilon, --delta and "
+            "--memory as options",
+            field="examples",
+        )
+    return line
+
+
+def _about(workload: str | None) -> dict[str, Any]:
+    """Return workload and objective as plain data; see `training_question.about`."""
+    from factorize.api.recommending.training_question import about
+    from factorize.encoding import read_json
+
+    if workload is None:
+        return {}
+    document = read_json(read_spec_text(workload if "{" in workload else f'{{"workload": {{"kind": "{workload}"}}}}'))
+    if not isinstance(document, dict):
+        raise InvalidParameter("the workload is JSON and no object; write {...}", field="workload")
+    return about(document if "kind" not in document else {"workload": document})
+
+
+def _frameworks(code: list[str] | None) -> tuple[str, ...]:
+    """Return whose code is shown.
+
+    Raises:
+        InvalidParameter: there is none of such a name.
+    """
+    from factorize.api.recommending.job_code import FRAMEWORKS
+
+    if code is None or not code:
+        return FRAMEWORKS
+    for name in code:
+        if name not in (*FRAMEWORKS, "none"):
+            told = f"code={name[:20]!r} is not one of {', '.join(FRAMEWORKS)}, none"
+            raise InvalidParameter(told, field="code")
+    return tuple(name for name in FRAMEWORKS if name in code)
+
+
+def _write(path: Path, spec: dict[str, Any]) -> None:
+    from factorize.encoding import canonical_json
+
+    with written_whole(path) as part:
+        part.write_bytes(canonical_json(spec) + b"\n")
+
+
+def _store(url: str | None) -> Any:
+    """Return the store, for a user's own matrices; a recommendation does without one."""
+    from factorize.api.commands.compare import opened_store
+
+    return opened_store(url)

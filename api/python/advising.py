@@ -1,0 +1,154 @@
+"""Advising as a call: which mechanism a training job should take, in the words of `factorize recommend`.
+
+factorize.recommend(examples=60_000, batch_size=600, epochs=10, epsilon=2.0, delta=1e-5, memory=4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from factorize.api.python.calls import bar_of
+from factorize.api.python.progress_line import progress_line
+from factorize.api.recommending.advice_text import advice_text
+from factorize.api.recommending.job_code import FRAMEWORKS
+from factorize.errors import InvalidParameter, extras_named
+from factorize.keywords import WorkloadKind
+
+
+class Advice:
+    """One mechanism for a training job, with all that a job needs to use it.
+
+    Attributes:
+        document: the whole as plain data (docs/cli.md has its fields).
+    """
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+
+    @property
+    def mechanism(self) -> str:
+        """Name and parameters."""
+        return str(self.document["mechanism"])
+
+    @property
+    def sampling(self) -> str:
+        """The scheme that the noise counts on; `fixed` for none."""
+        return str(self.document["sampling"])
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What `factorize.solve` takes."""
+        return dict(self.document["spec"])
+
+    @property
+    def sigma(self) -> dict[str, Any]:
+        """Standard deviations per entry of Z: `sums`, and `means` with `divisor`, at `clip_norm`."""
+        return dict(self.document["sigma"])
+
+    @property
+    def loader(self) -> str:
+        """What the training job's loader has to do."""
+        return str(self.document["loader"])
+
+    @property
+    def code(self) -> dict[str, str]:
+        """Lines that use it: `torch`, `jax`, `numpy`."""
+        return dict(self.document["code"])
+
+    def __repr__(self) -> str:
+        """The answer as the command line prints it."""
+        return advice_text(self.document, FRAMEWORKS)
+
+    def _repr_html_(self) -> str:
+        """The answer in a notebook, the code folded."""
+        text = f"<pre>{escape(advice_text(self.document, ()))}</pre>"
+        return text + "".join(
+            f"<details><summary>{escape(name)}</summary><pre>{escape(code)}</pre></details>"
+            for name, code in self.code.items()
+        )
+
+
+def recommend(
+    workload: WorkloadKind | Mapping[str, Any] | str = "prefix",
+    /,
+    *,
+    examples: int,
+    batch_size: int,
+    epochs: int = 1,
+    epsilon: float,
+    delta: float,
+    memory: int | Sequence[int] = 4,
+    samplings: Sequence[str] | None = None,
+    max_seconds: float | None = None,
+    service: str | None = None,
+    progress: bool | Callable[[int, int, str], None] | None = None,
+    **words: Any,
+) -> Advice:
+    """Return which mechanism, which sampling and how much noise a training job takes, with code that uses it.
+
+    Args:
+        workload: what the optimizer sums: a name with its fields as keywords, or plain data; `n` follows.
+        examples: in the data set.
+        batch_size: examples of a step.
+        epochs: passes over the data.
+        epsilon: of (epsilon, delta)-DP, zero-out.
+        delta: see `epsilon`.
+        memory: vectors of noise state that may be kept, each as large as the model.
+        samplings: that the loader can do, beside a fixed order; by default all.
+        max_seconds: mechanisms that would take longer are left out.
+        service: URL of a service that compares.
+        progress: whether a bar is drawn, or a function that is told mechanisms done, their total and one that runs.
+        **words: fields of the workload and the objective (docs/spec.md).
+
+    Raises:
+        InvalidParameter: a number outside its limits, or a field that follows from the job.
+        InvalidSpec: the workload or the objective is none.
+        ConditionNotMet: no run with these numbers is covered, or nothing fits the memory.
+        MissingExtra: without the extra `[solve]`.
+    """
+    from factorize.api.recommending.advice import advise
+    from factorize.api.recommending.training_question import TrainingQuestion, checked
+
+    budgets = checked("memory", memory)
+    assert isinstance(budgets, tuple)
+    asked = TrainingQuestion(
+        examples=examples,
+        batch_size=batch_size,
+        epochs=epochs,
+        epsilon=epsilon,
+        delta=delta,
+        memory=budgets,
+        samplings=None if samplings is None else tuple(samplings),
+        max_seconds=max_seconds,
+        **_parts(workload, words),
+    )
+    with extras_named("a recommendation"), progress_line("comparing", bar_of(progress)) as line:
+        told = progress if callable(progress) else line.count if line else _silent
+
+        def report(done: int, total: int, name: str, _seconds: float) -> None:
+            told(done, total, name)
+
+        return Advice(advise(asked, None, report, service))
+
+
+def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return workload and objective as plain data."""
+    from factorize.api.recommending.training_question import about
+    from factorize.keywords import plain
+    from factorize.plain_data.words import document_of_words
+    from factorize.spec import Spec
+
+    if not isinstance(workload, str):
+        if words:
+            told = f"{', '.join(words)} beside a whole workload: put them into it, or give its name and keywords"
+            raise InvalidParameter(told, field=next(iter(words)))
+        return about({"workload": dict(workload)})
+    return about(
+        document_of_words(Spec, {"workload": workload} | {name: plain(value) for name, value in words.items()})
+    )
+
+
+def _silent(*_step: object) -> None:
+    """Take a report and do nothing with it."""

@@ -1,0 +1,1 @@
+"""Recommendations: one mechanism for a training job, from five answers."""

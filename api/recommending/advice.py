@@ -1,0 +1,194 @@
+"""Advice for a training job: the plan's steps and the comparison's best row, with all that a job needs to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from factorize.api.comparing.comparison_text import name_of
+from factorize.api.recommending.job_code import FRAMEWORKS, job_code
+from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.errors import ConditionNotMet
+
+if TYPE_CHECKING:
+    from factorize.api.comparing.child_comparison import Report
+    from factorize.api.comparing.compare_request import CompareRequest
+    from factorize.client.events import Event
+    from factorize.storage.store import Store
+
+
+def advise(asked: TrainingQuestion, store: Store | None, report: Report, service: str | None = None) -> dict[str, Any]:
+    """Return the advice as plain data (docs/cli.md has its fields).
+
+    Args:
+        asked: the job.
+        store: where a user's matrices are, if there is one.
+        report: told how far the comparison is; what it raises ends it.
+        service: URL of a service that compares, in place of this process.
+
+    Raises:
+        ConditionNotMet: no run with these numbers is covered, or no mechanism fits the memory.
+        InvalidSpec: a workload or an objective that is none.
+        FactorizeError: from the comparison.
+    """
+    notes, request = request_of(asked)
+    return advice_of(asked, table_of(request, store, report, service), notes)
+
+
+def table_of(
+    request: CompareRequest, store: Store | None, report: Report, service: str | None = None
+) -> dict[str, Any]:
+    """Return the table of a comparison, made here or by a service; see `advise`."""
+    if service is None:
+        from factorize.api.comparing.child_comparison import comparison
+
+        return comparison(request, store, report)
+    from factorize.client.service import Service
+
+    def tell(event: Event) -> None:
+        if event.kind == "progress":
+            data = event.data
+            report(int(data.get("done", 0)), int(data.get("total", 0)), str(data.get("mechanism", "")), 0.0)
+
+    return Service(service).compare(request.document() | {"spec": request.spec.document()}, progress=tell)
+
+
+def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest]:
+    """Return what is to be known of the plan, and the comparison that answers the question; see `advise`."""
+    from factorize.api.comparing.compare_request import read_request
+    from factorize.plan import plan
+
+    privacy = {"epsilon": asked.epsilon, "delta": asked.delta}
+    sizes = {"examples": asked.examples, "batch_size": asked.batch_size, "epochs": asked.epochs}
+    found = plan(system="dp_ftrl", method="dp_mf", **sizes, **privacy)
+    compared = dict(found.comparison or {})
+    spec = {key: value for key, value in compared["spec"].items() if key in ("workload", "participation")}
+    if asked.workload:
+        spec["workload"] = {**asked.workload, "n": asked.steps}
+    if asked.objective:
+        spec["objective"] = dict(asked.objective)
+    more = {"samplings": _samplings(asked), "max_seconds": asked.max_seconds}
+    given = {name: value for name, value in more.items() if value is not None}
+    request = read_request({**compared, "spec": spec, "buffers": asked.memory[-1], **given})
+    notes = tuple(note for note in found.notes if "in no batch" in note)
+    if asked.delta > 1 / asked.examples:
+        notes += (
+            f"delta={asked.delta:g} is above 1 / examples = {1 / asked.examples:.2g}: publishing one example at random "
+            "would keep to it; take a smaller one",
+        )
+    return notes, request
+
+
+def _samplings(asked: TrainingQuestion) -> list[str] | None:
+    """Return the schemes to compare: without random allocation where each example is in one step, which are bins."""
+    if asked.samplings is not None:
+        return list(asked.samplings)
+    from factorize.accounting.schemes import SAMPLINGS
+
+    return [name for name in SAMPLINGS if name != "random_allocation"] if asked.epochs == 1 else None
+
+
+def advice_of(asked: TrainingQuestion, table: Mapping[str, Any], notes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the advice that follows from a table; see `advise`."""
+    chosen = table["recommendation"]
+    if chosen is None:
+        told = f"no mechanism keeps {asked.memory[-1]} vectors or fewer; allow more memory"
+        raise ConditionNotMet(told, field="memory")
+    row = table["rows"][chosen["row"]]
+    sampling = row["sampling"] or "fixed"
+    scheme = _scheme(table, sampling)
+    return {
+        "job": _job(asked, table["spec"]),
+        "mechanism": name_of(row),
+        "why": chosen["reason"],
+        "compared": _compared(table, row),
+        "sampling": sampling,
+        "loader": scheme["loader"],
+        "secret": scheme["secret"],
+        "sigma": {
+            "sums": row["sigma"],
+            "means": row["sigma"] / asked.batch_size,
+            "clip_norm": 1.0,
+            "divisor": asked.batch_size,
+            "rests_on": row["method"],
+        },
+        "rmse_at_privacy": row["rmse_at_privacy"],
+        "rmse_without_secrecy": row["rmse_without_secrecy"],
+        "noise_vectors": row["noise_vectors"],
+        "converged": row["converged"],
+        "spec": row["spec"],
+        "spec_digest": row["spec_digest"],
+        "next_command": row["next_command"],
+        "code": {name: job_code(name, asked, row["spec"], sampling) for name in FRAMEWORKS},
+        "notes": [*notes, *_notes(row, sampling)],
+        "row": dict(row),
+    }
+
+
+def _job(asked: TrainingQuestion, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "examples": asked.examples,
+        "batch_size": asked.batch_size,
+        "epochs": asked.epochs,
+        "steps": asked.steps,
+        "epsilon": asked.epsilon,
+        "delta": asked.delta,
+        "adjacency": "zero_out",
+        "memory": list(asked.memory),
+        "parameters": asked.parameters,
+        "workload": spec["workload"]["kind"],
+    }
+
+
+def _scheme(table: Mapping[str, Any], sampling: str) -> Mapping[str, Any]:
+    from factorize.accounting.schemes import SCHEMES
+
+    named = (one for one in table["samplings"] if one["sampling"] == sampling)
+    return next(named, SCHEMES[sampling].document())
+
+
+def _compared(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what the mechanism is compared with: the best in a fixed order, DP-SGD, and the best at any memory."""
+    rows = table["rows"]
+    wanted = {
+        "without sampling, within the memory": lambda one: (
+            one["sampling"] is None and one["noise_vectors"] <= table["budget"]
+        ),
+        "DP-SGD (independent noise), its best sampling": lambda one: one["mechanism"] == "identity",
+        "at any memory": lambda one: True,
+    }
+    best = {name: min(filter(fits, rows), key=_error, default=None) for name, fits in wanted.items()}
+    names = ("mechanism", "sampling", "rmse_at_privacy", "noise_vectors")
+    return [
+        {"what": what, **{name: one[name] for name in names}, "mechanism": name_of(one), "ratio": _ratio(one, row)}
+        for what, one in best.items()
+        if one is not None and one is not row
+    ]
+
+
+def _error(row: Mapping[str, Any]) -> float:
+    return float(row["rmse_at_privacy"])
+
+
+def _ratio(one: Mapping[str, Any], row: Mapping[str, Any]) -> float:
+    return _error(one) / _error(row)
+
+
+def _notes(row: Mapping[str, Any], sampling: str) -> list[str]:
+    notes = []
+    if not row["converged"]:
+        notes.append(
+            "the search stopped before its tolerance, or at a local optimum; the numbers hold for what it found"
+        )
+    if sampling in ("balls_in_bins", "redrawn_bins", "random_allocation"):
+        notes.append(
+            "the code for torch and JAX charges up to 1/1024 of delta for batches that do not fit into its parts, so "
+            "that its sigma is a little larger"
+        )
+    return notes
+
+
+def narrowed(asked: TrainingQuestion, memory: int) -> TrainingQuestion:
+    """Return the question with one budget."""
+    return replace(asked, memory=(memory,))

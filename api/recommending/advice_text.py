@@ -1,0 +1,58 @@
+"""Advice as text: one mechanism, why, its noise, what the loader does, the spec, the next command, and code."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from factorize.encoding import canonical_json
+
+_WIDTH = 110
+_LONGEST_SPEC = 1200
+_TITLES = {"torch": "torch", "jax": "JAX", "numpy": "numpy"}
+
+
+def advice_text(found: Mapping[str, Any], code: tuple[str, ...]) -> str:
+    """Return advice for people.
+
+    Args:
+        found: from `advice.advise`.
+        code: frameworks whose lines are shown.
+    """
+    job, sigma = found["job"], found["sigma"]
+    lines = [
+        f"{job['examples']} examples in batches of {job['batch_size']}, {job['epochs']} epochs: {job['steps']} steps "
+        f"of {job['workload']}, at ({job['epsilon']:g}, {job['delta']:g})",
+        "",
+        f"take        {found['mechanism']}, sampled by {found['sampling']}",
+        *_wrapped("why", found["why"]),
+        f"memory      {_vectors(found['noise_vectors'])} of noise state",
+        f"sigma       {sigma['sums']:.6g} for sums of contributions of norm {sigma['clip_norm']:g}; "
+        f"{sigma['means']:.6g} for means with the divisor {sigma['divisor']} ({sigma['rests_on']})",
+        *_wrapped("loader", f"{found['loader']} Secret: {found['secret']}."),
+    ]
+    lines += _compared(found["compared"])
+    spec = canonical_json(found["spec"]).decode()
+    shown = spec if len(spec) <= _LONGEST_SPEC else f"{spec[:80]}... (--to FILE writes it)"
+    lines += [f"spec        {shown}", f"digest      {found['spec_digest']}", f"next        {found['next_command']}"]
+    lines += [line for note in found["notes"] for line in _wrapped("note", note)]
+    for framework in code:
+        lines += ["", f"--- {_TITLES[framework]} ---", found["code"][framework]]
+    return "\n".join(lines)
+
+
+def _wrapped(name: str, text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=f"{name:<12}", subsequent_indent=" " * 12, break_on_hyphens=False)
+
+
+def _compared(others: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"{'beside' if not place else '':<12}{one['what']}: {one['mechanism']}, {one['sampling'] or 'fixed'}: rmse "
+        f"{one['rmse_at_privacy']:.4g}, {one['ratio']:.3g} times as much; {_vectors(one['noise_vectors'])}"
+        for place, one in enumerate(others)
+    ]
+
+
+def _vectors(count: int) -> str:
+    return f"{count} vector{'' if count == 1 else 's'}"

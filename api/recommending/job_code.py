@@ -1,0 +1,217 @@
+"""Code of a training job that uses a recommendation: about ten lines each for torch, JAX and numpy.
+
+The names that the code does not define are the job's own: `model`, `data`, `loss`, `x`, `y`, `weights`, `params`,
+`gradients`, `rate`. Every line runs as it is printed (the tests run them).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from factorize.api.recommending.training_question import TrainingQuestion
+
+FRAMEWORKS = ("torch", "jax", "numpy")
+LONGEST_SPEC = 1200
+"""Characters of a spec inside code; a longer one is read from a file."""
+SPEC_FILE = "spec.json"
+_SECRET = "secrets.randbits(128)"
+
+
+def job_code(framework: str, asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
+    """Return the code.
+
+    Args:
+        framework: one of `FRAMEWORKS`.
+        asked: the job.
+        spec: of the mechanism, as plain data.
+        sampling: name of the scheme that it counts on; `fixed` for none.
+    """
+    return {"torch": _torch, "jax": _jax, "numpy": _numpy}[framework](asked, spec, sampling)
+
+
+def _spec_lines(spec: Mapping[str, Any]) -> list[str]:
+    text = json.dumps(spec, sort_keys=True)
+    if len(text) <= LONGEST_SPEC:
+        return [f"spec = {spec!r}"]
+    return [
+        f'spec = json.loads(Path("{SPEC_FILE}").read_text())     # written by `factorize recommend --to {SPEC_FILE}`'
+    ]
+
+
+def _imports(spec_lines: list[str], *more: str) -> list[str]:
+    plain = ["import secrets"]
+    if "json" in spec_lines[0].partition("#")[0].split("(")[0]:
+        plain = ["import json", "import secrets", "from pathlib import Path"]
+    return [*plain, *more, "", *spec_lines]
+
+
+def _allocated(asked: TrainingQuestion, sampling: str) -> tuple[list[str], str]:
+    """Return the lines for a calibration of random allocation, whose batches re-drawn bins are, and the argument."""
+    if sampling != "random_allocation":
+        return [], ""
+    delta = asked.delta * (1 - 1 / 1024)  # the rest is for keys whose batches do not fit
+    lines = [
+        "factors = factorize.solve(spec)",
+        f"scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={delta!r}, batch_size={asked.batch_size}, "
+        f'sampling="random_allocation")',
+    ]
+    return lines, "calibration=scale, "
+
+
+def _torch(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
+    lines, given = _allocated(asked, sampling)
+    named = {"poisson": "cyclic_poisson", "random_allocation": "redrawn_bins"}.get(sampling, sampling)
+    momentum = _momentum(spec)
+    head = _imports(
+        _spec_lines(spec),
+        "import factorize",
+        "import torch",
+        "from factorize.adapters.private import make_private",
+    )
+    return _text(
+        *head,
+        *lines,
+        f"optimizer = torch.optim.SGD(model.parameters(), lr=rate{momentum})",
+        "model, optimizer, loader, statement = make_private(",
+        f"    model, optimizer, data, {'factors' if lines else 'spec'}, solve=factorize.solve, "
+        f"epsilon={asked.epsilon!r}, delta={asked.delta!r}, epochs={asked.epochs},",
+        f'    batch_size={asked.batch_size}, sampling="{named}", {given}seed={_SECRET})',
+        f"for epoch in range({asked.epochs}):",
+        "    for inputs, targets in loader:",
+        "        loss(model(inputs), targets).backward()",
+        "        optimizer.step()",
+        "        optimizer.zero_grad()",
+        "print(statement)",
+    )
+
+
+def _momentum(spec: Mapping[str, Any]) -> str:
+    momentum = spec["workload"].get("momentum")
+    nesterov = ", nesterov=True" if spec["workload"].get("nesterov") else ""
+    return f", momentum={momentum!r}{nesterov}" if momentum else ""
+
+
+def _jax(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
+    lines, given = _allocated(asked, sampling)
+    momentum = _momentum(spec)
+    if sampling in ("poisson", "cyclic_poisson"):
+        return _jax_sampled(asked, spec, sampling, momentum)
+    named = {"random_allocation": "redrawn_bins"}.get(sampling, sampling)
+    head = _imports(
+        _spec_lines(spec),
+        "import factorize, jax, optax",
+        "from factorize.adapters.jax_private import make_private, summed_over_parts",
+        "from jax_privacy import clipped_grad",
+    )
+    return _text(
+        *head,
+        *lines,
+        "noise, batches, statement = make_private(",
+        f"    {'factors' if lines else 'spec'}, solve=factorize.solve, examples=len(x), epsilon={asked.epsilon!r}, "
+        f"delta={asked.delta!r}, epochs={asked.epochs},",
+        f'    batch_size={asked.batch_size}, sampling="{named}", {given}seed={_SECRET})',
+        f"optimizer = optax.chain(noise, optax.sgd(rate{momentum}))",
+        "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
+        "state = optimizer.init(params)",
+        "for indices, mask in batches:",
+        "    total = summed_over_parts(gradient, params, (x, y), indices, mask)",
+        f"    means = jax.tree.map(lambda one: one / {asked.batch_size}, total)",
+        "    updates, state = optimizer.update(means, state)",
+        "    params = optax.apply_updates(params, updates)",
+        "print(statement)",
+    )
+
+
+def _jax_sampled(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str, momentum: str) -> str:
+    """Return the code for batches that are drawn in every step; they have random sizes, so nothing is jitted."""
+    head = _imports(
+        _spec_lines(spec),
+        "import factorize, jax, optax",
+        "from factorize.adapters.jax import correlated_noise",
+        "from factorize.training.sampling import CyclicPoisson",
+        "from jax_privacy import clipped_grad",
+    )
+    return _text(
+        *head,
+        *_sampled_lines(asked, sampling, "len(x)"),
+        f"noise = correlated_noise(factors, scale, seed={_SECRET})",
+        f"optimizer = optax.chain(noise, optax.sgd(rate{momentum}))",
+        "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
+        "state = optimizer.init(params)",
+        "for batch in order:",
+        "    empty = len(batch) == 0     # no example: the noise alone is released",
+        "    total = jax.tree.map(lambda p: p * 0, params) if empty else gradient(params, x[batch], y[batch])",
+        f"    means = jax.tree.map(lambda one: one / {asked.batch_size}, total)",
+        "    updates, state = optimizer.update(means, state)",
+        "    params = optax.apply_updates(params, updates)",
+    )
+
+
+def _sampled_lines(asked: TrainingQuestion, sampling: str, count: str) -> list[str]:
+    """Return the calibration and the order of the Poisson schemes."""
+    return [
+        "factors = factorize.solve(spec)",
+        f'scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={asked.delta!r}, sampling="{sampling}", '
+        f"dataset_size={count}, batch_size={asked.batch_size})",
+        f"order = CyclicPoisson({count}, scale, steps={asked.steps}, seed={_SECRET})",
+    ]
+
+
+def _numpy(asked: TrainingQuestion, spec: Mapping[str, Any], sampling: str) -> str:
+    if sampling in ("poisson", "cyclic_poisson"):
+        module, name = "sampling", "CyclicPoisson"
+        lines = _sampled_lines(asked, sampling, "len(data)")
+        batches = "for batch in order:"
+    elif sampling == "fixed":
+        module, name, batches = "orders", "fixed_order", "for batch in order:"
+        lines = [
+            "factors = factorize.solve(spec)",
+            f"order = fixed_order(len(data), {asked.batch_size}, epochs={asked.epochs})",
+            f"scale = factors.calibrate(epsilon={asked.epsilon!r}, delta={asked.delta!r}, "
+            f"batch_size={asked.batch_size})",
+            "order.check(scale.sensitivity.participation, factors.steps)",
+        ]
+    else:
+        module, name = "orders", {"random_allocation": "redrawn_bins"}.get(sampling, sampling)
+        batches = "for batch in (order[step] for step in range(len(order))):     # secret, and so are its sizes"
+        bins = asked.examples // asked.batch_size
+        lines = [
+            "factors = factorize.solve(spec)",
+            f"order = {name}(len(data), {bins}, {asked.epochs}, secrets.token_bytes(32))",
+            f"scale = factors.calibrate(epsilon={asked.epsilon!r}, "
+            f"delta={asked.delta!r} - order.extra_delta({asked.epsilon!r}), batch_size={asked.batch_size}, "
+            f'sampling="{sampling}")',
+            "order.check_calibration(scale, factors.steps)",
+        ]
+    head = _imports(
+        _spec_lines(spec), "import factorize", "import numpy as np", f"from factorize.training.{module} import {name}"
+    )
+    return _text(
+        *head,
+        *lines,
+        f"noise = factors.noise(scale, weights.shape, seed={_SECRET})",
+        *(["velocity = np.zeros_like(weights)"] if spec["workload"].get("momentum") else []),
+        batches,
+        "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
+        "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
+        f"    mean = (each / np.maximum(norms, 1.0)).sum(axis=0) / {asked.batch_size}     # clip norm 1, fixed divisor",
+        *_numpy_update(spec),
+    )
+
+
+def _numpy_update(spec: Mapping[str, Any]) -> list[str]:
+    momentum, nesterov = spec["workload"].get("momentum"), spec["workload"].get("nesterov")
+    if not momentum:
+        return ["    weights = weights - rate * (mean + noise.next()).astype(np.float32)"]
+    way = f"released + {momentum!r} * velocity" if nesterov else "velocity"
+    return [
+        "    released = (mean + noise.next()).astype(np.float32)",
+        f"    velocity = {momentum!r} * velocity + released",
+        f"    weights = weights - rate * ({way})",
+    ]
+
+
+def _text(*lines: str) -> str:
+    return "\n".join(lines)

@@ -1,0 +1,127 @@
+"""Advice: the row is the comparison's best feasible one, and each answer is what that row says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import factorize
+from factorize import parse_spec
+from factorize.api.recommending.advice import advise, request_of, table_of
+from factorize.api.recommending.advice_text import advice_text
+from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
+
+FEW = [
+    {"kind": "identity"},
+    {"kind": "banded_square_root", "bands": 2},
+    {"kind": "banded_inverse_square_root", "bands": 3},
+    {"kind": "square_root"},
+]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four formulas in place of all mechanisms, whose searches would take their time here."""
+    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW)
+    monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
+
+
+def job(**changes: Any) -> TrainingQuestion:
+    usual = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3, "memory": (2,)}
+    return TrainingQuestion(**usual | {"samplings": ("fixed", "poisson", "cyclic_poisson")} | changes)
+
+
+def silent(*_: Any) -> None:
+    """Take a report."""
+
+
+@pytest.mark.parametrize("memory", [0, 1, 2])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_row_is_the_best_feasible_row_of_the_comparison(memory: int, sampled: bool) -> None:
+    asked = job(memory=(memory,), **({} if sampled else {"samplings": ("fixed",)}))
+    notes, request = request_of(asked)
+    table = table_of(request, None, silent)
+    found = advise(asked, None, silent)
+    feasible = [row for row in table["rows"] if row["noise_vectors"] <= memory]
+    best = min(row["rmse_at_privacy"] for row in feasible)
+    assert found["rmse_at_privacy"] == pytest.approx(best, rel=5e-4)  # 0.1 % of the squared error may go for memory
+    assert found["noise_vectors"] <= memory and notes == ()
+    assert {row["sampling"] for row in table["rows"]} == ({None, "poisson", "cyclic_poisson"} if sampled else {None})
+
+
+def test_the_answers_are_those_of_the_row() -> None:
+    found = advise(job(), None, silent)
+    again = factorize.solve(found["spec"])
+    assert again.spec_digest == found["spec_digest"] == parse_spec(found["spec"]).digest
+    assert f"--epsilon 2.0 --delta 0.001 --sampling {found['sampling']}" in found["next_command"]
+    sizes = {"dataset_size": 48, "batch_size": 6}
+    scale = again.calibrate(epsilon=2.0, delta=1e-3, sampling=found["sampling"], **sizes)
+    assert scale.sigma == pytest.approx(found["sigma"]["means"], rel=1e-12)
+    assert scale.sigma * 6 == pytest.approx(found["sigma"]["sums"], rel=1e-12)
+    # The error is sigma for sums times that of B = A C^-1, whose rows are the weights of Z in the iterates.
+    error = np.sqrt((again.B**2).sum() / len(again.B))
+    assert found["rmse_at_privacy"] == pytest.approx(found["sigma"]["sums"] * error, rel=1e-9)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["job"]["steps"] == 16 and set(found["code"]) == {"torch", "jax", "numpy"}
+
+
+def test_the_text_has_the_answers_and_the_code() -> None:
+    found = advise(job(delta=0.03, examples=50, samplings=("fixed",)), None, silent)
+    text = advice_text(found, ("numpy",))
+    for told in (
+        found["mechanism"],
+        found["spec_digest"],
+        found["next_command"],
+        "for sums of contributions of norm 1",
+    ):
+        assert told in text
+    assert "for means with the divisor 6" in text and "Secret:" in text and "--- numpy ---" in text
+    assert "--- torch ---" not in text and "DP-SGD" in text
+    assert any("2 of 50 examples are in no batch" in note for note in found["notes"])
+    assert any("delta=0.03 is above 1 / examples = 0.02" in note for note in found["notes"])
+
+
+def test_other_workloads_and_objectives_are_asked_for() -> None:
+    _, request = request_of(job(workload={"kind": "momentum", "momentum": 0.9}, objective={"kind": "max"}))
+    assert request.spec.workload.document() == {"kind": "momentum", "n": 16, "momentum": 0.9, "nesterov": False}
+    assert request.spec.objective.kind == "max" and request.spec.participation.passes == 2
+    with pytest.raises(InvalidSpec, match="momentum"):
+        request_of(job(workload={"kind": "momentum", "momentum": 2}))
+
+
+def test_one_epoch_leaves_random_allocation_to_the_bins() -> None:
+    _, request = request_of(job(epochs=1, samplings=None))
+    assert request.samplings is not None and "random_allocation" not in request.samplings
+    assert request.spec.participation.single and request_of(job(samplings=None))[1].samplings is None
+
+
+def test_a_memory_that_nothing_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW[3:])
+    with pytest.raises(ConditionNotMet, match="no mechanism keeps 2 vectors or fewer; allow more memory"):
+        advise(job(samplings=("fixed",)), None, silent)
+
+
+BAD: Sequence[tuple[dict[str, Any], str]] = [
+    ({"examples": 0}, "examples=0 is not a whole number of 1 or more; give the number of examples, like 60000"),
+    ({"examples": 4}, "batch_size=6 makes no full batch of 4 examples; give at most 4"),
+    ({"epochs": 1.5}, "epochs=1.5 is not a whole number of 1 or more"),
+    ({"epsilon": -1}, "epsilon=-1 is not a number above 0; give one like 2"),
+    ({"epsilon": float("inf")}, "epsilon=inf is not a number above 0"),
+    ({"delta": 1}, "delta=1 is not between 0 and 1; give one below 1 / examples"),
+    ({"memory": (-1,)}, "memory=-1 is not a whole number of 0 or more; give the vectors"),
+    ({"memory": ()}, "memory has 0 budgets; give 1 to 8"),
+    ({"memory": (10**7,)}, "memory=10000000 is above 1000000"),
+    ({"parameters": 0}, "parameters=0 is not a whole number of 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), BAD)
+def test_bad_answers_are_told_with_the_limit_and_the_way_out(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidParameter) as error:
+        job(**changes)
+    assert told in str(error.value)

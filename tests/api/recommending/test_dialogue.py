@@ -1,0 +1,117 @@
+"""The dialogue: what is asked, what counts as an answer, and what happens when nobody answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factorize.api.commands.application import run
+from factorize.api.recommending.dialogue import answers
+from factorize.api.recommending.training_question import QUESTIONS, read
+
+NAMES = ("examples", "batch_size", "epochs", "epsilon", "delta", "memory")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Keep the questions of the command, and answer each with an end: the comparison has its own tests."""
+    kept: list[Any] = []
+
+    def advise(question: Any, *_: Any) -> dict[str, Any]:
+        kept.append(question)
+        return {"spec": {"workload": {"kind": "prefix", "n": question.steps}}}
+
+    monkeypatch.setattr("factorize.api.recommending.advice.advise", advise)
+    monkeypatch.setattr("factorize.api.recommending.advice_text.advice_text", lambda *_: "take it")
+    return kept
+
+
+def test_five_questions_are_asked_until_each_has_an_answer() -> None:
+    typed = iter(["60k", "60_000", "70000", "600", "", "2", "2, 2", "(2, 1e-5)", "4,16, 1"])
+    shown: list[str] = []
+    told: list[str] = []
+
+    def ask(text: str) -> str:
+        shown.append(text)
+        return next(typed)
+
+    found = answers(dict.fromkeys(NAMES), ask, told.append)
+    assert found == dict(zip(NAMES, (60_000, 600, 1, 2.0, 1e-5, (1, 4, 16)), strict=True))
+    assert len(QUESTIONS) == 5 and len(dict.fromkeys(shown)) == 5 and len(shown) == 9
+    assert "examples='60k' is not a whole number of 1 or more; give the number of examples, like 60000" in told[0]
+    assert "batch_size=70000 makes no full batch of 60000 examples; give at most 60000" in told[1]
+    assert "'2' is not epsilon and delta; give 2 numbers" in told[2] and "delta=2 is not between 0 and 1" in told[3]
+
+
+def test_what_options_say_is_not_asked() -> None:
+    given = dict.fromkeys(NAMES) | {"examples": 100, "batch_size": 10, "epochs": 2, "epsilon": 1.0, "memory": (4,)}
+    shown: list[str] = []
+    found = answers(given, lambda text: shown.append(text) or "1e-6", shown.append)
+    assert shown == ["Which delta? "] and found["delta"] == 1e-6
+    assert read("examples", "6e4") == 60_000 and read("memory", "8") == (8,)
+
+
+def test_the_command_asks_in_a_terminal(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master, slave = pty.openpty()
+    try:
+        os.write(master, b"6000\n60\n\n2 1e-5\n\n")
+        with os.fdopen(slave, "r", closefd=True) as terminal:
+            assert terminal.isatty()
+            monkeypatch.setattr(sys, "stdin", terminal)
+            assert run(["recommend", "momentum", "--momentum", "0.9"]) == 0
+    finally:
+        os.close(master)
+    out, err = capsys.readouterr()
+    assert out == "take it\n" and all(question.text in err for question in QUESTIONS)
+    (question,) = asked
+    assert (question.examples, question.batch_size, question.epochs) == (6000, 60, 1)
+    assert (question.epsilon, question.delta, question.memory) == (2.0, 1e-5, (4,))
+    assert question.workload == {"kind": "momentum", "momentum": 0.9} and question.samplings is None
+
+
+OPTIONS = "--examples 6000 --batch-size 60 --epochs 3 --epsilon 2 --delta 1e-5 --memory 2".split()
+
+
+def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = tmp_path / "spec.json"
+    assert run(["recommend", *OPTIONS, "--sampling", "poisson", "--to", str(to), "--output", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["spec"] == json.loads(to.read_text())
+    assert "examples" not in err and asked[0].samplings == ("poisson",) and asked[0].steps == 300
+    assert (
+        run(["recommend", '{"workload": {"kind": "decay", "beta": 0.5}, "objective": {"kind": "max"}}', *OPTIONS]) == 0
+    )
+    assert asked[1].workload == {"kind": "decay", "beta": 0.5} and asked[1].objective == {"kind": "max"}
+    assert run(["recommend", "identity", *OPTIONS]) == 0 and asked[2].workload == {"kind": "identity"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--examples", "many"], "examples='many' is not a whole number of 1 or more"),
+        (["--memory", "a"], "memory='a' is not a whole number of 0 or more"),
+        (["prefix", "--n", "8"], "n follows from the job"),
+        (["prefix", "--mechanism", "dense"], "mechanism follows from the job, or is what is recommended"),
+        (["--code", "rust"], "code='rust' is not one of torch, jax, numpy, none"),
+        (["--examples", "10"], "an answer is missing, and nobody types; give --examples, --batch-size"),
+    ],
+)
+def test_bad_commands_say_the_way_out(
+    arguments: list[str],
+    told: str,
+    asked: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert run(["recommend", *arguments]) == 2 and not asked
+    assert told in capsys.readouterr().err

@@ -1,0 +1,75 @@
+"""The code of a recommendation: what is printed for numpy runs, and its noise is that of the calibration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.api.recommending import job_code as codes
+from factorize.api.recommending.job_code import FRAMEWORKS, job_code
+from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.spec import parse_spec
+
+JOB = TrainingQuestion(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
+BANDED = {"kind": "banded_square_root", "bands": 2}
+IDENTITY = {"kind": "identity"}
+
+
+def small_spec(mechanism: dict[str, Any], **workload: Any) -> dict[str, Any]:
+    document = {"workload": {"kind": "prefix", "n": JOB.steps, **workload}, "mechanism": mechanism}
+    return parse_spec({**document, "participation": {"kind": "fixed_epochs", "epochs": 2}}).canonical().document()
+
+
+class Job:
+    """The names that the code leaves to the job: a mean of points by gradient descent."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        points = np.random.default_rng(0).normal(size=(JOB.examples, 3))
+        self.names: dict[str, Any] = {"data": points, "weights": np.zeros(3), "rate": 0.1, "gradients": self.gradients}
+
+    def gradients(self, weights: np.ndarray, points: np.ndarray) -> np.ndarray:
+        self.batches.append(len(points))
+        return weights - points
+
+
+@pytest.mark.parametrize(
+    ("sampling", "mechanism", "workload"),
+    [
+        ("fixed", BANDED, {}),
+        ("fixed", BANDED, {"kind": "momentum", "momentum": 0.9}),
+        ("fixed", BANDED, {"kind": "momentum", "momentum": 0.9, "nesterov": True}),
+        ("cyclic_poisson", BANDED, {}),
+        ("poisson", IDENTITY, {}),
+        ("redrawn_bins", BANDED, {}),
+        ("random_allocation", IDENTITY, {}),
+    ],
+)
+def test_the_code_for_numpy_runs(sampling: str, mechanism: dict[str, Any], workload: dict[str, Any]) -> None:
+    job = Job()
+    text = job_code("numpy", JOB, small_spec(mechanism, **workload), sampling)
+    exec(compile(text, "numpy", "exec"), job.names)
+    assert len(job.batches) == JOB.steps == 8 and job.names["scale"].epsilon == 2.0
+    assert job.names["weights"].shape == (3,) and np.isfinite(job.names["weights"]).all() and job.names["weights"].any()
+    assert job.names["noise"].step == 8 if hasattr(job.names["noise"], "step") else True
+    fixed = sampling == "fixed"
+    assert (set(job.batches) == {10}) == fixed  # random batches of just these sizes: probability below 1e-6
+    assert getattr(job.names["scale"], "sampling", "fixed") == sampling or fixed or sampling == "poisson"
+    assert job.names["scale"].batch_size == 10 and job.names["scale"].clip_norm == 1.0
+
+
+def test_every_framework_has_some_ten_lines_that_python_reads() -> None:
+    for sampling in ("fixed", "cyclic_poisson", "balls_in_bins", "redrawn_bins", "poisson", "random_allocation"):
+        for framework in FRAMEWORKS:
+            text = job_code(framework, JOB, small_spec(BANDED), sampling)
+            compile(text, framework, "exec")
+            body = [line for line in text.split("\n\n", 1)[1].splitlines() if line]
+            assert 9 <= len(body) <= 15, (framework, sampling)
+
+
+def test_a_long_spec_is_read_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codes, "LONGEST_SPEC", 10)
+    text = job_code("numpy", JOB, small_spec(BANDED), "fixed")
+    assert 'json.loads(Path("spec.json").read_text())' in text and "import json" in text and "bands" not in text
