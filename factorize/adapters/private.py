@@ -23,10 +23,10 @@ from factorize.adapters.adaptive.joint_plan import (
     refuse_joint,
     second_workload,
 )
-from factorize.adapters.jobs import BINNED, Planned, TrainingJob, find_factors
+from factorize.adapters.jobs import BINNED, AnyAuditor, Planned, TrainingJob, find_factors
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import Adaptive, CorrelatedOptimizer, moments_of, refuse_sampling
-from factorize.adapters.ranks.agreement import own_rank, world_size
+from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
@@ -41,6 +41,15 @@ class Private(NamedTuple):
     optimizer: CorrelatedOptimizer
     loader: PrivateLoader
     statement: PrivacyStatement
+
+
+class _Plan(NamedTuple):
+    """What every rank has to have before any goes on."""
+
+    planned: Planned
+    auditor: AnyAuditor
+    dataset: Any
+    loading: dict[str, Any]
 
 
 def make_private(
@@ -128,47 +137,55 @@ def make_private(
             "in Opacus's DifferentiallyPrivateDistributedDataParallel for all ranks"
         )
         raise InvalidParameter(message, field="model")
-    joint = _joint(optimizer, adaptive, second, sampling)  # what is refused is refused before anything is solved
-    ranks = _ranks(model, sampling, seed)
-    errors = ModuleValidator.validate(model, strict=False)
-    if errors:
-        raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
-    dataset, size, loading = _data(data, batch_size, sampling)
-    if users is not None and len(users) != len(dataset):
-        raise InvalidParameter(f"{len(users)} users for {len(dataset)} examples; name one for each", field="users")
     secret = secrets.randbits(128) if seed is None else seed
-    if calibration is not None and sampling not in BINNED:
-        message = f"calibration= is for sampling in {' or '.join(BINNED)}; with {sampling!r} the job's own is computed"
-        raise InvalidParameter(message, field="calibration")
-    job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
-    workload = partial(workload_of, optimizer)
-    find = partial(find_factors, spec, workload, bands=bands, url=url, store=store, solve=solve)
-    planned: Planned
-    if joint:
-        squares = partial(second_workload, optimizer.param_groups[0]["betas"][1])
-        find_second = partial(find_factors, second, squares, url=url, store=store, solve=solve)
-        planned = joint_plan(job, find, find_second, remainder, order_seed)
-    elif sampling == "fixed":
-        planned = job.fixed(find, remainder, order_seed)
-    elif sampling == "cyclic_poisson":
-        planned = job.cyclic_poisson(find, _banded_participation(bands, spec), secret)
-    elif sampling in BINNED:
-        public = None if seed is None else order_seed
-        planned = job.secret_bins(
-            find,
-            sampling=sampling,
-            seed=secret,
-            public_seed=public,
-            physical=physical_batch_size,
-            overflow=overflow,
-            calibration=calibration,
-        )
-    else:
-        known = "fixed, cyclic_poisson, balls_in_bins or redrawn_bins"
-        raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not {known}", field="sampling")
-    private = _private(
-        planned, optimizer, ranks, seed=secret, auditor=planned.auditor(users), adaptive=adaptive, **options
-    )
+    ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
+
+    def plan() -> tuple[_Plan, dict[str, Any]]:
+        joint = _joint(optimizer, adaptive, second, sampling)  # what is refused is refused before anything is solved
+        _check_ranks(ranks, sampling, seed)
+        errors = ModuleValidator.validate(model, strict=False)
+        if errors:
+            raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
+        dataset, size, loading = _data(data, batch_size, sampling)
+        if users is not None and len(users) != len(dataset):
+            raise InvalidParameter(f"{len(users)} users for {len(dataset)} examples; name one for each", field="users")
+        if calibration is not None and sampling not in BINNED:
+            message = (
+                f"calibration= is for sampling in {' or '.join(BINNED)}; with {sampling!r} the job's own is computed"
+            )
+            raise InvalidParameter(message, field="calibration")
+        job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
+        workload = partial(workload_of, optimizer)
+        find = partial(find_factors, spec, workload, bands=bands, url=url, store=store, solve=solve)
+        planned: Planned
+        if joint:
+            squares = partial(second_workload, optimizer.param_groups[0]["betas"][1])
+            find_second = partial(find_factors, second, squares, url=url, store=store, solve=solve)
+            planned = joint_plan(job, find, find_second, remainder, order_seed)
+        elif sampling == "fixed":
+            planned = job.fixed(find, remainder, order_seed)
+        elif sampling == "cyclic_poisson":
+            planned = job.cyclic_poisson(find, _banded_participation(bands, spec), secret)
+        elif sampling in BINNED:
+            public = None if seed is None else order_seed
+            planned = job.secret_bins(
+                find,
+                sampling=sampling,
+                seed=secret,
+                public_seed=public,
+                physical=physical_batch_size,
+                overflow=overflow,
+                calibration=calibration,
+            )
+        else:
+            known = f"fixed, cyclic_poisson or {' or '.join(BINNED)}"
+            raise InvalidParameter(f"sampling={str(sampling)[:20]!r} is not {known}", field="sampling")
+        shared = {"examples": len(dataset), "epochs": epochs, "order_seed": order_seed, "remainder": remainder}
+        made = _Plan(planned, planned.auditor(users), dataset, loading)
+        return made, {**shared, "adaptive": adaptive, "factorization": planned.factors.digest, **_noise_of(planned)}
+
+    planned, auditor, dataset, loading = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
+    private = _private(planned, optimizer, ranks, seed=secret, auditor=auditor, adaptive=adaptive, **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
     loader = PrivateLoader(
         dataset,
@@ -210,20 +227,24 @@ def _joint(optimizer: Any, adaptive: str, second: Any, sampling: str) -> bool:
     return False
 
 
-def _ranks(model: Any, sampling: str, seed: int | None) -> int:
-    """Return how many processes share the job: those of the group where the model is one of Opacus's replicas, else 1.
+def _noise_of(planned: Planned) -> dict[str, Any]:
+    """Return what ranks have to agree on before any of them makes noise."""
+    c = planned.calibration
+    return {"sigma": c.sigma, "clip_norm": c.clip_norm, "batch_size": c.batch_size}
+
+
+def _check_ranks(ranks: int, sampling: str, seed: int | None) -> None:
+    """Refuse several processes without a seed, or with a secret order.
 
     Raises:
-        InvalidParameter: several of them without a seed, or with a secret order.
+        InvalidParameter: there are such.
     """
-    ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     if ranks > 1 and seed is None:
         message = "every rank has to have the same seed; draw one on rank 0 and send it by broadcast_object_list"
         raise InvalidParameter(message, field="seed")
     if ranks > 1 and sampling != "fixed":
         message = f"sampling={sampling!r} is secret, and ranks tell each other their batches; use sampling='fixed'"
         raise InvalidParameter(message, field="sampling")
-    return ranks
 
 
 def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, int, dict[str, Any]]:
