@@ -9,8 +9,9 @@ PROCESSES ?= auto
 SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
+SITE := .venv-docs
 
-.PHONY: demo cluster test check slow-tests test-frameworks test-huggingface lint openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test check slow-tests test-frameworks test-huggingface docs lint openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -39,6 +40,16 @@ test-frameworks: $(FRAMEWORKS)/.installed
 # By hand: transformers and peft are another 280 MB.
 test-huggingface: $(FRAMEWORKS)/.huggingface
 	$(FRAMEWORKS)/bin/python -m pytest tests/huggingface
+
+# The site in build/site. A broken link, a page without a place, or a page that asks another site for something is an error.
+docs: $(STAMP) $(SITE)/.installed
+	$(BIN)/python -m website
+	$(BUILD_SITE) --clean
+	$(BIN)/python -m pytest tests/website
+
+# The times in the site are those of the commit, so that two builds are the same bytes.
+BUILD_SITE = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) NO_MKDOCS_2_WARNING=1 \
+  $(SITE)/bin/python -m mkdocs --quiet build --strict
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -92,24 +103,33 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $(STAMP)
 
-# An environment of its own that sees what the lock installed; its own packages come first.
+# Environments of their own that see what the lock installed; their own packages come first.
+SEES_THE_LOCK = $(BIN)/python -c 'import os, sysconfig; print(os.getcwd(), sysconfig.get_path("purelib"), sep="\n")' \
+  > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/locked.pth
+
 $(FRAMEWORKS)/.installed: $(STAMP) requirements-frameworks.txt
 	test -x $(FRAMEWORKS)/bin/python || $(BIN)/python -m venv $(FRAMEWORKS)
-	$(BIN)/python -c 'import os, sysconfig; print(os.getcwd(), sysconfig.get_path("purelib"), sep="\n")' \
-	  > $$($(FRAMEWORKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/locked.pth
+	$(call SEES_THE_LOCK,$(FRAMEWORKS))
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -r requirements-frameworks.txt
 	touch $(FRAMEWORKS)/.installed
+
+$(SITE)/.installed: $(STAMP) requirements-docs.lock
+	test -x $(SITE)/bin/python || $(BIN)/python -m venv $(SITE)
+	$(call SEES_THE_LOCK,$(SITE))
+	$(SITE)/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements-docs.lock
+	touch $(SITE)/.installed
 
 $(FRAMEWORKS)/.huggingface: $(FRAMEWORKS)/.installed requirements-huggingface.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -r requirements-huggingface.txt
 	touch $(FRAMEWORKS)/.huggingface
 
-# Refresh the locks from pyproject.toml: what the service runs on, and that with the tools of the tests.
+# Refresh the locks from pyproject.toml: what the service runs on, that with the tools of the tests, and what makes the site.
 LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-annotate
 lock:
 	$(LOCK) --extra serve --extra cloud --extra postgres --output-file requirements.lock
 	$(LOCK) --extra serve --extra test --output-file requirements-dev.lock
+	$(subst pyproject.toml,--group docs,$(LOCK)) --constraint requirements-dev.lock --output-file requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) .demo build dist *.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) $(SITE) .demo build dist *.egg-info

@@ -15,7 +15,7 @@ from pathlib import Path
 from release.distributions import ROOT
 
 NOT_ASKED = 75  # EX_TEMPFAIL
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-docs.lock")
 _REASON = 300
 _ORDER = (0, NOT_ASKED, 1)  # an advisory that is known outweighs a package that is not
 

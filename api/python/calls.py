@@ -120,7 +120,7 @@ def compare(
         **words: fields of the spec, as for `solve`; `**{"mechanism.buffers": 4}` where a name is an argument above.
 
     Raises:
-        See `factorize.solvers.compare` and `solve`.
+        FactorizeError: as of `factorize.solvers.compare` and `solve`.
     """
     from factorize.api.comparing.compare_request import read_request
 

@@ -81,7 +81,7 @@ class Factors(ViewedFactors, CalibratedFactors):
         """Ask a service for a spec or digest, waiting for the solve if one is needed; download nothing yet.
 
         Raises:
-            See `Service.manifest`.
+            FactorizeError: as of `Service.manifest`.
         """
         service = Service(url, timeout=timeout)
         return cls(service.manifest(source, progress=progress), service=service, cache=cache)
@@ -90,7 +90,7 @@ class Factors(ViewedFactors, CalibratedFactors):
         """Return a verified file of it, fetched into the cache where there is none yet.
 
         Raises:
-            See `fetch`.
+            FactorizeError: as of `fetch`.
         """
         if self._path is None:
             assert self._service is not None

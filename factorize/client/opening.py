@@ -43,7 +43,7 @@ def load(
         matrices: numbers of user-supplied workloads by sha256, for specs with workload kind `matrix`.
 
     Raises:
-        See `factorize.client.load`.
+        FactorizeError: as of `factorize.client.load`.
     """
     from factorize.client.loading import is_path, obtain
 

@@ -104,7 +104,7 @@ class RowStream:
         round a row differently in another block, and a restarted job has to get the bits that it had.
 
         Raises:
-            See `iterate`.
+            FactorizeError: as of `iterate`.
         """
         check_start(start, self.shape[0], self.matrix)
         skipped = start % self._per_block

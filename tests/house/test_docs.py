@@ -98,10 +98,14 @@ def test_every_public_name_has_a_docstring() -> None:
         assert getattr(factorize, name).__doc__, name
 
 
-def test_every_page_is_linked_and_every_link_leads_somewhere() -> None:
-    readme = page("README.md")
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        assert f"docs/{path.name}" in readme, f"README.md does not mention docs/{path.name}"
+def test_every_page_has_a_place_in_the_site() -> None:
+    placed = re.findall(r"^ +- (?:\w+: )?([\w/-]+\.md)$", page("mkdocs.yml"), re.MULTILINE)
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        name = str(path.relative_to(ROOT / "docs"))
+        assert placed.count(name) == 1, f"`nav` in mkdocs.yml should name docs/{name} once"
+
+
+def test_every_link_leads_somewhere() -> None:
     for source in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", source.read_text()):
             assert (source.parent / target).exists(), f"{source.name} links to {target}"
@@ -140,7 +144,7 @@ def test_the_readme_keeps_its_promises() -> None:
     for target in ("demo", "test"):
         assert f"make {target}" in page("README.md")
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
-    assert "make test" in page(".ci/run")
+    assert "make test" in page(".ci/run") and " docs" in page(".ci/run")
 
 
 def test_nothing_names_the_machine_it_was_made_on() -> None:
@@ -150,7 +154,7 @@ def test_nothing_names_the_machine_it_was_made_on() -> None:
         if (
             path.suffix in {".py", ".md", ".toml", ".yml", ".lock"}
             and path.name != own
-            and parts[0] not in (".venv", ".venv-frameworks", ".git", ".demo", "build")
+            and parts[0] not in (".venv", ".venv-frameworks", ".venv-docs", ".git", ".demo", "build")
         ):
             text = path.read_text()
             assert "/work/" not in text, path

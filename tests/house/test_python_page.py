@@ -6,17 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from house import ROOT
+from pages import ROOT, blocks
 
 import factorize
-
-
-def blocks(page: str) -> str:
-    """The Python of a page, each line where it stands there, so that errors show the line of the page."""
-    text, code = (ROOT / page).read_text(), ""
-    for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        code += "\n" * (text.count("\n", 0, found.start(1)) - code.count("\n")) + found[1]
-    return code
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])

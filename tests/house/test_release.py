@@ -96,11 +96,15 @@ SKIPPED = said({"name": "a", "version": "1", "vulns": []}, {"name": "b", "skip_r
     ("ends", "status", "words"),
     [
         ([(1, "", "no index\nERROR: no route")], 75, "NOT SCANNED: pip-audit cannot be installed: ERROR: no route"),
-        ([OK, (1, "", "ConnectionError"), GOOD], 75, "NOT SCANNED: the index of advisories does not answer"),
-        ([OK, BAD, GOOD], 1, ""),
-        ([OK, BAD, SKIPPED], 1, ""),
-        ([OK, GOOD, SKIPPED], 75, "NOT SCANNED: 1 of 2 packages of requirements-dev.lock are unknown to the index"),
-        ([OK, GOOD, GOOD], 0, ""),
+        ([OK, (1, "", "ConnectionError"), GOOD, GOOD], 75, "NOT SCANNED: the index of advisories does not answer"),
+        ([OK, BAD, GOOD, GOOD], 1, ""),
+        ([OK, BAD, SKIPPED, GOOD], 1, ""),
+        (
+            [OK, GOOD, SKIPPED, GOOD],
+            75,
+            "NOT SCANNED: 1 of 2 packages of requirements-dev.lock are unknown to the index",
+        ),
+        ([OK, GOOD, GOOD, GOOD], 0, ""),
     ],
 )
 def test_a_scan_that_was_not_made_is_none(

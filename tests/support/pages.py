@@ -1,0 +1,16 @@
+"""Code of pages, so that tests can run it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str) -> str:
+    """The Python of a page, each line where it stands there, so that errors show the line of the page."""
+    text, code = (ROOT / page).read_text(), ""
+    for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        code += "\n" * (text.count("\n", 0, found.start(1)) - code.count("\n")) + found[1]
+    return code

@@ -1,0 +1,153 @@
+"""The built site: it asks no other site for anything, its links lead somewhere, and five answers are two clicks away.
+
+`make docs` builds the site and runs this. The generator checks links too; these checks do not depend on which it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "build" / "site"
+LOADS = {("script", "src"), ("img", "src"), ("img", "srcset"), ("source", "src"), ("iframe", "src"), ("object", "data")}
+LOADING = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch", "modulepreload", "manifest"}
+"""Relations of a `link` for which a browser asks at once."""
+
+QUESTIONS = {
+    "Which mechanism should I use?": ["factorize compare", "error"],
+    "Which sensitivity holds for my sampling?": ["fixed_epochs", "min_sep", "balls_in_bins"],
+    "How do I report epsilon?": ["delta", "zero_out", "digest", "statement"],
+    "How do I resume with the state of the noise?": ["state_dict", "seed", "load_state_dict"],
+    "How do I train on many GPUs?": ["rank", "seed", "fully_shard"],
+}
+"""The questions of the first page, and words that an answer has."""
+
+
+class Page(HTMLParser):
+    """What a page loads, where it links to, and what stands under each of its anchors."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.words: dict[str, str] = {}
+        self.linked: dict[str, str] = {}
+        self._level: dict[str, int] = {}
+        self._open: list[str] = []
+        self._link = self._skipped = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        own = {name: value or "" for name, value in attrs}
+        self.loads += [value for name, value in own.items() if (tag, name) in LOADS]
+        if tag == "link" and LOADING & set(own.get("rel", "").split()):
+            self.loads.append(own["href"])
+        if tag == "a" and "href" in own:
+            self.links.append(own["href"])
+            self._link = own["href"]
+        if "id" in own:
+            level = int(tag[1]) if re.fullmatch("h[1-6]", tag) else 9
+            self._open = [name for name in self._open if self._level[name] < level] if level < 9 else self._open
+            self.words.setdefault(own["id"], "")
+            if level < 9:
+                self._level[own["id"]] = level
+                self._open.append(own["id"])
+        self._skipped = tag if tag in ("script", "style") else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._link = "" if tag == "a" else self._link
+        self._skipped = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._skipped:
+            return
+        for name in self._open:
+            self.words[name] += data
+        if self._link:
+            self.linked[" ".join(data.split())] = self._link
+
+
+@cache
+def parsed(path: Path) -> Page:
+    return Page(path)
+
+
+def pages() -> list[Path]:
+    found = sorted(SITE.rglob("*.html"))
+    assert len(found) > 40, "make docs builds the site"
+    return [path for path in found if path.name != "404.html"]
+
+
+def outside(address: str) -> bool:
+    return bool(urlsplit(address).scheme or urlsplit(address).netloc) and not address.startswith("data:")
+
+
+def test_no_page_asks_another_site_for_anything() -> None:
+    for path in [*pages(), SITE / "404.html"]:
+        assert not [address for address in parsed(path).loads if outside(address)], path
+    for path in SITE.rglob("*.css"):
+        asked = re.findall(r"(?:url\(|@import)\s*['\"]?([^'\")\s]+)", path.read_text())
+        assert not [address for address in asked if outside(address)], path
+
+
+def test_what_loads_from_elsewhere_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<link rel="stylesheet" href="https://a.example/x.css"><img src="//b.example/y"><a href="https://c.example">c</a>'
+    )
+    assert [address for address in Page(page).loads if outside(address)] == ["https://a.example/x.css", "//b.example/y"]
+
+
+def test_every_link_leads_to_a_page_and_a_place_in_it() -> None:
+    for path in pages():
+        for address in parsed(path).links:
+            if outside(address):
+                continue
+            parts = urlsplit(address)
+            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            there = there / "index.html" if there.is_dir() else there
+            assert there.is_file(), f"{path.relative_to(SITE)} links to {address}"
+            anchor = unquote(parts.fragment)
+            if anchor and there.suffix == ".html" and not anchor.startswith("__"):  # `__` are the theme's own
+                assert anchor in parsed(there).words, f"{path.relative_to(SITE)} links to {address}"
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_five_questions_are_answered_within_two_clicks(question: str) -> None:
+    start = parsed(SITE / "index.html")
+    address = start.linked[question]
+    assert not outside(address)
+    file, _, anchor = address.partition("#")
+    answer = parsed(SITE / file).words[anchor]
+    assert not [word for word in QUESTIONS[question] if word not in answer], answer
+
+
+def test_what_is_made_from_code_is_there() -> None:
+    names, routes = (parsed(SITE / "reference" / f"{name}.html") for name in ("names", "routes"))
+    assert {"factorize.api.python.calls.solve", "factorize.client.factors.load"} <= set(names.words)
+    assert {"post-v1factorizations", "spec", "problems"} <= set(routes.words)
+    assert "Factorization" in names.words["factorize.api.python.calls.solve"]  # the signature, by its docstring
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_a_second_build_is_the_same_bytes(tmp_path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    told = re.search(r"^BUILD_SITE = (.*?[^\\])\n", makefile, re.MULTILINE | re.DOTALL)
+    assert told is not None
+    command = told[1].replace("\\\n", "").replace("$$", "$").replace("$(SITE)", ".venv-docs")
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
+    subprocess.run(f"{command} --site-dir {tmp_path}/site", shell=True, cwd=ROOT, env=environment, check=True)
+    assert digests(tmp_path / "site") == digests(SITE)
