@@ -115,10 +115,11 @@ def bucket(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_pat
     return f"{bucket_server.bucket()}/some/prefix?copies={tmp_path}/copies&copies_gib=1"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A headless browser that tests share, each with a context of its own.
+    """A headless browser that the tests of a file share, each with a context of its own.
 
+    Of a file, since an event loop runs in this thread while it is open, which no test of another kind can have.
     Where none is installed the tests that need it are skipped, and say so; `REQUIRE_BROWSER=1` makes them fail.
     """
     from browser import chromium, running

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browser import Watched, watched
+from browser import PATIENCE, Watched, watched
+from playwright.sync_api import expect
 from servers import LiveService
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def test_what_is_wrong_stands_at_its_field(view: Watched) -> None:
     view.page.wait_for_selector("[aria-invalid=true]")
     told = view.page.locator(f"#{field.get_attribute('aria-describedby').split()[-1]}")
     assert "greater than or equal to 1" in told.text_content()
-    assert view.page.get_by_role("button", name="Solve").is_disabled()
+    expect(view.page.get_by_role("button", name="Solve")).to_be_disabled(timeout=PATIENCE)
     field.fill("8")
     view.page.get_by_label("epochs", exact=True).fill("4")
     view.page.wait_for_selector("text=spec digest")

@@ -52,6 +52,7 @@ class Understood {
 
   later() {
     clearTimeout(this.timer);
+    this.asked++; // an answer that is still on its way is to what the form no longer says
     this.go.disabled = true;
     this.timer = setTimeout(() => this.ask(), PAUSE);
   }
