@@ -52,7 +52,7 @@ def make_private(
     batch_size: int,
     clip_norm: float = 1.0,
     physical_batch_size: int | None = None,
-    sampling: Literal["fixed", "balls_in_bins", "redrawn_bins"] = "fixed",
+    sampling: Literal["fixed", "balls_in_bins", "redrawn_bins", "random_allocation"] = "fixed",
     workload: Callable[[int], dict[str, Any]] | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
@@ -85,7 +85,7 @@ def make_private(
         physical_batch_size: examples per part, None for one part.
         sampling: `fixed`: the same batches in every epoch; or `balls_in_bins`, where each example draws its step of an
             epoch once, in secret, and every step computes equally many padded parts; or `redrawn_bins`, where it draws
-            in every epoch anew.
+            in every epoch anew; or `random_allocation`, for C = I, where it draws as many steps among all.
         workload: for n steps, that `auto` asks the optimum of; running sums by default.
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out`, or `replace_one` with a fixed order.
@@ -144,7 +144,7 @@ def make_private(
     elif sampling == "fixed" and calibration is None:
         planned = job.fixed(find, remainder, order_seed)
     else:
-        known = "fixed, balls_in_bins or redrawn_bins"
+        known = f"fixed or {' or '.join(BINNED)}"
         message = f"sampling={str(sampling)[:20]!r} is not {known}, or calibration= is not for it"
         raise InvalidParameter(message, field="sampling")
     if isinstance(planned, PlannedMoments):

@@ -20,14 +20,14 @@ from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.draws.bin_keys import derived_key
 from factorize.training.draws.bin_sizes import capacity_for
-from factorize.training.orders import Order, balls_in_bins, fixed_order, redrawn_bins
+from factorize.training.orders import Order, balls_in_bins, fixed_order, random_allocation, redrawn_bins
 from factorize.training.sampling import CyclicPoisson
 
 AnyOrder = Order | CyclicPoisson | BallsInBins
 AnyAuditor = ParticipationAuditor | BinsAuditor
 
 _SAMPLING = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
-_ORDERS = {"balls_in_bins": balls_in_bins, "redrawn_bins": redrawn_bins}
+_ORDERS = {"balls_in_bins": balls_in_bins, "redrawn_bins": redrawn_bins, "random_allocation": random_allocation}
 BINNED = tuple(_ORDERS)
 """Samplings in which an example draws bins."""
 _OVERFLOW_SHARE = 1024  # the capacity may cost this part of delta
@@ -133,7 +133,7 @@ class TrainingJob:
 
         Args:
             find: gives the factorization for (steps, participation).
-            sampling: `balls_in_bins` or `redrawn_bins`.
+            sampling: `balls_in_bins`, `redrawn_bins`, or `random_allocation`, for which `auto` asks for C = I.
             seed: secret, of the key.
             public_seed: of the run.
             physical: examples per part; None for whole batches, padded to the capacity unless that is unlimited.
@@ -153,11 +153,12 @@ class TrainingJob:
         epsilon, delta = self._epsilon_delta()
         bins, capacity = max(1, self.examples // self.size), None
         if overflow == "abort":
-            draws = self.epochs if sampling == "redrawn_bins" else 1
+            draws = 1 if sampling == "balls_in_bins" else self.epochs
             tau = delta / _OVERFLOW_SHARE / (1 + float(np.exp(min(epsilon, 700.0)))) / draws
             capacity = capacity_for(self.examples, bins, physical_batch=physical or 1, tau=tau)
             physical = physical or capacity
-        factors = certified(find(bins * self.epochs, _participation(self.epochs)))
+        plain = {"bands": 1} if sampling == "random_allocation" else {}
+        factors = certified(find(bins * self.epochs, _participation(self.epochs), **plain))
         order = _ORDERS[sampling](
             self.examples,
             bins,

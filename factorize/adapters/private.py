@@ -64,7 +64,7 @@ def make_private(
     clip_norm: float = 1.0,
     batch_size: int | None = None,
     physical_batch_size: int | None = None,
-    sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins", "redrawn_bins"] = "fixed",
+    sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins", "redrawn_bins", "random_allocation"] = "fixed",
     bands: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
@@ -102,8 +102,9 @@ def make_private(
         physical_batch_size: examples per forward pass, where a batch is too large for the memory; the loader then
             yields the batch in parts, and `step()` acts after the last.
         sampling: `fixed`: the same batches in every epoch; `cyclic_poisson`, which amplifies a banded C;
-            `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret; or
-            `redrawn_bins`: it draws in every epoch anew.
+            `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret;
+            `redrawn_bins`: it draws in every epoch anew; or `random_allocation`, for C = I: it takes part in as many
+            steps as there are epochs, chosen in secret among all.
         bands: of the C that `auto` asks for with `cyclic_poisson`; 1 is DP-SGD.
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out` or `replace_one`.

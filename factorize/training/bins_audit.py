@@ -31,9 +31,7 @@ _MOVED = (
     "examples come in other steps than their bin's, as with shuffle=True, or with bins that are drawn again in each "
     "epoch: epsilon counts on one bin for the whole run"
 )
-_OTHER = (
-    "examples come in other steps than the order's: epsilon counts on bins that the order's key draws in each epoch"
-)
+_OTHER = "examples come in other steps than the order's: epsilon counts on what the order's key draws"
 _KEPT = (
     "every example is in the bin of the epoch before, as with balls in bins, or a shuffle that is made once: epsilon "
     "counts on bins that every epoch draws anew"
@@ -75,7 +73,7 @@ class BinsAuditor:
         examples: N.
         bins: b.
         epochs: n / b.
-        order: that the job uses.
+        order: that the job uses; with random allocation there has to be one.
         key: secret, for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
         divisor: of the means, the calibration's `batch_size`; None takes the first that is recorded.
         sampling: `balls_in_bins`, or `redrawn_bins`, where every epoch has bins of its own; with an order the order's.
@@ -118,8 +116,9 @@ class BinsAuditor:
         self._order, self._key = order, None if key is None else checked_key(key, None)
         self.sampling = sampling if order is None else order.sampling
         self._redrawn = self.sampling == "redrawn_bins"
-        self.covered = RedrawnBins.covered if self._redrawn else BallsInBins.covered
-        self._called = "re-drawn bins" if self._redrawn else "balls in bins"
+        law: Any = order or (RedrawnBins if self._redrawn else BallsInBins)
+        self.covered: tuple[str, ...] = law.covered
+        self._called = {"redrawn_bins": "re-drawn bins"}.get(self.sampling, self.sampling.replace("_", " "))
         self._before: np.ndarray | None = None  # the bins of the last epoch, where each has its own
         self._begin(0)
         likely = equal_sizes_probability(examples, bins)
@@ -210,15 +209,13 @@ class BinsAuditor:
         if self._order is None:
             self._bin, self._before, self._epoch = self._shown(state, step), None, max(step - 1, 0) // self.bins
             self._count_sizes()
-        elif self._redrawn:
-            self._begin(max(step - 1, 0) // self.bins)
         self.step, self.divisor = step, self.divisor if state.get("divisor") is None else state["divisor"]
 
     def _begin(self, epoch: int) -> None:
-        """Take up an epoch: with the bins of the order, or with none."""
+        """Take up an epoch, of which nothing is known yet; an order knows its own."""
         if self._order is not None:
-            self._bin = self._order.bin_of_each(epoch)
-        elif epoch != getattr(self, "_epoch", None):
+            return
+        if epoch != getattr(self, "_epoch", None):
             self._before = self._bin if epoch else None
             self._bin = np.full(self.examples, -1, dtype=np.int64)
         self._epoch = epoch
@@ -228,6 +225,11 @@ class BinsAuditor:
         self._sizes = np.bincount(self._bin + 1, minlength=self.bins + 1)[1:]
 
     def _reason(self, who: np.ndarray) -> str | None:
+        if self._order is not None:
+            expected = self._order[self.step]
+            if not np.isin(who, expected).all():
+                return _MOVED if self.sampling == "balls_in_bins" else _OTHER
+            return _MISSING if len(who) < len(expected) else None
         own = self.step % self.bins
         if (self._bin[who] != own).any():
             return _OTHER if self._redrawn else _MOVED

@@ -10,6 +10,7 @@ import numpy as np
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.participation import read_participation
 from factorize.training.bins import BallsInBins
+from factorize.training.draws.random_allocation import RandomAllocation
 from factorize.training.draws.redrawn_bins import RedrawnBins
 
 
@@ -273,6 +274,53 @@ def redrawn_bins(
         InvalidParticipation: a bin holds more than the capacity.
     """
     return RedrawnBins(
+        examples,
+        bins,
+        epochs,
+        secret_key,
+        public_seed=public_seed,
+        physical_batch=physical_batch,
+        capacity=capacity,
+        overflow=overflow,
+    )
+
+
+def random_allocation(
+    examples: int,
+    bins: int,
+    epochs: int,
+    secret_key: bytes | None = None,
+    *,
+    public_seed: int | None = None,
+    physical_batch: int | None = None,
+    capacity: int | None = None,
+    overflow: Literal["abort", "unlimited"] = "abort",
+) -> RandomAllocation:
+    """Return the secret order in which each example takes part in k of all n steps, chosen uniformly, for C = I.
+
+    k = epochs and n = bins x epochs, so that a step holds N / bins examples on average. An example may have several
+    steps in one pass, and none in another. It is for calibrations with `sampling="random_allocation"` alone. Everything
+    else is as for `balls_in_bins`.
+
+    Args:
+        examples: N.
+        bins: n / k.
+        epochs: k, the steps of each example.
+        secret_key: random bytes, at least 16, of this run alone; a restart needs them. None draws 32.
+        public_seed: of the run, where it has one; a key that is this number is refused.
+        physical_batch: examples per part, where batches are taken in equal padded parts (`micro_batches`).
+        capacity: examples that the parts of a step have room for; by default so many that any step holds more with
+            probability below 2^-50.
+        overflow: see `balls_in_bins`; `tau` is that of all steps together.
+
+    Raises:
+        InvalidParameter: sizes below 1, or a key that cannot be secret.
+        InvalidParticipation: a step holds more than the capacity.
+
+    Reference:
+        Feldman, Shenfeld 2025 (Privacy amplification by random allocation).
+    """
+    return RandomAllocation(
         examples,
         bins,
         epochs,

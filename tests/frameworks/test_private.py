@@ -15,7 +15,7 @@ from opacus import GradSampleModule, PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
 from factorize.accounting import BinsCalibration
-from factorize.accounting.laws.bounded_calibration import RedrawnCalibration
+from factorize.accounting.laws.bounded_calibration import AllocationCalibration, RedrawnCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
@@ -26,6 +26,7 @@ from factorize.solvers import solve
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.bins_audit import BinsAuditor
+from factorize.training.draws.random_allocation import RandomAllocation
 from factorize.training.draws.redrawn_bins import RedrawnBins
 
 # Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
@@ -540,6 +541,23 @@ class TestBallsInBins:
         kept = BinsAuditor(EXAMPLES, BINS, EPOCHS)
         with pytest.raises(InvalidParameter, match="counts on redrawn bins"):
             CorrelatedOptimizer(optimizer, factors(), c, seed=SECRET, auditor=kept)
+
+    def test_steps_chosen_among_all(self):
+        made = private("auto", solve=solve, sampling="random_allocation", seed=SECRET)
+        c, order = made.statement.calibration, made.loader.order
+        assert isinstance(c, AllocationCalibration) and (c.bins, c.epochs, c.batch_size) == (BINS, EPOCHS, SIZE)
+        assert c.delta + made.statement.overflow_delta <= 1e-5 and "(random_allocation order" in str(made.statement)
+        assert isinstance(order, RandomAllocation) and order.steps_of_each().shape == (EXAMPLES, EPOCHS)
+        whole = train(made)
+        first = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, calibration=c)
+        train(first, epochs=1)
+        rest = private("auto", solve=solve, sampling="random_allocation", seed=SECRET, calibration=c)
+        rest.model.load_state_dict(first.model.state_dict())
+        rest.optimizer.load_state_dict(first.optimizer.state_dict())
+        for one, two in zip(whole[BINS:], train(rest, epochs=EPOCHS - 1), strict=True):
+            assert torch.equal(one, two)
+        with pytest.raises(ConditionNotMet, match="C = I"):
+            private(sampling="random_allocation", seed=SECRET)
 
     def test_users_with_one_example_each(self):
         assert binned(users=list(range(EXAMPLES))).statement.unit == "user"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ STEPS = 12
 class Job:
     """Descent on the sums of 40 points in 12 steps, at means of 10."""
 
-    def __init__(self, path: Path, order: Any, sampling: Literal["balls_in_bins", "redrawn_bins"]) -> None:
+    def __init__(self, path: Path, order: Any, sampling: str) -> None:
         factors = load(path)
         delta = 1e-5 - order.extra_delta(4.0)
         scale = factors.calibrate(epsilon=4.0, delta=delta, batch_size=10, sampling=sampling)
