@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from factorize.api.terminal.output import Display
 
 Buffers = Annotated[
-    int | None,
-    typer.Option("--buffers", "--memory", help="Vectors of noise state that may be kept.", show_default=False),
+    str | None,
+    typer.Option(
+        "--buffers",
+        "--memory",
+        metavar="VECTORS",
+        help="Vectors of noise state that may be kept; several with commas, in one run.",
+        show_default=False,
+    ),
 ]
 Bytes = Annotated[
     float | None,
@@ -41,6 +47,10 @@ Samplings = Annotated[
         help="What rows may count on, once for each; default: all, where sizes are given.",
         show_default=False,
     ),
+]
+Parameters = Annotated[
+    int | None,
+    typer.Option("--parameters", help="Of the model: adds the seconds of a step's noise.", show_default=False),
 ]
 Seconds = Annotated[
     float | None,
@@ -67,6 +77,7 @@ def compare(
     batch_size: Batch = None,
     sampling: Samplings = None,
     max_seconds: Seconds = None,
+    parameters: Parameters = None,
     plot: Picture = None,
     service: ServiceUrl = None,
     store: StoreUrl = None,
@@ -85,7 +96,7 @@ def compare(
         check_format(plot)
         check_target(plot)
     options = {
-        "buffers": buffers,
+        **_memory(buffers),
         "bytes_per_parameter": bytes_per_parameter,
         "epsilon": epsilon,
         "delta": delta,
@@ -93,6 +104,7 @@ def compare(
         "batch_size": batch_size,
         "samplings": sampling or None,
         "max_seconds": max_seconds,
+        "parameters": parameters,
     }
     asked = read_spec(spec)
     given = {name: value for name, value in options.items() if value is not None}
@@ -107,6 +119,17 @@ def compare(
         with written_whole(plot) as part:
             draw(table).savefig(part, dpi=130)
     emit(output, table, text(table) + (f"\n{plot}: picture of the table" if plot else ""))
+
+
+def _memory(text: str | None) -> dict[str, Any]:
+    """Return one budget as `buffers`, several as `budgets`."""
+    from factorize.api.recommending.training_question import read
+
+    if text is None:
+        return {}
+    found = read("memory", text)
+    assert isinstance(found, tuple)
+    return {"budgets": list(found)} if len(found) > 1 else {"buffers": found[0]}
 
 
 def _table(request: CompareRequest, service: str | None, store: str | None, shown: Display) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def comparison(request: CompareRequest, store: Store | None, report: Report) -> 
     Raises:
         FactorizeError: from `solvers.compare`.
     """
+    from factorize.api.comparing.row_use import with_use
     from factorize.privacy import PrivacyTarget
     from factorize.solvers.comparing.compare import CompareProgress, Sampling, compare
 
@@ -50,8 +51,9 @@ def comparison(request: CompareRequest, store: Store | None, report: Report) -> 
         samplings=request.samplings,
         progress=tell,
         most_seconds=request.max_seconds,
+        budgets=request.budgets,
     )
-    return table.to_dict()
+    return with_use(table.to_dict(), request.parameters)
 
 
 def compare_beside(asked: Document, tell: Tell) -> Document:

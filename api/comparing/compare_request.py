@@ -17,6 +17,7 @@ class CompareRequest(Frozen):
     Attributes:
         spec: its mechanism is one row among the others; `auto` adds none.
         buffers: vectors of noise state that may be kept for each parameter.
+        budgets: several numbers of vectors in one run, in place of `buffers`.
         bytes_per_parameter: the same budget in bytes.
         epsilon: of the noise that is stated for each row, with `delta`.
         delta: see `epsilon`.
@@ -25,10 +26,12 @@ class CompareRequest(Frozen):
         samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given, and the
             spec's own.
         max_seconds: mechanisms that would take longer are listed as refused.
+        parameters: of the model, for the seconds that a step of each row's noise takes.
     """
 
     spec: Spec
     buffers: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    budgets: Annotated[list[Annotated[int, Field(ge=0, le=10**6)]], Field(min_length=1, max_length=8)] | None = None
     bytes_per_parameter: NonNegative | None = None
     epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
@@ -36,6 +39,7 @@ class CompareRequest(Frozen):
     batch_size: Count | None = None
     samplings: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=8)] | None = None
     max_seconds: Positive | None = None
+    parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
 
     @model_validator(mode="after")
     def _pairs(self) -> CompareRequest:
@@ -43,6 +47,8 @@ class CompareRequest(Frozen):
             raise ValueError("epsilon and delta come together; give both or neither")
         if (self.dataset_size is None) != (self.batch_size is None):
             raise ValueError("dataset_size and batch_size come together; give both or neither")
+        if self.budgets is not None and (self.buffers, self.bytes_per_parameter) != (None, None):
+            raise ValueError("budgets is in place of buffers and bytes_per_parameter; give one of them")
         private = self.epsilon is not None or self.spec.sampling is not None
         if (self.dataset_size is not None or self.samplings) and not private:
             raise ValueError("sampling amplifies an (epsilon, delta) guarantee; give epsilon and delta too")

@@ -13,10 +13,14 @@ def text(table: dict[str, Any]) -> str:
     rows = table["rows"]
     private = any(row["rmse_at_privacy"] is not None for row in rows)
     width = 2 + max([len("mechanism"), *(len(name_of(row)) for row in rows)])
-    lines = [f"{' mechanism':<{width}}" + (_SAMPLED_HEAD if sampled else _head(private))]
+    timed = bool(table.get("step_pace"))
+    head = (_SAMPLED_HEAD if sampled else _head(private)) + (f"{'s/step':>10}" if timed else "")
+    lines = [f"{' mechanism':<{width}}{head}"]
+    marked = {one["row"] for one in chosen_of(table)}
     for number, row in enumerate(rows):
-        mark = "*" if table["recommendation"] and table["recommendation"]["row"] == number else " "
-        lines.append(f"{mark}{name_of(row):<{width - 1}}" + (_sampled(row) if sampled else _row(row, private)))
+        mark = "*" if number in marked else " "
+        line = f"{mark}{name_of(row):<{width - 1}}" + (_sampled(row) if sampled else _row(row, private))
+        lines.append(line + (f"{row['seconds_per_step']:>10.3g}" if timed else ""))
     if not all(row["converged"] for row in rows):
         lines.append(
             f"{_UNFINISHED} stopped before its tolerance, or at a local optimum; its numbers hold for what was found"
@@ -71,16 +75,33 @@ def _bounds(table: dict[str, Any]) -> list[str]:
 
 
 def _chosen(table: dict[str, Any], sampled: bool) -> list[str]:
-    """What to take, and how to get it."""
-    if not table["recommendation"]:
-        return []
-    lines = [f"* {table['recommendation']['reason']}"]
-    if not sampled:
+    """What to take for each budget, how to get it, and what dense noise costs."""
+    chosen = chosen_of(table)
+    several = len(chosen) > 1
+    lines = []
+    for one in chosen:
+        lines.append(f"* {one['reason']}")
+        if sampled or several:
+            lines.append(f"{_within(one) if several else 'next'}: {table['rows'][one['row']]['next_command']}")
+    if table.get("step_pace"):
+        pace = table["step_pace"]
+        lines.append(f"s/step: noise of a step for {pace['parameters']} parameters, by {pace['basis']}")
+    if not sampled or not chosen:
         return lines
-    row = table["rows"][table["recommendation"]["row"]]
     units = "sigma is the standard deviation per entry of Z, for sums of contributions of norm 1"
     gap = "gap % is of the squared error, above the bound for the row's own sampling"
-    return [*lines, f"next: {row['next_command']}", f"{units}; {gap}"]
+    return [*lines, f"{units}; {gap}"]
+
+
+def _within(one: dict[str, Any]) -> str:
+    return f"next, within {one['budget']}"
+
+
+def chosen_of(table: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the recommendations of a table, one for each memory budget that a row fits."""
+    if "recommendations" in table:
+        return [one for one in table["recommendations"] if one["row"] is not None]
+    return [{"budget": None, **table["recommendation"]}] if table["recommendation"] else []
 
 
 def _scheme(one: dict[str, Any]) -> str:

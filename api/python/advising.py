@@ -81,6 +81,7 @@ def recommend(
     delta: float,
     memory: int | Sequence[int] = 4,
     samplings: Sequence[str] | None = None,
+    parameters: int | None = None,
     max_seconds: float | None = None,
     service: str | None = None,
     progress: bool | Callable[[int, int, str], None] | None = None,
@@ -95,8 +96,10 @@ def recommend(
         epochs: passes over the data.
         epsilon: of (epsilon, delta)-DP, zero-out.
         delta: see `epsilon`.
-        memory: vectors of noise state that may be kept, each as large as the model.
+        memory: vectors of noise state that may be kept, each as large as the model; of several budgets the largest is
+            answered, and all are in `document["budgets"]`.
         samplings: that the loader can do, beside a fixed order; by default all.
+        parameters: of the model, for the seconds that a step's noise takes.
         max_seconds: mechanisms that would take longer are left out.
         service: URL of a service that compares.
         progress: whether a bar is drawn, or a function that is told mechanisms done, their total and one that runs.
@@ -121,6 +124,7 @@ def recommend(
         delta=delta,
         memory=budgets,
         samplings=None if samplings is None else tuple(samplings),
+        parameters=parameters,
         max_seconds=max_seconds,
         **_parts(workload, words),
     )

@@ -91,7 +91,7 @@ def compare(
     spec: Asked,
     /,
     *,
-    buffers: int | None = None,
+    buffers: int | Sequence[int] | None = None,
     bytes_per_parameter: float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -99,6 +99,7 @@ def compare(
     batch_size: int | None = None,
     samplings: Sequence[str] | None = None,
     max_seconds: float | None = None,
+    parameters: int | None = None,
     service: str | None = None,
     progress: bool | Callable[[int, int, str], None] | None = None,
     **words: Any,
@@ -107,7 +108,7 @@ def compare(
 
     Args:
         spec: as for `solve`.
-        buffers: vectors of noise state that may be kept for each parameter.
+        buffers: vectors of noise state that may be kept for each parameter; several in one run.
         bytes_per_parameter: the same budget in bytes, at 4 bytes a number.
         epsilon: with `delta`, adds error and noise at this privacy to each row.
         delta: see `epsilon`.
@@ -115,6 +116,7 @@ def compare(
         batch_size: expected examples per step.
         samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given.
         max_seconds: mechanisms that would take longer are listed as refused.
+        parameters: of the model, adds the seconds of a step's noise to each row.
         service: URL of a service that compares.
         progress: whether a bar is drawn, or a function that is told mechanisms done, their total and one that runs.
         **words: fields of the spec, as for `solve`; `**{"mechanism.buffers": 4}` where a name is an argument above.
@@ -126,7 +128,7 @@ def compare(
 
     asked = spec_of(spec, words)
     own = {
-        "buffers": buffers,
+        "budgets" if isinstance(buffers, Sequence) else "buffers": buffers,
         "bytes_per_parameter": bytes_per_parameter,
         "epsilon": epsilon,
         "delta": delta,
@@ -134,6 +136,7 @@ def compare(
         "batch_size": batch_size,
         "samplings": None if samplings is None else list(samplings),
         "max_seconds": max_seconds,
+        "parameters": parameters,
     }
     given = {name: value for name, value in own.items() if value is not None}
     request = read_request({"spec": asked.document(), **given}).model_copy(update={"spec": asked})

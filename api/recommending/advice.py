@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from factorize.api.comparing.comparison_text import name_of
+from factorize.api.comparing.comparison_text import chosen_of, name_of
 from factorize.api.recommending.job_code import FRAMEWORKS, job_code
 from factorize.api.recommending.training_question import TrainingQuestion
 from factorize.errors import ConditionNotMet
@@ -68,9 +67,11 @@ def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest
         spec["workload"] = {**asked.workload, "n": asked.steps}
     if asked.objective:
         spec["objective"] = dict(asked.objective)
-    more = {"samplings": _samplings(asked), "max_seconds": asked.max_seconds}
+    more = {"samplings": _samplings(asked), "max_seconds": asked.max_seconds, "parameters": asked.parameters}
+    several = len(asked.memory) > 1
+    more |= {"budgets": list(asked.memory)} if several else {"buffers": asked.memory[0]}
     given = {name: value for name, value in more.items() if value is not None}
-    request = read_request({**compared, "spec": spec, "buffers": asked.memory[-1], **given})
+    request = read_request({**compared, "spec": spec, **given})
     notes = tuple(note for note in found.notes if "in no batch" in note)
     if asked.delta > 1 / asked.examples:
         notes += (
@@ -103,6 +104,8 @@ def advice_of(asked: TrainingQuestion, table: Mapping[str, Any], notes: tuple[st
         "mechanism": name_of(row),
         "why": chosen["reason"],
         "compared": _compared(table, row),
+        "budgets": [_within(table, one) for one in chosen_of(dict(table))],
+        "seconds_per_step": row["seconds_per_step"],
         "sampling": sampling,
         "loader": scheme["loader"],
         "secret": scheme["secret"],
@@ -167,6 +170,19 @@ def _compared(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str
     ]
 
 
+def _within(table: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a memory budget in short."""
+    row = table["rows"][one["row"]]
+    names = ("sampling", "rmse_at_privacy", "sigma", "noise_vectors", "seconds_per_step", "loader", "spec_digest")
+    return {
+        "memory": one["budget"],
+        "mechanism": name_of(row),
+        **{name: row[name] for name in names},
+        "spec": row["spec"],
+        "next_command": row["next_command"],
+    }
+
+
 def _error(row: Mapping[str, Any]) -> float:
     return float(row["rmse_at_privacy"])
 
@@ -187,8 +203,3 @@ def _notes(row: Mapping[str, Any], sampling: str) -> list[str]:
             "that its sigma is a little larger"
         )
     return notes
-
-
-def narrowed(asked: TrainingQuestion, memory: int) -> TrainingQuestion:
-    """Return the question with one budget."""
-    return replace(asked, memory=(memory,))

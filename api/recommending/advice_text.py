@@ -32,7 +32,10 @@ def advice_text(found: Mapping[str, Any], code: tuple[str, ...]) -> str:
         f"{sigma['means']:.6g} for means with the divisor {sigma['divisor']} ({sigma['rests_on']})",
         *_wrapped("loader", f"{found['loader']} Secret: {found['secret']}."),
     ]
-    lines += _compared(found["compared"])
+    if found["seconds_per_step"] is not None:
+        told = f"{found['seconds_per_step']:.3g} s a step for {job['parameters']} parameters, on one core by a model"
+        lines.append(f"noise       {told}")
+    lines += _compared(found["compared"]) + _budgets(found["budgets"])
     spec = canonical_json(found["spec"]).decode()
     shown = spec if len(spec) <= _LONGEST_SPEC else f"{spec[:80]}... (--to FILE writes it)"
     lines += [f"spec        {shown}", f"digest      {found['spec_digest']}", f"next        {found['next_command']}"]
@@ -51,6 +54,18 @@ def _compared(others: list[dict[str, Any]]) -> list[str]:
         f"{'beside' if not place else '':<12}{one['what']}: {one['mechanism']}, {one['sampling'] or 'fixed'}: rmse "
         f"{one['rmse_at_privacy']:.4g}, {one['ratio']:.3g} times as much; {_vectors(one['noise_vectors'])}"
         for place, one in enumerate(others)
+    ]
+
+
+def _budgets(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each memory budget, where there are several."""
+    if len(rows) < 2:
+        return []
+    return [
+        f"{'memory ' + str(one['memory']):<12}{one['mechanism']}, {one['sampling'] or 'fixed'}: rmse "
+        f"{one['rmse_at_privacy']:.4g}, sigma {one['sigma']:.4g} for sums; {_vectors(one['noise_vectors'])}"
+        + ("" if one["seconds_per_step"] is None else f", {one['seconds_per_step']:.3g} s a step")
+        for one in rows
     ]
 
 

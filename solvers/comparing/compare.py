@@ -70,6 +70,7 @@ def compare(
     samplings: Sequence[str] | None = None,
     progress: CompareCallback | None = None,
     most_seconds: float | None = None,
+    budgets: Sequence[int] | None = None,
 ) -> Comparison:
     """Solve a spec with every mechanism that fits it.
 
@@ -86,6 +87,8 @@ def compare(
         most_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
             are stopped, by the processor's clock; 8 s by default, n / 5000 s above n = 40000, 200 s at most; 60 s
             for those that are optimised for a sampling.
+        budgets: several memory budgets in place of `buffers`; mechanisms with a size take each, and there is a
+            recommendation for each.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -96,10 +99,23 @@ def compare(
     if privacy is None and spec.sampling is not None:
         privacy = PrivacyTarget(epsilon=spec.sampling.epsilon, delta=spec.sampling.delta)
     rows = TableRows(privacy, sampling, chosen_samplings(spec, privacy, sampling, samplings))
-    budget = _budget(buffers, bytes_per_parameter)
+    within = _budgets(budgets, _budget(buffers, bytes_per_parameter))
     least = max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND)
     limits = (min(least, _LARGEST_SECONDS), _OPTIMISED_SECONDS) if most_seconds is None else (most_seconds,) * 2
-    return _Run(spec, budget, rows, progress, limits).compare()
+    return _Run(spec, within, rows, progress, limits).compare()
+
+
+def _budgets(several: Sequence[int] | None, one: int | None) -> tuple[int | None, ...]:
+    """Return the memory budgets, ascending, at least one of them; None for any memory."""
+    if several is None:
+        return (one,)
+    if one is not None or not several or min(several) < 0:
+        raise InvalidParameter(
+            f"budgets={list(several)!r} are numbers of 0 or more, in place of buffers and bytes_per_parameter; give "
+            "one or the other",
+            field="budgets",
+        )
+    return tuple(sorted(set(several)))
 
 
 def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | None:
@@ -133,12 +149,12 @@ class _Run:
     def __init__(
         self,
         spec: Spec,
-        budget: int | None,
+        budgets: tuple[int | None, ...],
         rows: TableRows,
         progress: CompareCallback | None,
         limits: tuple[float, float],
     ) -> None:
-        self.own, self.budget, self.rows = spec, budget, rows
+        self.own, self.budgets, self.rows = spec, budgets, rows
         # What other mechanisms are solved for.
         alone = {"sampling": None, "mechanism": Auto()} if spec.sampling is not None else {}
         self.spec = spec.model_copy(update=alone)
@@ -149,11 +165,10 @@ class _Run:
         self.dual: Mapping[str, np.ndarray] = {}
 
     def compare(self) -> Comparison:
-        plans = [self._plan(Attempt(mechanism)) for mechanism in distinct(mechanisms(self.spec, self.budget))]
-        plans += [
-            self._plan(Attempt(mechanism, optimize_for=easier))
-            for mechanism, easier in for_easier(self.spec, self.budget)
-        ]
+        asked = (mechanism for budget in self.budgets for mechanism in mechanisms(self.spec, budget))
+        plans = [self._plan(Attempt(mechanism)) for mechanism in distinct(asked)]
+        eased = [pair for budget in self.budgets for pair in for_easier(self.spec, budget)]
+        plans += [self._plan(Attempt(mechanism, optimize_for=easier)) for mechanism, easier in _once(eased)]
         plans += [self._plan(Attempt(mechanism, sampling)) for mechanism, sampling in self._optimised()]
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
@@ -164,12 +179,12 @@ class _Run:
 
     def _optimised(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Return what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""
-        found = (
-            list(optimised(self.spec, self.budget, self.rows.privacy)) if "balls_in_bins" in self.rows.samplings else []
-        )
+        found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        if "balls_in_bins" in self.rows.samplings:
+            found = [pair for budget in self.budgets for pair in optimised(self.spec, budget, self.rows.privacy)]
         if self.own.sampling is not None and self.own.mechanism.kind != "auto":
             found.insert(0, (self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document()))
-        return [pair for place, pair in enumerate(found) if pair not in found[:place]]
+        return _once(found)
 
     def _table(self, plans: list[Attempt], workers: int) -> Comparison:
         """Put together what was found, in the order of the plans, whichever ended first."""
@@ -179,7 +194,7 @@ class _Run:
         solved = [plan.solved for plan in plans if plan.solved is not None]
         found += sampled_rows(self.rows, solved, self._calibrating, workers=workers)
         rows = [entry for entry in found if isinstance(entry, Row)]
-        rows = with_claims(self.rows, rows, solved, self.budget, self._calibrating)
+        rows = with_claims(self.rows, rows, solved, self.budgets, self._calibrating)
         sampled = sampled_bounds(self.rows, self.spec, self.dual)
         rows = ranked([measured(row, bound, sampled) for row in rows])
         refused = [entry for entry in found if isinstance(entry, Refused)]
@@ -191,10 +206,11 @@ class _Run:
             spec=document,
             objective=self.spec.objective.kind,
             lower_bound=bound,
-            budget=self.budget,
+            budget=self.budgets[-1],
             rows=tuple(rows),
             refused=tuple(refused),
-            recommendation=recommend(rows, self.budget),
+            recommendation=recommend(rows, self.budgets[-1]),
+            recommendations=tuple((budget, recommend(rows, budget)) for budget in self.budgets),
             samplings=tuple(described(self.rows, rows, solved)) if self.rows.samplings else (),
             sampled_bounds=sampled,
             seconds=time.monotonic() - self.began,
@@ -301,6 +317,13 @@ class _Run:
         plan.bound = found.certificate.lower_bound
         plan.solved = Solved(found, row) if self.rows.samplings else None
         return found
+
+
+def _once(
+    found: Sequence[tuple[dict[str, Any], dict[str, Any]]],
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return each pair once, in their order."""
+    return [pair for place, pair in enumerate(found) if pair not in found[:place]]
 
 
 def _nu(found: Factorization) -> float | None:

@@ -173,10 +173,11 @@ class Comparison:
         spec: what all rows have in common, as plain data without the mechanism.
         objective: kind of the objective that the rows are sorted by.
         lower_bound: the largest one certified over all matrices, or None.
-        budget: vectors of noise state that may be kept, or None.
+        budget: vectors of noise state that may be kept, the largest number where there are several, or None.
         rows: sorted by loss.objective; with sampling, by objective_at_privacy.
         refused: mechanisms that do not fit, with the reason.
         recommendation: the row for the budget, or None if none fits it.
+        recommendations: the row for each budget that was asked about, ascending, the last of them `budget`.
         seconds: for all.
         samplings: the schemes that were asked for, as plain data: what the loader has to do, what is secret, and why
             no row counts on it, if none does.
@@ -193,6 +194,7 @@ class Comparison:
     seconds: float
     samplings: tuple[Mapping[str, Any], ...] = ()
     sampled_bounds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    recommendations: tuple[tuple[int | None, Recommendation | None], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -204,6 +206,10 @@ class Comparison:
             "rows": [row.to_dict() for row in self.rows],
             "refused": [refused.to_dict() for refused in self.refused],
             "recommendation": self.recommendation and dict(vars(self.recommendation)),
+            "recommendations": [
+                {"budget": budget, **({"row": None, "reason": "nothing fits"} if one is None else vars(one))}
+                for budget, one in self.recommendations
+            ],
             "seconds": self.seconds,
             "samplings": [dict(one) for one in self.samplings],
             "sampled_bounds": {name: dict(bound) for name, bound in self.sampled_bounds.items()},

@@ -107,7 +107,11 @@ def _promise(row: Row) -> tuple[bool, float]:
 
 
 def with_claims(
-    rows: TableRows, table: Sequence[Row], solved: Sequence[Solved], budget: int | None, hear: Callable[[str], None]
+    rows: TableRows,
+    table: Sequence[Row],
+    solved: Sequence[Solved],
+    budgets: Sequence[int | None],
+    hear: Callable[[str], None],
 ) -> list[Row]:
     """Return the table with claims in place of bounds for its best rows under balls in bins.
 
@@ -115,13 +119,13 @@ def with_claims(
         rows: with the schemes.
         table: all rows.
         solved: where they come from.
-        budget: vectors of state that a recommendation may keep.
+        budgets: vectors of state that recommendations may keep, ascending.
         hear: told the name of a scheme before each claim; what it raises ends all.
     """
     by_digest = {one.found.spec_digest: one.found for one in solved}
     table, tested = ranked(table), set[tuple[str, str | None]]()
     while True:
-        place = _next_claim(table, tested, budget)
+        place = _next_claim(table, tested, budgets)
         if place is None:
             return table
         row = table[place]
@@ -131,13 +135,15 @@ def with_claims(
         table = ranked([*table[:place], rows.verified(found, row), *table[place + 1 :]])
 
 
-def _next_claim(table: Sequence[Row], tested: set[tuple[str, str | None]], budget: int | None) -> int | None:
-    """Return the row to verify next: the recommended one, then the best few within the budget."""
-    chosen = recommend(table, budget)
-    if chosen is not None and _bounded(table[chosen.row], tested):
-        return chosen.row
+def _next_claim(table: Sequence[Row], tested: set[tuple[str, str | None]], budgets: Sequence[int | None]) -> int | None:
+    """Return the row to verify next: the recommended ones, then the best few within the largest budget."""
+    for within in budgets:
+        chosen = recommend(table, within)
+        if chosen is not None and _bounded(table[chosen.row], tested):
+            return chosen.row
     if len(tested) >= MOST_VERIFIED:
         return None
+    budget = budgets[-1]
     fitting = (i for i, row in enumerate(table) if budget is None or row.noise_vectors <= budget)
     return next((i for i in fitting if _bounded(table[i], tested)), None)
 

@@ -33,7 +33,9 @@ Epsilon = Annotated[str | None, typer.Option("--epsilon", help="Of (epsilon, del
 Delta = Annotated[str | None, typer.Option("--delta", help="With --epsilon.", show_default=False)]
 Memory = Annotated[
     str | None,
-    typer.Option("--memory", metavar="VECTORS", help="Vectors of noise state that may be kept.", show_default=False),
+    typer.Option(
+        "--memory", metavar="VECTORS", help="Vectors of noise state; several with commas.", show_default=False
+    ),
 ]
 Samplings = Annotated[
     list[str] | None,
@@ -43,6 +45,10 @@ Samplings = Annotated[
         help="What the loader can do, once for each; default: all. A fixed order always counts.",
         show_default=False,
     ),
+]
+Parameters = Annotated[
+    str | None,
+    typer.Option("--parameters", help="Of the model: adds the seconds of a step's noise.", show_default=False),
 ]
 Seconds = Annotated[
     float | None,
@@ -74,6 +80,7 @@ def recommend(
     delta: Delta = None,
     memory: Memory = None,
     sampling: Samplings = None,
+    parameters: Parameters = None,
     max_seconds: Seconds = None,
     code: Code = None,
     to: ToSpec = None,
@@ -92,7 +99,8 @@ def recommend(
     typed |= {"epsilon": epsilon, "delta": delta, "memory": memory}
     shown_code = _frameworks(code)
     check_target(to)
-    asked = _question(typed, workload, {"samplings": sampling or None, "max_seconds": max_seconds})
+    more = {"samplings": sampling or None, "max_seconds": max_seconds}
+    asked = _question(typed, workload, more | {"parameters": parameters})
     with prompt_interrupt(), display() as shown:
         shown.start("comparing")
         found = advise(asked, _store(store), lambda done, total, name, _: shown.count(done, total, name), service)
@@ -110,6 +118,8 @@ def _question(typed: dict[str, str | None], workload: str | None, more: dict[str
     given = {name: None if text is None else read(name, text) for name, text in typed.items()}
     parts = _about(workload)
     found = answers(given, _ask, remark)
+    if more["parameters"] is not None:
+        more["parameters"] = read("parameters", more["parameters"])
     if more["samplings"] is not None:
         more["samplings"] = tuple(more["samplings"])
     return TrainingQuestion(**found, **parts, **more)

@@ -1,0 +1,91 @@
+"""The use of a row in a training job: the seconds that a step of its noise takes, and what the loader has to do.
+
+Seconds are a model of one processor core: what drawing a normal and what an operation on large arrays took here, times
+how many of both a step has for each parameter. Both are measured once in a process, in some hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+WIDTH = 1 << 20
+"""Entries of the arrays that are timed: beyond the caches."""
+KEPT_BYTES = 256 << 20
+"""Of Z, where C has no recurrence; above, earlier rows are drawn again, for `ROWS_AT_ONCE` steps at a time."""
+ROWS_AT_ONCE = 16
+
+
+class StepPace(NamedTuple):
+    """Seconds of one core for each parameter.
+
+    Attributes:
+        normal: drawing a normal and putting it away.
+        operation: an addition or a multiplication of the recurrence, with its traffic to memory.
+    """
+
+    normal: float
+    operation: float
+
+    def seconds(self, row: Mapping[str, Any], parameters: int, steps: int | None) -> float:
+        """Return the seconds of one step's noise for a model of so many parameters.
+
+        Args:
+            row: of a comparison.
+            parameters: of the model.
+            steps: n, None where training has no end.
+        """
+        redraws = float(row["redraws"])
+        if steps is not None and row["noise_vectors"] >= steps and 8 * steps * parameters > KEPT_BYTES:
+            redraws += steps / 2 / ROWS_AT_ONCE
+        return parameters * (self.normal * (1 + redraws) + self.operation * float(row["flops"]))
+
+
+@cache
+def measured() -> StepPace:
+    """Return the pace of this machine."""
+    import numpy as np
+
+    draw = np.random.Generator(np.random.SFC64(0))
+    kept, made = np.ones(WIDTH, np.float32), np.empty(WIDTH)
+
+    def normals() -> None:
+        made[:] = draw.standard_normal(WIDTH, dtype=np.float32)
+
+    def operations() -> None:
+        np.multiply(kept, 0.5, out=made)
+        np.add(kept, made, out=made)
+
+    return StepPace(_least(normals) / WIDTH, _least(operations) / WIDTH / 2)
+
+
+def _least(work: Callable[[], None]) -> float:
+    """Return the least processor seconds of three runs."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, Any]:
+    """Return the table with `loader` in each row, and with `seconds_per_step` where the model's size is known.
+
+    Args:
+        table: as plain data.
+        parameters: of the model, or None.
+    """
+    from factorize.accounting.schemes import SCHEMES
+
+    steps = table["spec"]["workload"].get("n")
+    pace = None if parameters is None else measured()
+    known = steps if isinstance(steps, int) else None
+    for row in table["rows"]:
+        row["loader"] = SCHEMES[row["sampling"] or "fixed"].loader
+        row["seconds_per_step"] = None if pace is None else pace.seconds(row, parameters or 0, known)
+    basis = "a model of one core: measured seconds for each normal and each operation, times their number"
+    step = None if pace is None else {"parameters": parameters, **pace._asdict(), "basis": basis}
+    return {**table, "step_pace": step}
