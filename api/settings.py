@@ -7,8 +7,9 @@ import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -24,7 +25,11 @@ LEDGER_FILE = "jobs.sqlite"
 CONFIG_FILE = "factorize.toml"
 DAY = 86_400.0
 
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Signatures that a token of an issuer may have; those with a shared secret, and none at all, are not among them."""
 Bytes = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+Text = Annotated[str, Field(min_length=1, max_length=2048)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -32,6 +37,49 @@ def default_store() -> str:
     """Return the folder for results: `factorize` in the user's data folder (XDG_DATA_HOME, ~/.local/share)."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return str(Path(base) / "factorize")
+
+
+class Issuer(BaseModel):
+    """An OpenID Connect issuer whose tokens are taken beside keys.
+
+    Attributes:
+        issuer: what a token's `iss` has to be.
+        audience: what its `aud` has to hold.
+        jwks_url: where the issuer's public keys are, https:// or on loopback.
+        algorithms: signatures that are taken.
+        scopes_claim: claim that holds words: a text with spaces, or a list of texts.
+        scopes: for such a word, the scopes that it gives; words that are not here give none.
+        leeway_seconds: how far the clocks of issuer and service may be apart.
+        longest_seconds: from a token's `iat` to its `exp`; one that is good for longer is refused.
+        requests_per_minute: quota of each subject, as of a key.
+        open_jobs: quota of each subject.
+        core_seconds_per_day: quota of each subject.
+        bytes_per_day: quota of each subject.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    issuer: Text
+    audience: Text
+    jwks_url: Text
+    algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
+    scopes_claim: Annotated[str, Field(min_length=1, max_length=256)] = "scope"
+    scopes: dict[str, tuple[Literal["read", "submit", "upload", "monitor", "admin"], ...]]
+    leeway_seconds: Annotated[int, Field(ge=0, le=300)] = 30
+    longest_seconds: Annotated[int, Field(ge=1)] = 86_400
+    requests_per_minute: Count | None = None
+    open_jobs: Count | None = None
+    core_seconds_per_day: Count | None = None
+    bytes_per_day: Count | None = None
+
+    @field_validator("jwks_url")
+    @classmethod
+    def _not_in_the_clear(cls, url: str) -> str:
+        parts = urlsplit(url)
+        plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
+        if (parts.scheme == "https" or plain) and parts.hostname and not parts.username and not parts.fragment:
+            return url
+        raise ValueError(f"jwks_url {url[:80]} can be changed on its way, or is no address; use https://")
 
 
 class Settings(BaseSettings):
@@ -55,6 +103,7 @@ class Settings(BaseSettings):
             its own machine, and asks for keys.
         allow_remote: of earlier releases, without effect: an address that other machines reach needs HTTPS or a
             trusted proxy, and keys.
+        issuers: who else says who a caller is (OpenID Connect), each an `Issuer`; callers are asked for keys then.
         allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
         capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
         processors: threads for all running solves; by default all.
@@ -97,6 +146,7 @@ class Settings(BaseSettings):
     https_key: str | None = None
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     allow_remote: bool = False
+    issuers: tuple[Issuer, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
     processors: Annotated[int, Field(ge=1)] | None = None
@@ -131,6 +181,8 @@ class Settings(BaseSettings):
         for file in (self.https_certificate, self.https_key):
             if file is not None and not Path(file).is_file():
                 raise ValueError(f"there is no file {file}; https_certificate and https_key name PEM files")
+        if len({issuer.issuer for issuer in self.issuers}) < len(self.issuers):
+            raise ValueError("an issuer stands twice among issuers; name each once")
         if not is_loopback(self.host):
             self._check_remote()
         return self
@@ -153,7 +205,7 @@ class Settings(BaseSettings):
         """Whether every caller needs a key: where it is said so, and wherever other machines reach the service."""
         if self.require_keys is not None:
             return self.require_keys
-        return not is_loopback(self.host) or bool(self.trusted_proxies)
+        return not is_loopback(self.host) or bool(self.trusted_proxies) or bool(self.issuers)
 
     @classmethod
     def settings_customise_sources(

@@ -19,12 +19,13 @@ from anyio.to_thread import run_sync
 from factorize.api.access.caller import Caller
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.refusals import AccessRefused
-from factorize.api.access.token import read_token
+from factorize.api.access.token import PREFIX, read_token
 
 FRESH_SECONDS = 0.5
 LONGEST_CREDENTIAL = 8 << 10
 _KNOWN = 4096
 _LOOKUPS = 4
+_OURS = f"{PREFIX}_".encode()
 _MISSING = "this route needs a key: send it as Authorization: Bearer, never in the address"
 _UNKNOWN = "the key is not one of this service; check that it was copied whole"
 
@@ -40,19 +41,23 @@ class Gate:
 
     Args:
         register: the keys.
+        foreign: finds the caller of a credential that is no key of ours (a token of an issuer), or raises as
+            `identify` does; None where only keys are taken. Called from threads.
         clock: seconds since 1970, by which keys end.
     """
 
     def __init__(
         self,
         register: KeyRegister,
+        foreign: Callable[[str], Caller] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._register = register
+        self._foreign = foreign
         self._clock = clock
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._pending: dict[bytes, asyncio.Future[Caller]] = {}
-        self._limiter: CapacityLimiter | None = None
+        self._limiters: dict[bool, CapacityLimiter] = {}
 
     def standing(self, credential: bytes) -> Caller | None:
         """Return the caller of a credential that was looked up less than half a second ago, else None."""
@@ -80,10 +85,11 @@ class Gate:
         return await asyncio.shield(looking)
 
     async def _look(self, name: bytes, credential: bytes) -> Caller:
-        self._limiter = self._limiter or CapacityLimiter(_LOOKUPS)
+        ours = credential.startswith(_OURS)  # which do not wait for an issuer that is slow
+        limiter = self._limiters.setdefault(ours, CapacityLimiter(_LOOKUPS))
         looked = time.monotonic()
         try:
-            caller = await run_sync(self.identify, credential, limiter=self._limiter)
+            caller = await run_sync(self.identify, credential, limiter=limiter)
         except AccessRefused:
             self._known.pop(name, None)
             raise
@@ -98,8 +104,12 @@ class Gate:
 
         Raises:
             AccessRefused: nobody has it, or its key has ended or was revoked.
+            StoreUnavailable, ServiceUnreachable: the ledger, or the issuer of a token, does not answer.
         """
-        token = read_token(_text(credential))
+        text = _text(credential)
+        if self._foreign is not None and not credential.startswith(_OURS):
+            return self._foreign(text)
+        token = read_token(text)
         key = self._register.find(token.id) if token is not None else None
         if token is None or key is None:
             raise AccessRefused(_UNKNOWN)

@@ -20,6 +20,7 @@ import factorize.api.http.probes
 import factorize.api.http.routes
 from factorize import __version__
 from factorize.api.access.gate import Gate
+from factorize.api.access.issuer_tokens import IssuerTokens
 from factorize.api.http.calibration_jobs import CalibrationJobs
 from factorize.api.http.gateway.access_guard import AccessGuard
 from factorize.api.http.gateway.audit_trail import AuditTrail
@@ -85,7 +86,8 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     for module in _MODULES:
         app.include_router(module.router)
     describe(app)
-    app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register), meter=owned.meter)
+    foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
+    app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register, foreign), meter=owned.meter)
     app.add_middleware(RequestGuard, settings=settings)
     app.add_middleware(AuditTrail, log=owned.audit)
     return app

@@ -9,6 +9,8 @@ import pytest
 from factorize.api.settings import Settings, default_store, is_loopback, load_settings
 from factorize.errors import InvalidParameter
 
+ISSUER = {"issuer": "https://i", "audience": "a", "jwks_url": "https://i/jwks", "scopes": {"x": ["read"]}}
+
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -77,6 +79,7 @@ def test_keys_are_asked_for_where_others_reach_the_service() -> None:
     assert not load_settings().asks_for_keys
     assert load_settings(require_keys=True).asks_for_keys
     assert load_settings(trusted_proxies=["127.0.0.0/8"]).asks_for_keys
+    assert load_settings(issuers=[ISSUER]).asks_for_keys
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,14 @@ def test_keys_are_asked_for_where_others_reach_the_service() -> None:
         ({"https_certificate": "a.pem"}, "come together"),
         ({"https_certificate": "a.pem", "https_key": "b.pem"}, "there is no file a.pem"),
         ({"trusted_proxies": ["proxy.example"]}, "trusted_proxies"),
+        ({"issuers": [ISSUER | {"jwks_url": "http://keys.example/jwks"}]}, "use https://"),
+        ({"issuers": [ISSUER | {"jwks_url": "https:///jwks"}]}, "is no address"),
+        ({"issuers": [ISSUER | {"jwks_url": "https://a:b@i/jwks"}]}, "is no address"),
+        ({"issuers": [ISSUER | {"algorithms": ["HS256"]}]}, "algorithms"),
+        ({"issuers": [ISSUER | {"algorithms": ["none"]}]}, "algorithms"),
+        ({"issuers": [ISSUER | {"algorithms": []}]}, "algorithms"),
+        ({"issuers": [ISSUER | {"scopes": {"a": ["write"]}}]}, "scopes"),
+        ({"issuers": [ISSUER, ISSUER]}, "stands twice"),
     ],
 )
 def test_settings_that_would_protect_nothing_are_refused(given: dict[str, object], message: str) -> None:

@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from issuer_server import issuing, token
 from keyed_service import UNKNOWN, Keyed, filled
 from servers import SLOW_CHILD, serving
 
@@ -273,3 +274,30 @@ def test_requests_come_from_the_proxy_or_this_machine(peer: str, trusted: bool, 
     behind = Settings(store=str(tmp_path), host="0.0.0.0", trusted_proxies=("10.1.0.0/16",))
     assert trusts(behind, peer) is trusted
     assert trusts(Settings(store=str(tmp_path)), peer)
+
+
+def test_tokens_of_an_issuer_are_taken_beside_keys(tmp_path: Path) -> None:
+    with issuing() as issuer:
+        settings = Settings(store=str(tmp_path / "store"), issuers=(issuer.issuer(),))
+        with serving(settings, command=SLOW_CHILD) as live:
+            keyed = Keyed(live)
+            ada, bob = token(scope="mf.read mf.write"), token("ec", sub="bob", scope="mf.read")
+            spec = {"workload": {"kind": "prefix", "n": 8}}
+            job = keyed.ask(ada, "POST", "/v1/factorizations", spec)
+            assert job.status == 202
+            path = f"/v1/factorizations/{job.json()['spec_digest']}"
+            assert keyed.ask(ada, "GET", path).status == 200 and keyed.ask("admin", "GET", path).status == 200
+            keyed.ask(bob, "GET", path).problem(404, "not-found")
+            keyed.ask(bob, "POST", "/v1/factorizations", spec).problem(403, "forbidden")
+            keyed.ask(token(scope=None), "GET", "/v1/factorizations").problem(403, "forbidden")
+            for wrong in (token("rsa-other", headers={"kid": "rsa"}), token(aud="other"), ada[:-4]):
+                keyed.ask(wrong, "GET", path).problem(401, "unauthorized")
+            assert keyed.ask(ada, "DELETE", path).status == 202
+            assert issuer.asked == ["/jwks?v=1"]
+            issuer.answer = 500, {}, b""
+            other = Settings(store=str(tmp_path / "other"), issuers=(issuer.issuer(),))
+        with serving(other) as live:
+            unavailable = Keyed(live).ask(ada, "GET", "/v1/factorizations")
+            unavailable.problem(503, "unavailable")
+            assert "retry-after" in unavailable.headers
+            assert Keyed(live).ask("read", "GET", "/v1/factorizations").status == 200, "keys do not wait for an issuer"
