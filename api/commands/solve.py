@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from factorize.api.terminal.interrupt import prompt_interrupt
 from factorize.api.terminal.options import Dtype, Explain, Matrices, Output, SpecText, StoreUrl
-from factorize.api.terminal.output import OutputForm, display, emit, show_event
+from factorize.api.terminal.output import OutputForm, display, emit, remark, show_event
 from factorize.api.terminal.sources import (
     check_target,
     copy_stored,
@@ -24,6 +24,9 @@ from factorize.api.terminal.sources import (
 from factorize.api.terminal.terms import explained
 from factorize.api.terminal.text import describe_manifest, describe_part, describe_seconds
 from factorize.errors import InvalidParameter, NotFound
+
+if TYPE_CHECKING:
+    from factorize.spec import Spec
 
 ToFile = Annotated[
     Path | None, typer.Option("--to", metavar="FILE", help="Also write the factor file there.", show_default=False)
@@ -66,11 +69,13 @@ def solve(
     from factorize.api.processes.sibling import begun
 
     results = open_results(store, create=True)
-    planned = plan(read_spec(spec), results)
+    asked = read_spec(spec)
+    planned = plan(asked, results)
     with prompt_interrupt(), begun(PROVE) if planned.known is None else nullcontext(), display() as shown:
         shown.start(_label(planned.spec.document()))
         manifest = obtain(planned, results, progress=shown.report)
         shown.finish("")
+    _warn(asked, planned.spec)
     origin = "solved now" if planned.known is None else "known before"
     if names != ["C"] or dtype != "float64":
         from factorize.api.proof import prove
@@ -88,6 +93,15 @@ def _shown(output: OutputForm, manifest: dict[str, Any], kept: str, to: Path | N
     """Print a result, where it is kept and, if asked for, what its terms mean."""
     text = f"{describe_manifest(manifest)}\n{kept}" + (f"\nfile          {to}" if to is not None else "")
     emit(output, manifest, explained(text) if explain else text)
+
+
+def _warn(asked: Spec, solved: Spec) -> None:
+    """Say what dense noise costs where `auto` has named it."""
+    from factorize.training.memory.noise_memory import WARNED_STEPS, dense_note
+
+    n = solved.workload.n
+    if asked.mechanism.kind == "auto" and solved.mechanism.kind == "dense" and n >= WARNED_STEPS:
+        remark(f"warning: {dense_note(n, '`factorize recommend --memory 4`')}")
 
 
 def _by_service(

@@ -21,7 +21,7 @@ from factorize.adapters.adaptive.joint_plan import (
     second_workload,
 )
 from factorize.adapters.jax import Precision, correlated_noise, refuse_narrow
-from factorize.adapters.jobs import BINNED, Planned, TrainingJob, find_factors
+from factorize.adapters.jobs import BINNED, Planned, TrainingJob, amplified_by, find_factors
 from factorize.adapters.statement import PrivacyStatement
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
@@ -54,6 +54,7 @@ def make_private(
     physical_batch_size: int | None = None,
     sampling: Literal["fixed", "balls_in_bins", "redrawn_bins", "random_allocation"] = "fixed",
     workload: Callable[[int], dict[str, Any]] | None = None,
+    memory: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
     users: Sequence[Any] | np.ndarray | None = None,
@@ -87,6 +88,8 @@ def make_private(
             epoch once, in secret, and every step computes equally many padded parts; or `redrawn_bins`, where it draws
             in every epoch anew; or `random_allocation`, for C = I, where it draws as many steps among all.
         workload: for n steps, that `auto` asks the optimum of; running sums by default.
+        memory: vectors of noise state that `auto` may ask for; None for any number, which warns where the noise takes
+            all earlier rows (`DenseNoise`).
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out`, or `replace_one` with a fixed order.
         users: user of each example; a user with two examples in a step is then refused, and epsilon is per user.
@@ -121,14 +124,15 @@ def make_private(
         raise InvalidParameter(message, field="adaptive")
     secret = secrets.randbits(128) if seed is None else seed
     job = TrainingJob(examples, batch_size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
-    find = partial(find_factors, spec, workload or _running_sums, url=url, store=store, solve=solve)
+    places: dict[str, Any] = {"url": url, "store": store, "solve": solve, "memory": memory}
+    amplified = amplified_by(sampling, epsilon, delta)
+    find = partial(find_factors, spec, workload or _running_sums, amplified=amplified, **places)
     planned: Planned
     if adaptive == "joint":
         refuse_joint(sampling)
-        find = partial(
-            find_factors, spec, workload or partial(iterate_workload, betas[0]), url=url, store=store, solve=solve
-        )
-        squares = partial(find_factors, second, partial(second_workload, betas[1]), url=url, store=store, solve=solve)
+        find = partial(find_factors, spec, workload or partial(iterate_workload, betas[0]), **places)
+        kept = places["memory"] if isinstance(second, str) and second == "auto" else None
+        squares = partial(find_factors, second, partial(second_workload, betas[1]), **places | {"memory": kept})
         planned = joint_plan(job, find, squares, remainder, order_seed)
     elif sampling in BINNED:
         public = None if seed is None else order_seed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.draws.bin_keys import derived_key
 from factorize.training.draws.bin_sizes import capacity_for
+from factorize.training.memory.noise_memory import spec_within, warn_of_dense
 from factorize.training.orders import Order, balls_in_bins, fixed_order, random_allocation, redrawn_bins
 from factorize.training.sampling import CyclicPoisson
 
@@ -208,6 +209,11 @@ def _participation(epochs: int) -> dict[str, Any]:
     return {"kind": "single"} if epochs == 1 else {"kind": "fixed_epochs", "epochs": epochs}
 
 
+def amplified_by(sampling: str, epsilon: float, delta: float) -> dict[str, Any] | None:
+    """Return what C is optimised for under bins, kept or drawn again; None under other samplings."""
+    return {"kind": "balls_in_bins", "epsilon": epsilon, "delta": delta} if sampling in BINNED else None
+
+
 def find_factors(
     spec: Any,
     workload: Callable[[int], dict[str, Any]],
@@ -215,6 +221,8 @@ def find_factors(
     participation: dict[str, Any],
     *,
     bands: int | None = None,
+    memory: int | None = None,
+    amplified: Mapping[str, Any] | None = None,
     url: str | None = None,
     store: str | Path | None = None,
     solve: Callable[..., Any] | None = None,
@@ -227,20 +235,32 @@ def find_factors(
         steps: n.
         participation: of the order, in the contract's JSON form.
         bands: of the C that `auto` asks for; None leaves the mechanism to `auto`.
+        memory: vectors of noise state that `auto` may ask for; None for any number, and a warning of dense noise.
+        amplified: the sampling to optimise for within a memory, in the contract's JSON form.
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
     """
+    automatic = isinstance(spec, str) and spec == "auto"
+    if memory is not None and not automatic:
+        message = f"memory={memory} is for 'auto', and a factorization or a spec is given; leave one of them out"
+        raise InvalidParameter(message, field="memory")
     if isinstance(spec, CertifiedFactors):
         return spec
-    if spec == "auto":
+    if automatic and memory is not None and bands is None:
+        spec = spec_within(workload(steps), participation, memory, amplified)
+    elif automatic:
         banded = {"kind": "identity"} if bands == 1 else {"kind": "banded", "bands": bands}
         mechanism = {"kind": "auto"} if bands is None else banded
         spec = {"workload": workload(steps), "participation": participation, "mechanism": mechanism}
     if solve is not None:
         from factorize.spec import parse_spec
 
-        return solve(parse_spec(spec))
-    from factorize.client import load
+        found = solve(parse_spec(spec))
+    else:
+        from factorize.client import load
 
-    return load(spec, url=url, store=store)
+        found = load(spec, url=url, store=store)
+    if automatic and memory is None:
+        warn_of_dense(found, "memory=4, say,")
+    return found

@@ -23,7 +23,7 @@ from factorize.adapters.adaptive.joint_plan import (
     refuse_joint,
     second_workload,
 )
-from factorize.adapters.jobs import BINNED, AnyAuditor, Planned, TrainingJob, find_factors
+from factorize.adapters.jobs import BINNED, AnyAuditor, Planned, TrainingJob, amplified_by, find_factors
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import Adaptive, CorrelatedOptimizer, moments_of, refuse_sampling
 from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
@@ -66,6 +66,7 @@ def make_private(
     physical_batch_size: int | None = None,
     sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins", "redrawn_bins", "random_allocation"] = "fixed",
     bands: int | None = None,
+    memory: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
     loss_reduction: Literal["mean", "sum"] = "mean",
@@ -106,6 +107,8 @@ def make_private(
             `redrawn_bins`: it draws in every epoch anew; or `random_allocation`, for C = I: it takes part in as many
             steps as there are epochs, chosen in secret among all.
         bands: of the C that `auto` asks for with `cyclic_poisson`; 1 is DP-SGD.
+        memory: vectors of noise state, each as large as the model, that `auto` may ask for; None for any number, which
+            warns where the noise takes all earlier rows (`DenseNoise`).
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out` or `replace_one`.
         loss_reduction: of the caller's loss over a batch.
@@ -157,16 +160,19 @@ def make_private(
             raise InvalidParameter(message, field="calibration")
         job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
         workload = partial(workload_of, optimizer)
-        find = partial(find_factors, spec, workload, bands=bands, url=url, store=store, solve=solve)
+        budget = {"memory": memory, "amplified": amplified_by(sampling, epsilon, delta)}
+        diagonals = memory + 1 if sampling == "cyclic_poisson" and bands is None and memory is not None else bands
+        find = partial(find_factors, spec, workload, bands=diagonals, **budget, url=url, store=store, solve=solve)
         planned: Planned
         if joint:
             squares = partial(second_workload, optimizer.param_groups[0]["betas"][1])
-            find_second = partial(find_factors, second, squares, url=url, store=store, solve=solve)
+            of_second = budget if isinstance(second, str) and second == "auto" else {}
+            find_second = partial(find_factors, second, squares, **of_second, url=url, store=store, solve=solve)
             planned = joint_plan(job, find, find_second, remainder, order_seed)
         elif sampling == "fixed":
             planned = job.fixed(find, remainder, order_seed)
         elif sampling == "cyclic_poisson":
-            planned = job.cyclic_poisson(find, _banded_participation(bands, spec), secret)
+            planned = job.cyclic_poisson(find, _banded_participation(diagonals, spec), secret)
         elif sampling in BINNED:
             public = None if seed is None else order_seed
             planned = job.secret_bins(

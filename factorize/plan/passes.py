@@ -41,13 +41,20 @@ def solvable(spec: Mapping[str, Any], steps: int) -> tuple[dict[str, Any], tuple
             field="/batch_size",
         )
     if kind != "dense" or steps <= LARGEST_DENSE_PLAN:
-        return dict(spec), ()
+        return dict(spec), _dense_notes(kind, steps)
     several = spec["participation"]["kind"] != "single"
     if several and steps <= MAX_DENSE:
         note = f"{steps} steps are above {LARGEST_DENSE_PLAN}, so the spec asks for blt; dense by name takes hours"
         return {**spec, "mechanism": {"kind": "blt", "buffers": 8}}, (note,)
     note = f"{steps} steps are above {LARGEST_DENSE_PLAN}, so the spec asks for auto, the best that has a solver there"
     return {**spec, "mechanism": {"kind": "auto"}}, (note,)
+
+
+def _dense_notes(kind: str, steps: int) -> tuple[str, ...]:
+    """Say what dense noise costs, where it costs much."""
+    from factorize.training.memory.noise_memory import WARNED_STEPS, dense_note
+
+    return (dense_note(steps, "`factorize recommend --memory 4`"),) if kind == "dense" and steps >= WARNED_STEPS else ()
 
 
 def refuse_sampling(method: str, relation: Adjacency) -> None:

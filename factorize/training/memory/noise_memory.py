@@ -1,0 +1,97 @@
+"""Noise within a memory: the mechanism that a number of vectors allows, and a warning where noise takes all rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from factorize.client.noise_source import noise_source
+from factorize.errors import InvalidParameter
+from factorize.format.claims import CertifiedFactors
+
+WARNED_STEPS = 128
+"""Steps from which noise that takes all earlier rows is warned of: below, it costs less than ten normals."""
+LOOSE_STATES = 4e-3
+"""Tolerance of a streaming optimum over several epochs, as comparisons take it: its last steps gain less."""
+
+
+class DenseNoise(UserWarning):
+    """Noise that needs every earlier row in each step, where nobody asked for that."""
+
+
+def dense_note(steps: int, instead: str) -> str:
+    """Return what noise without a recurrence costs, and what to take in its place.
+
+    Args:
+        steps: n.
+        instead: how a memory is named here.
+    """
+    return (
+        f"the noise of this optimum takes all earlier rows: {steps} vectors of the model's size, kept or drawn again, "
+        f"and about {steps} operations for each parameter and step; {instead} takes a few vectors, for an error that "
+        "is mostly within percents"
+    )
+
+
+def warn_of_dense(factors: CertifiedFactors, instead: str) -> None:
+    """Warn where the noise of factors keeps as many vectors as there are steps, `WARNED_STEPS` or more.
+
+    Args:
+        factors: whose noise is made.
+        instead: see `dense_note`.
+    """
+    steps = factors.steps
+    if steps is None or steps < WARNED_STEPS:
+        return
+    cost = noise_source(factors.structure, factors.strategy_tensors(), steps, factors.digest).cost
+    if cost.vectors >= steps:
+        warnings.warn(dense_note(steps, instead), DenseNoise, stacklevel=5)
+
+
+def spec_within(
+    workload: Mapping[str, Any],
+    participation: Mapping[str, Any],
+    memory: int,
+    amplified: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the spec to solve for a training job that keeps at most so many vectors of noise state.
+
+    Without sampling it is the streaming optimum, with the draws of earlier epochs made again; optimised for the
+    learning rates alone where the workload has momentum. Under bins it is what is optimised for them.
+
+    Args:
+        workload: in the contract's JSON form, with n.
+        participation: in the contract's JSON form.
+        memory: vectors, each as large as the model.
+        amplified: the sampling to optimise for, in the contract's JSON form.
+
+    Raises:
+        InvalidParameter: a memory below 0.
+    """
+    from factorize.spec import parse_spec
+
+    if memory < 0:
+        raise InvalidParameter(f"memory={memory} is below 0; give the vectors that may be kept", field="memory")
+    asked: dict[str, Any] = {"workload": dict(workload), "participation": dict(participation)}
+    spec = parse_spec(asked)
+    n = spec.workload.n
+    if memory == 0 or n < 2:
+        return {**asked, "mechanism": {"kind": "identity"}}
+    if memory >= n:
+        return {**asked, "mechanism": {"kind": "auto"}}
+    if amplified is not None and spec.participation.passes is not None:
+        return {**asked, "mechanism": {"kind": "blt", "buffers": min(memory, 2)}, "sampling": dict(amplified)}
+    buffers = min(memory, n // 2)
+    easier = spec.workload.easier()
+    direct = spec.workload.outline().bidiagonal_inverse() is not None
+    if not direct and easier is None:
+        return {**asked, "mechanism": {"kind": "blt", "buffers": buffers}}
+    streaming: dict[str, Any] = {"kind": "buffered_linear", "buffers": buffers}
+    found: dict[str, Any] = {**asked, "mechanism": streaming}
+    if spec.participation.periodic:
+        streaming["redraws"] = spec.participation.spread(n).most - 1
+        found["tolerance"] = LOOSE_STATES
+    if not direct and easier is not None:
+        found["optimize_for"] = easier.document()
+    return found

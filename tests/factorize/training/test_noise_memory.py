@@ -1,0 +1,82 @@
+"""Noise within a memory: what `auto` asks for, that it keeps no more, and who is warned of noise that takes all rows."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+import factorize
+from factorize.adapters.jobs import amplified_by, find_factors
+from factorize.client.noise_source import noise_source
+from factorize.errors import InvalidParameter
+from factorize.solvers import solve
+from factorize.training.memory import noise_memory
+from factorize.training.memory.noise_memory import DenseNoise, dense_note, spec_within
+
+TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
+SINGLE = {"kind": "single"}
+
+
+def running_sums(steps: int) -> dict[str, Any]:
+    return {"kind": "prefix", "n": steps}
+
+
+def vectors(factors: Any) -> int:
+    return noise_source(factors.structure, factors.strategy_tensors(), factors.steps, factors.digest).cost.vectors
+
+
+@pytest.mark.parametrize(
+    ("workload", "participation", "memory", "most"),
+    [
+        ({"kind": "prefix", "n": 16}, TWO_EPOCHS, 0, 0),
+        ({"kind": "prefix", "n": 16}, TWO_EPOCHS, 1, 1),
+        ({"kind": "prefix", "n": 16}, SINGLE, 2, 2),
+        ({"kind": "momentum", "n": 12, "momentum": 0.9}, TWO_EPOCHS, 2, 2),
+        ({"kind": "adam", "n": 12, "beta": 0.9, "output": "iterate"}, SINGLE, 1, 1),
+        ({"kind": "prefix", "n": 8}, TWO_EPOCHS, 64, 8),
+    ],
+)
+def test_no_more_is_kept_than_the_memory(workload: Any, participation: Any, memory: int, most: int) -> None:
+    found = solve(factorize.parse_spec(spec_within(workload, participation, memory)))
+    assert vectors(found) <= most
+    best = factorize.solve({"workload": workload, "participation": participation}).certificate.loss.objective
+    independent = factorize.solve(
+        {"workload": workload, "participation": participation, "mechanism": {"kind": "identity"}}
+    ).certificate.loss.objective
+    assert best <= found.certificate.loss.objective * (1 + 1e-6) <= independent * (1 + 1e-5)
+    if memory:  # what a few vectors give back of what correlation gains
+        assert found.certificate.loss.objective < best + 0.5 * (independent - best)
+
+
+def test_bins_have_what_is_optimised_for_them() -> None:
+    amplified = amplified_by("redrawn_bins", 2.0, 1e-5)
+    found = spec_within(running_sums(16), TWO_EPOCHS, 4, amplified)
+    assert found["mechanism"] == {"kind": "blt", "buffers": 2} and found["sampling"]["epsilon"] == 2.0
+    assert factorize.parse_spec(found).sampling is not None
+    assert amplified_by("fixed", 2.0, 1e-5) is None and amplified_by("cyclic_poisson", 2.0, 1e-5) is None
+    with pytest.raises(InvalidParameter, match="memory=-1 is below 0"):
+        spec_within(running_sums(16), TWO_EPOCHS, -1)
+
+
+def test_auto_warns_of_noise_that_takes_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_memory, "WARNED_STEPS", 8)
+    with pytest.warns(DenseNoise, match="takes all earlier rows: 8 vectors of the model's size.*memory=4, say, takes"):
+        find_factors("auto", running_sums, 8, TWO_EPOCHS, solve=solve)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        find_factors("auto", running_sums, 6, TWO_EPOCHS, solve=solve)
+        assert vectors(find_factors("auto", running_sums, 8, TWO_EPOCHS, memory=1, solve=solve)) == 1
+        find_factors({"workload": running_sums(8)}, running_sums, 8, SINGLE, solve=solve)
+    with pytest.raises(InvalidParameter, match="memory=2 is for 'auto'"):
+        find_factors({"workload": running_sums(8)}, running_sums, 8, SINGLE, memory=2, solve=solve)
+
+
+def test_plans_note_what_dense_noise_costs() -> None:
+    asked = {"system": "dp_ftrl", "examples": 12_800, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6}
+    note = dense_note(128, "`factorize recommend --memory 4`")
+    assert note in factorize.plan(**asked).notes and "128 vectors" in note
+    few = factorize.plan(**asked | {"batch_size": 200})
+    independent = factorize.plan(**asked | {"method": "dp_sgd"})
+    assert not [text for plan in (few, independent) for text in plan.notes if "vectors" in text]
