@@ -11,7 +11,7 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 FRAMEWORKS := .venv-frameworks
 SITE := .venv-docs
 
-.PHONY: demo cluster test check slow-tests test-frameworks test-huggingface docs lint openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test check test-products slow-tests test-frameworks test-huggingface docs lint openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -26,6 +26,10 @@ test: $(STAMP)
 # The fast part of the tests, in a minute or so.
 check: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
+
+# Every mechanism on every small spec with every objective, four times what `make test` takes of them.
+test-products: $(STAMP)
+	WHOLE_PRODUCTS=1 $(BIN)/python -m pytest tests/contract/test_mechanism_contract.py $(SIDE_BY_SIDE)
 
 # Measures every test and lists anew what `make check` leaves out.
 slow-tests: $(STAMP)

@@ -1,10 +1,12 @@
-"""Every mechanism on every small spec: a certified answer or UnsupportedProblem, and nothing else.
+"""Every mechanism on small specs: a certified answer or UnsupportedProblem, and nothing else.
 
-A quarter of the answers, in which each objective meets each participation, is checked again in exact arithmetic: nothing is
-understated, and what is called exact is so to one unit.
+Mechanisms, workloads and participations meet in every way, each time with the objective whose turn it is, so that any three of the
+four have met; `make test-products` takes every objective each time. Answers of the objective in turn are checked again in exact
+arithmetic: nothing is understated, and what is called exact is so to one unit.
 """
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -103,15 +105,32 @@ def check_exactly(found):
     assert 0 <= units <= (1 if found.certificate.sensitivity.kind == "exact" else 1e15), (spec, units)
 
 
+def in_turn(mechanism, workload, participation):
+    """Objectives that fit, from the one whose turn it is."""
+    names = list(OBJECTIVES)
+    turn = FAST.index(mechanism) + list(WORKLOADS).index(workload) + list(PARTICIPATIONS).index(participation)
+    first = turn % len(names)
+    return [name for name in names[first:] + names[:first] if fits(workload, name)]
+
+
+@pytest.mark.parametrize("left_out", range(3))
+def test_any_three_have_met(left_out):
+    cases = list(itertools.product(FAST, WORKLOADS, PARTICIPATIONS))
+    two = {case: case[:left_out] + case[left_out + 1 :] for case in cases}
+    met = {(two[case], in_turn(*case)[0]) for case in cases}
+    every = {(two[case], objective) for case in cases for objective in OBJECTIVES if fits(case[1], objective)}
+    assert met == every
+
+
 @pytest.mark.parametrize(("mechanism", "workload"), EVERY)
 def test_every_mechanism_answers_or_refuses(mechanism, workload):
-    turn = itertools.cycle(OBJECTIVES)
-    turns = {(w, participation): next(turn) for w, participation in itertools.product(WORKLOADS, PARTICIPATIONS)}
-    for participation, objective in itertools.product(PARTICIPATIONS, OBJECTIVES):
-        if fits(workload, objective):
-            found = answers(case_of(mechanism, workload, participation, objective))
-            if found is not None and turns[workload, participation] == objective:
-                check_exactly(found)
+    for participation in PARTICIPATIONS:
+        first, *others = in_turn(mechanism, workload, participation)
+        found = answers(case_of(mechanism, workload, participation, first))
+        if found is not None:
+            check_exactly(found)
+        for objective in others if os.environ.get("WHOLE_PRODUCTS") else ():
+            answers(case_of(mechanism, workload, participation, objective))
 
 
 @pytest.mark.parametrize("mechanism", FAST)
