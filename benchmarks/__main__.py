@@ -33,6 +33,7 @@ NAMES = tuple(
         "amplified",
         "forged_claims",
         "service",
+        "key_check",
         "path",
         "noise",
         "rows",

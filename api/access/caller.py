@@ -38,9 +38,17 @@ class Quotas:
     core_seconds_per_day: int | None = None
     bytes_per_day: int | None = None
 
+    @property
+    def none(self) -> bool:
+        """Whether there is no limit at all."""
+        return self is UNLIMITED or self == UNLIMITED
+
     def document(self) -> dict[str, int | None]:
         """Return the limits by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+UNLIMITED = Quotas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class Caller:
     owner: str
     name: str
     scopes: frozenset[Scope]
-    quotas: Quotas = Quotas()
+    quotas: Quotas = UNLIMITED
 
     def may(self, scope: Scope | None) -> bool:
         """Say whether a route of this scope is open to the caller; None is open to everyone."""

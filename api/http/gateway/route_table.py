@@ -69,6 +69,11 @@ ROUTES = (
     RouteRow("DELETE", f"{_NAMED}/calibrations", Scope.SUBMIT, "the calibrations that the caller has asked for"),
 )
 
+_BY_SHAPE: dict[tuple[str, int], list[RouteRow]] = {}
+"""By method and number of slashes, since a name in a path has none: every request is looked up."""
+for _row in ROUTES:
+    _BY_SHAPE.setdefault((_row.method, _row.path.count("/")), []).append(_row)
+
 
 def row_of(method: str, path: str) -> RouteRow | None:
     """Return the row of a request, or None where no route has it.
@@ -77,8 +82,8 @@ def row_of(method: str, path: str) -> RouteRow | None:
         method: of the request; HEAD counts as GET.
         path: of the request, decoded.
     """
-    wanted = "GET" if method == "HEAD" else method
-    return next((row for row in ROUTES if row.method == wanted and row.pattern.fullmatch(path)), None)
+    shape = "GET" if method == "HEAD" else method, path.count("/")
+    return next((row for row in _BY_SHAPE.get(shape, ()) if row.pattern.fullmatch(path)), None)
 
 
 def table_of_routes() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 import struct
 import threading
 import time
@@ -238,6 +240,35 @@ def test_a_quota_of_bytes_refuses_an_upload_before_anything_is_kept(keyed: Keyed
     answer = keyed.live.send("POST", "/v1/predict", chunks, {"Authorization": f"Bearer {small}"})
     answer.problem(429, "quota-exhausted")
     assert not [path for path in keyed.live.folder.rglob("*") if path.is_file() and path.stat().st_size == len(matrix)]
+
+
+def test_a_quota_that_ends_within_an_upload_refuses_it_and_nothing_is_kept(keyed: Keyed) -> None:
+    small = keyed.token("upload", quotas=Quotas(bytes_per_day=2000))
+    matrix, other = os.urandom(8 * 14 * 14), struct.pack("<64d", *(float(i % 8 <= i // 8) for i in range(64)))
+    head = f"POST /v1/matrices?rows=14&columns=14 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {small}\r\n"
+    head += f"Content-Length: {len(matrix)}\r\nConnection: close\r\n\r\n"
+    host, port = keyed.live.host.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=600) as connection:
+        connection.sendall(head.encode() + matrix[:1000])
+        meter, owner = keyed.live.service.meter, f"key:{small[3:15]}"
+        end = time.monotonic() + 120
+        while getattr(meter._counts.get((owner, "bytes_per_day")), "new", 0) < 1000:  # it has begun, and was let in
+            assert time.monotonic() < end
+            time.sleep(0.01)
+            if getattr(meter._counts.get((owner, "bytes_per_day")), "kept", 0) >= 1000:
+                break
+        assert keyed.ask(small, "POST", "/v1/matrices?rows=8&columns=8", other).status == 201
+        connection.sendall(matrix[1000:])
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert (
+        answer.startswith(b"HTTP/1.1 429")
+        and b"/problems/quota-exhausted" in answer
+        and b"retry-after" in answer.lower()
+    )
+    assert matrix[:16] not in answer and small.encode() not in answer
+    files = [path for path in keyed.live.folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if path.stat().st_size in (len(matrix), 1000)]
+    keyed.ask("admin", "GET", f"/v1/blobs/{hashlib.sha256(matrix).hexdigest()}").problem(404, "not-found")
 
 
 def test_open_jobs_and_core_seconds_have_quotas(keyed: Keyed) -> None:

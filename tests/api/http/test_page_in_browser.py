@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from browser import PATIENCE, Watched, watched
 from playwright.sync_api import expect
-from servers import LiveService
+from servers import LiveService, serving
+
+from factorize.api.settings import Settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -136,6 +138,22 @@ def test_a_result_states_sigma_and_gives_its_file(
     assert shown and float(shown[1]) == pytest.approx(bound**0.5, rel=1e-5)
     page.get_by_role("heading", name="Noise over time and frequency").wait_for()
     page.wait_for_selector("text=Power over frequency")
+
+
+def test_the_page_says_that_a_key_is_needed_and_takes_one(browser: Browser, tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), require_keys=True)) as live:
+        token = live.service.register.create("page", ["read"])[1].text
+        with watched(browser, live.url) as view:
+            view.go("results")
+            view.page.wait_for_selector("text=Set a key under Key.")
+            view.go("key")
+            view.page.get_by_label("API key").fill(token)
+            view.page.get_by_role("button", name="Use this key").click()
+            view.go("results")
+            view.page.get_by_label("State").wait_for()
+            expect(view.page.get_by_text("Set a key under Key.")).to_have_count(0)
+            view.errors.clear()  # the browser logs the 401 that was asked for
+            assert not [address for address, _ in view.requests if token in address]
 
 
 def test_a_key_goes_into_a_header_and_nowhere_else(view: Watched, root: dict[str, Any]) -> None:
