@@ -25,6 +25,7 @@ def main() -> int:
         target.write_text(page(source))
     (PAGES / "changelog.md").write_text(root_page(ROOT / "CHANGELOG.md"))
     (PAGES / "reporting.md").write_text(root_page(ROOT / "SECURITY.md"))
+    shutil.copy(ROOT / "website" / "site.css", PAGES)
     made = PAGES / "reference"
     made.mkdir()
     described = json.loads((ROOT / "tests" / "contract" / "openapi.json").read_text())
