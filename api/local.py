@@ -14,13 +14,14 @@ from typing import Any
 
 from factorize import solvers
 from factorize.api.proof import prove
-from factorize.api.stages import Stages
+from factorize.api.stages import Stages, unfinished_of
 from factorize.errors import InvalidWorkload
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec
 from factorize.storage.incoming import Check
 from factorize.storage.neighbours import nearest
 from factorize.storage.store import Store
+from factorize.storage.unfinished import SECONDS
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,13 @@ def obtain(
         return store.manifest(planned.known)
     near = nearest(planned.spec, store)
     stages = Stages(progress, check or partial(prove, store=store.url))
-    solved = solvers.solve(bound(planned.spec, store), progress=stages.step, warm_start=near)
-    return store.put(solved, check=stages.check)
+    unfinished = unfinished_of(planned.spec, store, SECONDS)
+    spec = bound(planned.spec, store)
+    solved = solvers.solve(spec, progress=stages.step, warm_start=near, unfinished=unfinished)
+    manifest = store.put(solved, check=stages.check)
+    if unfinished is not None:
+        unfinished.clear()
+    return manifest
 
 
 def bound(spec: Spec, store: Store) -> Spec:

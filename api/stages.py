@@ -12,7 +12,12 @@ from factorize.solution import Progress, ProgressCallback
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from factorize.spec import Spec
     from factorize.storage.incoming import Check
+    from factorize.storage.store import Store
+    from factorize.storage.unfinished import UnfinishedWork
+
+_TOO_HIGH = 6.0  # an estimate may be too low by about as much
 
 
 class Stages:
@@ -50,3 +55,19 @@ class Stages:
         self._entered.append((phase, time.time()))
         passed = time.monotonic() - self._began
         self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
+
+
+def unfinished_of(spec: Spec, store: Store, seconds: float) -> UnfinishedWork | None:
+    """Return where a solve leaves its states, None for one that is over before it would leave any.
+
+    Args:
+        spec: to be solved.
+        store: where its result goes.
+        seconds: between two states; 0 leaves one after each step.
+    """
+    from factorize import __version__, solvers
+    from factorize.storage.unfinished import UnfinishedWork
+
+    if solvers.estimate(spec).seconds < seconds / _TOO_HIGH:
+        return None
+    return UnfinishedWork(store, spec.digest, __version__, seconds=seconds)

@@ -12,7 +12,7 @@ import numpy as np
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.objective import Objective
 from factorize.participation import AnyParticipation
-from factorize.solution import Progress, ProgressCallback
+from factorize.solution import LoopState, NothingKept, Progress, ProgressCallback, Unfinished
 from factorize.spec import Spec
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
@@ -30,6 +30,33 @@ def outline_of(spec: Spec) -> Workload:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """A loop of a solver, as unfinished work knows it.
+
+    Attributes:
+        name: of the loop; what it leaves under it, it can take up.
+        unfinished: where states are.
+    """
+
+    name: str
+    unfinished: Unfinished
+
+    def found(self, **shapes: tuple[int, ...]) -> LoopState | None:
+        """Return the state that the loop has left, if its arrays have these names and shapes, else None."""
+        state = self.unfinished.taken_up(self.name)
+        fits = state is not None and {name: array.shape for name, array in state.arrays.items()} == shapes
+        return state if fits else None
+
+    def offer(self, step: int, **arrays: np.ndarray) -> None:
+        """Leave the state after a step."""
+        self.unfinished.offer(self.name, step, **arrays)
+
+
+UNKEPT = Loop("", NothingKept())
+"""For a loop that nobody goes on with."""
+
+
+@dataclass(frozen=True)
 class Problem:
     """A canonical spec with a named mechanism, as the solvers read it.
 
@@ -38,10 +65,16 @@ class Problem:
     Attributes:
         spec: the spec.
         start: dual blocks to start from, shape (b, k, k) (solvers/warm_start.py), or None; solvers may ignore them.
+        unfinished: what a solve of the same spec that was cut off had reached; solvers may ignore it.
     """
 
     spec: Spec
     start: np.ndarray | None = field(default=None, compare=False)
+    unfinished: Unfinished = field(default_factory=NothingKept, compare=False)
+
+    def loop(self, name: str) -> Loop:
+        """Return the part of a loop in unfinished work."""
+        return Loop(name, self.unfinished)
 
     @property
     def workload(self) -> Workload:

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 import factorize
-from factorize.errors import SolveFailed, extras_named
+from factorize.errors import Cancelled, LimitExceeded, SolveFailed, extras_named
 from factorize.factorization import Factorization
-from factorize.solution import Outcome, Progress, ProgressCallback, Solution
+from factorize.solution import NothingKept, Outcome, Progress, ProgressCallback, Solution, Unfinished
 from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
 from factorize.solvers.evidence import with_evidence
 from factorize.solvers.evidence import work as evidence_work
@@ -21,6 +21,8 @@ from factorize.solvers.register import Entry, choose, entry_for
 from factorize.solvers.warm_start import resampled as warm_start_of
 from factorize.spec import Spec
 from factorize.storage.neighbours import Neighbour
+
+_ENDED_WELL = (Outcome.CONVERGED, Outcome.CLOSED_FORM, Outcome.LOCAL_OPTIMUM)
 
 
 def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
@@ -46,6 +48,7 @@ def solve(
     matrices: Mapping[str, np.ndarray] | None = None,
     warm_start: Factorization | Neighbour | None = None,
     evidence: bool = True,
+    unfinished: Unfinished | None = None,
 ) -> Factorization:
     """Solve a spec and certify the result.
 
@@ -58,6 +61,8 @@ def solve(
             where it does not fit. Where it leads to no convergence, the solve begins anew without it.
         evidence: whether a claim that brings no evidence for a lower bound over all matrices gets some; without, the
             certificate has no such bound.
+        unfinished: what a solve of this spec that was cut off had reached, and where this one leaves what it reaches
+            (factorize/storage/unfinished.py). Where going on leads to no convergence, the solve begins anew.
 
     Returns:
         The certified factorization; its certificate says whether the tolerance was met.
@@ -74,9 +79,14 @@ def solve(
     spec = choose(spec).bind(matrices or {})
     entry, needed = _admitted(spec, evidence)
     began = time.monotonic()
-    told, problem = _Told(progress or _ignore, needed.seconds), Problem(spec)
-    found = None if warm_start is None else _solved_from(warm_start, spec, entry, told)
-    solution = entry.solve(problem, told) if found is None else found
+    told, kept = _Told(progress or _ignore, needed.seconds), unfinished or NothingKept()
+    problem = Problem(spec, unfinished=kept)
+    found = None
+    if kept.step:
+        solution = _gone_on(problem, entry, told)
+    else:
+        found = None if warm_start is None else _solved_from(warm_start, problem, entry, told)
+        solution = entry.solve(problem, told) if found is None else found
     if evidence:
         solution = with_evidence(problem, solution, Reporter(told, "bound"))
     provenance = _provenance(spec, time.monotonic() - began)
@@ -86,15 +96,28 @@ def solve(
     return Factorization.from_solution(spec, solution, solver=provenance)
 
 
+def _gone_on(problem: Problem, entry: Entry, progress: ProgressCallback) -> Solution:
+    """Return the claim of a solve that goes on from unfinished work, or, where that leads nowhere, of one anew."""
+    try:
+        solution = entry.solve(problem, progress)
+        if solution.outcome in _ENDED_WELL:
+            return solution
+    except (SolveFailed, ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
+        if isinstance(error, Cancelled | LimitExceeded):
+            raise
+    problem.unfinished.forget()
+    return entry.solve(problem, progress)
+
+
 def _solved_from(
-    near: Factorization | Neighbour, spec: Spec, entry: Entry, progress: ProgressCallback
+    near: Factorization | Neighbour, problem: Problem, entry: Entry, progress: ProgressCallback
 ) -> Solution | None:
     """Return the claim of a solve that began at a neighbour, or None if it does not fit or leads nowhere."""
-    start = warm_start_of(near, spec)
+    start = warm_start_of(near, problem.spec)
     if start is None:
         return None
     try:
-        solution = entry.solve(Problem(spec, start), progress)
+        solution = entry.solve(replace(problem, start=start), progress)
     except SolveFailed:
         return None
     return solution if solution.outcome is Outcome.CONVERGED else None

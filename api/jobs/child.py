@@ -39,11 +39,12 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     """
     from factorize import solvers
     from factorize.api.proof import prove
-    from factorize.api.stages import Stages
+    from factorize.api.stages import Stages, unfinished_of
     from factorize.solution import Progress
     from factorize.spec import parse_spec
     from factorize.storage.neighbours import nearest
     from factorize.storage.store import open_store
+    from factorize.storage.unfinished import SECONDS
 
     def report(progress: Progress) -> None:
         tell(**vars(progress))
@@ -51,9 +52,14 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     store = open_store(asked["store"])
     stages = Stages(report, check or partial(prove, store=store.url))
     spec = store.bind(parse_spec(asked["spec"]))
+    unfinished = unfinished_of(spec, store, asked.get("checkpoint_seconds", SECONDS))
     _log.info("the child solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
-    found = solvers.solve(spec, progress=stages.step, warm_start=nearest(spec, store))
+    if unfinished is not None and unfinished.step:
+        _log.info("the child goes on from a state", extra={"about": {"step": unfinished.step}})
+    found = solvers.solve(spec, progress=stages.step, warm_start=nearest(spec, store), unfinished=unfinished)
     digest = store.put(found, check=stages.check)["digest"]
+    if unfinished is not None:
+        unfinished.clear()
     _log.info("the result is stored", extra={"about": {"digest": digest}})
     return {"digest": digest, "timings": stages.timings()}
 

@@ -38,6 +38,7 @@ from factorize.storage.records import (
 )
 from factorize.storage.revocation import REVOKED, Revocation, revocation_key
 from factorize.storage.store import Store
+from factorize.storage.unfinished import UNFINISHED
 
 GRACE_SECONDS = 86_400.0
 """Age from which a temporary file is not of a writer that still runs."""
@@ -234,7 +235,9 @@ class _Check:
             place = entry.key.split("/")[0]
             if place in (*_PLACES, QUARANTINE) or entry.key == MARKER:
                 continue
-            if place != STAGING:
+            if place == UNFINISHED:
+                self._find("unfinished", entry.key, f"{entry.size} bytes; gc removes it when it is old")
+            elif place != STAGING:
                 self._find("foreign", entry.key, "none of the store's files; move it elsewhere if it is yours")
             else:
                 stale = entry.modified < oldest

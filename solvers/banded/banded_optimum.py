@@ -94,7 +94,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         SolveFailed: the numbers leave the range of double precision.
     """
     assert isinstance(problem.spec.mechanism, Banded)
-    from factorize.solvers.banded.gram_descent import GramDescent, Landscape
+    from factorize.solvers.banded.gram_descent import GramDescent, Landscape, taken_up
 
     report, bands = Reporter(progress), problem.spec.mechanism.bands
     if knotted(problem.n, bands):
@@ -102,11 +102,13 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
         knots = Knots.of(problem.n, bands)
         sparse = KnotLandscape(recursion(problem), knots)
-        first = _best_start(sparse, _first_columns(problem, sparse.dead, knots.columns, report))
-        descent = GramDescent(problem, sparse, first, report, most_steps(problem.n, bands))
+        first, steps = taken_up(problem, sparse, (bands - 1, len(knots.columns)))
+        first = first or _best_start(sparse, _first_columns(problem, sparse.dead, knots.columns, report))
+        descent = GramDescent(problem, sparse, first, report, most_steps(problem.n, bands), steps)
     else:
         landscape = Landscape(recursion(problem), problem.n, bands)
-        descent = GramDescent(problem, landscape, start(problem, landscape, report), report)
+        first, steps = taken_up(problem, landscape, (bands - 1, problem.n))
+        descent = GramDescent(problem, landscape, first or start(problem, landscape, report), report, steps=steps)
     outcome = descent.run()
     return Solution(strategy=descent.strategy, outcome=outcome, iterations=descent.steps)
 

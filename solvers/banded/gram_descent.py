@@ -57,6 +57,9 @@ class GramPoint:
     curvature: tuple[Array, Array, Array, Array]
 
 
+_DESCENT = "gram descent"
+
+
 class Surface(Protocol):
     """A loss to descend on.
 
@@ -124,6 +127,13 @@ class Landscape:
         return BandedMatrix(bands)
 
 
+def taken_up(problem: Problem, surface: Surface, shape: tuple[int, int]) -> tuple[GramPoint | None, int]:
+    """Return the point that a search which was cut off had reached, and after how many steps; None, 0 where none is."""
+    found = problem.loop(_DESCENT).found(offsets=shape)
+    point = None if found is None else surface(np.ascontiguousarray(found.arrays["offsets"]))
+    return point, 0 if point is None or found is None else found.step
+
+
 class GramDescent:
     """Steps towards the optimum, and the strategy they have reached.
 
@@ -133,13 +143,21 @@ class GramDescent:
         first: where to start.
         report: told the gap within the class after each step.
         most_steps: after which it ends.
+        steps: that led to `first`.
     """
 
     def __init__(
-        self, problem: Problem, landscape: Surface, first: GramPoint, report: Reporter, most_steps: int = _MOST_STEPS
+        self,
+        problem: Problem,
+        landscape: Surface,
+        first: GramPoint,
+        report: Reporter,
+        most_steps: int = _MOST_STEPS,
+        steps: int = 0,
     ) -> None:
         self.problem, self.landscape, self.report = problem, landscape, report
-        self.steps, self.gap = 0, np.inf
+        self.steps, self.gap = steps, np.inf
+        self._loop = problem.loop(_DESCENT)
         self.at = first
         self._most_steps = most_steps
         self._memory = Memory(landscape.pairs)
@@ -178,6 +196,7 @@ class GramDescent:
             if not self._step(direction, decrease):
                 self.gap = self._certified()
                 return self._ended()
+            self._loop.offer(self.steps, offsets=self.at.offsets)
         self.gap = self._certified()
         return Outcome.CONVERGED if self.gap <= self.problem.tolerance else Outcome.ITERATION_LIMIT
 

@@ -14,7 +14,7 @@ Fixed epochs are other searches (epochs.py, redrawn.py).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
-from factorize.solvers.problem import Problem, Reporter, outline_of
+from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter, outline_of
 from factorize.solvers.single.structured import is_filtered
 from factorize.spec import Spec
 from factorize.workloads import Workload
@@ -131,7 +131,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 
 def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Reporter) -> Solution:
-    found = optimise(structure.p, structure.q, buffers, problem.tolerance, report)
+    found = optimise(structure.p, structure.q, buffers, problem.tolerance, report, loop=problem.loop("profiles"))
     return Solution(
         strategy=found.loss.strategy(found.end.z),
         outcome=Outcome.CONVERGED if found.end.finished else Outcome.ITERATION_LIMIT,
@@ -156,7 +156,14 @@ class BufferedFound:
 
 
 def optimise(
-    p: np.ndarray, q: np.ndarray, buffers: int, tolerance: float, report: Reporter, *, intervals: int | None = None
+    p: np.ndarray,
+    q: np.ndarray,
+    buffers: int,
+    tolerance: float,
+    report: Reporter,
+    *,
+    intervals: int | None = None,
+    loop: Loop = UNKEPT,
 ) -> BufferedFound:
     """Return profiles whose loss is stationary, for a workload with (W A)^-1 of diagonal p and subdiagonal -q.
 
@@ -167,6 +174,7 @@ def optimise(
         tolerance: on the loss relative to its lower bound.
         report: told of the steps.
         intervals: of the splines; chosen by n if left out.
+        loop: its part of unfinished work.
 
     Raises:
         FloatingPointError: the plain truncation is lost to rounding already.
@@ -179,7 +187,7 @@ def optimise(
 
     if intervals is None:
         intervals = max(1, math.ceil(2 * float(np.abs(places(q)).max()) / _SPACING))
-    coarse = thinned(p, q) if len(p) > _COARSE else None
+    coarse = thinned(p, q) if len(p) > _COARSE and loop.unfinished.taken_up(loop.name) is None else None
     before = coarse and optimise(*coarse, buffers, tolerance, report.within("coarse grid"), intervals=intervals)
     structure = Bidiagonal(p, q)
     optimum = maximise(structure, tolerance=_DUAL_ACCURACY, callback=lambda step, _gap: report(step, None))
@@ -190,6 +198,9 @@ def optimise(
         hessian = before.end.hessian
         if loss.value(before.end.z) < start:
             z = before.end.z
+    cut_off, done = loop.found(z=z.shape, hessian=(z.size, z.size)), 0
+    if cut_off is not None and loss.value(cut_off.arrays["z"]) < start:
+        z, hessian, done = cut_off.arrays["z"], cut_off.arrays["hessian"], cut_off.step
     renewed = len(p) * z.size <= _RENEWED
     end = minimise(
         loss,
@@ -199,6 +210,8 @@ def optimise(
         renew=renewed,
         report=report,
         hessian=hessian,
+        done=done,
+        keep=lambda steps, z, hessian: loop.offer(steps, z=z, hessian=hessian),
     )
     return BufferedFound(loss, end, optimum)
 
@@ -250,7 +263,7 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
     from factorize.structures.buffered import BufferedMatrix
 
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
-    found = structured.solve(Problem(accurate, problem.start), progress)
+    found = structured.solve(replace(problem, spec=accurate), progress)
     at = truncated(found.strategy.finite().dense(), buffers)
     strategy = unit_columns(BufferedMatrix(at.diagonal, at.transition, at.inputs, at.outputs))
     last = problem.workload.row_block(problem.workload.m - 1, problem.workload.m)

@@ -13,7 +13,7 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.problem import Problem, Reporter, StepReport, outline_of
+from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter, StepReport, outline_of
 from factorize.spec import Spec
 from factorize.workloads import Workload
 from factorize.workloads.forms import BidiagonalInverse
@@ -66,7 +66,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     tolerance = _SAFETY * problem.tolerance
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, tolerance, report, problem.start)
+        ascent = ascend(ring, tolerance, report, problem.start, problem.loop("dual blocks"))
         gram = whole_gram(ring, ascent.point)
         masked(gram, ring.epochs)
         strategy = reverse_cholesky(gram)
@@ -117,11 +117,13 @@ def ring_of(problem: Problem) -> Ring:
     return Ring(p, q, problem.participation.spread(problem.n).most)
 
 
-def ascend(ring: Ring, tolerance: float, report: StepReport, start: np.ndarray | None = None) -> BlockAscent:
+def ascend(
+    ring: Ring, tolerance: float, report: StepReport, start: np.ndarray | None = None, loop: Loop = UNKEPT
+) -> BlockAscent:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
     from factorize.solvers.epochs.blocks import maximise
 
-    return maximise(ring, tolerance=tolerance, callback=report, start=start)
+    return maximise(ring, tolerance=tolerance, callback=report, start=start, loop=loop)
 
 
 def _inverse(spec: Spec, workload: Workload) -> BidiagonalInverse | None:

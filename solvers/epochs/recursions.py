@@ -21,7 +21,7 @@ from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.epochs import decompositions as epochs
-from factorize.solvers.problem import Problem, Reporter, StepReport
+from factorize.solvers.problem import UNKEPT, Loop, Problem, Reporter, StepReport
 from factorize.solvers.single import dense
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
@@ -120,7 +120,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report = Reporter(progress)
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, _SAFETY * problem.tolerance, report, problem.start)
+        ascent = ascend(ring, _SAFETY * problem.tolerance, report, problem.start, problem.loop("dual blocks"))
         if not ascent.converged and problem.n <= LARGEST_REPLACED:
             return _by_decompositions(problem, progress)
         ridges = _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1]
@@ -192,9 +192,11 @@ def ring_of(problem: Problem) -> RecursionRing:
     return RecursionRing(system, k, min(_MOST_RATE, max(_LEAST_RATE, 0.1 * problem.tolerance)))
 
 
-def ascend(ring: RecursionRing, tolerance: float, report: StepReport, start: np.ndarray | None = None) -> BlockAscent:
+def ascend(
+    ring: RecursionRing, tolerance: float, report: StepReport, start: np.ndarray | None = None, loop: Loop = UNKEPT
+) -> BlockAscent:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
     from factorize.solvers.epochs.blocks import maximise
 
     with np.errstate(all="ignore"):
-        return maximise(ring, tolerance=tolerance, callback=report, start=start, patience=_PATIENCE)
+        return maximise(ring, tolerance=tolerance, callback=report, start=start, patience=_PATIENCE, loop=loop)

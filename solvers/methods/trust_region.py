@@ -61,6 +61,8 @@ def minimise(
     report: Callable[[int, float], None],
     hessian: Array | None = None,
     renew: bool = True,
+    done: int = 0,
+    keep: Callable[[int, Array, Array], None] | None = None,
 ) -> Stationary:
     """Minimise a positive function whose value tends to zero as it improves.
 
@@ -72,10 +74,12 @@ def minimise(
         report: told (steps so far, value); what it raises ends the minimisation.
         hessian: an approximation to begin with, if there is one.
         renew: whether each further round takes differences; otherwise the approximation is only corrected.
+        done: steps that led to the start.
+        keep: told (steps so far, point, approximation), which may be all that is left of the minimisation.
     """
     z, (value, gradient) = start, function(start)
     approximation = None if hessian is None else hessian.copy()
-    radius, steps, gain = _RADIUS, 0, math.inf
+    radius, steps, gain = _RADIUS, done, math.inf
     for number in range(rounds):
         if approximation is None or (renew and number > 0):
             approximation = _differences(function, z, gradient, partial(report, steps, value))
@@ -96,6 +100,8 @@ def minimise(
                 radius *= 2.0
             if trial < value:
                 z, value, gradient = z + step, trial, slope
+                if keep is not None:
+                    keep(steps, z, approximation)
             if radius < 1e-7 * _RADIUS:
                 break
         gain = before - value

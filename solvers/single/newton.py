@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients, dot
 from factorize.solvers.methods.poles import UNIT, Poles, zolotarev
+from factorize.solvers.problem import UNKEPT, Loop
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -127,7 +128,12 @@ class _Iterate:
 
 
 def maximise(
-    structure: Structure, *, tolerance: float, callback: Progress | None = None, start: Array | None = None
+    structure: Structure,
+    *,
+    tolerance: float,
+    callback: Progress | None = None,
+    start: Array | None = None,
+    loop: Loop = UNKEPT,
 ) -> Optimum:
     """Maximise the dual bound until the gap is at most ``tolerance`` or rounding stops progress.
 
@@ -136,6 +142,7 @@ def maximise(
         tolerance: relative gap to reach, not negative.
         callback: called with (iteration, relative gap) after each evaluation; what it raises ends the solve.
         start: dual weights to start from, positive, shape (n,).
+        loop: its part of unfinished work, which wins over `start`.
 
     Returns:
         The best iterate with its certified bounds; ``relative_gap`` may exceed ``tolerance``.
@@ -146,14 +153,18 @@ def maximise(
     """
     if not 0.0 <= tolerance < math.inf:
         raise ValueError(f"tolerance={tolerance} must be a finite number, at least 0")
-    v = structure.start() if start is None else _checked(start, structure.size)
+    v, step = structure.start() if start is None else _checked(start, structure.size), 1
+    found = loop.found(v=(structure.size,))
+    if found is not None and (found.arrays["v"] > 0).all():
+        v, step = found.arrays["v"], found.step
     finest = max(1e-15, 1e-2 * tolerance)
     best = current = _evaluate(structure, v, max(finest, 1e-3))
-    step = best_step = 1
+    best_step = step
     products = 0
     while True:
         if callback is not None:
             callback(step, current.gap)
+        loop.offer(step, v=current.v)
         if current.lower > best.lower * (1.0 + 2.0 * best.poles.delta):
             best_step = step
         if current.gap < best.gap:

@@ -166,7 +166,11 @@ def ascend(structure: Bidiagonal | Filtered, problem: Problem, progress: Progres
     report = Reporter(progress)
     try:
         return maximise(
-            structure, tolerance=_SAFETY * problem.tolerance, callback=report, start=_start(structure, problem)
+            structure,
+            tolerance=_SAFETY * problem.tolerance,
+            callback=report,
+            start=_start(structure, problem),
+            loop=problem.loop("dual weights"),
         )
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload so that its entries lie near 1") from None
