@@ -241,8 +241,8 @@ def test_decompositions_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = asked(WORKLOADS["momentum"], 4)
     whole_ascent = recursion_optimum.ascend
 
-    def hurried(ring: RecursionRing, tolerance: float, report: Any, start: Any) -> BlockAscent:
-        return replace(whole_ascent(ring, 1e-3, report, start), converged=False)
+    def hurried(ring: RecursionRing, tolerance: float, report: Any, start: Any, loop: Any) -> BlockAscent:
+        return replace(whole_ascent(ring, 1e-3, report, start, loop), converged=False)
 
     monkeypatch.setattr(recursion_optimum, "ascend", hurried)
     assert by_filters(spec).converged
