@@ -83,7 +83,7 @@ def obtain(
         return store.manifest(planned.known)
     near = nearest(planned.spec, store)
     stages = Stages(progress, check or partial(prove, store=store.url))
-    unfinished = unfinished_of(planned.spec, store, SECONDS)
+    unfinished = unfinished_of(planned.spec, store, estimate=cost(planned)[0], seconds=SECONDS)
     spec = bound(planned.spec, store)
     solved = solvers.solve(spec, progress=stages.step, warm_start=near, unfinished=unfinished)
     manifest = store.put(solved, check=stages.check)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from factorize.storage.store import Store
     from factorize.storage.unfinished import UnfinishedWork
 
-_TOO_HIGH = 6.0  # an estimate may be too low by about as much
+_TOO_LOW = 6.0  # an estimate may be too low by about as much
 
 
 class Stages:
@@ -57,17 +57,18 @@ class Stages:
         self._told(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
 
 
-def unfinished_of(spec: Spec, store: Store, seconds: float) -> UnfinishedWork | None:
+def unfinished_of(spec: Spec, store: Store, *, estimate: float, seconds: float) -> UnfinishedWork | None:
     """Return where a solve leaves its states, None for one that is over before it would leave any.
 
     Args:
         spec: to be solved.
         store: where its result goes.
+        estimate: seconds of the solve.
         seconds: between two states; 0 leaves one after each step.
     """
-    from factorize import __version__, solvers
+    from factorize import __version__
     from factorize.storage.unfinished import UnfinishedWork
 
-    if solvers.estimate(spec).seconds < seconds / _TOO_HIGH:
+    if estimate < seconds / _TOO_LOW:
         return None
     return UnfinishedWork(store, spec.digest, __version__, seconds=seconds)

@@ -52,7 +52,8 @@ def solve(asked: Document, tell: Tell, *, check: Check | None = None) -> Documen
     store = open_store(asked["store"])
     stages = Stages(report, check or partial(prove, store=store.url))
     spec = store.bind(parse_spec(asked["spec"]))
-    unfinished = unfinished_of(spec, store, asked.get("checkpoint_seconds", SECONDS))
+    seconds = asked.get("checkpoint_seconds", SECONDS)
+    unfinished = unfinished_of(spec, store, estimate=solvers.estimate(spec).seconds, seconds=seconds)
     _log.info("the child solves", extra={"about": {"pid": os.getpid(), "mechanism": spec.mechanism.kind}})
     if unfinished is not None and unfinished.step:
         _log.info("the child goes on from a state", extra={"about": {"step": unfinished.step}})
