@@ -68,7 +68,11 @@ def complete(document: dict[str, Any]) -> None:
     """Add to each operation what all of them have, and the shared components."""
     components = document.setdefault("components", {})
     components["securitySchemes"] = {
-        SECURITY_SCHEME: {"type": "http", "scheme": "bearer", "description": "A key of the service; see docs/http.md."}
+        SECURITY_SCHEME: {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A key of the service, or a token of an issuer that it knows; see docs/security.md.",
+        }
     }
     components["headers"] = _HEADERS
     components["examples"] = {slug: _example(slug) for slug in KINDS}

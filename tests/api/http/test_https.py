@@ -1,0 +1,121 @@
+"""HTTPS by the service itself: a certificate that clients check, keys that cross it, and files that cannot be used."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from servers import SLOW_CHILD, LiveService, serving
+
+from factorize.api.http.server import server
+from factorize.api.settings import Settings
+from factorize.client.service import Service
+from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable
+
+PASSPHRASE = b"secret"
+
+
+def certified(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate of this machine, signed by its own key, and that key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "factorize")])
+    now = datetime.now(UTC)
+    built = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    )
+    certificate, private = folder / "service.pem", folder / "service.key"
+    certificate.write_bytes(built.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSPHRASE))
+    (folder / "locked.key").write_bytes(locked)
+    return certificate, private
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return certified(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, files: tuple[Path, Path]) -> Iterator[LiveService]:
+    store = str(tmp_path_factory.mktemp("secured") / "store")
+    settings = Settings(store=store, https_certificate=str(files[0]), https_key=str(files[1]), require_keys=True)
+    with serving(settings, command=SLOW_CHILD) as live:
+        yield live
+
+
+def url_of(live: LiveService) -> str:
+    return f"https://{live.host}"
+
+
+def test_a_client_asks_over_https_with_its_key(
+    secured: LiveService, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(files[0]))
+    monkeypatch.setenv("FACTORIZE_KEY", secured.service.register.create("k", ["read", "submit"])[1].text)
+    job = Service(url_of(secured)).post({"workload": {"kind": "prefix", "n": 5}})
+    assert job["state"] in ("queued", "running")
+    assert Service(url_of(secured)).cancel(job["spec_digest"])["state"] == "cancelled"
+    monkeypatch.delenv("FACTORIZE_KEY")
+    with pytest.raises(ServiceError) as refused:
+        Service(url_of(secured)).status(job["spec_digest"])
+    assert refused.value.status == 401
+
+
+def test_a_certificate_that_nobody_vouches_for_is_not_taken(secured: LiveService) -> None:
+    with pytest.raises(ServiceUnreachable, match="(?i)certificate"):
+        Service(url_of(secured), timeout=60).post({"workload": {"kind": "prefix", "n": 5}})
+
+
+def spoken(live: LiveService, sent: bytes) -> bytes:
+    """What comes back for bytes that are no TLS."""
+    host, port = live.host.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=600) as connection:
+        connection.sendall(sent)
+        try:
+            return b"".join(iter(lambda: connection.recv(65536), b""))
+        except ConnectionResetError:
+            return b""
+
+
+def test_nothing_is_said_in_the_clear(secured: LiveService) -> None:
+    assert b"HTTP" not in spoken(secured, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+
+def test_old_versions_of_tls_are_refused(secured: LiveService, files: tuple[Path, Path]) -> None:
+    host, port = secured.host.rsplit(":", 1)
+
+    def version(most: ssl.TLSVersion) -> str | None:
+        context = ssl.create_default_context(cafile=str(files[0]))
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, most
+        with (
+            socket.create_connection((host, int(port)), timeout=600) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        ):
+            return connection.version()
+
+    assert version(ssl.TLSVersion.TLSv1_3) == "TLSv1.3" and version(ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+    with pytest.warns(DeprecationWarning), pytest.raises(ssl.SSLError):
+        version(ssl.TLSVersion.TLSv1_1)
+
+
+def test_files_that_cannot_be_used_are_named(files: tuple[Path, Path], tmp_path: Path) -> None:
+    certificate, private = files
+    other = certified(tmp_path)[1]
+    for wrong in (other, private.with_name("locked.key"), certificate):
+        settings = Settings(store=str(tmp_path / "store"), https_certificate=str(certificate), https_key=str(wrong))
+        with pytest.raises(InvalidParameter, match="https_certificate and https_key cannot be used"):
+            server(settings)
