@@ -38,6 +38,7 @@ NAMES = tuple(
         "noise",
         "rows",
         "figure3",
+        "choosing",
         "peer",
     )
     if find_spec(f"benchmarks.{name}")

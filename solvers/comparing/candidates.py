@@ -79,6 +79,22 @@ def for_easier(spec: Spec, buffers: int | None) -> Iterator[tuple[dict[str, Any]
             yield mechanism, easier.document()
 
 
+def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
+    """Yield banded mechanisms of fewer diagonals than the memory allows: groups of cyclic sampling grow with them.
+
+    Args:
+        spec: canonical.
+        buffers: vectors of state that may be kept, or None for the usual sizes.
+    """
+    if spec.workload.endless:
+        return
+    largest, bands = max(_bands(spec, buffers)), 2
+    while bands < largest:
+        yield {"kind": "banded", "bands": bands}
+        yield {"kind": "banded_toeplitz", "bands": bands, "normalization": "columns"}
+        bands = max(bands + 1, bands * 3 // 2)
+
+
 def optimised(
     spec: Spec, buffers: int | None, privacy: PrivacyTarget | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

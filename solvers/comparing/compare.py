@@ -21,7 +21,7 @@ from factorize.privacy import PrivacyTarget
 from factorize.solution import Progress
 from factorize.solvers.budget import Estimate
 from factorize.solvers.comparing.attempts import Attempt, distinct, groups, worker_count
-from factorize.solvers.comparing.candidates import for_easier, left_out, mechanisms, optimised, tolerance
+from factorize.solvers.comparing.candidates import fewer_bands, for_easier, left_out, mechanisms, optimised, tolerance
 from factorize.solvers.comparing.comparison import (
     CompareProgress,
     Comparison,
@@ -165,8 +165,10 @@ class _Run:
         self.dual: Mapping[str, np.ndarray] = {}
 
     def compare(self) -> Comparison:
-        asked = (mechanism for budget in self.budgets for mechanism in mechanisms(self.spec, budget))
-        plans = [self._plan(Attempt(mechanism)) for mechanism in distinct(asked)]
+        asked = [mechanism for budget in self.budgets for mechanism in mechanisms(self.spec, budget)]
+        if "cyclic_poisson" in self.rows.samplings:
+            asked += fewer_bands(self.spec, self.budgets[-1])
+        plans = [self._plan(Attempt(mechanism)) for mechanism in distinct(iter(asked))]
         eased = [pair for budget in self.budgets for pair in for_easier(self.spec, budget)]
         plans += [self._plan(Attempt(mechanism, optimize_for=easier)) for mechanism, easier in _once(eased)]
         plans += [self._plan(Attempt(mechanism, sampling)) for mechanism, sampling in self._optimised()]
