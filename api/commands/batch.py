@@ -19,14 +19,17 @@ from factorize.api.terminal.options import Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, remark
 from factorize.api.terminal.sources import open_results
 from factorize.api.terminal.text import describe_gap, describe_seconds
-from factorize.errors import FactorizeError, InvalidParameter, NotFound
+from factorize.errors import FactorizeError, InvalidParameter, NotFound, ServiceUnreachable
 
 if TYPE_CHECKING:
     from factorize.api.batches.lanes import Ended, Numbered
     from factorize.api.pace import Pace
     from factorize.api.terminal.output import Display
     from factorize.api.terminal.spec_lists import ListedSpec
+    from factorize.client.service import Service
     from factorize.storage.store import Store
+
+    Results = Store | "_ServedResults"
 
 List = Annotated[
     Path, typer.Argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.", show_default=False)
@@ -38,6 +41,16 @@ Reports = Annotated[
         "--report",
         metavar="FILE.csv|FILE.json",
         help="Write a row per spec with the numbers of its certificate; may be given twice.",
+        show_default=False,
+    ),
+]
+
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--service",
+        metavar="URL",
+        help="Have a service solve; its store keeps the results. Not with --store.",
         show_default=False,
     ),
 ]
@@ -88,18 +101,21 @@ def batch(
     specs: List,
     dry_run: DryRun = False,
     report: Reports = None,
+    service: ServiceUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> int:
     """Solve a grid or a list of specs.
 
-    Specs that the store knows are skipped, so an interrupted batch goes on where it was. Bad lines and failed solves
-    are reported, the rest is done, and the command exits with 3.
+    Specs that the store, or the service, knows are skipped, so an interrupted batch goes on where it was. Bad lines and
+    failed solves are reported, the rest is done, and the command exits with 3.
     """
     from factorize.api.batches.report_table import check_path
     from factorize.api.pace import measured_pace
 
     reports = [check_path(path) for path in report or ()]
+    if service is not None:
+        return _remote(specs, _service(service, store), dry_run, reports, output)
     results = _results(store, create=not dry_run)
     items = _expand(specs, results, measured_pace())
     lanes = _lanes(items)
@@ -109,6 +125,18 @@ def batch(
     if not dry_run:
         assert results is not None  # it was created
         interrupted = _run(specs, items, results, lanes)
+    return _close(items, reports, results, output, cost, interrupted)
+
+
+def _close(
+    items: list[Item],
+    reports: list[Path],
+    results: Results | None,
+    output: OutputForm,
+    cost: dict[str, float],
+    interrupted: bool,
+) -> int:
+    """Write the reports and the summary; the exit code."""
     for path in reports:
         _write(path, items, results)
     emit(output, _summary_document(items, interrupted, cost), _summary(items))
@@ -246,8 +274,8 @@ def _large(one: Numbered, items: list[Item], results: Store, shown: Display) -> 
     shown.finish(_ended(item, outcome, time.monotonic() - began))
 
 
-def _write(path: Path, items: list[Item], results: Store | None) -> None:
-    """Write a report; results are read from the store one at a time."""
+def _write(path: Path, items: list[Item], results: Results | None) -> None:
+    """Write a report; results are read from the store or the service one at a time."""
     from factorize.api.batches.report_table import write_report
 
     def manifest(item: Item) -> dict[str, Any] | None:
@@ -258,6 +286,85 @@ def _write(path: Path, items: list[Item], results: Store | None) -> None:
         return None
 
     write_report(path, ((item.document(), manifest(item)) for item in items))
+
+
+def _service(url: str, store: str | None) -> Service:
+    from factorize.client.service import Service
+
+    if store is not None:
+        message = "--service names a service, which has a store of its own; leave --store out"
+        raise InvalidParameter(message, field="service")
+    return Service(url)
+
+
+@dataclass(frozen=True)
+class _ServedResults:
+    """The results of a service, for the report."""
+
+    service: Service
+
+    def manifest(self, digest: str) -> dict[str, Any]:
+        """Return a manifest."""
+        return self.service.status(digest)
+
+
+def _remote(specs: Path, service: Service, dry_run: bool, reports: list[Path], output: OutputForm) -> int:
+    """Have a service solve the list."""
+    from factorize.api.pace import Pace
+
+    items = _expand(specs, None, Pace())
+    lost = None
+    interrupted = False
+    if dry_run:
+        _price(specs, items, service)
+        _show_expansion(items, _cost(items, 1))
+    else:
+        remark(f"{len(items)} specs: {_counts(items)}")
+        try:
+            interrupted = _run_remote(specs, items, service)
+        except ServiceUnreachable as error:
+            lost = error
+    code = _close(items, reports, _ServedResults(service), output, _cost(items, 1), interrupted)
+    if lost is not None:
+        raise lost
+    return code
+
+
+def _price(path: Path, items: list[Item], service: Service) -> None:
+    """Ask a service what it knows, and what the rest would cost it."""
+    from factorize.api.terminal.spec_lists import each_spec
+
+    for item, entry in zip(items, each_spec(path), strict=True):
+        if item.state == "to solve" and entry.spec is not None:
+            said = service.canonicalize(entry.spec)
+            item.state = "cached" if said["known"] else item.state
+            item.seconds, item.bytes = said["estimate"]["until_done"], said["estimate"]["bytes"]
+
+
+def _run_remote(path: Path, items: list[Item], service: Service) -> bool:
+    """Post what is to be solved and wait for it; return whether it was interrupted."""
+    from factorize.api.batches.remote_batch import Posted, RemoteBatch
+
+    waiting = sum(item.state == "to solve" for item in items)
+    try:
+        with prompt_interrupt(), display(waiting) as shown:
+
+            def ended(number: int, outcome: dict[str, Any] | Exception, seconds: float) -> None:
+                line = _ended(items[number], outcome, seconds)
+                if items[number].state == "solved" and seconds == 0.0:
+                    items[number].state, line = "cached", ""
+                shown.finish(line)
+
+            planned = _planned(path, items, ended)
+            RemoteBatch(service, ended).solve(Posted(one.number, one.plan.spec) for one in planned)
+    except (KeyboardInterrupt, ServiceUnreachable) as error:
+        for item in items:
+            if item.state == "to solve":
+                item.state = "not reached"
+        if isinstance(error, ServiceUnreachable):
+            raise
+        return True
+    return False
 
 
 def _summary_document(items: list[Item], interrupted: bool, cost: dict[str, float]) -> dict[str, Any]:

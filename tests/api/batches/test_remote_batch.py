@@ -1,0 +1,134 @@
+"""A batch that a service solves: each spec once, few at a time, on from where it was, and reasons for what failed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import LiveService, serving
+
+from factorize import solvers
+from factorize.api.batches import remote_batch
+from factorize.api.batches.remote_batch import Posted, RemoteBatch
+from factorize.api.commands.batch import batch
+from factorize.api.settings import Settings
+from factorize.api.terminal.output import OutputForm
+from factorize.client.service import Service
+from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable
+from factorize.spec import Spec, parse_spec
+
+
+def spec(n: int) -> dict[str, Any]:
+    return {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with serving(Settings(store=str(tmp_path_factory.mktemp("remote")))) as live:
+        yield live
+
+
+def run(live: LiveService, lines: list[str], folder: Path, capsys: pytest.CaptureFixture[str], **more: Any) -> Any:
+    (folder / "list.jsonl").write_text("\n".join(lines))
+    code = batch(folder / "list.jsonl", service=live.url, output=OutputForm.JSON, **more)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_list_is_solved_once_and_the_rest_is_said(
+    live: LiveService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = [[2.0, 0.0], [1.0, 3.0]]
+    own = {"workload": {"kind": "matrix", "rows": values}, "mechanism": {"kind": "identity"}}
+    lines = [json.dumps(one) for one in (spec(5), spec(6), spec(5), own)] + [
+        "{",
+        json.dumps({"workload": {"kind": "x"}}),
+    ]
+    before = live.solves()
+    code, said = run(live, lines, tmp_path, capsys, dry_run=True)
+    assert said["counts"]["to_solve"] == 3 and said["estimate"]["seconds"] > 0 and live.solves() == before
+    table = tmp_path / "table.csv"
+    code, said = run(live, lines, tmp_path, capsys, report=[table])
+    assert code == 3
+    assert [item["state"] for item in said["items"]] == ["solved", "solved", "duplicate", "solved", "bad", "bad"]
+    assert live.solves() == before + 3
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [bool(row["rmse"]) for row in rows] == [True, True, True, True, False, False]
+    squares = [1, 1 / 4, 9 / 64, 25 / 256, 1225 / 16384]  # of binomial(-1/2, j)
+    assert float(rows[0]["sensitivity"]) == pytest.approx(sum(squares) ** 0.5)
+    code, said = run(live, lines, tmp_path, capsys)  # once more, as after a kill
+    assert [item["state"] for item in said["items"]][:4] == ["cached", "cached", "duplicate", "cached"]
+    assert live.solves() == before + 3
+
+
+def test_few_are_outstanding_and_every_end_is_told(live: LiveService) -> None:
+    service = Service(live.url)
+    ends: dict[int, Any] = {}
+    running = RemoteBatch(service, lambda number, outcome, seconds: ends.update({number: outcome}), outstanding=3)
+    most = []
+
+    def listed() -> Iterator[Posted]:
+        for number in range(10):
+            most.append(len(running._waiting))
+            yield Posted(number, named(20 + number))
+
+    running.solve(listed())
+    assert sorted(ends) == list(range(10)) and max(most) <= 3
+    assert all(outcome["spec"]["workload"]["n"] == 20 + number for number, outcome in ends.items())
+
+
+def named(n: int) -> Spec:
+    return solvers.choose(parse_spec(json.dumps(spec(n))))
+
+
+class Scripted:
+    """A service that answers as it is told to."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def post(self, _spec: Any) -> Any:
+        return self.status("")
+
+    def status(self, _name: str) -> Any:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def ends_of(*answers: Any) -> list[Any]:
+    ends: list[Any] = []
+    service: Any = Scripted(*answers)
+    RemoteBatch(service, lambda number, outcome, seconds: ends.append(outcome)).solve([Posted(0, named(4))])
+    return ends
+
+
+def test_what_may_come_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_batch, "_LONGEST_PAUSE", 0.01)
+    queued = {"spec_digest": "ab", "state": "queued"}
+    busy, away = ServiceError("busy", status=429), ServiceUnreachable("nothing answers")
+    failed = {"state": "failed", "error": {"type": "timeout", "message": "it took too long"}}
+    assert [str(end) for end in ends_of(busy, away, queued, busy, failed)] == ["it took too long"]
+    assert "somebody cancelled" in str(ends_of({"state": "cancelled"})[0])
+    assert str(ends_of(ServiceError("no mechanism", status=422))[0]) == "no mechanism"
+    forged = {"certificate": {}, "digest": "0" * 64, "spec_digest": "ab"}
+    assert "CorruptObject" in type(ends_of(queued, forged)[0]).__name__
+    monkeypatch.setattr(remote_batch, "PATIENCE_SECONDS", 0.05)
+    with pytest.raises(ServiceUnreachable):
+        ends_of(away)
+
+
+def test_a_service_that_is_gone_leaves_the_rest_not_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_batch, "PATIENCE_SECONDS", 0.0)
+    (tmp_path / "list.jsonl").write_text(json.dumps(spec(4)))
+    with pytest.raises(ServiceUnreachable):
+        batch(tmp_path / "list.jsonl", service="http://127.0.0.1:9", output=OutputForm.JSON)
+    assert json.loads(capsys.readouterr().out)["counts"]["not_reached"] == 1
+    with pytest.raises(InvalidParameter, match="leave --store out"):
+        batch(tmp_path / "list.jsonl", service="http://127.0.0.1:9", store=str(tmp_path))
