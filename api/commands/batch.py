@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from factorize.client.service import Service
     from factorize.storage.store import Store
 
-    Results = Store | "_ServedResults"
 
 List = Annotated[
     Path, typer.Argument(metavar="GRID.toml|SPECS.jsonl", help="A grid, or one spec per line.", show_default=False)
@@ -131,7 +130,7 @@ def batch(
 def _close(
     items: list[Item],
     reports: list[Path],
-    results: Results | None,
+    results: Store | _ServedResults | None,
     output: OutputForm,
     cost: dict[str, float],
     interrupted: bool,
@@ -274,7 +273,7 @@ def _large(one: Numbered, items: list[Item], results: Store, shown: Display) -> 
     shown.finish(_ended(item, outcome, time.monotonic() - began))
 
 
-def _write(path: Path, items: list[Item], results: Results | None) -> None:
+def _write(path: Path, items: list[Item], results: Store | _ServedResults | None) -> None:
     """Write a report; results are read from the store or the service one at a time."""
     from factorize.api.batches.report_table import write_report
 

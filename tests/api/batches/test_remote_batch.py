@@ -22,7 +22,7 @@ from factorize.errors import InvalidParameter, ServiceError, ServiceUnreachable
 from factorize.spec import Spec, parse_spec
 
 
-def spec(n: int) -> dict[str, Any]:
+def small(n: int) -> dict[str, Any]:
     return {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}}
 
 
@@ -43,7 +43,7 @@ def test_a_list_is_solved_once_and_the_rest_is_said(
 ) -> None:
     values = [[2.0, 0.0], [1.0, 3.0]]
     own = {"workload": {"kind": "matrix", "rows": values}, "mechanism": {"kind": "identity"}}
-    lines = [json.dumps(one) for one in (spec(5), spec(6), spec(5), own)] + [
+    lines = [json.dumps(one) for one in (small(5), small(6), small(5), own)] + [
         "{",
         json.dumps({"workload": {"kind": "x"}}),
     ]
@@ -81,7 +81,7 @@ def test_few_are_outstanding_and_every_end_is_told(live: LiveService) -> None:
 
 
 def named(n: int) -> Spec:
-    return solvers.choose(parse_spec(json.dumps(spec(n))))
+    return solvers.choose(parse_spec(json.dumps(small(n))))
 
 
 class Scripted:
@@ -126,7 +126,7 @@ def test_a_service_that_is_gone_leaves_the_rest_not_reached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_batch, "PATIENCE_SECONDS", 0.0)
-    (tmp_path / "list.jsonl").write_text(json.dumps(spec(4)))
+    (tmp_path / "list.jsonl").write_text(json.dumps(small(4)))
     with pytest.raises(ServiceUnreachable):
         batch(tmp_path / "list.jsonl", service="http://127.0.0.1:9", output=OutputForm.JSON)
     assert json.loads(capsys.readouterr().out)["counts"]["not_reached"] == 1
