@@ -338,9 +338,12 @@ class JobEngine:
 
     def _tick(self) -> None:
         assert self._presence is not None
-        self.writes = False
-        self._presence.beat()
-        self.writes = True
+        try:
+            self._presence.beat()
+        except BaseException:
+            self.writes = False
+            raise
+        self.writes = True  # only now: while a beat is being written, the one before counts
         self._dispatch.look_after()
         rows = self._look_after_sent()
         living = self._presence.living()
