@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kept_openapi import KEPT
-from request_fuzzer import fuzz
+from request_fuzzer import fuzz, tokens_of
 from servers import LiveService, serving
 
 from factorize import solvers
@@ -21,7 +22,7 @@ from factorize.api.http.problems import KINDS
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec
 
-REQUESTS = 2500
+REQUESTS, WITH_KEYS = 2000, 500
 _WORDS = {"description", "summary", "title", "examples", "example", "operationId", "version"}
 
 
@@ -137,3 +138,11 @@ def test_many_requests_get_answers_that_the_document_describes(service: LiveServ
     assert sum(checks.seen.values()) == REQUESTS
     assert len(checks.met) == len(operations(document))
     assert checks.seen.keys() >= {200, 400, 404, 422}
+
+
+def test_requests_with_and_without_keys_get_them_too(tmp_path: Path, document: Any) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), command=("/bin/false",)) as keyed:
+        names = ["a" * 64, "b" * 64]
+        checks = fuzz(keyed.host, document, names, WITH_KEYS, 2, dear=0.0, tokens=tokens_of(keyed.service))
+    assert sum(checks.seen.values()) == WITH_KEYS
+    assert checks.seen.keys() >= {200, 401, 403, 404, 422}

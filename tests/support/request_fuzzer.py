@@ -1,6 +1,7 @@
 """Requests made from an OpenAPI document, most of them a little wrong, and what every answer has to be.
 
-`python tests/support/request_fuzzer.py [COUNT] [SEED]` starts a service and sends COUNT of them (100,000 by default).
+`python tests/support/request_fuzzer.py [COUNT] [SEED]` starts a service and sends COUNT of them (100,000 by default); then
+a tenth as many to one that asks for keys.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -95,9 +96,19 @@ class RequestFuzzer:
         names: digests that the service knows.
         seed: what repeats them.
         dear: share of requests to routes that start processes, in good shape.
+        tokens: one of them goes with nearly every request.
     """
 
-    def __init__(self, document: Mapping[str, Any], names: list[str], seed: int, *, dear: float = 0.002) -> None:
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        names: list[str],
+        seed: int,
+        *,
+        dear: float = 0.002,
+        tokens: Sequence[str] = (),
+    ) -> None:
+        self._tokens = tokens
         self._document = document
         self._names = names
         self._random = random.Random(seed)
@@ -124,6 +135,8 @@ class RequestFuzzer:
         if chance.random() < 0.05:
             query.append("unknown=1")
         headers = dict([chance.choice(_HEADERS)]) if chance.random() < 0.15 else {}
+        if self._tokens and chance.random() < 0.95:
+            headers.setdefault("Authorization", f"Bearer {chance.choice(self._tokens)}")
         good = path not in DEAR or chance.random() < self._dear
         body = self._body(operation, good) if "requestBody" in operation else None
         if path.endswith("/calibrations") and method == "GET" and not good:
@@ -221,7 +234,7 @@ class AnswerChecks:
         assert status < 500, about
         assert "x-request-id" in headers, about
         found = self.document["paths"][request.route][request.method.lower()]["responses"].get(str(status))
-        strange = status in (404, 405) and request.target.partition("?")[0].count("%")  # another path, in truth
+        strange = status in (401, 404, 405) and request.target.partition("?")[0].count("%")  # another path, in truth
         assert found is not None or strange, about
         if status >= 400:
             assert headers["content-type"] == "application/problem+json", about
@@ -256,7 +269,14 @@ def answer_to(connection: HTTPConnection, request: FuzzedRequest) -> tuple[int, 
 
 
 def fuzz(
-    host: str, document: Mapping[str, Any], names: list[str], count: int, seed: int, *, dear: float
+    host: str,
+    document: Mapping[str, Any],
+    names: list[str],
+    count: int,
+    seed: int,
+    *,
+    dear: float,
+    tokens: Sequence[str] = (),
 ) -> AnswerChecks:
     """Send so many requests, to each operation in turn, and check every answer.
 
@@ -267,8 +287,9 @@ def fuzz(
         count: of requests.
         seed: what repeats them.
         dear: see `RequestFuzzer`.
+        tokens: see there.
     """
-    fuzzer, checks = RequestFuzzer(document, names, seed, dear=dear), AnswerChecks(document)
+    fuzzer, checks = RequestFuzzer(document, names, seed, dear=dear, tokens=tokens), AnswerChecks(document)
     connection = HTTPConnection(host, timeout=300)
     try:
         operations = fuzzer.operations()
@@ -278,6 +299,14 @@ def fuzz(
     finally:
         connection.close()
     return checks
+
+
+def tokens_of(service: Any) -> list[str]:
+    """Make a key of each scope and one that has ended, and return their tokens and some that are none."""
+    scopes = ("read", "submit", "upload", "monitor", "admin")
+    made = [service.register.create("fuzz", [scope])[1].text for scope in scopes]
+    ended = service.register.create("fuzz", ["admin"], days=1e-9)[1].text
+    return [*made, made[-1], made[-1], ended, made[0][:-1], "eyJhbGciOiJub25lIn0.e30.", "x"]
 
 
 def main(count: int, seed: int) -> int:
@@ -298,6 +327,9 @@ def main(count: int, seed: int) -> int:
         checks = fuzz(service.host, document, names, count, seed + 1, dear=0.002)
         growth = (psutil.Process().memory_info().rss - before) >> 20
     print(f"{count} requests, seed {seed}: {dict(sorted(checks.seen.items()))}, memory grew by {growth} MiB")
+    with tempfile.TemporaryDirectory() as folder, serving(Settings(store=folder, port=0, require_keys=True)) as service:
+        checks = fuzz(service.host, document, names, count // 10, seed, dear=0.0, tokens=tokens_of(service.service))
+    print(f"{count // 10} requests with keys: {dict(sorted(checks.seen.items()))}")
     return 0
 
 
