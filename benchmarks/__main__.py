@@ -36,6 +36,7 @@ NAMES = tuple(
         "key_check",
         "path",
         "noise",
+        "ranks",
         "rows",
         "figure3",
         "choosing",

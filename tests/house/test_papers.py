@@ -237,3 +237,39 @@ def test_figure_4_runs_on_the_user_s_files(comparison: Any, tmp_path: Path) -> N
 def test_names_are_checked_and_data_is_asked_for(tmp_path: Path) -> None:
     refused = run("colours", folder=tmp_path)
     assert refused.returncode == 2 and "no reproduction colours" in refused.stderr
+
+
+def made_images() -> Any:
+    luck = np.random.default_rng(0)
+    labels = luck.integers(0, 10, 350)
+    pixels = (np.eye(10)[labels] + luck.normal(scale=0.2, size=(350, 10))).astype(np.float32)
+    return import_module("benchmarks.papers.images").Images(pixels[:288], labels[:288], pixels[288:], labels[288:])
+
+
+def test_adam_on_mnist_runs_on_made_images(comparison: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("benchmarks.papers.adam_mnist")
+    monkeypatch.setattr(module, "load_images", lambda *_, **__: made_images())
+    found = comparison.Comparison("adam_mnist", module.TITLE, quick=True, folder=tmp_path)
+    module.run(found, None)
+    assert len(found.rows) == 3 and len(found.claims) == 2
+    assert all(10 < row.reproduced <= 100 and row.error >= 0 for row in found.rows)
+    assert len(json.loads((tmp_path / "adam_mnist.trials.json").read_text())["results"]) == 6
+
+
+def test_many_runs_of_adam_at_once_are_adam(comparison: Any) -> None:
+    """Algorithm 1 of Kingma and Ba on clipped means and their noise, one run after the other."""
+    module, images = import_module("benchmarks.papers.adam_mnist"), made_images()
+    order = list(fixed_order(288, 72, epochs=2, seed=1))
+    noise = np.random.default_rng(2).standard_normal((len(order), 100)).astype(np.float32)
+    sigmas, rates = np.array([0.0, 0.02]), np.array([0.03, 0.01])
+    found = module.adam(images, order, noise, sigmas, rates, 72)
+    model = SoftmaxRegression(images.train.astype(float), images.train_labels, 10)
+    for run_, (sigma, rate) in enumerate(zip(sigmas, rates, strict=True)):
+        weights, m, v = np.zeros((10, 10)), 0.0, 0.0
+        for t, (batch, row) in enumerate(zip(order, noise, strict=True), start=1):
+            each = model(weights, batch)
+            total = each.weighted_sum(np.minimum(1.0, 1.0 / each.norms()))
+            gradient = total / 72 + sigma * row.reshape(10, 10)
+            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+            weights = weights - rate * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        np.testing.assert_allclose(found[run_], weights, atol=2e-4)
