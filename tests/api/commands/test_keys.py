@@ -15,7 +15,9 @@ from factorize.api.access.access_key import AccessKey
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.token import PATTERN, read_token
 from factorize.api.auditing.audit_chain import chain_files
+from factorize.api.commands.serve import _opened as opened_server
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.settings import Settings
 
 Command = Callable[..., Run]
 
@@ -113,3 +115,20 @@ def test_the_token_is_one_that_scanners_find(factorize: Command) -> None:
 def test_what_cannot_be_done_is_said(factorize: Command, arguments: tuple[str, ...], message: str) -> None:
     done = factorize("keys", *arguments)
     assert done.code == 2 and message in done.err
+
+
+def test_the_first_start_that_needs_keys_makes_one_and_writes_that_down(tmp_path: Path) -> None:
+    def first(**given: Any) -> str | None:
+        settings = Settings(store=str(tmp_path / "store"), fork_children=False, **given)
+        running, token = opened_server(settings)
+        running._service.ledger.close()  # nothing of it was started
+        return token
+
+    assert first() is None  # on loopback, without keys
+    token = first(require_keys=True)
+    assert token is not None and opened(tmp_path, token)
+    assert first(require_keys=True) is None
+    (file,) = chain_files(tmp_path / "store" / "audit")
+    (line,) = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (line["event"], line["actor"], line["subject"]) == ("key created", "factorize", token.split("_")[1])
+    assert line["detail"]["scopes"] == ["admin"] and token.split("_")[2] not in file.read_text()

@@ -17,10 +17,12 @@ from issuer_server import issuing, token
 from keyed_service import UNKNOWN, Keyed, filled
 from servers import SLOW_CHILD, serving
 
+from factorize import solvers
 from factorize.api.access.caller import Quotas, Scope
 from factorize.api.http.gateway.access_guard import trusts
 from factorize.api.http.gateway.route_table import ROUTES, RouteRow
 from factorize.api.settings import Settings
+from factorize.spec import parse_spec
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PATHS = sorted({row.path for row in ROUTES})
@@ -202,6 +204,18 @@ def test_a_job_is_seen_by_those_who_asked_for_it(keyed: Keyed) -> None:
     assert keyed.ask("two", "DELETE", path).json()["state"] == "cancelled"
     assert keyed.ask("two", "GET", path).json()["state"] == "cancelled"
     assert keyed.ask("one", "POST", f"{path}/retry").status == 404
+
+
+def test_a_calibration_is_ended_by_those_who_asked_for_it(keyed: Keyed) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "identity"}}
+    digest = keyed.live.store.put(solvers.solve(parse_spec(spec)))["digest"]
+    path, asked = f"/v1/factorizations/{digest}/calibrations", {"epsilon": 3.0, "delta": 1e-6}
+    assert keyed.ask("one", "POST", path, asked).status in (200, 202)
+    address = f"{path}?epsilon=3.0&delta=1e-06"
+    unasked = keyed.ask("two", "DELETE", f"{path}?epsilon=4.0&delta=1e-06").problem(404, "not-found")
+    others = keyed.ask("two", "DELETE", address).problem(404, "not-found")
+    assert others["detail"] == unasked["detail"]
+    assert keyed.ask("one", "DELETE", address).status in (202, 409)
 
 
 def test_an_upload_is_its_senders_own(keyed: Keyed) -> None:
