@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from factorize.api.commands.application import app
 from factorize.api.http.gateway.access_guard import trusts
 from factorize.api.settings import Settings, load_settings
 
@@ -46,3 +48,52 @@ def test_the_composed_service_runs_with_as_little_as_it_needs(compose: dict[str,
     mounted = {volume.partition(":")[2] for volume in service["volumes"]}
     assert any(Path(service["environment"]["FACTORIZE_STORE"]).is_relative_to(folder) for folder in mounted)
     assert service["command"][0] == "serve"
+
+
+CLUSTER = ("api-1", "api-2", "scheduler", "worker", "database", "bucket", "make-bucket", "prometheus")
+
+
+def test_the_profile_has_the_whole_topology(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    assert {name for name, service in services.items() if service.get("profiles") == ["cluster"]} == set(CLUSTER)
+    assert services["worker"]["deploy"]["replicas"] == 2
+    for name, service in services.items():
+        assert set(service.get("depends_on", ())) <= set(services), name
+        assert ("image" in service) != ("build" in service), name
+        assert not service.get("image", "").endswith(":latest") and ":" in service.get("image", ":"), name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+        named = {volume.partition(":")[0] for volume in service.get("volumes", ())}
+        assert all(volume in compose["volumes"] or (ROOT / volume).is_file() for volume in named), name
+        assert set(service.get("secrets", ())) <= set(compose["secrets"]), name
+
+
+@pytest.mark.parametrize("name", ["api-1", "api-2", "worker"])
+def test_commands_and_settings_of_the_profile_are_this_releases(compose: dict[str, Any], name: str) -> None:
+    service = compose["services"][name]
+    command, *options = service["command"]
+    known = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]  # it is a group
+    assert {option for option in options if option.startswith("--")} <= {
+        text for parameter in known.params for text in parameter.opts
+    }
+    given = {text for text in service["environment"] if text.startswith("FACTORIZE_")}
+    assert {text.removeprefix("FACTORIZE_").lower() for text in given} <= set(Settings.model_fields)
+    assert "tcp://scheduler:8786" in options and compose["services"]["scheduler"]["command"][:2] == ["--port", "8786"]
+    assert ("FACTORIZE_DATABASE" in given) == (command == "serve"), "workers have no access to the ledger"
+    assert service["read_only"] and service["cap_drop"] == ["ALL"]
+
+
+def test_the_services_of_the_profile_ask_for_keys_and_let_prometheus_in(
+    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in compose["services"]["api-1"]["environment"].items():
+        if name.startswith("FACTORIZE_"):
+            monkeypatch.setenv(name, value)
+    settings = load_settings()
+    assert settings.asks_for_keys
+    (network,) = compose["networks"]["default"]["ipam"]["config"]
+    assert all(trusts(settings, str(host)) for host in ipaddress.ip_network(network["subnet"]).hosts())
+    assert not trusts(settings, "172.31.251.1")
+    (job,) = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())["scrape_configs"]
+    targets = job["static_configs"][0]["targets"]
+    assert {target.partition(":")[0] for target in targets} == set(settings.allowed_hosts) == {"api-1", "api-2"}
+    assert job["authorization"]["credentials_file"] == "/run/secrets/metrics_key"
