@@ -23,7 +23,7 @@ LOADING = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch", "modul
 """Relations of a `link` for which a browser asks at once."""
 
 QUESTIONS = {
-    "Which mechanism should I use?": ["factorize compare", "error"],
+    "Which mechanism should I use?": ["buffered_linear", "momentum", "banded", "dense"],
     "Which sensitivity holds for my sampling?": ["fixed_epochs", "min_sep", "balls_in_bins"],
     "How do I report epsilon?": ["delta", "zero_out", "digest", "statement"],
     "How do I resume with the state of the noise?": ["state_dict", "seed", "load_state_dict"],

@@ -73,7 +73,7 @@ export function barChart({ title, bars, unit, log = false }) {
   const scale = new Scale(log ? values : [0, ...values], [start, width - 70], log);
   const rows = bars.map((bar, i) => [
     svg("rect", { class: bar.strong ? "bar strong" : "bar", x: start, y: 22 * i + 4, width: Math.max(2, scale.at(bar.value) - start), height: 15 }),
-    svg("text", { x: start - 6, y: 22 * i + 16, "text-anchor": "end" }, clipped(bar.name, Math.floor((start - 8) / 6.3))),
+    svg("text", { x: start - 6, y: 22 * i + 16, "text-anchor": "end" }, clipped(bar.name, Math.floor((start - 8) / 7))),
     svg("text", { x: Math.max(start + 2, scale.at(bar.value)) + 5, y: 22 * i + 16 }, short(bar.value)),
   ]);
   const label = `${title}. ${bars.map((bar) => `${bar.name}: ${short(bar.value)}`).join(". ")}`;
