@@ -37,7 +37,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "prefix": {"kind": "prefix"},
     "momentum 0.9": {"kind": "momentum", "momentum": 0.9},
     "momentum 0.9, cosine": {"kind": "momentum", "momentum": 0.9, "learning_rates": {"kind": "cosine", "final": 0.1}},
-    "decay 0.9": {"kind": "decay", "beta": 0.9},
+    "decay 0.9": {"kind": "decay", "rate": 0.9},
     "window 4": {"kind": "window", "width": 4},
 }
 

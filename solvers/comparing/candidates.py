@@ -50,6 +50,7 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
         yield {"kind": "banded", "bands": bands}
     for count in _buffers(spec, buffers):
         yield from _both({"kind": "blt", "buffers": count})
+    for count in _states(spec, buffers):
         yield {"kind": "buffered_linear", "buffers": count}
         if spec.participation.periodic:
             returns = spec.participation.spread(spec.workload.n).most - 1
@@ -167,6 +168,12 @@ def _bands(spec: Spec, buffers: int | None) -> list[int]:
 def _buffers(spec: Spec, buffers: int | None) -> list[int]:
     count = min(BUFFERS if buffers is None else buffers, max(spec.workload.n // 2, 1))
     return [count] if count else []
+
+
+def _states(spec: Spec, buffers: int | None) -> list[int]:
+    """Return the buffers of the streaming optimum: over several epochs, fewer than the steps of one."""
+    apart = spec.participation.spread(spec.workload.n).separation if spec.participation.periodic else spec.workload.n
+    return [count for count in {min(count, apart - 1) for count in _buffers(spec, buffers)} if count]
 
 
 def _trees(spec: Spec) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,9 @@ WARNED_STEPS = 128
 LOOSE_STATES = 4e-3
 """Tolerance of a streaming optimum over several epochs, as comparisons take it: its last steps gain less."""
 
+LEAST_EPOCH = 4
+"""Steps of an epoch, from which the streaming optimum has a solver over several of them."""
+
 
 class DenseNoise(UserWarning):
     """Noise that needs every earlier row in each step, where nobody asked for that."""
@@ -82,6 +85,7 @@ def spec_within(
         return {**asked, "mechanism": {"kind": "auto"}}
     if amplified is not None and spec.participation.passes is not None:
         return {**asked, "mechanism": {"kind": "blt", "buffers": min(memory, 2)}, "sampling": dict(amplified)}
+    spread = spec.participation.spread(n)
     buffers = min(memory, n // 2)
     easier = spec.workload.easier()
     direct = spec.workload.outline().bidiagonal_inverse() is not None
@@ -90,7 +94,10 @@ def spec_within(
     streaming: dict[str, Any] = {"kind": "buffered_linear", "buffers": buffers}
     found: dict[str, Any] = {**asked, "mechanism": streaming}
     if spec.participation.periodic:
-        streaming["redraws"] = spec.participation.spread(n).most - 1
+        if spread.separation < LEAST_EPOCH:
+            return {**asked, "mechanism": {"kind": "blt", "buffers": buffers}}
+        streaming["buffers"] = min(buffers, spread.separation - 1)
+        streaming["redraws"] = spread.most - 1
         found["tolerance"] = LOOSE_STATES
     if not direct and easier is not None:
         found["optimize_for"] = easier.document()

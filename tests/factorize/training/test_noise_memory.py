@@ -36,6 +36,8 @@ def vectors(factors: Any) -> int:
         ({"kind": "momentum", "n": 12, "momentum": 0.9}, TWO_EPOCHS, 2, 2),
         ({"kind": "adam", "n": 12, "beta": 0.9, "output": "iterate"}, SINGLE, 1, 1),
         ({"kind": "prefix", "n": 8}, TWO_EPOCHS, 64, 8),
+        ({"kind": "prefix", "n": 16}, {"kind": "fixed_epochs", "epochs": 4}, 4, 3),
+        ({"kind": "prefix", "n": 12}, {"kind": "fixed_epochs", "epochs": 4}, 4, 4),
     ],
 )
 def test_no_more_is_kept_than_the_memory(workload: Any, participation: Any, memory: int, most: int) -> None:

@@ -13,7 +13,7 @@ from factorize.errors import Cancelled, InvalidParameter, SolveFailed
 from factorize.mechanisms import Mechanism
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solution import Progress
-from factorize.solvers.comparing.candidates import for_easier, mechanisms
+from factorize.solvers.comparing.candidates import fewer_bands, for_easier, mechanisms
 from factorize.solvers.comparing.compare import Sampling, compare
 from factorize.solvers.comparing.comparison import recommend
 from factorize.spec import parse_spec
@@ -313,3 +313,14 @@ def test_momentum_has_the_streaming_optimum_of_its_rates_alone() -> None:
     rows = {(row.mechanism, row.optimized_for): row for row in compare(spec, buffers=2).rows}
     assert ("buffered_linear", "schedule") in rows
     assert parse_spec(dict(rows["buffered_linear", "schedule"].spec)).digest
+
+
+def test_a_memory_beyond_the_steps_of_an_epoch_keeps_the_streaming_optimum() -> None:
+    spec = parse_spec({"workload": {"kind": "prefix", "n": 16}, "participation": {"kind": "fixed_epochs", "epochs": 4}})
+    found = [one for one in mechanisms(spec.canonical(), 8) if one["kind"] == "buffered_linear"]
+    assert found == [
+        {"kind": "buffered_linear", "buffers": 3},
+        {"kind": "buffered_linear", "buffers": 3, "redraws": 3},
+    ]
+    bands = [one["bands"] for one in fewer_bands(spec.canonical(), 8) if one["kind"] == "banded"]
+    assert bands == [2, 3, 4, 6] and not list(fewer_bands(spec.canonical(), 1))
