@@ -110,7 +110,7 @@ def errors(found: Any) -> Iterator[tuple[str, float]]:
     """Yield the error of a result at the target, by scheme that fits."""
     n, epochs = found.spec.workload.n, found.spec.participation.passes or 1
     sizes = {"dataset_size": n // epochs * BATCH, "batch_size": BATCH}
-    for name in SCHEMES_OF["Poisson"]:
+    for name in dict.fromkeys(name for names in SCHEMES_OF.values() for name in names):
         asked = SamplingOptions() if name == "fixed" else SamplingOptions(**sizes)
         scheme = SCHEMES[name]
         if scheme.misfit(found.spec.participation, found.matrix, asked) is None:
@@ -133,7 +133,7 @@ def jobs(workload: str, n: int, epochs: int) -> Iterator[tuple[str, float, str]]
     """Yield name, recommended error over the best one, minus 1, and the best row, for each memory and target."""
     asked = document(workload, n, epochs)
     sizes = Sampling(n // epochs * BATCH, BATCH)
-    kept = [name for name in SCHEMES_OF["Poisson"] if name != "fixed"]
+    kept = sorted({name for names in SCHEMES_OF.values() for name in names} - {"fixed"})
     found = list(made(asked))
     for memory in MEMORIES:
         table = compare(parse_spec(asked), buffers=memory, privacy=TARGET, sampling=sizes, samplings=kept)

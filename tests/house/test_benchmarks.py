@@ -211,6 +211,17 @@ class TestScale:
         assert scale.apart(next(scale.specs(10)), 1e-3) == {"refused": "was ended after 0.001 s"}
 
 
+def test_the_recommended_row_is_the_best_of_all_options(benchmark_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick form of `choosing`: two jobs of six steps in a public order, and one of eight in two epochs."""
+    choosing = benchmark_of("choosing")
+    monkeypatch.setattr(choosing, "SCHEMES_OF", {"public order": ("fixed",)})
+    monkeypatch.setattr(choosing, "MEMORIES", (1,))
+    found = [
+        job for asked in (("prefix", 6, 1), ("decay 0.9", 6, 1), ("prefix", 8, 2)) for job in choosing.jobs(*asked)
+    ]
+    assert len(found) == 3 and all(-1e-3 < share <= choosing.WITHIN for _, share, _ in found), found
+
+
 def test_changes_of_code(benchmark_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every change is another program, said in one line; messages, defaults and assertions are left alone."""
     lines = (
