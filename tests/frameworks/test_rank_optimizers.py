@@ -184,6 +184,11 @@ def refusals(rank: int) -> dict[str, str]:
                 theirs, MADE, CALIBRATION, seed=5, model=sharded
             )
         )
+    sharded, theirs, _, _ = engine(FSDP2Wrapper(model()), 2, grad_sample_mode="ghost_fsdp", criterion=criterion)
+    for way in ("scaled", "joint"):
+        found[f"{way} shards"] = refused(
+            lambda way=way: correlated_optimizer(theirs, MADE, CALIBRATION, seed=5, model=sharded, adaptive=way)
+        )
     found["no model"] = refused(lambda: correlated_optimizer(theirs, MADE, CALIBRATION, seed=5))
     agreement.PATIENCE = 1.0
     if rank == 0:
@@ -196,6 +201,7 @@ def everything(rank: int, world: int) -> dict[str, Any]:
     found |= {f"fsdp {parts}": shards(rank, world, parts) for parts in (1, 2)}
     found["one call"] = one_call(rank, world)
     found["joint"] = one_call(rank, world, **JOINT)
+    found["scaled"] = one_call(rank, world, adaptive="scaled")
     return {**found, "refused": refusals(rank) if world == 2 else {}}
 
 
@@ -232,6 +238,11 @@ class TestTraining:
             assert np.allclose(each["joint"]["rows"], expected["rows"], rtol=0, atol=1e-5)
             assert f"on {world} ranks" in each["joint"]["said"] and "Squares of clipped" in each["joint"]["said"]
 
+    def test_scaled_gradients_of_all_ranks_are_those_of_one_process(self, jobs, world):
+        expected = one_call(0, 1, adaptive="scaled")
+        for each in jobs[world]:
+            assert np.allclose(each["scaled"]["rows"], expected["rows"], rtol=0, atol=1e-4)
+
     @pytest.mark.parametrize("parts", [1, 2])
     def test_shards_train_as_one_process_on_the_whole_batch(self, jobs, world, parts):
         """Opacus clips at norm + 1e-6, and in float32."""
@@ -258,6 +269,8 @@ EXPECTED = {
     "narrow": "bfloat16",
     "clips elsewhere": "clips at 1.0",
     "no model": "model=",
+    "scaled shards": "no example's gradient is there to be scaled or squared",
+    "joint shards": "no example's gradient is there to be scaled or squared",
 }
 
 
