@@ -67,7 +67,11 @@ def request_of(asked: TrainingQuestion) -> tuple[tuple[str, ...], CompareRequest
         spec["workload"] = {**asked.workload, "n": asked.steps}
     if asked.objective:
         spec["objective"] = dict(asked.objective)
-    more = {"samplings": _samplings(asked), "max_seconds": asked.max_seconds, "parameters": asked.parameters}
+    more: dict[str, Any] = {
+        "samplings": _samplings(asked),
+        "max_seconds": asked.max_seconds,
+        "parameters": asked.parameters,
+    }
     several = len(asked.memory) > 1
     more |= {"budgets": list(asked.memory)} if several else {"buffers": asked.memory[0]}
     given = {name: value for name, value in more.items() if value is not None}

@@ -160,7 +160,7 @@ def make_private(
             raise InvalidParameter(message, field="calibration")
         job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
         workload = partial(workload_of, optimizer)
-        budget = {"memory": memory, "amplified": amplified_by(sampling, epsilon, delta)}
+        budget: dict[str, Any] = {"memory": memory, "amplified": amplified_by(sampling, epsilon, delta)}
         diagonals = memory + 1 if sampling == "cyclic_poisson" and bands is None and memory is not None else bands
         find = partial(find_factors, spec, workload, bands=diagonals, **budget, url=url, store=store, solve=solve)
         planned: Planned
