@@ -1,4 +1,4 @@
-"""The real command in a process of its own."""
+"""The real command in a process of its own, forked from one that has its imports or started."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from forked_commands import COMMANDS, POSSIBLE
 
 from factorize.api.pace import Pace, pace_document
 
@@ -53,13 +55,16 @@ class CommandLine:
         self.home = home
 
     def __call__(self, *arguments: object, stdin: str = "", **variables: str) -> Run:
+        given, own = list(map(str, arguments)), environment(self.home) | variables
+        if POSSIBLE:
+            return Run(*COMMANDS.run(given, stdin=stdin, folder=self.home, environment=own, seconds=SECONDS))
         done = subprocess.run(
-            [*PROGRAM, *map(str, arguments)],
+            [*PROGRAM, *given],
             input=stdin,
             capture_output=True,
             text=True,
             cwd=self.home,
-            env=environment(self.home) | variables,
+            env=own,
             timeout=SECONDS,
         )
         return Run(done.returncode, done.stdout, done.stderr)
