@@ -141,7 +141,7 @@ def serving(
             yield LiveService(address(listener), service)
         finally:
             running.should_exit = True
-            thread.join(120)
+            thread.join(600)
             assert not thread.is_alive()
 
 
