@@ -81,7 +81,7 @@ def test_clocks_may_differ_by_the_leeway(tokens: IssuerTokens) -> None:
         {"exp": None},
         {"iat": None},
         {"exp": "soon"},
-        {"exp": now() + 3 * 86_400},
+        {"exp": 4_000_000_000},
     ],
     ids=str,
 )
