@@ -9,10 +9,12 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import absl.logging
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 if TYPE_CHECKING:
     from bucket_server import BucketServer
@@ -26,6 +28,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
+# Hypothesis also draws the constants that it reads in the modules loaded so far. Those differ with the order of the tests,
+# and so would the examples of a repeatable profile.
+mock.patch.object(providers, "is_local_module_file", return_value=False).start()
 
 # dp_accounting brings absl, whose handler closes the stream that it was made with when a server sets up its logging. That
 # would be pytest's own capture; the stream of the process is never closed.
