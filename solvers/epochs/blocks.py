@@ -40,6 +40,7 @@ Progress = Callable[[int, float], None]
 _ULP = 2.0**-52
 _MOST_STEPS = 400
 _STALL = 25
+_FAR, _FAR_STALLS = 1e-9, 4  # above this gap rounding cannot be what is missing: wait that many times as long
 _SHARES = (1e-9, 1e-6, 1e-3, 0.0)  # of the identity, for correlations that are singular to double precision
 _COARSE = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
@@ -210,7 +211,8 @@ def maximise(
         callback: called with (step, gap); what it raises ends the ascent.
         start: W to start from, shape (b, k, k), its diagonal constant within classes.
         proven: whether to go by the gap that is proven without C, which takes twice the digits in W.
-        patience: steps without a clearly better gap after which rounding, not work, is what is missing.
+        patience: steps without a clearly better gap after which rounding, not work, is what is missing; a gap that
+            no rounding explains is given four times as many.
         loop: its part of unfinished work, which wins over `start`.
     """
     given, step = ring.start() if start is None else start, 1
@@ -233,7 +235,7 @@ def maximise(
             best_step = step
         if gap(point) < gap(best):
             best = point
-        if step >= min(_MOST_STEPS, best_step + patience):
+        if step >= min(_MOST_STEPS, best_step + patience * (_FAR_STALLS if gap(best) > _FAR else 1)):
             return BlockAscent(best, step, gap(best) <= tolerance)
         if gap(best) > tolerance:
             wide = min(gap(point), 0.01)
