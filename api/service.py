@@ -6,13 +6,10 @@ solved by a child process. The command line takes the same steps in its own proc
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,16 +28,17 @@ from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.api.jobs.ending import SolveEnding
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder
-from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.listing import Listing
+from factorize.api.measures.pace import Pace, known_pace
 from factorize.api.measures.readiness import Readiness
 from factorize.api.measures.solve_counts import SolveCounts
-from factorize.api.pace import Pace, known_pace
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, audit_folder, ledger_url
 from factorize.api.telemetry.log_context import about
 from factorize.api.telemetry.spans import current_trace, record_job
-from factorize.encoding import DIGEST, canonical_json
+from factorize.encoding import canonical_json
 from factorize.errors import (
     CorruptObject,
     InvalidParameter,
@@ -51,7 +49,6 @@ from factorize.errors import (
     TooLarge,
     Violation,
 )
-from factorize.format.labels import describe_spec
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
@@ -62,7 +59,6 @@ if TYPE_CHECKING:
 MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
 _QUICK_SECONDS = 5.0  # a solve of less than that gets one thread
-_STORE_CURSOR = re.compile(f"store:({DIGEST})?")
 
 Source = bytes | str | dict[str, Any] | Spec
 
@@ -101,6 +97,7 @@ class SolverService:
         make = FormMaker(settings, self.store.url)
         self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make)
         self.ledger = Ledger(ledger_url(settings))
+        self.listing = Listing(self.store, self.ledger)
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(audit_folder(settings))
         self.register = KeyRegister(self.ledger.engine, self._note_key)
@@ -298,73 +295,6 @@ class SolverService:
         self.holdings.keep_upload(caller, sha256, array.nbytes)
         return sha256
 
-    # The list
-
-    def page(
-        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int, caller: Caller = ANYONE
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return one page: the caller's jobs, newest first, then stored results that no job of ours has made.
-
-        Raises:
-            InvalidParameter: unknown state, a cursor that is not ours, or a limit out of range.
-        """
-        items: list[dict[str, Any]] = []
-        if cursor is None or not _STORE_CURSOR.fullmatch(cursor):
-            holder = None if caller.sees_all else caller.owner
-            jobs, following = self.ledger.page(
-                state=state, workload=workload, cursor=cursor, limit=limit, holder=holder
-            )
-            items = [job_document(job) for job in jobs]
-            if following is not None:
-                return items, following
-            cursor = "store:"
-        if state not in (None, "done"):
-            return items, None
-        after = cursor.removeprefix("store:") or None
-        for document in self._stored_elsewhere(workload, after):
-            if len(items) == limit:
-                return items, f"store:{after or ''}"
-            items.append(document)
-            after = document["digest"]
-        return items, None
-
-    def newest(
-        self, *, state: str | None, workload: str | None, cursor: str | None, limit: int, caller: Caller = ANYONE
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        """Return one page of the same, jobs and other results among each other, the newest first.
-
-        Raises:
-            InvalidParameter: as `page`.
-        """
-        holder = None if caller.sees_all else caller.owner
-        jobs, following = self.ledger.page(state=state, workload=workload, cursor=cursor, limit=limit, holder=holder)
-        items = [job_document(job) for job in jobs]
-        if state in (None, "done"):
-            before = None if cursor is None else read_cursor(cursor)
-            items += _newest_of(self._made_elsewhere(self.store.newest(workload=workload)), before, limit)
-        items.sort(key=_age, reverse=True)
-        more = following is not None or len(items) > limit
-        return items[:limit], write_cursor(*_age(items[limit - 1])) if more else None
-
-    def _stored_elsewhere(self, workload: str | None, after: str | None) -> Iterator[dict[str, Any]]:
-        return self._made_elsewhere(self.store.items(workload=workload, after=after))
-
-    def _made_elsewhere(self, manifests: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for manifest in manifests:
-            spec_digest, digest = manifest["spec_digest"], manifest["digest"]
-            if self.store.digest_of(spec_digest) == digest and self.ledger.get(spec_digest) is None:
-                yield {
-                    "spec_digest": spec_digest,
-                    "state": "done",
-                    "progress": None,
-                    "error": None,
-                    "submitted": manifest["created"],
-                    "updated": manifest["created"],
-                    "workload": manifest["spec"]["workload"]["kind"],
-                    "digest": digest,
-                    "summary": describe_spec(manifest["spec"]),
-                }
-
     # Admission
 
     def _order(self, spec: Spec) -> JobOrder:
@@ -417,30 +347,6 @@ class SolverService:
             self.store.keep(name)
             return self.store.blob(name).size == 8 * math.prod(matrix.shape)
         return False
-
-
-def job_document(job: Job) -> dict[str, Any]:
-    """Return a job's entry in the list: its document, its spec in one line, its workload, the digest of its result."""
-    summary = describe_spec(json.loads(job.spec))
-    return {**job.document(), "workload": job.workload, "digest": job.digest, "summary": summary}
-
-
-def _age(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what entries of the list are sorted by: when they were submitted, to the microsecond, and their spec."""
-    time = datetime.fromisoformat(item["submitted"]).astimezone(UTC)
-    return time.isoformat(timespec="microseconds").replace("+00:00", "Z"), item["spec_digest"]
-
-
-def _newest_of(items: Iterator[dict[str, Any]], before: tuple[str, str] | None, limit: int) -> Iterator[dict[str, Any]]:
-    """Yield one more than `limit` of the items that are older than an age, and all that are as old as the last."""
-    last, count = "", 0
-    for item in items:
-        age = _age(item)
-        if count > limit and age[0] != last:
-            return
-        if before is None or age < before:
-            last, count = age[0], count + 1
-            yield item
 
 
 def _processors() -> int:

@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from factorize.errors import CorruptObject, FactorizeError, ServiceError, ServiceUnreachable, SolveFailed
@@ -73,8 +74,8 @@ class RemoteBatch:
         try:
             for part in one.spec.user_matrices().values():
                 if part.bound:
-                    self._patiently(lambda array=part.array: upload(self._service, array))  # type: ignore[misc]
-            answer = self._patiently(lambda: self._service.post(one.spec))
+                    self._patiently(partial(upload, self._service, part.array))
+            answer = self._patiently(partial(self._service.post, one.spec))
         except ServiceUnreachable:
             raise
         except FactorizeError as error:
@@ -90,7 +91,7 @@ class RemoteBatch:
             number, begun = self._waiting[spec_digest]
             seconds = time.monotonic() - begun
             try:
-                answer = self._patiently(lambda name=spec_digest: self._service.status(name))  # type: ignore[misc]
+                answer = self._patiently(partial(self._service.status, spec_digest))
             except ServiceUnreachable:
                 raise
             except FactorizeError as error:

@@ -23,7 +23,7 @@ from factorize.errors import FactorizeError, InvalidParameter, NotFound, Service
 
 if TYPE_CHECKING:
     from factorize.api.batches.lanes import Ended, Numbered
-    from factorize.api.pace import Pace
+    from factorize.api.measures.pace import Pace
     from factorize.api.terminal.output import Display
     from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.client.service import Service
@@ -110,7 +110,7 @@ def batch(
     failed solves are reported, the rest is done, and the command exits with 3.
     """
     from factorize.api.batches.report_table import check_path
-    from factorize.api.pace import measured_pace
+    from factorize.api.measures.pace import measured_pace
 
     reports = [check_path(path) for path in report or ()]
     if service is not None:
@@ -309,7 +309,7 @@ class _ServedResults:
 
 def _remote(specs: Path, service: Service, dry_run: bool, reports: list[Path], output: OutputForm) -> int:
     """Have a service solve the list."""
-    from factorize.api.pace import Pace
+    from factorize.api.measures.pace import Pace
 
     items = _expand(specs, None, Pace())
     lost = None

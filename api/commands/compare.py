@@ -9,7 +9,7 @@ import typer
 
 from factorize.api.comparing.comparison_text import text
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import Output, SpecText, StoreUrl
+from factorize.api.terminal.options import ComparingUrl, ModelSize, MostSeconds, Output, SpecText, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit
 from factorize.api.terminal.sources import check_target, open_results, read_spec, written_whole
 from factorize.errors import NotFound
@@ -48,20 +48,6 @@ Samplings = Annotated[
         show_default=False,
     ),
 ]
-Parameters = Annotated[
-    int | None,
-    typer.Option("--parameters", help="Of the model: adds the seconds of a step's noise.", show_default=False),
-]
-Seconds = Annotated[
-    float | None,
-    typer.Option("--max-seconds", help="Leave out mechanisms that would take longer each.", show_default=False),
-]
-ServiceUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--service", metavar="URL", envvar="FACTORIZE_SERVICE", help="Service that compares.", show_default=False
-    ),
-]
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE.png", help="Also draw the table.", show_default=False)
 ]
@@ -76,10 +62,10 @@ def compare(
     dataset_size: Dataset = None,
     batch_size: Batch = None,
     sampling: Samplings = None,
-    max_seconds: Seconds = None,
-    parameters: Parameters = None,
+    max_seconds: MostSeconds = None,
+    parameters: ModelSize = None,
     plot: Picture = None,
-    service: ServiceUrl = None,
+    service: ComparingUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:

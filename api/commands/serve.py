@@ -51,7 +51,7 @@ def serve(
     Where callers need keys and there is none yet, a first key is made, which may do everything, and shown this once.
     """
     from factorize.api.http.server import address, listen
-    from factorize.api.pace import measured_pace
+    from factorize.api.measures.pace import measured_pace
     from factorize.api.settings import load_settings
     from factorize.api.telemetry.log_lines import log_to_stderr
 

@@ -140,7 +140,7 @@ def estimate(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm
     The first estimate on a machine measures it, for a few seconds.
     """
     from factorize.api.local import cost, plan
-    from factorize.api.pace import measured_pace
+    from factorize.api.measures.pace import measured_pace
 
     results = None
     with suppress(NotFound):

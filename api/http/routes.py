@@ -83,7 +83,7 @@ async def list_factorizations(
     order: Annotated[Literal["jobs", "newest"], Query(description="Jobs first, or all by age.")] = "jobs",
 ) -> Response:
     """List jobs, newest first, then stored results that came from elsewhere; or both by age, as `order` says."""
-    listed = service.newest if order == "newest" else service.page
+    listed = service.listing.newest if order == "newest" else service.listing.page
     async with working(request, "list"):
         items, following = await run_sync(
             lambda: listed(state=state, workload=workload, cursor=cursor, limit=limit, caller=caller), limiter=heavy

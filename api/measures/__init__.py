@@ -1,1 +1,1 @@
-"""Measures: numbers that a service keeps of its own work, for whoever watches it."""
+"""Measures: the pace of the machine, and what a service keeps of its own work for whoever watches it."""

@@ -40,8 +40,8 @@ def _asked(
         typed = ask(shown)  # outside: what it raises where nobody types ends the dialogue
         try:
             found = read_all(question, typed)
-            if "batch_size" in found:
-                check_batch(before["examples"], int(found["batch_size"]))  # type: ignore[arg-type]
+            if isinstance(batch := found.get("batch_size"), int):
+                check_batch(before["examples"], batch)
             return dict(found)
         except InvalidParameter as error:
             tell(str(error))

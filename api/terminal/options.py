@@ -68,6 +68,20 @@ ServiceUrl = Annotated[
     str | None,
     typer.Option("--url", envvar="FACTORIZE_URL", help="A service, in place of a ledger.", show_default=False),
 ]
+ComparingUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--service", metavar="URL", envvar="FACTORIZE_SERVICE", help="Service that compares.", show_default=False
+    ),
+]
+MostSeconds = Annotated[
+    float | None,
+    typer.Option("--max-seconds", help="Leave out mechanisms that would take longer each.", show_default=False),
+]
+ModelSize = Annotated[
+    int | None,
+    typer.Option("--parameters", help="Of the model: adds the seconds of a step's noise.", show_default=False),
+]
 LogFormat = Annotated[
     str | None,
     typer.Option(

@@ -9,8 +9,8 @@ import pytest
 from specs import spec_of
 
 from factorize import solvers
-from factorize.api import pace
-from factorize.api.pace import Pace, known_pace, measured_pace, pace_document, pace_file, proof_multiplications
+from factorize.api.measures import pace
+from factorize.api.measures.pace import Pace, known_pace, measured_pace, pace_document, pace_file, proof_multiplications
 from factorize.errors import StoreUnavailable
 
 SLOW = Pace(multiplications=1e10, tiny=0.2, start=2.0)

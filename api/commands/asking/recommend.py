@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorize.api.terminal.interrupt import prompt_interrupt
-from factorize.api.terminal.options import Output, StoreUrl
+from factorize.api.terminal.options import ComparingUrl, ModelSize, MostSeconds, Output, StoreUrl
 from factorize.api.terminal.output import OutputForm, display, emit, remark
 from factorize.api.terminal.sources import check_target, read_spec_text, written_whole
 from factorize.errors import InvalidParameter
@@ -46,14 +46,6 @@ Samplings = Annotated[
         show_default=False,
     ),
 ]
-Parameters = Annotated[
-    str | None,
-    typer.Option("--parameters", help="Of the model: adds the seconds of a step's noise.", show_default=False),
-]
-Seconds = Annotated[
-    float | None,
-    typer.Option("--max-seconds", help="Leave out mechanisms that would take longer each.", show_default=False),
-]
 Code = Annotated[
     list[str] | None,
     typer.Option(
@@ -62,12 +54,6 @@ Code = Annotated[
 ]
 ToSpec = Annotated[
     Path | None, typer.Option("--to", metavar="FILE.json", help="Also write the spec.", show_default=False)
-]
-ServiceUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--service", metavar="URL", envvar="FACTORIZE_SERVICE", help="Service that compares.", show_default=False
-    ),
 ]
 
 
@@ -80,11 +66,11 @@ def recommend(
     delta: Delta = None,
     memory: Memory = None,
     sampling: Samplings = None,
-    parameters: Parameters = None,
-    max_seconds: Seconds = None,
+    parameters: ModelSize = None,
+    max_seconds: MostSeconds = None,
     code: Code = None,
     to: ToSpec = None,
-    service: ServiceUrl = None,
+    service: ComparingUrl = None,
     store: StoreUrl = None,
     output: Output = OutputForm.TEXT,
 ) -> None:
