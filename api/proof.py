@@ -95,13 +95,15 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     from factorize.exact.file import manifest_of
     from factorize.factor_file import load
     from factorize.format.manifest import check_manifest
+    from factorize.numbers.blas_threads import one_blas_thread
 
     data = path.read_bytes()
     manifest = manifest_of(data)
     check_manifest(manifest)
     user = _user_matrices(manifest["spec"], store)
     again = load(path, matrices=user)
-    report = _exactly(data, user, strict)
+    with one_blas_thread(0 if again.spec.workload.endless else again.spec.workload.n):
+        report = _exactly(data, user, strict)
     if report.unseen or not report.supported:  # else each of its numbers is proved, and double precision says less
         again.verify()
         report.checked.append(

@@ -9,6 +9,7 @@ import numpy as np
 
 from factorize.certificate.scaled_toeplitz_decoder import decoder_rows
 from factorize.errors import CertificateError
+from factorize.numbers.blas_threads import one_blas_thread
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix, check_dense
 
@@ -46,7 +47,8 @@ def decode(spec: Spec, strategy: Matrix) -> Decoded:
     if found is not None:
         return found
     check_dense(max(strategy.n, spec.workload.m))
-    return _decode_dense(spec, strategy)
+    with one_blas_thread(strategy.n):
+        return _decode_dense(spec, strategy)
 
 
 def _decode_toeplitz(spec: Spec, workload: np.ndarray, strategy: Matrix, quotient: np.ndarray) -> Decoded:

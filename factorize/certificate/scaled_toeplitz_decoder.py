@@ -35,14 +35,14 @@ def decoder_rows(matrix: Matrix, workload: StateSpace) -> DecoderRows | None:
         matrix: C.
         workload: A.
     """
-    from factorize.structures.kernels.scaled_toeplitz import product_rows
-
     inner, scale = matrix.column_scaling()
     one = np.eye(1, matrix.n)[0]
     inverse = inner.divide(one)
     product = None if inverse is None else inner.times(inverse)
     if inverse is None or product is None:
         return None
+    from factorize.structures.kernels.scaled_toeplitz import product_rows  # compiled: not for a C of another structure
+
     follow, feed, read, through = map(np.ascontiguousarray, workload.parts())
     errors, unused = np.empty(matrix.n), np.empty(matrix.n)
     rows = 1.0 / scale

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from factorize.errors import ConditionNotMet
 from factorize.mechanisms import Spectral
-from factorize.predict.asymptotic import quadratic_power, stationary_losses
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.formulas.closed_form import needs_decoder, strategy_coefficients
@@ -58,6 +57,8 @@ def supports(spec: Spec) -> str | None:
     assert isinstance(mechanism, Spectral)
     bounds = (mechanism.strong_convexity, mechanism.smoothness)
     if mechanism.eigenvalues is not None and bounds == (None, None):
+        from factorize.predict.asymptotic import quadratic_power  # brings all predictions; no other solver needs them
+
         return _refusal(lambda: quadratic_power(mechanism.eigenvalues or [], mechanism.learning_rate))
     if mechanism.eigenvalues is None and None not in bounds:
         return _refusal(_plant(mechanism).check)
@@ -101,6 +102,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 def for_eigenvalues(mechanism: Spectral, n: int, tolerance: float, report: Reporter) -> Filter:
     """Return the filter |C|^2 = sqrt(h) of a Hessian spectrum; a closed form for a single eigenvalue below 1 / eta."""
+    from factorize.predict.asymptotic import quadratic_power, stationary_losses
+
     eigenvalues, eta = mechanism.eigenvalues or [], mechanism.learning_rate
     power = quadratic_power(eigenvalues, eta)
     losses = stationary_losses(eigenvalues, eta)

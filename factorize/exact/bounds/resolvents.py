@@ -10,6 +10,7 @@ all entries (Demmel and Kahan 1990). A node that is off by a relative error move
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from fractions import Fraction
@@ -19,6 +20,7 @@ import numpy as np
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds.resolvent_traces import traces
 from factorize.exact.spec import program_of, weighing_of
 
 _STEP = 0.3
@@ -110,18 +112,17 @@ def _squares(
 
 def _norm(a: np.ndarray, b: np.ndarray, roundings: int = 1) -> float:
     """A number not above tr K^(-1/2); each entry is off by so many roundings."""
-    from factorize.exact.bounds.resolvent_kernels import trace
-
     if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 1e-250).all() and a.max() < 1e250):
         raise NotEnclosed("the dual evidence is too uneven for its bound to be evaluated in double precision")
     n, centre = len(a), 0.5 * math.log(float(a.mean() + b.sum() / len(a)))
     terms: list[float] = []
     for side, first in ((1, 0), (-1, 1)):
-        k, reached = first, False
-        while not reached:
-            factor = math.exp(centre + side * k * _STEP)
-            value, error = trace(a, b, factor * factor)
-            terms.append(factor * (float(value) - float(error)))
-            reached, k = terms[-1] < _SMALL * math.fsum(terms), k + 1
+        factors = (math.exp(centre + side * k * _STEP) for k in itertools.count(first))
+        here, squared = itertools.tee(factors)
+        found = traces(a, b, (factor * factor for factor in squared))
+        for factor, (value, error) in zip(here, found, strict=True):
+            terms.append(factor * (value - error))
+            if terms[-1] < _SMALL * math.fsum(terms):
+                break
     rounding = 1 - (roundings * n + 64) * _UNIT * (1 + 1e-6) - _NODE_ERROR
     return math.fsum(terms) * (2 * _STEP / float(_PI_ABOVE)) / _EXCESS * rounding

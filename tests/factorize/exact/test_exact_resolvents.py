@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +12,7 @@ from specs import spec_of
 
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.bounds import resolvent_kernels, resolvents
+from factorize.exact.bounds import resolvent_kernels, resolvent_traces, resolvents
 
 N = 6
 RATES = [1.0, 0.5, 0.75, 2.0, 0.25, 1.5]
@@ -109,3 +110,25 @@ def test_evidence_that_is_none() -> None:
     for far in (1e-260, 1e260):
         with pytest.raises(NotEnclosed, match="too uneven"):
             resolvents.lower_bound(asked({"kind": "prefix"}).document(), {"weights": np.array([far, *WEIGHTS[1:]])})
+
+
+def test_shifts_together_give_the_bits_of_one_after_the_other() -> None:
+    """Compiled code and numpy carry out the same operations; a trace by hand: (4 + 5)^-1, and by inversion."""
+    numbers = np.random.default_rng(5).random(2 * N)
+    a, b = numbers[:N] + 0.5, numbers[N + 1 :]
+    shifts = np.exp(np.arange(-30.0, 30.0))
+    values, errors = resolvent_traces.traces_together(a, b, shifts)
+    alone = np.array([resolvent_kernels.trace(a, b, shift) for shift in shifts])
+    assert np.array_equal(alone, np.stack([values, errors], axis=1))
+    lower = np.diag(np.sqrt(a)) + np.diag(np.sqrt(b), -1)
+    true = [np.trace(np.linalg.inv(lower.T @ lower + shift * np.eye(N))) for shift in shifts]
+    assert np.allclose(values, true, rtol=1e-9, atol=0)
+    assert resolvent_traces.traces_together(np.array([4.0]), np.zeros(0), np.array([5.0]))[0] == 1 / 9
+
+
+def test_without_compiled_code_the_bound_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.array([4.0, 9.0, 2.0]), np.array([1.0, 0.5])
+    compiled = resolvents._norm(a, b)
+    monkeypatch.delitem(sys.modules, "numba")
+    monkeypatch.setattr(resolvent_kernels, "trace", None)  # whoever calls it fails
+    assert resolvents._norm(a, b) == compiled
