@@ -6,9 +6,12 @@ too; on an idle one they gain a tenth of a second at n = 2048.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
 
 LARGEST = 4096
 """Side of the matrix up to which one thread is quicker, or loses little."""
@@ -25,11 +28,11 @@ class _Limit:
         with self._lock:
             if self._asking == 0:
                 try:
-                    from threadpoolctl import threadpool_limits
+                    libraries = _libraries("scipy.linalg" in sys.modules)
                 except ModuleNotFoundError:  # a training image; it proves nothing in a hurry
                     pass
                 else:
-                    self._limited.enter_context(threadpool_limits(limits=1, user_api="blas"))
+                    self._limited.enter_context(libraries.limit(limits=1, user_api="blas"))
             self._asking += 1
 
     def leave(self) -> None:
@@ -37,6 +40,14 @@ class _Limit:
             self._asking -= 1
             if self._asking == 0:
                 self._limited.close()
+
+
+@cache
+def _libraries(_scipy: bool) -> Any:
+    """The libraries that are loaded, found once with scipy's own BLAS and once without: to look takes milliseconds."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 _limit = _Limit()

@@ -9,10 +9,11 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.numbers.triangular import right_solve
-from factorize.numbers.wide import Wide, largest, of_doubles, squares, sum_above
+from factorize.numbers.wide import Wide, add_into, largest, of_doubles, squares, sum_above
 from factorize.structures.base import RowReader, StoredMatrix, check_dense
 
 _FEW = 64  # columns that are summed one by one; more go all together
+_ROWS = 16  # whose squares are made at once: what they need beside stays in the cache
 
 
 class DenseMatrix(StoredMatrix):
@@ -53,12 +54,14 @@ class DenseMatrix(StoredMatrix):
         return super().rows_above()
 
     def enclosed_column_norms(self) -> Wide:
-        """Add the squares row by row."""
+        """Add the squares row by row; they are made for some rows at once."""
         total = of_doubles(np.zeros(self.n))
-        for i, row in enumerate(self.array):
-            sums = total.take(slice(0, i + 1)).plus(squares(row[: i + 1]))
-            for whole, part in zip(total, sums, strict=True):
-                whole[: i + 1] = part
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, self.n, _ROWS):
+                stop = min(start + _ROWS, self.n)
+                terms = squares(self.array[start:stop, :stop])
+                for i in range(start, stop):
+                    add_into(total.take(slice(0, i + 1)), terms.take(i - start, slice(0, i + 1)))
         return total
 
     def largest_column(self) -> Fraction:

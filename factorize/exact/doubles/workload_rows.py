@@ -8,6 +8,7 @@ of a sum is known exactly (Knuth), that of a product is at most u of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,10 +115,14 @@ class WorkloadRows:
         if self._program is None:
             return np.asarray(self.row_block(start, stop).values @ matrix)
         out = np.empty((stop - start, matrix.shape[1]))
+        statements = [
+            (target, [(source, _doubles(factor)) for source, factor in terms.items()])
+            for target, terms in self._program.statements
+        ]
         for i in range(start, stop):
             states[X] = matrix[i]
-            for target, terms in self._program.statements:
-                parts = [_scaled(states[s], _at(f, i)) for s, f in terms.items() if s in states and _at(f, i)]
+            for target, terms in statements:
+                parts = [_scaled(states[s], _at(f, i)) for s, f in terms if s in states and _at(f, i)]
                 states[target] = sum(parts[1:], parts[0]) if parts else np.zeros(matrix.shape[1])
             out[i - start] = states[self._program.output]
         return out
@@ -140,34 +145,59 @@ def _by_rows(column: np.ndarray, start: int, stop: int) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(padded, n)[n - stop : n - start][::-1]
 
 
-def _at(factor: Coefficient, i: int) -> float:
-    return float(factor[i] if isinstance(factor, list) else factor)
+def _doubles(factor: Coefficient) -> float | list[float]:
+    return [float(each) for each in factor] if isinstance(factor, list) else float(factor)
+
+
+def _at(factor: float | list[float], i: int) -> float:
+    return factor[i] if isinstance(factor, list) else factor
 
 
 def _scaled(values: np.ndarray, factor: float) -> np.ndarray:
     return values if factor == 1.0 else values * factor
 
 
+class _Factor(NamedTuple):
+    """A factor as a double, and what rounding took from it at most."""
+
+    value: float
+    away: float
+
+
+def _factors(exact: Coefficient) -> _Factor | None | list[_Factor | None]:
+    """A factor, or one for each step; None for 0."""
+    if isinstance(exact, list):
+        return [_factor(each) for each in exact]
+    return _factor(exact)
+
+
+def _factor(exact: Fraction) -> _Factor | None:
+    value = float(exact)
+    return _Factor(value, 0.0 if exact == value else UNIT * abs(value)) if exact else None
+
+
 def _run(program: Program, inputs: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the output of each step and its error: of numbers, or of vectors of one length."""
     states: dict[int, tuple[Any, Any]] = {}
+    statements = [
+        (target, [(source, _factors(factor)) for source, factor in terms.items()])
+        for target, terms in program.statements
+    ]
     for i, (x,) in enumerate(inputs):
         states[X] = (x, 0.0 * x)
-        for target, terms in program.statements:
-            states[target] = _sum(states, terms, i, 0.0 * x)
+        for target, terms in statements:
+            now = [(states[s], f[i] if isinstance(f, list) else f) for s, f in terms if s in states]
+            states[target] = _sum(now, 0.0 * x)
         yield states[program.output]
 
 
-def _sum(states: Mapping[int, tuple[Any, Any]], terms: Mapping[int, Coefficient], i: int, zero: Any) -> tuple[Any, Any]:
+def _sum(terms: list[tuple[tuple[Any, Any], _Factor | None]], zero: Any) -> tuple[Any, Any]:
     total, error = zero, zero
-    for source, coefficient in terms.items():
-        exact = coefficient[i] if isinstance(coefficient, list) else coefficient
-        if not exact or source not in states:
+    for (value, off), known in terms:
+        if known is None:
             continue
-        value, off = states[source]
-        if exact != 1:
-            factor = float(exact)
-            away = 0.0 if exact == factor else UNIT * abs(factor)
+        factor, away = known
+        if factor != 1.0 or away:
             off = abs(factor) * off + away * (abs(value) + off)
             value = value * factor
             off = (off + UNIT * abs(value)) * _GROWN + TINY

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError
 from factorize.numbers.pattern_sums import attained_selection, best_periodic, best_separated, gram_sums, leading_pattern
-from factorize.numbers.wide import Wide, largest, of_doubles, product, root_above, running_sums, squares, sum_above
+from factorize.numbers.wide import (
+    Wide,
+    add_into,
+    largest,
+    of_doubles,
+    product,
+    root_above,
+    running_sums,
+    squares,
+    sum_above,
+)
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix
@@ -338,3 +348,11 @@ def test_entries_of_buffers_allow_for_what_underflows() -> None:
     missed = Fraction(1e-300) * Fraction(1e160) * Fraction(1e-220) - Fraction(float(found.high[1, 0]))
     assert 0 < abs(missed) <= Fraction(float(found.error[1, 0]))
     assert sensitivity_of(matrix, Single()).value > 1.0
+
+
+def test_adding_in_place_gives_the_bits_of_a_sum() -> None:
+    numbers = np.random.default_rng(3).normal(size=(6, 40)) * 10.0 ** np.arange(-20, 20)
+    left, right = (Wide(high, low * 1e-17, np.abs(error) * 1e-30) for high, low, error in np.split(numbers, 2))
+    wanted = left.plus(right)
+    add_into(left, right)
+    assert all(np.array_equal(*parts) for parts in zip(left, wanted, strict=True))
