@@ -13,9 +13,10 @@ import os
 import sys
 from pathlib import Path
 
-SOLVE, COMPARE, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLVE, BATCH_PROVE = (
+SOLVE, COMPARE, RECOMMEND, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLVE, BATCH_PROVE = (
     "factorize.api.jobs.child",
     "factorize.api.comparing.child_comparison",
+    "factorize.api.recommending.child_advice",
     "factorize.api.proof",
     "factorize.api.jobs.calibrating",
     "factorize.api.children.answering",

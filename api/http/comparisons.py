@@ -1,4 +1,4 @@
-"""The route of comparisons: every mechanism that fits a spec, solved in one child process, nothing stored."""
+"""The routes of comparisons and recommendations: all that fits, solved in one child process, nothing stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from factorize.api.http.gateway.work_gate import gate_of, owner_of
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
-from factorize.api.isolated import COMPARE
+from factorize.api.isolated import COMPARE, RECOMMEND
+from factorize.api.recommending.recommend_request import read_job
 from factorize.api.service import SolverService
 from factorize.encoding import canonical_json, read_json
 from factorize.errors import FactorizeError, InvalidSpec, Violation
@@ -44,12 +45,58 @@ async def compare(request: HttpRequest, service: RunningService, caller: AskingC
         await run_sync(partial(service.keep_matrices, asked.spec, caller, within="/spec"))
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
+    question = ChildQuestion(
+        COMPARE,
+        {"request": asked.document()},
+        LIMIT_SECONDS,
+        "table",
+        "use a smaller n, or `factorize compare` with --max-seconds",
+        "unsupported-problem",
+    )
+    return await answered_run(request, service, question)
+
+
+@router.post(
+    "/v1/recommend", openapi_extra=json_body("RecommendRequest"), responses=answers(200, 400, 413, 422, 429, 503)
+)
+async def recommend(request: HttpRequest, service: RunningService, _caller: AskingCaller) -> Response:
+    """Recommend one mechanism for a training job, with its noise, what the loader does, its spec and code.
+
+    The answer is what `factorize recommend --output json` prints, and `table`, the comparison that it rests on. Events
+    and the end are as those of `POST /v1/compare`.
+    """
+    body = await read_body(request, limit=service.settings.max_json_bytes)
+    try:
+        document = read_json(body)
+        if not isinstance(document, dict):
+            raise InvalidSpec([Violation("", 'a training job is a JSON object, {"examples": 60000, ...}')])
+        read_job(document)
+    except FactorizeError as error:
+        raise problem_of(error, body=body) from error
+    question = ChildQuestion(
+        RECOMMEND,
+        {"request": document},
+        LIMIT_SECONDS,
+        "advice",
+        "give max_seconds, or ask `factorize recommend`, which has no limit",
+        "unsupported-problem",
+        own_slugs=True,
+    )
+    return await answered_run(request, service, question)
+
+
+async def answered_run(request: HttpRequest, service: SolverService, question: ChildQuestion) -> Response:
+    """Take the place of a comparison, and return its answer or a stream of its events.
+
+    Raises:
+        Problem: there is no place, or no answer.
+    """
     gate, owner = gate_of(request), owner_of(request)
     gate.check("comparison", owner)
-    run = ComparisonRun(asked, service, partial(gate.place, "comparison", owner))
+    run = ComparisonRun(question, service, partial(gate.place, "comparison", owner))
     if "text/event-stream" in request.headers.get("accept", ""):
         return StreamingResponse(run.events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-    return Response(await run.table(request), media_type="application/json")
+    return Response(await run.answer(request), media_type="application/json")
 
 
 def _request(document: Any) -> CompareRequest:
@@ -62,29 +109,22 @@ class ComparisonRun:
     """One comparison: a child process under the supervisor, followed from the event loop.
 
     Args:
-        request: what is asked.
+        question: what is asked of the child.
         service: for the store and the limits.
         place: the place that it takes while it runs.
     """
 
     def __init__(
-        self, request: CompareRequest, service: SolverService, place: Callable[[], AbstractAsyncContextManager[None]]
+        self, question: ChildQuestion, service: SolverService, place: Callable[[], AbstractAsyncContextManager[None]]
     ) -> None:
         self._service = service
         self._place = place
-        self._question = ChildQuestion(
-            COMPARE,
-            {"request": request.document()},
-            LIMIT_SECONDS,
-            "table",
-            "use a smaller n, or `factorize compare` with --max-seconds",
-            "unsupported-problem",
-        )
+        self._question = question
         self._stop = threading.Event()
         self._progress: asyncio.Queue[dict[str, Any]] = asyncio.Queue(maxsize=64)
 
-    async def table(self, http: HttpRequest) -> bytes:
-        """Wait for the table; stop when the client has gone.
+    async def answer(self, http: HttpRequest) -> bytes:
+        """Wait for the answer; stop when the client has gone.
 
         Raises:
             Problem: there is none.

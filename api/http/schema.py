@@ -106,6 +106,7 @@ def _unions() -> dict[str, Any]:
     """Return the schemas of questions and plan requests."""
     from factorize import predict
     from factorize.api.comparing.compare_request import CompareRequest
+    from factorize.api.recommending.recommend_request import schemas as job_schemas
     from factorize.plan import ADAPTER
 
     found: dict[str, Any] = {}
@@ -118,6 +119,7 @@ def _unions() -> dict[str, Any]:
     compare = CompareRequest.model_json_schema(ref_template=_REFERENCE)
     compare["properties"]["spec"] = {"$ref": _REFERENCE.format(model="Spec")}
     found["CompareRequest"] = compare
+    found.update(job_schemas(_REFERENCE))
     found["CalibrationRequest"] = CalibrationRequest.model_json_schema(ref_template=_REFERENCE)
     question = {"$ref": _REFERENCE.format(model="Question")}
     digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}

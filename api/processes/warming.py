@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from factorize.api.isolated import ANSWER, CALIBRATE, COMPARE, EXPAND, PROVE, SOLVE
+from factorize.api.isolated import ANSWER, CALIBRATE, COMPARE, EXPAND, PROVE, RECOMMEND, SOLVE
 
 _LIBRARIES = ("scipy.linalg", "numba")
 _ANSWERS = ("factorize.predict", "factorize.plan")
@@ -69,7 +69,7 @@ class Warmth:
         yield self._look_for_pools
         for spec in _SPECS:
             yield partial(_rehearse, spec)
-        for name in (CALIBRATE, COMPARE, ANSWER, EXPAND, *_ANSWERS):
+        for name in (CALIBRATE, COMPARE, RECOMMEND, ANSWER, EXPAND, *_ANSWERS):
             yield partial(importlib.import_module, name)
         yield _settle
 

@@ -94,7 +94,12 @@ def about(owner: type) -> str:
     return (owner.__doc__ or "").strip().split("\n")[0].rstrip(".")
 
 
-_NAMES = {"Spec": "a spec", "CompareRequest": "a comparison", "CalibrationRequest": "a calibration"}
+_NAMES = {
+    "Spec": "a spec",
+    "CompareRequest": "a comparison",
+    "RecommendRequest": "a training job",
+    "CalibrationRequest": "a calibration",
+}
 
 
 def _is_plain(part: Any) -> bool:

@@ -160,7 +160,16 @@ def test_a_folder_that_is_gone_has_nothing_to_import(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "module", [isolated.SOLVE, isolated.COMPARE, isolated.PROVE, isolated.CALIBRATE, isolated.ANSWER, isolated.EXPAND]
+    "module",
+    [
+        isolated.SOLVE,
+        isolated.COMPARE,
+        isolated.RECOMMEND,
+        isolated.PROVE,
+        isolated.CALIBRATE,
+        isolated.ANSWER,
+        isolated.EXPAND,
+    ],
 )
 def test_every_child_starts(module: str, tmp_path: Path) -> None:
     done = subprocess.run(isolated.child_command(module), input="", capture_output=True, text=True, cwd=tmp_path)

@@ -26,6 +26,7 @@ ROUTES = {
     ("get", "/v1/factorizations/{name}/matrices/{matrix}/cells"),
     ("post", "/v1/canonicalize"),
     ("post", "/v1/compare"),
+    ("post", "/v1/recommend"),
     ("post", "/v1/factorizations/{name}/calibrations"),
     ("get", "/v1/factorizations/{name}/calibrations"),
     ("delete", "/v1/factorizations/{name}/calibrations"),

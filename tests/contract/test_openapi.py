@@ -116,6 +116,7 @@ def test_every_problem_has_an_example_in_the_document(document: Any) -> None:
 def test_an_example_of_a_body_is_one(model: str) -> None:
     from factorize.accounting.calibration_request import read_calibration_request
     from factorize.api.comparing.compare_request import read_request
+    from factorize.api.recommending.recommend_request import read_job
     from factorize.plan import plan
     from factorize.predict import ask
 
@@ -124,6 +125,7 @@ def test_an_example_of_a_body_is_one(model: str) -> None:
         "PredictionRequest": lambda body: ask(body["question"]),
         "PlanRequest": plan,
         "CompareRequest": read_request,
+        "RecommendRequest": read_job,
         "CalibrationRequest": read_calibration_request,
     }
     assert readers[model](BODIES[model])

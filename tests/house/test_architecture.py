@@ -120,11 +120,12 @@ def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
         EXPAND,
         NURSERY,
         PROVE,
+        RECOMMEND,
         SOLVE,
     )
 
     homes = {*factorize._HOMES.values(), *factorize.accounting._HOMES.values()}
-    homes |= {SOLVE, COMPARE, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLVE, BATCH_PROVE}
+    homes |= {SOLVE, COMPARE, RECOMMEND, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLVE, BATCH_PROVE}
     assert {home.split(".")[0] for home in homes} == {"factorize"}
 
 

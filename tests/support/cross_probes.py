@@ -39,7 +39,7 @@ NAMING: dict[tuple[str, str], tuple[str, Any]] = {
 }
 """Query and body of routes that need them; @ stands for the name."""
 UNNAMED = {"/healthz", "/problems/{slug}", "/readyz", "/metrics", "/openapi.json", "/", "/page/{name}", "/v1/plan"}
-UNNAMED |= {"/v1/matrices"}
+UNNAMED |= {"/v1/matrices", "/v1/recommend"}
 """Routes that no name of a job or an upload is asked of."""
 LIST = "/v1/factorizations"
 _HEADERS: list[dict[str, str]] = [

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-DEAR = {"/v1/compare", "/v1/predict", "/v1/plan", "/v1/factorizations/{name}/calibrations"}
+DEAR = {"/v1/compare", "/v1/recommend", "/v1/predict", "/v1/plan", "/v1/factorizations/{name}/calibrations"}
 """Routes that start a process for a good request."""
 _TEXTS = [
     "",

@@ -59,6 +59,14 @@ BODIES: dict[str, Any] = {
     "PredictionRequest": {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}},
     "PlanRequest": {"system": "dp_ftrl", "examples": 1000, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6},
     "CompareRequest": {"spec": {"workload": {"kind": "prefix", "n": 64}}, "buffers": 4},
+    "RecommendRequest": {
+        "examples": 6400,
+        "batch_size": 100,
+        "epochs": 2,
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "memory": [4],
+    },
     "CalibrationRequest": {"epsilon": 2.0, "delta": 1e-6},
 }
 """An example of each JSON body, by the name of its schema."""

@@ -62,6 +62,7 @@ ROUTES = (
     RouteRow("POST", "/v1/matrices", Scope.UPLOAD, "the caller's own uploads"),
     RouteRow("POST", "/v1/canonicalize", Scope.READ, "whether a result is stored"),
     RouteRow("POST", "/v1/compare", Scope.SUBMIT, "the caller's own uploads"),
+    RouteRow("POST", "/v1/recommend", Scope.SUBMIT, _NOTHING),
     RouteRow("POST", "/v1/predict", Scope.READ, _SHARED),
     RouteRow("POST", "/v1/plan", Scope.READ, _NOTHING),
     RouteRow("POST", f"{_NAMED}/calibrations", Scope.SUBMIT, _SHARED),

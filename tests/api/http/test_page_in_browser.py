@@ -201,10 +201,31 @@ def test_mechanisms_are_compared(view: Watched) -> None:
     view.page.wait_for_selector("text=spec digest")
 
 
+def test_one_mechanism_is_recommended_and_solved(view: Watched) -> None:
+    page = view.page
+    view.go("recommend")
+    for name, text in {"examples": "6", "batch size": "2", "max seconds": "0.5", "samplings": "fixed"}.items():
+        if not page.get_by_label(name, exact=True).is_visible():
+            page.get_by_text("More fields").click()
+        page.get_by_label(name, exact=True).fill(text)
+    page.get_by_role("button", name="Recommend").click()
+    solve = page.get_by_role("button", name="Solve this")
+    solve.wait_for()
+    assert view.barriers() == []
+    assert "noise.next()" in page.get_by_label("Code for numpy", exact=True).text_content()
+    assert page.locator("dt", has_text="sigma for sums").count() == 1
+    assert page.locator("svg .bar.strong").count() == 2  # beside others, and among all
+    assert page.locator("tbody tr.strong").count() == 1
+    digest = page.locator("dd .digest").text_content()
+    solve.click()
+    page.get_by_role("heading", name="Certificate").wait_for()
+    assert page.url.endswith(f"#/f/{digest}")
+
+
 @pytest.mark.parametrize("options", [{"color_scheme": "light"}, PHONE], ids=["light", "dark phone"])
 def test_nobody_is_kept_out(browser: Browser, live_service: LiveService, root: dict[str, Any], options) -> None:
     with watched(browser, live_service.url, **options) as view:
-        for name in ("compose", f"f/{root['digest']}", "results", "compare", "key", "nothing"):
+        for name in ("compose", f"f/{root['digest']}", "results", "recommend", "compare", "key", "nothing"):
             view.go(name)
             view.page.wait_for_load_state("networkidle")
             assert view.barriers() == [], name

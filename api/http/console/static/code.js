@@ -33,7 +33,8 @@ factorize calibrate factors.safetensors --epsilon 2 --delta 1e-6`;
   );
 }
 
-function block(name, text) {
+/** Return lines of code with a button that copies them. */
+export function block(name, text) {
   const copy = async () => {
     await navigator.clipboard.writeText(text);
     tell("Copied.");

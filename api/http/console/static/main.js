@@ -5,10 +5,11 @@ import { composePage } from "./compose.js";
 import { el, tell } from "./dom.js";
 import { factorizationPage } from "./factorization.js";
 import { keyPage } from "./keypage.js";
+import { recommendPage } from "./recommend.js";
 import { resultsPage } from "./results.js";
 
-const PAGES = { compose: composePage, results: resultsPage, compare: comparePage, key: keyPage, f: factorizationPage };
-const TITLES = { compose: "Compose", results: "Jobs and results", compare: "Compare", key: "Key", f: "Factorization" };
+const PAGES = { compose: composePage, results: resultsPage, recommend: recommendPage, compare: comparePage, key: keyPage, f: factorizationPage };
+const TITLES = { compose: "Compose", results: "Jobs and results", recommend: "Recommend", compare: "Compare", key: "Key", f: "Factorization" };
 
 const main = document.getElementById("main");
 let leaving = new AbortController();

@@ -1,0 +1,42 @@
+// A form whose question the service works out for a while: made from a schema, with news on the way and a button that stops it.
+
+import { Problem, events, schemas } from "./api.js";
+import { button, el } from "./dom.js";
+import { seconds } from "./formats.js";
+import { SchemaForm } from "./schemaform.js";
+
+/** Show `intro`, the form, and below it what `draw` makes of the answer. `draft` is {value}, kept for the next time. */
+export async function askForm(main, { intro, schema, id, seldom, draft, path, text, draw, signal }) {
+  const form = new SchemaForm(await schemas(), schema, { id, seldom });
+  form.write(draft.value);
+  const answer = el("div", { "aria-live": "polite" });
+  const go = el("button", { type: "submit", class: "primary" }, text);
+  let running = null;
+  const stop = button("Stop", () => running?.abort(), { disabled: true });
+  const submit = async (event) => {
+    event.preventDefault();
+    draft.value = form.read();
+    running = new AbortController();
+    signal.addEventListener("abort", () => running.abort());
+    [go.disabled, stop.disabled] = [true, false];
+    try {
+      form.show([]);
+      answer.replaceChildren(...draw(await worked(path, draft.value, answer, running.signal)));
+    } catch (error) {
+      if (error instanceof Problem) form.show(error.violations);
+      answer.replaceChildren(el("p", { class: "error", role: "alert" }, error.name === "AbortError" ? "It was stopped." : error.message));
+    }
+    [go.disabled, stop.disabled] = [false, true];
+  };
+  main.append(...intro, el("form", { class: "card", novalidate: true, submit }, form.node, el("p", { class: "actions" }, go, stop)), answer);
+}
+
+async function worked(path, request, answer, signal) {
+  answer.replaceChildren(el("p", {}, "The comparison begins."));
+  for await (const { name, data } of events(path, { method: "POST", body: request, signal })) {
+    if (name === "done") return data;
+    if (name === "failed") throw new Error(data.detail);
+    answer.replaceChildren(el("p", {}, `${data.done} rows in ${seconds(data.seconds)}.`));
+  }
+  throw new Error("The service ended the comparison without an answer.");
+}

@@ -1,0 +1,81 @@
+"""The route of recommendations: the advice of the library for a training job, and each refusal at its field."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import LiveService
+
+from factorize import parse_spec
+from factorize.api.recommending.child_advice import advise_beside
+from factorize.api.recommending.recommend_request import RecommendRequest, read_job
+from factorize.api.recommending.training_question import TrainingQuestion
+from factorize.encoding import sha256
+from factorize.workloads import KINDS
+
+JOB: dict[str, Any] = {"examples": 6, "batch_size": 2, "epsilon": 2.0, "delta": 1e-3, "max_seconds": 0.5}
+FEW = [
+    {"kind": "identity"},
+    {"kind": "banded_square_root", "bands": 2},
+    {"kind": "banded_inverse_square_root", "bands": 3},
+    {"kind": "square_root"},
+]
+
+
+def test_the_child_writes_the_advice_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The route itself is asked by the page's test; here four formulas stand for all mechanisms."""
+    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW)
+    monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
+    request, to = {**JOB, "memory": [2, 1], "samplings": ["fixed"]}, tmp_path / "advice.json"
+    done = advise_beside({"spec": {"request": request, "to": str(to)}, "store": ""}, lambda **_: None)
+    assert done["digest"] == sha256(to.read_bytes())
+    found = json.loads(to.read_text())
+    assert found["job"]["steps"] == 3 and found["job"]["memory"] == [1, 2]
+    assert found["row"] in found["table"]["rows"] and found["spec_digest"] == parse_spec(found["spec"]).digest
+    feasible = [row["rmse_at_privacy"] for row in found["table"]["rows"] if row["noise_vectors"] <= 2]
+    assert found["rmse_at_privacy"] == pytest.approx(min(feasible), rel=5e-4)
+    assert found["sigma"]["means"] == found["sigma"]["sums"] / 2 and set(found["code"]) == {"torch", "jax", "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("change", "slug", "pointer"),
+    [
+        ({"examples": 0}, "invalid-spec", "/examples"),
+        ({"examples": 60.5}, "invalid-spec", "/examples"),
+        ({"batch_size": 7}, "invalid-parameter", "/batch_size"),
+        ({"delta": 1}, "invalid-spec", "/delta"),
+        ({"memory": []}, "invalid-spec", "/memory"),
+        ({"colour": 1}, "invalid-spec", "/colour"),
+        ({"workload": {"kind": "momentum"}}, "invalid-spec", "/workload/momentum"),
+        ({"workload": {"kind": "prefix", "n": 3}}, "invalid-spec", "/workload/n"),
+        ({"workload": {"kind": "matrix", "rows": [[1]]}}, "invalid-spec", "/workload/kind"),
+        ({"objective": {"kind": "weighted", "weights": [1.0]}}, "invalid-spec", "/objective/weights"),
+    ],
+)
+def test_what_is_wrong_is_a_problem_at_its_field(
+    live_service: LiveService, change: dict[str, Any], slug: str, pointer: str
+) -> None:
+    problem = live_service.send("POST", "/v1/recommend", JOB | change).problem(422, slug)
+    assert problem["errors"][0]["pointer"] == pointer
+
+
+def test_a_body_that_is_no_object_is_refused(live_service: LiveService) -> None:
+    live_service.send("POST", "/v1/recommend", "[]").problem(422, "invalid-spec")
+    live_service.send("POST", "/v1/recommend", "{").problem(400, "malformed-json")
+
+
+def test_a_request_has_the_questions_of_the_command_line_and_every_workload(live_service: LiveService) -> None:
+    assert set(RecommendRequest.model_fields) == {field.name for field in fields(TrainingQuestion)}
+    assert read_job(JOB) == TrainingQuestion(**JOB)
+    schemas = live_service.get("/openapi.json").json()["components"]["schemas"]
+    offered = [
+        schemas[one["$ref"].rpartition("/")[2]]["properties"]["kind"]["const"]
+        for one in schemas["RecommendRequest"]["properties"]["workload"]["anyOf"]
+        if "$ref" in one
+    ]
+    assert sorted(offered) == sorted(set(KINDS) - {"matrix"})
+    assert not any("n" in schemas[name]["properties"] for name in schemas if name.endswith("OfJob"))
