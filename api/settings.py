@@ -159,12 +159,12 @@ class Settings(BaseSettings):
     max_upload_bytes: Bytes = 64 << 20
     max_header_bytes: Bytes = 16 << 10
     max_headers: Annotated[int, Field(ge=1)] = 64
-    max_connections: Annotated[int, Field(ge=1)] = 1024
+    max_connections: Annotated[int, Field(ge=1)] = 4096
     max_working: Annotated[int, Field(ge=1)] = 1024
     max_working_per_key: Annotated[int, Field(ge=1)] = 64
     question_seconds: Seconds = 60.0
-    receive_seconds: Seconds = 10.0
-    keep_alive_seconds: Annotated[int, Field(ge=1)] = 15
+    receive_seconds: Seconds = 8.0
+    keep_alive_seconds: Annotated[int, Field(ge=1)] = 8
     stall_seconds: Seconds = 30.0
     cache_bytes: Bytes = 512 << 20
     downloads: Literal["stream", "redirect"] = "stream"

@@ -5,6 +5,7 @@
     kills   kill -9 of a real service, its workers included, in the middle of solves and of publications
     readers 50,000 changed factor files, each read by every reader: 0 that two of them read in two ways
     law     what the client makes of unit vectors, n = 4096 for every structure and 10^6 steps of endless strategies
+    sockets 500 slow and 2,000 idle sockets: each closed within 10 s, honest requests answered within 0.5 s (p99)
     strace  each system call of a put fails or kills once, injected by strace (skipped with a line where it is missing)
 
 Ends with status 1 at the first thing that must not happen; the seed that it prints repeats it.
@@ -37,7 +38,7 @@ from factorize.storage.fsck import fsck
 from factorize.storage.store import Store, open_store
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("power", "flips", "kills", "readers", "law", "strace")
+PARTS = ("power", "flips", "kills", "readers", "law", "sockets", "strace")
 CHANGED_FILES = 50_000
 POSITIONS = 100_000
 CALLS = ("openat", "write", "pwrite64", "fsync", "link", "unlink", "mkdir", "fchmod", "pread64", "flock", "close")
@@ -201,6 +202,13 @@ class Soak:
     def law(self) -> str:
         """Invert what generators make."""
         found: str = import_module("benchmarks.law").soak(self.end, self.demand)
+        return found
+
+    # sockets
+
+    def sockets(self) -> str:
+        """Hold a service up by slow and idle sockets."""
+        found: str = import_module("benchmarks.sockets").soak(self.end, self.demand, self.folder)
         return found
 
     # strace

@@ -23,6 +23,7 @@ from factorize.api.http.app import create_app
 from factorize.api.http.gateway.access_guard import trusts
 from factorize.api.http.problems import MEDIA_TYPE, ProblemAnswer
 from factorize.api.http.request_guard import SECURITY_HEADERS
+from factorize.api.processes.open_files import allow_connections
 from factorize.api.repeats import Repeats, may_repeat
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
@@ -235,6 +236,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> uvico
         InvalidParameter: the files of the certificate cannot be used.
     """
     context = _https(settings)
+    allow_connections(settings.max_connections)
     if service is None:
         service = SolverService(settings)
         service.warm_up()

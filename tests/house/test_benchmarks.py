@@ -16,8 +16,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from servers import serving
 
-from factorize.solvers import choose
+from factorize.api.settings import Settings
+from factorize.solvers import choose, solve
 from factorize.spec import parse_spec
 
 ROOT = Path(__file__).parents[2]
@@ -323,6 +325,16 @@ class TestPath:
             pytest.raises(ValueError, match="503"),
         ):
             posting.posts(host, posting.post_request(host, "/", b"{}"), clients=2, count=4)
+
+
+def test_sockets_are_held_until_they_are_closed(benchmark_of: Any, tmp_path: Path) -> None:
+    """One of each kind, at a service that waits for a second; the soak holds 2,500."""
+    sockets = benchmark_of("sockets")
+    with serving(Settings(store=str(tmp_path / "store"), receive_seconds=1, keep_alive_seconds=1)) as live:
+        digest = live.store.put(solve(parse_spec(sockets.SPEC)))["digest"]
+        seen = sockets.one_round(live.host, digest, slow=2, idle=2)
+    assert {kind: len(seconds) for kind, seconds in seen.held.items()} == dict.fromkeys(sockets.HELD, 1)
+    assert seen.wrong == [] and len(seen.honest) > 1
 
 
 @contextmanager
