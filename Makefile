@@ -64,7 +64,8 @@ lint: $(STAMP)
 openapi: $(STAMP)
 	$(BIN)/python tests/support/kept_openapi.py
 
-# 100,000 requests made from the OpenAPI document, most of them a little wrong; `make test` sends some thousand.
+# 100,000 requests made from the OpenAPI document, most of them a little wrong, with and without keys, and those of
+# Schemathesis; `make test` sends 5,000.
 fuzz: $(STAMP)
 	$(BIN)/python tests/support/request_fuzzer.py 100000
 

@@ -85,7 +85,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     install(app)
     for module in _MODULES:
         app.include_router(module.router)
-    describe(app)
+    describe(app, keys=settings.asks_for_keys)
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     app.add_middleware(AccessGuard, settings=settings, gate=Gate(owned.register, foreign), meter=owned.meter)
     app.add_middleware(RequestGuard, settings=settings)

@@ -23,13 +23,23 @@ PING_SECONDS = 15.0
 LOOK_SECONDS = 0.4
 """How often a stream asks whether its caller's key is still good."""
 _PING = b": ping\n\n"
+_EVENT = {
+    "type": "object",
+    "description": "One of the events that are sent.",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"enum": ["progress", "done", "failed", "cancelled"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
 
 router = APIRouter(default_response_class=Response)
 
 
 @router.get(
     "/v1/factorizations/{name}/events",
-    responses=answers(200, 404, 410, media="text/event-stream", schema={"type": "string"}),
+    responses=answers(200, 404, 410, media="text/event-stream", schema=_EVENT),
 )
 async def get_events(request: Request, service: RunningService, caller: AskingCaller, name: str) -> Response:
     """Follow a job: `progress` events, then one of `done`, `failed` or `cancelled`, after which the stream ends.

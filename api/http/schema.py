@@ -83,8 +83,13 @@ def answers(*statuses: int, media: str = "application/json", schema: dict[str, A
     return found
 
 
-def describe(app: FastAPI) -> None:
-    """Make an application's OpenAPI document complete; it is built when it is first asked for."""
+def describe(app: FastAPI, *, keys: bool) -> None:
+    """Make an application's OpenAPI document complete; it is built when it is first asked for.
+
+    Args:
+        app: the application.
+        keys: whether it asks for keys.
+    """
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -95,7 +100,7 @@ def describe(app: FastAPI) -> None:
             schemas.update(spec.pop("$defs", {}))
             schemas.update({"Spec": spec, "Problem": _PROBLEM})
             schemas.update(_unions())
-            complete(found)
+            complete(found, keys=keys)
             app.openapi_schema = found
         return app.openapi_schema
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from kept_openapi import KEPT
 from request_fuzzer import fuzz, tokens_of
+from schema_runs import put_known, schema_run
 from servers import LiveService, serving
 
-from factorize import solvers
 from factorize.api.http.gateway.openapi_parts import BODIES
 from factorize.api.http.gateway.route_table import ROUTES
 from factorize.api.http.problems import KINDS
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec
 
-REQUESTS, WITH_KEYS = 2000, 500
+REQUESTS, WITH_KEYS = 3900, 1000
 _WORDS = {"description", "summary", "title", "examples", "example", "operationId", "version"}
 
 
@@ -132,9 +132,7 @@ def test_an_example_of_a_body_is_one(model: str) -> None:
 
 
 def test_many_requests_get_answers_that_the_document_describes(service: LiveService, document: Any) -> None:
-    manifest = service.store.put(
-        solvers.solve(parse_spec({"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}))
-    )
+    manifest = put_known(service.store)
     names = [manifest["digest"], manifest["spec_digest"], manifest["files"][0]["sha256"]]
     checks = fuzz(service.host, document, names, REQUESTS, 1, dear=0.0)
     assert sum(checks.seen.values()) == REQUESTS
@@ -142,9 +140,36 @@ def test_many_requests_get_answers_that_the_document_describes(service: LiveServ
     assert checks.seen.keys() >= {200, 400, 404, 422}
 
 
-def test_requests_with_and_without_keys_get_them_too(tmp_path: Path, document: Any) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), command=("/bin/false",)) as keyed:
-        names = ["a" * 64, "b" * 64]
-        checks = fuzz(keyed.host, document, names, WITH_KEYS, 2, dear=0.0, tokens=tokens_of(keyed.service))
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """As `service`, and it asks for keys."""
+    settings = Settings(store=str(tmp_path_factory.mktemp("keyed") / "store"), require_keys=True)
+    with serving(settings, command=("/bin/false",)) as running:
+        yield running
+
+
+def test_requests_with_and_without_keys_get_them_too(keyed: LiveService, document: Any) -> None:
+    names = ["a" * 64, "b" * 64]
+    checks = fuzz(keyed.host, document, names, WITH_KEYS, 2, dear=0.0, tokens=tokens_of(keyed.service.register))
     assert sum(checks.seen.values()) == WITH_KEYS
     assert checks.seen.keys() >= {200, 401, 403, 404, 422}
+
+
+def test_chains_of_requests_get_answers_that_the_document_describes(keyed: LiveService, tmp_path: Path) -> None:
+    """Schemathesis follows the document's links; `make fuzz` has it try the edges of every schema too."""
+    token = keyed.service.register.create("chains", ["admin"])[1].text
+    sent, wrong = schema_run(keyed, put_known(keyed.store), token, tmp_path, phase="stateful", short=True)
+    assert not wrong, wrong
+    assert sent > 50
+
+
+def test_the_document_says_whether_keys_are_asked_for(keyed: LiveService, document: Any) -> None:
+    token = keyed.service.register.create("reader", ["read"])[1].text
+    asked = json.loads(keyed.get("/openapi.json", {"Authorization": f"Bearer {token}"}).body)["paths"]
+    for (method, path, open_to_all), (_, _, with_keys) in zip(
+        operations(document), operations({"paths": asked}), strict=True
+    ):
+        assert open_to_all["security"] == ([*with_keys["security"], {}] if with_keys["security"] else []), (
+            method,
+            path,
+        )

@@ -146,9 +146,11 @@ def serving(
 
 
 @contextmanager
-def serving_apart(store: Path, *, slow: bool = False) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
-    """Run a service in a process of its own, which a test may kill."""
-    program = [sys.executable, __file__, str(store), "slow" if slow else "fast"]
+def serving_apart(
+    store: Path, *, slow: bool = False, keys: bool = False
+) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
+    """Run a service in a process of its own, which a test may kill; one that asks for keys has its store's ledger."""
+    program = [sys.executable, __file__, str(store), "slow" if slow else "fast", "keys" if keys else "open"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT, env=_environment()) as process:
         assert process.stdout is not None
         try:
@@ -163,8 +165,8 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT)}
 
 
-def main(store: str, speed: str) -> None:
-    settings = Settings(store=store, port=0)
+def main(store: str, speed: str, access: str) -> None:
+    settings = Settings(store=store, port=0, require_keys=access == "keys")
     service = SolverService(settings, command=SLOW_CHILD if speed == "slow" else None)
     with listen(settings.host, 0) as listener:
         print(address(listener), flush=True)

@@ -54,6 +54,27 @@ _OF_ANSWER = {
     f"{_NAMED}/errors": ("Cache-Control",),
     "/v1/blobs/{sha256}": ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest"),
 }
+_JOB, _RESULT = {"name": "$response.body#/spec_digest"}, {"name": "$response.body#/digest"}
+_POSTED = ("post", "/v1/factorizations")
+_LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] = {
+    (*_POSTED, "202"): {
+        "job": ("get", _NAMED, _JOB),
+        "events": ("get", f"{_NAMED}/events", _JOB),
+        "cancel": ("delete", _NAMED, _JOB),
+        "retry": ("post", f"{_NAMED}/retry", _JOB),
+    },
+    (*_POSTED, "200"): {
+        "manifest": ("get", _NAMED, _RESULT),
+        "rows": ("get", f"{_NAMED}/matrices/{{matrix}}", _RESULT | {"matrix": "C"}),
+        "cells": ("get", f"{_NAMED}/matrices/{{matrix}}/cells", _RESULT | {"matrix": "C"}),
+        "errors": ("get", f"{_NAMED}/errors", _RESULT),
+        "calibrations": ("post", f"{_NAMED}/calibrations", _RESULT),
+        "file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/files/0/sha256"}),
+    },
+    ("post", "/v1/canonicalize", "200"): {"job": ("get", _NAMED, _JOB)},
+    ("post", "/v1/matrices", "201"): {"file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/sha256"})},
+}
+"""By method, path and status of an answer: what can be asked next, and where its parameters stand."""
 BODIES: dict[str, Any] = {
     "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
     "PredictionRequest": {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}},
@@ -72,8 +93,13 @@ BODIES: dict[str, Any] = {
 """An example of each JSON body, by the name of its schema."""
 
 
-def complete(document: dict[str, Any]) -> None:
-    """Add to each operation what all of them have, and the shared components."""
+def complete(document: dict[str, Any], *, keys: bool) -> None:
+    """Add to each operation what all of them have, and the shared components.
+
+    Args:
+        document: as the framework makes it.
+        keys: whether the service asks for keys; else the document says that no key is another choice.
+    """
     components = document.setdefault("components", {})
     components["securitySchemes"] = {
         SECURITY_SCHEME: {
@@ -87,14 +113,19 @@ def complete(document: dict[str, Any]) -> None:
     components["schemas"]["Problem"]["properties"]["type"]["enum"] = [f"/problems/{slug}" for slug in KINDS]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            _complete_operation(path, method, operation)
+            _complete_operation(path, method, operation, keys)
+    for (method, path, status), links in _LINKS.items():
+        document["paths"][path][method]["responses"][status]["links"] = {
+            name: {"operationId": document["paths"][at][asked]["operationId"], "parameters": parameters}
+            for name, (asked, at, parameters) in links.items()
+        }
 
 
-def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> None:
+def _complete_operation(path: str, method: str, operation: dict[str, Any], keys: bool) -> None:
     row = row_of(method.upper(), path)
     if row is not None:
-        # A service that others cannot reach needs no key, so none is the other choice.
-        operation["security"] = [] if row.scope is None else [{SECURITY_SCHEME: [row.scope.value]}, {}]
+        needed = [] if row.scope is None else [{SECURITY_SCHEME: [row.scope.value]}]
+        operation["security"] = needed if keys or not needed else [*needed, {}]
     responses = operation["responses"]
     for slug in _ANY_REQUEST:
         responses.setdefault(str(KINDS[slug].status), {})
