@@ -30,6 +30,24 @@ CASES: dict[str, dict[str, Any]] = {
     "dual blocks by decompositions": {"workload": {"kind": "prefix", "n": 24}, "participation": EPOCHS},
     "gram descent": {"workload": {"kind": "prefix", "n": 60}, "mechanism": {"kind": "banded", "bands": 6}},
     "profiles": {"workload": {"kind": "prefix", "n": 60}, "mechanism": BUFFERED},
+    "dual weights of both sides": {"workload": {"kind": "prefix", "n": 130}, "objective": {"kind": "max"}},
+    "dual weights of both sides by decompositions": {
+        "workload": {"kind": "window", "n": 20, "width": 4},
+        "objective": {"kind": "max"},
+    },
+    "descents": {"workload": {"kind": "prefix", "n": 60}, "mechanism": {"kind": "blt", "buffers": 2}},
+    "column": {"workload": {"kind": "momentum", "n": 60, "momentum": 0.9}, "mechanism": {"kind": "toeplitz"}},
+    "monotone column": {
+        "workload": {"kind": "prefix", "n": 60},
+        "participation": {"kind": "min_sep", "min_sep": 15},
+        "mechanism": {"kind": "toeplitz"},
+    },
+    "redrawn states": {
+        "workload": {"kind": "prefix", "n": 24},
+        "participation": {"kind": "fixed_epochs", "epochs": 3},
+        "mechanism": {"kind": "buffered_linear", "buffers": 2, "redraws": 1},
+        "tolerance": 0.02,
+    },
 }
 # The loops of the recursions of momentum and of the buffered states over epochs leave the same states as these.
 STOP = 4
@@ -65,7 +83,8 @@ def cut_off(store: Store, spec: Spec, loop: str) -> LoopState:
     def offer(name: str, step: int, **arrays: np.ndarray) -> None:
         if len(offered) == STOP:
             raise Cancelled("the machine is gone")
-        assert name == loop
+        if name != loop:
+            return  # one that comes before it in the same solve
         offered.append(step)
         keep(name, step, **arrays)
 
@@ -119,7 +138,17 @@ def forged(state: LoopState, seed: int) -> LoopState:
 
 
 @pytest.mark.parametrize(
-    "loop", ["dual weights", "dual blocks", "dual blocks by decompositions", "gram descent", "profiles"]
+    "loop",
+    [
+        "dual weights",
+        "dual blocks",
+        "dual blocks by decompositions",
+        "gram descent",
+        "profiles",
+        "dual weights of both sides",
+        "descents",
+        "monotone column",
+    ],
 )
 def test_a_forged_state_costs_time_and_makes_no_false_claim(store: Store, loop: str) -> None:
     spec = asked(loop)
