@@ -11,7 +11,7 @@ SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 FRAMEWORKS := .venv-frameworks
 SITE := .venv-docs
 
-.PHONY: demo cluster test check test-products slow-tests test-frameworks test-huggingface docs lint openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test test-cluster check test-products slow-tests test-frameworks test-huggingface docs lint openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -26,6 +26,13 @@ test: $(STAMP)
 # The fast part of the tests, in a minute or so.
 check: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
+
+# The HTTP tests against two services behind a balancer, with PostgreSQL, a bucket, a scheduler and two workers.
+test-cluster: $(STAMP)
+	ON_A_CLUSTER=1 $(BIN)/python -m pytest tests/contract/test_http_contract.py tests/api/http/test_routes.py \
+	  tests/api/http/test_downloads.py tests/api/http/test_hostile_requests.py tests/api/http/test_predictions.py \
+	  tests/api/http/test_comparisons.py tests/factorize/client/test_client.py tests/factorize/client/test_events.py \
+	  tests/factorize/accounting/test_calibrations.py
 
 # Every mechanism on every small spec with every objective, four times what `make test` takes of them.
 test-products: $(STAMP)

@@ -82,8 +82,14 @@ def reference_values() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def live_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    """A running service that tests share; it solves in real child processes."""
+def live_service(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[LiveService]:
+    """A running service that tests share; it solves in real child processes. ON_A_CLUSTER=1 makes it a whole cluster."""
+    if os.environ.get("ON_A_CLUSTER"):
+        from cluster_client import shared_cluster
+
+        with shared_cluster(*(request.getfixturevalue(name) for name in ("postgres", "bucket_server"))) as balanced:
+            yield balanced
+        return
     from servers import serving
 
     from factorize.api.settings import Settings
