@@ -65,9 +65,12 @@ class Results:
         store: the store.
         cache_bytes: memory for factorizations that stay open; half as much is used for blocks of rows.
         make: makes further forms of a result; by default in this process.
+        forms: the forms that are stored already; by default the store is read for them.
     """
 
-    def __init__(self, store: Store, *, cache_bytes: int, make: MakeForm | None = None) -> None:
+    def __init__(
+        self, store: Store, *, cache_bytes: int, make: MakeForm | None = None, forms: StoredForms | None = None
+    ) -> None:
         self.store = store
         self._make = make or self._make_here
         self._texts: Cache[Result] = Cache(_DOCUMENT_BYTES, lambda result: len(result.text) + 500)
@@ -75,7 +78,7 @@ class Results:
         self._blocks: Cache[Block] = Cache(cache_bytes // 2, lambda block: len(block.data) + 500)
         self._opening = threading.Lock()
         self._making = threading.Lock()
-        self._forms = StoredForms(store)
+        self._forms = forms or StoredForms(store)
 
     def answer(self, spec: Spec) -> Result | None:
         """Return the result that answers a spec with a named mechanism, if one is stored."""

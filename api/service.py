@@ -22,6 +22,7 @@ from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.access.usage import UsageMeter
 from factorize.api.auditing.audit_log import AuditLog
+from factorize.api.catalog.catalog import Catalog
 from factorize.api.children.form_maker import FormMaker
 from factorize.api.forms import ANY_FORM, Form
 from factorize.api.jobs.cluster_worker import secure, tls_of
@@ -36,6 +37,7 @@ from factorize.api.measures.solve_counts import SolveCounts
 from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 from factorize.api.results import Result, Results
 from factorize.api.settings import Settings, audit_folder, ledger_url
+from factorize.api.stored_forms import StoredForms
 from factorize.api.telemetry.log_context import about
 from factorize.api.telemetry.spans import current_trace, record_job
 from factorize.encoding import canonical_json
@@ -95,9 +97,11 @@ class SolverService:
         self.store: Store = open_store(settings.store, cache_bytes=settings.cache_bytes)
         self.store.objects.probe()
         make = FormMaker(settings, self.store.url)
-        self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make)
         self.ledger = Ledger(ledger_url(settings))
-        self.listing = Listing(self.store, self.ledger)
+        self.catalog = Catalog(self.ledger.engine, self.store)
+        forms = StoredForms(self.store, self.catalog.form)
+        self.results = Results(self.store, cache_bytes=settings.cache_bytes, make=make, forms=forms)
+        self.listing = Listing(self.catalog, self.ledger)
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(audit_folder(settings))
         self.register = KeyRegister(self.ledger.engine, self._note_key)
@@ -133,6 +137,7 @@ class SolverService:
     def close(self) -> None:
         """End the engine and close the ledger."""
         self.readiness.close()
+        self.catalog.close()
         self.engine.close()
         with suppress(StoreUnavailable):  # what a second has brought; the ledger may be what is gone
             self.meter.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from factorize.factorization import MATRIX_NAMES
@@ -22,33 +22,39 @@ def type_key(digest: str, dtype: str) -> Key:
     return f"{digest} as {dtype}", ("C",)
 
 
+def form_of(manifest: Mapping[str, Any]) -> Key | None:
+    """Return the key of a result that is a form of another, or None for one that is not."""
+    matrices, origin = manifest["matrices"], manifest["solver"].get("cast_from")
+    names = tuple(name for name in MATRIX_NAMES if name in matrices)
+    if len(names) > 1:
+        return matrices_key(manifest, names)
+    return None if origin is None else type_key(origin, matrices["C"]["dtype"])
+
+
 class StoredForms:
-    """An index of the store by key, read when it is first needed. For one thread at a time.
+    """The forms in a store, by key. For one thread at a time.
 
     Args:
         store: the store.
+        known: finds the digest of a form in a catalog; without one, the store is read when a form is first asked for.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, known: Callable[[Key], str | None] | None = None) -> None:
         self._store = store
-        self._digests: dict[Key, str] | None = None
+        self._known = known
+        self._digests: dict[Key, str] | None = None if known is None else {}
 
     def get(self, key: Key) -> str | None:
         """Return the digest of a form, or None; the file may be gone by now."""
-        return self._known().get(key)
+        found = self._remembered().get(key)
+        return self._known(key) if found is None and self._known is not None else found
 
     def add(self, key: Key, digest: str) -> None:
         """Remember a form that has just been stored."""
-        self._known()[key] = digest
+        self._remembered()[key] = digest
 
-    def _known(self) -> dict[Key, str]:
+    def _remembered(self) -> dict[Key, str]:
         if self._digests is None:
-            self._digests = {}
-            for manifest in self._store.items():
-                matrices, origin = manifest["matrices"], manifest["solver"].get("cast_from")
-                names = tuple(name for name in MATRIX_NAMES if name in matrices)
-                if len(names) > 1:
-                    self._digests[matrices_key(manifest, names)] = manifest["digest"]
-                elif origin is not None:
-                    self._digests[type_key(origin, matrices["C"]["dtype"])] = manifest["digest"]
+            keys = ((form_of(manifest), manifest["digest"]) for manifest in self._store.items())
+            self._digests = {key: digest for key, digest in keys if key is not None}
         return self._digests

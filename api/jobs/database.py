@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from factorize.errors import NotFound, StoreUnavailable
 
-REVISION = 4
+REVISION = 5
 """Of the schema; the number of the last file in `api/jobs/migrations`."""
 _POSTGRES = {
     "connect_timeout": 5,
@@ -21,6 +21,9 @@ _POSTGRES = {
     "options": "-c statement_timeout=30000 -c lock_timeout=20000 -c idle_in_transaction_session_timeout=60000",
 }
 _CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created or changed
+
+LISTED, KEPT, REVOKED = "listed", "kept", "revoked"
+"""How a result stands: in the list of a service; not in it, as a form, a later answer or a job's; taken back."""
 
 metadata = sa.MetaData()
 jobs = sa.Table(
@@ -50,7 +53,8 @@ jobs = sa.Table(
     sa.Column("caller", sa.String(64), nullable=False, server_default=""),
     sa.Column("turn", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("jobs_by_time", "submitted", "spec_digest"),
-    sa.Index("jobs_by_state", "state"),
+    sa.Index("jobs_by_state", "state", "submitted", "spec_digest"),
+    sa.Index("jobs_by_workload", "workload", "submitted", "spec_digest"),
     sa.Index("jobs_by_turn", "state", "priority", "caller", "turn"),
 )
 engines = sa.Table(
@@ -109,6 +113,31 @@ usage = sa.Table(
     sa.Column("amount", sa.Float, nullable=False),
 )
 """What a caller has used of a quota in the period that begins at this second."""
+results = sa.Table(
+    "results",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("spec_digest", sa.String(64), nullable=False),
+    sa.Column("workload", sa.String(64), nullable=False),
+    sa.Column("n", sa.BigInteger, nullable=False),
+    sa.Column("created", sa.String(27), nullable=False),
+    sa.Column("submitted", sa.String(40), nullable=False),
+    sa.Column("form", sa.String(64)),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("standing", sa.String(8), nullable=False),
+    sa.Index("results_by_time", "standing", "created", "spec_digest"),
+    sa.Index("results_by_workload", "standing", "workload", "created", "spec_digest"),
+    sa.Index("results_by_spec", "spec_digest"),
+    sa.Index("results_by_form", "form"),
+)
+"""The catalog of the store's results (`factorize.api.catalog`); lost rows are made anew from the store."""
+result_folders = sa.Table(
+    "result_folders",
+    metadata,
+    sa.Column("folder", sa.String(2), primary_key=True),
+    sa.Column("version", sa.String(255), nullable=False),
+)
+"""The versions of the store's folders that the catalog has seen."""
 alembic_version = sa.Table(
     "alembic_version", metadata, sa.Column("version_num", sa.String(32), primary_key=True, nullable=False)
 )

@@ -33,7 +33,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from factorize.api.jobs.database import engines, holds, jobs, reading, writing
+from factorize.api.jobs.database import KEPT, LISTED, engines, holds, jobs, reading, results, writing
 from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
 from factorize.api.jobs.migrations import open_database
 from factorize.api.jobs.notices import CHANNEL, Notices
@@ -118,6 +118,8 @@ class Ledger:
             for statement in (insert.on_conflict_do_nothing().returning(jobs), again.returning(jobs)):
                 row = connection.execute(statement).one_or_none()
                 if row is not None:
+                    made = results.update().where(results.c.spec_digest == order.spec_digest)
+                    connection.execute(made.where(results.c.standing == LISTED).values(standing=KEPT))
                     self._tell(connection, order.spec_digest)
                     return _job(row), True
             return _job(connection.execute(_by_digest(order.spec_digest)).one()), False
@@ -256,7 +258,7 @@ class Ledger:
             query = query.where(digest.in_(held))
         if cursor is not None:
             last_time, last_digest = read_cursor(cursor)
-            query = query.where(sa.or_(time < last_time, sa.and_(time == last_time, digest < last_digest)))
+            query = query.where(sa.tuple_(time, digest) < sa.tuple_(sa.literal(last_time), sa.literal(last_digest)))
         with self._read() as connection:
             found = [_job(row) for row in connection.execute(query)]
         if len(found) <= limit:

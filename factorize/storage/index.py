@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from factorize.encoding import canonical_json
@@ -31,7 +29,6 @@ from factorize.storage.records import (
 from factorize.storage.revocation import Revocations
 
 _CACHE_BYTES = 1 << 26
-_CLOCKS_APART = 120.0  # seconds between the clocks of those who write a store and the clock of its medium
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +82,15 @@ class Index:
         Args:
             after: only those whose digest sorts after this one.
         """
-        for entry in self._objects.list(MANIFESTS):
-            digest = name_in(entry.key)
-            if after is None or digest > after:
-                with suppress(NotFound, CorruptObject, InvalidParameter):
-                    yield json.loads(self.manifest(digest).text)
+        for key in self._objects.names(MANIFESTS, "" if after is None else manifest_key(after)):
+            with suppress(NotFound, CorruptObject, InvalidParameter):
+                yield json.loads(self.manifest(name_in(key)).text)
 
     def beginning(self, text: str) -> list[str]:
         """Return the digests of manifests and specs that begin with a text of two characters or more, sorted."""
         folders = (f"{top}/{text[:2]}" for top in (MANIFESTS, SPECS))
-        found = {name_in(entry.key) for folder in folders for entry in self._objects.list(folder)}
+        found = {name_in(key) for folder in folders for key in self._objects.names(folder)}
         return sorted(name for name in found if name.startswith(text))
-
-    def newest(self) -> Iterator[dict[str, Any]]:
-        """Iterate over the sound manifests, the newest first, revoked ones too.
-
-        Only as many are read as are taken, and few more: a manifest is not much older than its file, unless it was
-        copied here, and never newer.
-        """
-        entries = sorted(self._objects.list(MANIFESTS), key=lambda entry: -entry.modified)
-        waiting: list[tuple[float, str, dict[str, Any]]] = []  # read already, the newest first
-        for entry in entries:
-            while waiting and -waiting[0][0] >= entry.modified + _CLOCKS_APART:
-                yield heapq.heappop(waiting)[2]
-            with suppress(NotFound, CorruptObject, InvalidParameter):
-                found = json.loads(self.manifest(name_in(entry.key)).text)
-                created = datetime.fromisoformat(found["created"]).timestamp()
-                heapq.heappush(waiting, (-created, found["digest"], found))
-        while waiting:
-            yield heapq.heappop(waiting)[2]
 
     def entry(self, key: str) -> SpecEntry | None:
         """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""

@@ -246,13 +246,6 @@ class Store:
             if fits and self.revocations.find(manifest["digest"]) is None:
                 yield manifest
 
-    def newest(self, *, workload: str | None = None) -> Iterator[dict[str, Any]]:
-        """Iterate over the sound manifests, the newest first; revoked ones are passed over."""
-        for manifest in self.index.newest():
-            fits = workload in (None, manifest["spec"]["workload"]["kind"])
-            if fits and self.revocations.find(manifest["digest"]) is None:
-                yield manifest
-
     def quarantine(self, key: str) -> None:
         """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""
         self._publisher.quarantine(key)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,12 +12,17 @@ from factorize.api.terminal.output import OutputForm, emit
 from factorize.api.terminal.sources import open_results
 from factorize.api.terminal.text import describe_gap, describe_part
 
+if TYPE_CHECKING:
+    from factorize.storage.store import Store
+
 Workload = Annotated[
     str | None, typer.Option("--workload", metavar="KIND", help="Only this kind of workload.", show_default=False)
 ]
 Steps = Annotated[int | None, typer.Option("--n", help="Only those with so many steps.", show_default=False)]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Results to list at most.")]
 SHORT = 12
+MANY = 1000
+"""Results in a store above which the user's catalog of it is kept and asked."""
 
 
 def ls(
@@ -28,13 +34,37 @@ def ls(
 ) -> None:
     """List the results of the store, newest first; every command takes a digest by its first characters."""
     results = open_results(store, create=False)
-    found = sorted(results.items(workload=workload, n=n), key=lambda one: str(one["created"]), reverse=True)
-    items = [_item(manifest) for manifest in found[:limit]]
+    count, found = _newest(results, workload, n, limit)
+    items = [_item(manifest) for manifest in found]
     lines = [f"{item['digest'][:SHORT]}  {item['created'][:16]}  {item['text']}" for item in items]
-    if len(found) > limit:
-        lines.append(f"and {len(found) - limit} more; --limit shows more")
-    document = {"store": results.url, "count": len(found), "items": items}
+    if count > len(items):
+        lines.append(f"and {count - len(items)} more; --limit shows more")
+    document = {"store": results.url, "count": count, "items": items}
     emit(output, document, "\n".join(lines) or f"the store {results.url} is empty")
+
+
+def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> tuple[int, list[dict[str, Any]]]:
+    """Return how many results there are, and the manifests of the newest."""
+    from factorize.storage.records import MANIFESTS
+
+    if sum(1 for _ in islice(results.objects.names(MANIFESTS), MANY + 1)) <= MANY:
+        found = sorted(results.items(workload=workload, n=n), key=lambda one: str(one["created"]), reverse=True)
+        return len(found), found[:limit]
+    from factorize.api.catalog.catalog import user_catalog
+
+    with user_catalog(results) as catalog:
+        count, digests = catalog.newest(workload=workload, n=n, limit=limit)
+    return count, [manifest for digest in digests if (manifest := _sound(results, digest)) is not None]
+
+
+def _sound(results: Store, digest: str) -> dict[str, Any] | None:
+    """Return a manifest, or None if it is damaged or has gone meanwhile."""
+    from factorize.errors import StoreError
+
+    try:
+        return results.manifest(digest)
+    except StoreError:
+        return None
 
 
 def _item(manifest: dict[str, Any]) -> dict[str, Any]:

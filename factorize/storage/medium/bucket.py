@@ -102,6 +102,11 @@ class Bucket:
         for page in self._calls.pages(prefix):
             yield from map(entry_of, page)
 
+    def names(self, prefix: str, after: str = "") -> Iterator[str]:
+        """List the keys, page by page, from `after` on."""
+        for page in self._calls.pages(prefix, after):
+            yield from (meta["path"] for meta in page)
+
     def move(self, key: str, target: str) -> None:
         """Copy, then remove; a crash in between leaves both."""
         self._calls.copy(key, target)

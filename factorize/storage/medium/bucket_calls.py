@@ -85,10 +85,10 @@ class BucketCalls:
         with self._reported(key, NotFound):
             return bytes(self._calls.get(self._store, key, options=options).bytes())
 
-    def pages(self, prefix: str) -> Iterator[Sequence[Meta]]:
-        """List everything below a folder, by key, a page at a time."""
+    def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[Meta]]:
+        """List everything below a folder, by key, a page at a time; only what sorts after a key, if one is given."""
         with self._reported(prefix):
-            yield from self._calls.list(self._store, prefix=prefix or None, chunk_size=1000)
+            yield from self._calls.list(self._store, prefix=prefix or None, offset=after or None, chunk_size=1000)
 
     def copy(self, key: str, target: str) -> None:
         """Copy an object within the bucket, over whatever stands at the target."""

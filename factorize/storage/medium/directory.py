@@ -114,6 +114,22 @@ class Directory:
             else:
                 yield entry
 
+    def names(self, prefix: str, after: str = "") -> Iterator[str]:
+        """Walk the folder; folders that sort before `after` are not opened. A name with a suffix is no folder's."""
+        path = self.root / prefix
+        with reported(path):
+            try:
+                found = self._files.list(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        for name in found:
+            key = f"{prefix}/{name}"
+            if "." not in name:
+                if key >= after[: len(key)]:
+                    yield from self.names(key, after)
+            elif key > after:
+                yield key
+
     def move(self, key: str, target: str) -> None:
         """Rename, then sync both folders."""
         source, destination = self.root / key, self.root / target

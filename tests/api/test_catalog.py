@@ -1,0 +1,174 @@
+"""The catalog of a store: its rows follow whatever is put, revoked and removed, and a restart reads nothing again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from bucket_server import BucketServer
+from cluster import until
+from store_cases import factorization
+
+from factorize.api.catalog import upkeep as upkeep_module
+from factorize.api.catalog.catalog import Catalog
+from factorize.api.commands.application import run
+from factorize.api.commands.asking import ls
+from factorize.api.jobs.job import JobOrder
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.stored_forms import matrices_key
+from factorize.storage.records import manifest_key
+from factorize.storage.store import Store, open_store
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "directory":
+        return open_store(str(tmp_path / "store"))
+    server: BucketServer = request.getfixturevalue("bucket_server")
+    for name, value in server.environment.items():
+        request.getfixturevalue("monkeypatch").setenv(name, value)
+    return open_store(f"{server.bucket()}/results?copies=")
+
+
+@pytest.fixture
+def catalog(ledger: Ledger, store: Store) -> Iterator[Catalog]:
+    opened = Catalog(ledger.engine, store)
+    yield opened
+    opened.close()
+
+
+def listed(catalog: Catalog, **query: object) -> list[str]:
+    given = {"workload": None, "before": None, "limit": 100} | query
+    return [entry["digest"] for _, entry in catalog.page(**given)]  # type: ignore[arg-type]
+
+
+def test_rows_follow_the_store(catalog: Catalog, ledger: Ledger, store: Store) -> None:
+    assert listed(catalog) == []
+    one, two = (store.put(factorization(n)) for n in (3, 4))
+    other = store.put(factorization(3, workload={"kind": "decay", "n": 3, "rate": 0.5}))
+    assert sorted(listed(catalog)) == sorted(each["digest"] for each in (one, two, other))
+    assert listed(catalog, workload="decay") == [other["digest"]]
+    ages = [age for age, _ in catalog.page(workload=None, before=None, limit=3)]
+    assert ages == sorted(ages, reverse=True)
+    assert [listed(catalog, before=age, limit=1) for age in ages] == [[d] for d in listed(catalog)[1:]] + [[]]
+
+    form = store.put(store.load(one["digest"]).with_matrices(["B"]))
+    assert form["digest"] not in listed(catalog) and one["digest"] in listed(catalog)
+    assert catalog.form(matrices_key(form, ("C", "B"))) == form["digest"]
+    assert catalog.form(matrices_key(form, ("C", "C_inv"))) is None
+
+    store.revoke(one["digest"], "a test")
+    assert sorted(listed(catalog)) == sorted(each["digest"] for each in (two, other))
+    assert catalog.form(matrices_key(form, ("C", "B"))) is None
+    store.objects.delete(manifest_key(two["digest"]))
+    assert listed(catalog) == [other["digest"]]
+    assert catalog.newest(workload=None, n=3, limit=9) == (1, [other["digest"]])
+    assert catalog.newest(workload="prefix", n=None, limit=9) == (0, [])
+
+
+def test_what_a_job_has_made_is_not_listed_beside_it(ledger: Ledger, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    catalog = Catalog(ledger.engine, store)
+    before, after = (factorization(n) for n in (3, 4))
+    store.put(before)
+    assert listed(catalog) == [before.digest]
+    for made in (before, after):
+        spec = json.dumps(made.manifest["spec"])
+        ledger.claim(JobOrder(made.manifest["spec_digest"], spec, "prefix", 1, 1.0, 1))
+    store.put(after)
+    assert listed(catalog) == []
+    assert catalog.newest(workload=None, n=None, limit=9)[0] == 2
+
+
+def test_the_rest_of_a_large_store_is_read_by_a_thread(
+    catalog: Catalog, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep_module, "READS", 2)
+    monkeypatch.setattr(upkeep_module, "SMALL_BUCKET", 2)
+    put = {store.put(factorization(n))["digest"] for n in range(2, 9)}
+    assert len(listed(catalog)) < len(put)
+    until(lambda: set(listed(catalog)) == put, "the whole list")
+
+
+def test_a_restart_reads_no_manifest_again(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep_module, "_SETTLED", -60.0)
+    store = open_store(str(tmp_path / "store"))
+    put = store.put(factorization(3))
+    assert listed(Catalog(ledger.engine, store)) == [put["digest"]]
+    monkeypatch.setattr(store.index, "manifest", None)
+    monkeypatch.setattr(store.objects, "names", None)
+    assert listed(Catalog(ledger.engine, store)) == [put["digest"]]
+
+
+def test_a_damaged_manifest_is_passed_over(ledger: Ledger, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    whole, damaged = (store.put(factorization(n))["digest"] for n in (3, 4))
+    path = tmp_path / "store" / manifest_key(damaged)
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert listed(Catalog(ledger.engine, store)) == [whole]
+
+
+def test_an_answer_that_is_published_while_it_is_looked_at_is_listed_later(ledger: Ledger, tmp_path: Path) -> None:
+    """A manifest is there before the entry of its spec."""
+    store = open_store(str(tmp_path / "store"))
+    put = store.put(factorization(3))
+    (entry,) = (tmp_path / "store" / "specs").rglob("*.json")
+    away = entry.with_suffix(".away")
+    os.rename(entry, away)
+    catalog = Catalog(ledger.engine, store)
+    assert listed(catalog) == []
+    os.rename(away, entry)
+    assert listed(catalog) == [put["digest"]]
+
+
+def test_pages_are_found_by_an_index(ledger: Ledger) -> None:
+    """Every list that a service gives is read along an index, in its order."""
+    asked = [
+        ("SELECT digest FROM results WHERE standing='listed' ORDER BY created DESC, spec_digest DESC", "by_time"),
+        (
+            "SELECT digest FROM results WHERE standing='listed' AND workload='x' "
+            "ORDER BY created DESC, spec_digest DESC",
+            "by_workload",
+        ),
+        ("SELECT spec FROM jobs ORDER BY submitted DESC, spec_digest DESC", "by_time"),
+        ("SELECT spec FROM jobs WHERE state='done' ORDER BY submitted DESC, spec_digest DESC", "by_state"),
+        ("SELECT spec FROM jobs WHERE workload='x' ORDER BY submitted DESC, spec_digest DESC", "by_workload"),
+    ]
+    with ledger.engine.connect() as connection:
+        for query, index in asked:
+            plan = str(connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query} LIMIT 51")).all())
+            assert index in plan and "TEMP B-TREE" not in plan, plan
+
+
+def test_ls_asks_the_users_catalog_of_a_large_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = str(tmp_path / "store")
+    store = open_store(url)
+    for n in (3, 4, 5):
+        store.put(factorization(n))
+
+    def ask(*options: str) -> dict[str, Any]:
+        assert run(["ls", "--store", url, *options, "--output", "json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    small = ask()
+    assert not (tmp_path / "cache" / "factorize" / "catalogs").exists()
+    monkeypatch.setattr(ls, "MANY", 2)
+    large = ask()
+    assert large["count"] == small["count"] == 3
+    assert {item["digest"]: item for item in large["items"]} == {item["digest"]: item for item in small["items"]}
+    assert len(ask("--limit", "1")["items"]) == 1 and ask("--n", "4")["count"] == 1
