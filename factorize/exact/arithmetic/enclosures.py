@@ -74,8 +74,8 @@ def exponentials(x: np.ndarray) -> np.ndarray:
     return np.ldexp(total, k.astype(np.int32))
 
 
-def normal(x: Decimal) -> Enclosed:
-    """Enclose Phi(x), the distribution function of the standard normal law.
+def normal(x: Decimal, digits: int = PLACES) -> Enclosed:
+    """Enclose Phi(x), the distribution function of the standard normal law, within 10^(6 - digits).
 
     For x > 0, Phi(x) = 1/2 + phi(x) (x + x^3/3 + x^5/15 + ...), all of whose terms are positive; the tail of the other
     side is taken from 1 with as many places more as it is small (Abramowitz and Stegun 26.2.11).
@@ -84,11 +84,12 @@ def normal(x: Decimal) -> Enclosed:
     if size > FAR:
         tail = _leading_tail(size)
         return Enclosed(Decimal(0), tail) if x < 0 else Enclosed(1 - Decimal(10) ** -20, Decimal(1))
-    places = PLACES + int(size * size * Decimal("0.2172")) + 5
+    places = digits + int(size * size * Decimal("0.2172")) + 5
     with localcontext(context(places + 15)):
         total = term = size
         square, k = size * size, 0
-        while term and (k < 4 * square or term > Decimal(10) ** -places):
+        enough, small = int(square) + 1, Decimal(10) ** -places  # from `enough` on each term is below half of the last
+        while term and (k < enough or term > small):
             k += 1
             term = term * square / (2 * k + 1)
             total += term

@@ -40,6 +40,8 @@ _UNIT = 2.0**-52
 _RATIO = 1.025  # of neighbouring times
 _FIRST, _TIMES, _STRIDE = 1e-6, 1320, 10
 _CELLS, _REACH = 500, 9.6  # of e^Y, and in standard deviations
+_DIGITS, _LOST = 40, Decimal(10) ** -30
+"""Of the masses of cells; what a few operations on numbers below 10^3 lose at so many places is below 10^-34."""
 
 
 class LossCells(NamedTuple):
@@ -140,7 +142,7 @@ class Blocks:
         root = math.sqrt(float(self.variance))
         inner = np.exp(np.linspace(-root * root / 2 - _REACH * root, root * root / 2 + _REACH * root, _CELLS))
         places = [Decimal(float(x)) for x in inner]
-        with localcontext(context()):
+        with localcontext(context(_DIGITS)):
             width = self.variance.sqrt()
             z = [(x.ln() + self.variance / 2) / width for x in places]
             laws, means = [_around(one) for one in z], [_around(one - width) for one in z]
@@ -148,7 +150,7 @@ class Blocks:
             for i in range(_CELLS - 1):
                 mass = laws[i + 1].high - laws[i].low
                 first = means[i + 1].low - means[i].high
-                right = min(max((first - mass * places[i]) / (places[i + 1] - places[i]) - SLACK, Decimal(0)), mass)
+                right = min(max((first - mass * places[i]) / (places[i + 1] - places[i]) - _LOST, Decimal(0)), mass)
                 weights[i] += mass - right
                 weights[i + 1] += right
             weights[-1] += 1 - laws[-1].low
@@ -159,8 +161,8 @@ class Blocks:
 
 def _around(z: Decimal) -> Enclosed:
     """Enclose Phi near a number that was rounded."""
-    found = normal(z)
-    return Enclosed(max(found.low - SLACK, Decimal(0)), found.high + SLACK)
+    found = normal(z, _DIGITS)
+    return Enclosed(max(found.low - _LOST, Decimal(0)), found.high + _LOST)
 
 
 def _product(first: list[Decimal], second: list[Decimal]) -> list[Decimal]:
