@@ -12,6 +12,7 @@ import numpy as np
 import factorize
 from factorize.errors import Cancelled, LimitExceeded, SolveFailed, extras_named
 from factorize.factorization import Factorization
+from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
 from factorize.solution import NothingKept, Outcome, Progress, ProgressCallback, Solution, Unfinished
 from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
 from factorize.solvers.evidence import with_evidence
@@ -77,6 +78,18 @@ def solve(
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
     spec = choose(spec).bind(matrices or {})
+    with one_blas_thread(0 if spec.workload.endless else spec.workload.n, largest=LARGEST_WHOLE):
+        return _solved(spec, progress, warm_start, evidence, unfinished)
+
+
+def _solved(
+    spec: Spec,
+    progress: ProgressCallback | None,
+    warm_start: Factorization | Neighbour | None,
+    evidence: bool,
+    unfinished: Unfinished | None,
+) -> Factorization:
+    """Return the certified answer to a spec with a named mechanism."""
     entry, needed = _admitted(spec, evidence)
     began = time.monotonic()
     told, kept = _Told(progress or _ignore, needed.seconds), unfinished or NothingKept()

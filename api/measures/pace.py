@@ -1,11 +1,11 @@
 """The pace of this machine: from the estimate of a solve to seconds until its result is proved and stored.
 
-The estimate of a solver (solvers/budget.py) counts multiplications; a user waits for processes, proofs and the disk
-too. A short measurement says how fast these are here: a float64 matrix product, a tiny spec from question to stored
-answer, and the start of a Python. It is made once, when the service starts or a command first asks, takes a few
-seconds, and is kept as `pace.json` in the user's cache folder; another machine, another number of cores or another
-release measures anew. Without a measurement (nobody has measured yet, or there is no room for it) the pace of the
-reference machine stands in.
+The estimate of a solver (solvers/budget.py) counts multiplications; a user waits for processes, proofs, the disk and
+what stands around the products too. A short measurement says how fast these are here: a float64 matrix product, a tiny
+spec from question to stored answer, and the start of a Python. It is made once, when the service starts or a command
+first asks, takes a few seconds, and is kept as `pace.json` in the user's cache folder; another machine, another number
+of cores or another release measures anew. Without a measurement (nobody has measured yet, or there is no room for it)
+the pace of the reference machine stands in.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ PROOF_PRODUCTS = 8.0  # matrix products of side n in the whole proof of a dense 
 PROOF_SQUARES = 8192.0  # multiplications per n^2 in the proof of a large structured one
 LARGEST_DENSE_PROOF = 1024
 STORED_DENSE = ("dense", "semidefinite")
+ROWS_OF_TINY, MOST_ROWS = 200.0, 1024
+"""Rows of which certificate and proof take as long as a tiny spec, row by row in Python; up to so many, they do."""
+SEARCHES = {"blt": 4.0, "buffered_linear": 2.0}
+"""Searches whose steps are short, so that what stands around their products outweighs these: in tiny specs."""
 FORK_SHARE = 0.05  # of the start of a Python
 _SIDE = 512
 _MAX_BYTES = 1 << 16
@@ -85,7 +89,13 @@ class Pace:
     def work(self, spec: Spec, seconds: float) -> float:
         """Return seconds of solver and proof beyond those of a tiny spec; arguments as for `service`."""
         solving = max(0.0, seconds - SMALLEST_SECONDS) * REFERENCE_RATE
-        return (solving + proof_multiplications(spec)) / self.multiplications
+        return self.tiny * around_products(spec) + (solving + proof_multiplications(spec)) / self.multiplications
+
+
+def around_products(spec: Spec) -> float:
+    """Return what solver, certificate and proof take beside their products, in tiny specs."""
+    rows = 0 if spec.workload.endless else min(spec.workload.n, MOST_ROWS)
+    return rows / ROWS_OF_TINY + SEARCHES.get(spec.mechanism.kind, 0.0)
 
 
 def proof_multiplications(spec: Spec) -> float:

@@ -14,7 +14,9 @@ from functools import cache
 from typing import Any
 
 LARGEST = 4096
-"""Side of the matrix up to which one thread is quicker, or loses little."""
+"""Side of a triangular matrix that is taken in blocks, up to which one thread is quicker or loses little."""
+LARGEST_WHOLE = 512
+"""The same of matrices that are taken whole."""
 
 
 class _Limit:
@@ -54,13 +56,14 @@ _limit = _Limit()
 
 
 @contextmanager
-def one_blas_thread(n: int) -> Iterator[None]:
-    """Let BLAS use one thread within the block, for matrices of side up to `LARGEST`; for all threads of the process.
+def one_blas_thread(n: int, *, largest: int = LARGEST) -> Iterator[None]:
+    """Let BLAS use one thread within the block, for matrices of side up to some; for all threads of the process.
 
     Args:
         n: side of the matrix.
+        largest: side up to which this does anything.
     """
-    if n > LARGEST:
+    if n > largest:
         yield
         return
     _limit.enter()

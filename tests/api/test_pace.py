@@ -10,7 +10,15 @@ from specs import spec_of
 
 from factorize import solvers
 from factorize.api.measures import pace
-from factorize.api.measures.pace import Pace, known_pace, measured_pace, pace_document, pace_file, proof_multiplications
+from factorize.api.measures.pace import (
+    Pace,
+    around_products,
+    known_pace,
+    measured_pace,
+    pace_document,
+    pace_file,
+    proof_multiplications,
+)
 from factorize.errors import StoreUnavailable
 
 SLOW = Pace(multiplications=1e10, tiny=0.2, start=2.0)
@@ -65,10 +73,11 @@ def test_nobody_is_refused_an_estimate_for_want_of_a_measurement(monkeypatch: py
 def test_seconds_are_processes_and_work_at_this_pace() -> None:
     tiny = solvers.choose(spec_of(12, "square_root"))
     nothing = solvers.estimate(tiny).seconds
-    assert SLOW.work(tiny, nothing) == pytest.approx((8 * 12**3 + 3e10 * (nothing - 0.05)) / 1e10)
-    assert SLOW.command(tiny, 0.05) == pytest.approx(0.2 + 2.0, rel=1e-5)
-    assert SLOW.service(tiny, 0.05) == pytest.approx(0.2 + 2 * SLOW.fork, rel=1e-5)
-    assert SLOW.lane(tiny, 0.05) == pytest.approx(0.2, rel=1e-5)
+    rows = 0.2 * 12 / 200
+    assert SLOW.work(tiny, nothing) == pytest.approx(rows + (8 * 12**3 + 3e10 * (nothing - 0.05)) / 1e10)
+    assert SLOW.command(tiny, 0.05) == pytest.approx(0.2 + 2.0 + rows, rel=1e-5)
+    assert SLOW.service(tiny, 0.05) == pytest.approx(0.2 + 2 * SLOW.fork + rows, rel=1e-5)
+    assert SLOW.lane(tiny, 0.05) == pytest.approx(0.2 + rows, rel=1e-5)
     assert SLOW.fork < SLOW.start or not pace.SUPPORTED
     assert SLOW.work(tiny, 1.05) - SLOW.work(tiny, 0.05) == pytest.approx(3.0)
 
@@ -78,3 +87,10 @@ def test_the_proof_of_a_large_structured_result_grows_with_the_square() -> None:
     structured = [solvers.choose(spec_of(n, "square_root")) for n in (4000, 8000)]
     assert proof_multiplications(dense[1]) == 8 * proof_multiplications(dense[0])
     assert proof_multiplications(structured[1]) == 4 * proof_multiplications(structured[0])
+
+
+def test_what_stands_around_the_products_grows_with_the_rows_and_with_short_searches() -> None:
+    """100 rows are half a tiny spec, 1024 and more are 5.12 of them, and the search of a BLT is 4."""
+    assert around_products(solvers.choose(spec_of(100, "square_root"))) == 0.5
+    assert around_products(solvers.choose(spec_of(4000, "square_root"))) == 5.12
+    assert around_products(solvers.choose(spec_of(100, {"kind": "blt", "buffers": 2}))) == 4.5
