@@ -159,7 +159,7 @@ def make_private(
             )
             raise InvalidParameter(message, field="calibration")
         job = TrainingJob(len(dataset), size, epochs, PrivacyTarget(epsilon=epsilon, delta=delta), clip_norm, adjacency)
-        workload = partial(workload_of, optimizer)
+        workload = partial(_first_workload if joint else workload_of, optimizer)
         budget: dict[str, Any] = {"memory": memory, "amplified": amplified_by(sampling, epsilon, delta)}
         diagonals = memory + 1 if sampling == "cyclic_poisson" and bands is None and memory is not None else bands
         find = partial(find_factors, spec, workload, bands=diagonals, **budget, url=url, store=store, solve=solve)
@@ -280,10 +280,17 @@ def _banded_participation(bands: int | None, spec: Any) -> dict[str, Any]:
     return {"kind": "single"} if bands == 1 else {"kind": "min_sep", "min_sep": bands}
 
 
-def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:
-    """Return the workload of a torch optimizer with a constant learning rate: momentum for SGD, Adam's, or prefix sums.
+def _first_workload(optimizer: Any, steps: int) -> dict[str, Any]:
+    """Return the workload of Adam's gradients where its second moments have noise of their own: that of the iterate."""
+    beta = getattr(optimizer, "original_optimizer", optimizer).param_groups[0]["betas"][0]
+    return iterate_workload(beta, steps) if beta else {"kind": "prefix", "n": steps}
 
-    Adam's is that of its iterate where the second moments stay the same.
+
+def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:
+    """Return the workload of a torch optimizer with a constant learning rate: momentum for SGD, else running sums.
+
+    Adam, AdamW and their kind make their second moments of the noisy gradients. So the noise of a single step counts,
+    and the optimum of running sums trains better than that of Adam's iterate (docs/reproductions.md has the numbers).
 
     Args:
         optimizer: of torch, or wrapped by Opacus.
@@ -292,8 +299,6 @@ def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:
     optimizer = getattr(optimizer, "original_optimizer", optimizer)
     group = optimizer.param_groups[0]
     momentum = group.get("momentum", 0.0)
-    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and group["betas"][0]:
-        return iterate_workload(group["betas"][0], steps)
     plain = isinstance(optimizer, torch.optim.SGD) and not group["dampening"] and not group["weight_decay"]
     if not plain or not momentum:
         return {"kind": "prefix", "n": steps}
