@@ -22,6 +22,7 @@ class Row:
         reproduced: ours.
         error: standard error of ours, 0 for what is exact.
         tolerance: how far apart they may lie for rounding or unstated seeds, beside the confidence band.
+        check: the same number by another route of ours, where nothing is published; shown in brackets.
     """
 
     name: str
@@ -29,20 +30,29 @@ class Row:
     reproduced: float
     error: float = 0.0
     tolerance: float = 0.0
+    check: float | None = None
 
     @property
     def agrees(self) -> bool | None:
         """Whether the published number is within tolerance and three standard errors; None where there is none."""
-        if self.published is None:
-            return None
-        return abs(self.published - self.reproduced) <= self.tolerance + 3 * self.error
+        return None if self.published is None else self._near(self.published)
+
+    @property
+    def checked(self) -> bool | None:
+        """Whether the other route leads to the same number; None where there is none."""
+        return None if self.check is None else self._near(self.check)
+
+    def _near(self, other: float) -> bool:
+        return abs(other - self.reproduced) <= self.tolerance + 3 * self.error
 
     @property
     def text(self) -> str:
         """One line."""
         published = "-" if self.published is None else f"{self.published:.6g}"
+        published = published if self.check is None else f"({self.check:.6g})"
         ours = f"{self.reproduced:.6g}" + (f" +- {self.error:.2g}" if self.error else "")
         verdict = {None: "", True: "agrees", False: "DIFFERS"}[self.agrees]
+        verdict = {None: verdict, True: "checked", False: "CHECK FAILS"}[self.checked]
         return f"  {self.name:<52}{published:>12}{ours:>24}  {verdict}"
 
 
@@ -95,11 +105,21 @@ class Comparison:
         print(f"\n{text}\n  {'':<52}{'published':>12}{'here':>24}", flush=True)
 
     def row(
-        self, name: str, published: float | None, reproduced: float, *, error: float = 0.0, tolerance: float = 0.0
+        self,
+        name: str,
+        published: float | None,
+        reproduced: float,
+        *,
+        error: float = 0.0,
+        tolerance: float = 0.0,
+        check: float | None = None,
     ) -> None:
-        """Add and print one number. At small sizes there is nothing to compare it with."""
-        published = None if self.quick else published
-        self.rows.append(Row(name, published, float(reproduced), error, tolerance))
+        """Add and print one number. At small sizes there is nothing to compare it with.
+
+        `published` is what is printed in the paper, or a formula printed there; what we derived ourselves is a `check`.
+        """
+        published, check = (None, None) if self.quick else (published, check)
+        self.rows.append(Row(name, published, float(reproduced), error, tolerance, check))
         print(self.rows[-1].text, flush=True)
 
     def claim(self, text: str, holds: bool, *, tied: bool = False) -> None:
@@ -128,7 +148,7 @@ class Comparison:
             "name": self.name,
             "title": self.title,
             "quick": self.quick,
-            "rows": [{**vars(row), "agrees": row.agrees} for row in self.rows],
+            "rows": [{**vars(row), "agrees": row.agrees, "checked": row.checked} for row in self.rows],
             "claims": [vars(claim) for claim in self.claims],
             "remarks": self.remarks,
         }
@@ -137,7 +157,7 @@ class Comparison:
     def differences(self) -> list[str]:
         """What neither agrees nor holds."""
         refuted = [claim.text for claim in self.claims if not (claim.holds or claim.tied)]
-        return [row.name for row in self.rows if row.agrees is False] + refuted
+        return [row.name for row in self.rows if False in (row.agrees, row.checked)] + refuted
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -68,22 +68,25 @@ def sensitivities(comparison: Comparison, lengths: Sequence[int]) -> None:
     roots = [squared({"kind": "square_root"}, n) for n in lengths]
     comparison.row(
         "nu = 0, log T: coefficient of ln T (1/pi)",
-        1 / math.pi,
+        None,
         (roots[-1] - roots[-2]) / math.log(lengths[-1] / lengths[-2]),
+        check=1 / math.pi,
         tolerance=1e-3,
     )
     limits = [limiting_sensitivity_squared(nu) for nu in (1e-5, 1e-6)]
     comparison.row(
         "nu > 0, log(1/nu): coefficient of ln(1/nu) (1/pi)",
-        1 / math.pi,
+        None,
         (limits[1] - limits[0]) / math.log(10),
+        check=1 / math.pi,
         tolerance=1e-4,
     )
     nu = 16 / lengths[-1]
     comparison.row(
         f"nu = {nu:g}: T = {lengths[-1]} beside T without end",
-        limiting_sensitivity_squared(nu),
+        None,
         squared({"kind": "nu_toeplitz", "nu": nu}, lengths[-1]),
+        check=limiting_sensitivity_squared(nu),
         tolerance=1e-6,
     )
     for n in lengths[-1:]:
@@ -104,7 +107,9 @@ def suboptimality(comparison: Comparison, n: int) -> None:
     ):
         first, second, third = (finite_loss(factorized(mechanism, steps)) for steps in (n // 4, n // 2, n))
         without_end.append((third - second) / (second - first))
-        comparison.row(f"{name}: growth at T = {n} over that at T/2 ({growth})", per, without_end[-1], tolerance=0.05)
+        comparison.row(
+            f"{name}: growth at T = {n} over that at T/2 ({growth})", None, without_end[-1], check=per, tolerance=0.05
+        )
     comparison.claim(
         "nu = 0 and anti-PGD have no finite limit (printed 0): doubling T adds as much as the doubling before",
         min(without_end) > 0.95,

@@ -122,7 +122,8 @@ def baselines(comparison: Comparison) -> None:
         comparison.row(f"{buffers} buffers, their constants", None, theirs)
         comparison.row(f"{buffers} buffers, ours", None, ours)
         by_hand = largest_error(found.tensors()["C.theta"], found.tensors()["C.omega"], 1000, 5)
-        comparison.row(f"{buffers} buffers, ours by hand beside certificate", ours, by_hand, tolerance=1e-9 * ours)
+        name = f"{buffers} buffers, ours by hand beside certificate"
+        comparison.row(name, None, by_hand, check=ours, tolerance=1e-9 * ours)
         comparison.claim(
             f"{buffers} buffers: below 1.001 of their constants, as their test wants", ours < 1.001 * theirs
         )

@@ -42,10 +42,14 @@ def test_what_differs_is_listed(comparison: Any, tmp_path: Path) -> None:
     found = comparison.Comparison("x", "X", folder=tmp_path)
     found.row("far", 1.0, 2.0)
     found.row("near", 1.0, 1.0)
+    found.row("another route", None, 1.0, check=1.0)
+    found.row("no other route", None, 1.0, check=2.0)
     found.claim("up", True)
     found.claim("down", False)
-    assert found.differences == ["far", "down"]
-    assert json.loads(found.write().read_text())["rows"][0]["agrees"] is False
+    assert found.differences == ["far", "no other route", "down"]
+    rows = json.loads(found.write().read_text())["rows"]
+    assert rows[0]["agrees"] is False
+    assert [(row["agrees"], row["checked"]) for row in rows[2:]] == [(None, True), (None, False)]  # ours, not published
 
 
 def test_what_is_tied_neither_holds_nor_differs(comparison: Any, tmp_path: Path) -> None:
