@@ -18,6 +18,7 @@ from factorize.accounting.bins_search import claimable
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Toeplitz
+from factorize.numbers.blas_threads import one_blas_thread
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.column_factors import LARGEST_FITTED, ColumnFit
@@ -104,7 +105,11 @@ def estimate(spec: Spec) -> Estimate:
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the best strategy found of the mechanism's family; a local optimum."""
-    report = Reporter(progress)
+    with one_blas_thread(problem.n, largest=LARGEST_STEPS):  # its products have b columns, whatever n is
+        return _solved(problem, Reporter(progress))
+
+
+def _solved(problem: Problem, report: Reporter) -> Solution:
     assert problem.spec.sampling is not None
     search = _Search(problem, problem.spec.sampling, report)
     found = search.run()

@@ -55,8 +55,7 @@ class ColumnLoss:
 
         factors = np.exp(logarithms)
         halves = np.empty((len(self.forms), len(factors)))
-        for form, half in zip(self.forms, halves, strict=True):
-            through_bins(self.products, form, factors, half)
+        through_bins(self.products, self.forms, factors, halves)
         spread, slope = largest_form(halves @ factors, 2 * halves)
         through = self.error @ (1 / factors)
         error = float((1 / factors) @ through)

@@ -30,24 +30,30 @@ def row_products(column, out):
 
 
 @numba.njit(cache=True)
-def through_bins(products, form, factors, out):
-    """Fill sum_j D_{i mod b, j mod b} <column i, column j> f_j: half the derivative of <D, G> by the factors.
+def through_bins(products, forms, factors, out):
+    """Fill sum_j D_{i mod b, j mod b} <column i, column j> f_j of each form: half the derivative of <D, G> by f.
+
+    The steps of a bin are added first, whatever the form: then each form meets b numbers.
 
     Args:
         products: shape (n, n), symmetric.
-        form: D, shape (b, b), symmetric.
+        forms: D, shape (forms, b, b), each symmetric.
         factors: f, shape (n,).
-        out: filled, shape (n,).
+        out: filled, shape (forms, n).
     """
-    n, bins = len(factors), len(form)
+    n, bins = len(factors), forms.shape[1]
+    of_bins = np.empty(bins)
     for i in range(n):
-        total, weights, j = 0.0, form[i % bins], 0
-        while j < n:
-            stop = min(bins, n - j)
-            for k in range(stop):
-                total += weights[k] * products[i, j + k] * factors[j + k]
-            j += stop
-        out[i] = total
+        of_bins[:] = 0.0
+        for j in range(0, n, bins):
+            row, weights = products[i, j : j + bins], factors[j : j + bins]
+            for k in range(len(row)):  # indices from 0: many terms at once
+                of_bins[k] += row[k] * weights[k]
+        for each in range(len(forms)):
+            total = 0.0
+            for k in range(bins):
+                total += forms[each, i % bins, k] * of_bins[k]
+            out[each, i] = total
 
 
 def gram_of(products: np.ndarray, factors: np.ndarray, bins: int) -> np.ndarray:

@@ -25,21 +25,29 @@ def spread(weights, u, gradient):
     """
     n, bins = len(u), len(weights)
     gradient[:] = 0.0
-    total = 0.0
     for lag in range(bins):
         factor = 1.0 if lag == 0 else 2.0
         reached = 0.0
         j = lag
         # bin j reaches the terms s < n - j; terms are visited from the last one, so bins join in order
-        for s in range(n - 1 - lag, -1, -1):
+        s = n - 1 - lag
+        while s >= 0 and j < bins:
             while j < bins and s < n - j:
                 reached += weights[j - lag, j]
                 j += 1
             part = factor * reached
-            total += part * u[s] * u[s + lag]
             gradient[s] += part * u[s + lag]
             gradient[s + lag] += part * u[s]
-    return total
+            s -= 1
+        part = factor * reached
+        for t in range(s + 1):  # all bins have joined; two plain loops, of many terms at once
+            gradient[t] += part * u[t + lag]
+        for t in range(s + 1):
+            gradient[t + lag] += part * u[t]
+    total = 0.0
+    for t in range(n):  # the form is quadratic
+        total += gradient[t] * u[t]
+    return total / 2
 
 
 @numba.njit(cache=True)
