@@ -6,7 +6,7 @@ import hashlib
 import threading
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -28,6 +28,9 @@ from factorize.structures.endless import LARGEST_ROW
 _DOCUMENT_BYTES = 1 << 26
 _LEAST_MB = 512
 _EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
+
+Paying = Callable[[], AbstractContextManager[None]]
+"""Gives what is entered while something is computed for a caller, and refuses where it may not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,13 @@ class Results:
         return found
 
     def expanded(
-        self, result: Result, names: Sequence[MatrixName], *, limit_mb: int | None, dtype: str | None = None
+        self,
+        result: Result,
+        names: Sequence[MatrixName],
+        *,
+        limit_mb: int | None,
+        dtype: str | None = None,
+        paying: Paying = nullcontext,
     ) -> Result:
         """Return the result whose file holds further matrices beside C, in that type.
 
@@ -150,6 +159,7 @@ class Results:
             names: matrices that the file is to hold; those of the result if none is named.
             limit_mb: memory that it may take, in units of 2^20 bytes.
             dtype: of the matrices; that of the result by default.
+            paying: gives what is entered while a form is made.
 
         Raises:
             TooLarge: a matrix without structure does not fit.
@@ -158,15 +168,16 @@ class Results:
         matrices = result.manifest()["matrices"]
         names = names or list(matrices)
         if dtype is not None and dtype != matrices["C"]["dtype"]:
-            return self.expanded(self._narrowed(result, dtype, limit_mb), names, limit_mb=limit_mb)
+            narrow = self._narrowed(result, dtype, limit_mb, paying)
+            return self.expanded(narrow, names, limit_mb=limit_mb, paying=paying)
         wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
         if wanted == tuple(name for name in MATRIX_NAMES if name in matrices):
             return result
-        return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, limit_mb)
+        return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, limit_mb, paying)
 
-    def _narrowed(self, result: Result, dtype: str, limit_mb: int | None) -> Result:
+    def _narrowed(self, result: Result, dtype: str, limit_mb: int | None, paying: Paying) -> Result:
         """Return the result with C in another type."""
-        return self._made(result, type_key(result.digest, dtype), ("C",), dtype, limit_mb)
+        return self._made(result, type_key(result.digest, dtype), ("C",), dtype, limit_mb, paying)
 
     def _made(
         self,
@@ -175,6 +186,7 @@ class Results:
         names: Sequence[MatrixName],
         dtype: str | None,
         limit_mb: int | None,
+        paying: Paying,
     ) -> Result:
         """Return the result in another form, made and stored the first time that it is asked for."""
         with self._making:
@@ -184,7 +196,8 @@ class Results:
             base = self.opened(result)
             memory_mb = _memory(base, names, limit_mb)
             more = [name for name in names if name != "C"]
-            digest = self._make(result.digest, more, dtype, memory_mb=memory_mb)
+            with paying():
+                digest = self._make(result.digest, more, dtype, memory_mb=memory_mb)
             self._forms.add(form, digest)
             return self._result(digest, digest)
 

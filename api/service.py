@@ -7,9 +7,10 @@ solved by a child process. The command line takes the same steps in its own proc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -195,7 +196,7 @@ class SolverService:
                 return job
         else:
             self.known_total += 1
-        return self.expanded(result, form)
+        return self.expanded(result, form, caller)
 
     def _submit(self, spec: Spec, caller: Caller) -> Job:
         """Have a caller hold the job of a spec, at the cost of what it is estimated to take."""
@@ -227,7 +228,7 @@ class SolverService:
             result = self.results.named(name)
             if result is None:
                 self._check_answer(name)
-        return job if result is None else self.expanded(result, form)
+        return job if result is None else self.expanded(result, form, caller)
 
     def _own_job(self, name: str, caller: Caller) -> Job | None:
         """Return the job of a spec digest, if the caller holds it; one of others takes as long as none."""
@@ -240,10 +241,23 @@ class SolverService:
         except (NotFound, CorruptObject) as error:
             raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
 
-    def expanded(self, result: Result, form: Form) -> Result:
-        """Return the result whose file holds these matrices in this type; see `Results.expanded`."""
-        limit = self.engine.capacity_mb
-        return self.results.expanded(result, form.matrices, limit_mb=limit, dtype=form.dtype) if form else result
+    def expanded(self, result: Result, form: Form, caller: Caller = ANYONE) -> Result:
+        """Return the result whose file holds these matrices in this type; see `Results.expanded`.
+
+        Raises:
+            QuotaExhausted: the file has to be made, and no core-seconds are left to the caller.
+        """
+        if not form:
+            return result
+        limit, paying = self.engine.capacity_mb, partial(self._paying, caller)
+        return self.results.expanded(result, form.matrices, limit_mb=limit, dtype=form.dtype, paying=paying)
+
+    @contextmanager
+    def _paying(self, caller: Caller) -> Iterator[None]:
+        """Count the core-seconds of what is made inside for a caller, if any are left."""
+        self.meter.check_left(caller)
+        with self.meter.working(caller, self.settings.processors or 1):
+            yield
 
     def canonicalize(self, source: Source) -> dict[str, Any]:
         """Return canonical spec, digest, whether an answer is stored, and the estimate. Solves and stores nothing."""

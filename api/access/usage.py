@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -69,13 +70,40 @@ class UsageMeter:
             count = self._count(caller.owner, measure)
             used = count.kept + count.new
         if used + amount > limit:
-            length = PERIODS[measure]
-            seconds = max(1, math.ceil(count.period + length - self._clock()))
-            raise QuotaExhausted(
-                f"this key has {limit} {_NOUNS[measure]} in {length} s, of which {used:.0f} are used, and this takes "
-                f"{amount:.0f}; try again in {seconds} s, or ask the operator for a larger quota",
-                seconds,
-            )
+            raise self._exhausted(measure, limit, count, f"{used:.0f} are used, and this takes {amount:.0f}")
+
+    def check_left(self, caller: Caller) -> None:
+        """Refuse work whose price is not known before it ends, where no core-seconds are left of the day's.
+
+        Raises:
+            QuotaExhausted: there are none.
+        """
+        measure, limit = "core_seconds_per_day", caller.quotas.core_seconds_per_day
+        if limit is None:
+            return
+        with self._lock:
+            count = self._count(caller.owner, measure)
+            used = count.kept + count.new
+        if used >= limit:
+            raise self._exhausted(measure, limit, count, f"{used:.0f} are used")
+
+    @contextmanager
+    def working(self, caller: Caller, threads: int) -> Iterator[None]:
+        """Count what is done inside, however it ends: seconds of the clock times the threads set aside for it."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(caller, "core_seconds_per_day", threads * (time.monotonic() - began))
+
+    def _exhausted(self, measure: str, limit: int, count: _Count, used: str) -> QuotaExhausted:
+        length = PERIODS[measure]
+        seconds = max(1, math.ceil(count.period + length - self._clock()))
+        return QuotaExhausted(
+            f"this key has {limit} {_NOUNS[measure]} in {length} s, of which {used}; try again in {seconds} s, or ask "
+            "the operator for a larger quota",
+            seconds,
+        )
 
     def charge(self, caller: Caller, core_seconds: float) -> None:
         """Count work that is begun for a caller, or refuse it; asks the ledger where that has to be.

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from factorize.accounting.calibration_request import CalibrationRequest, read_calibration_request
+from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.http.child_answers import ChildQuestion
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.isolated import CALIBRATE
@@ -37,6 +38,7 @@ class CalibrationJob:
     Args:
         digest: of the factorization.
         request: what is asked.
+        caller: who has it begun, and to whom its core-seconds are counted.
 
     Attributes:
         id: sha256 of factorization and request.
@@ -46,15 +48,16 @@ class CalibrationJob:
         askers: owners that have asked for it.
     """
 
-    def __init__(self, digest: str, request: CalibrationRequest) -> None:
+    def __init__(self, digest: str, request: CalibrationRequest, caller: Caller = ANYONE) -> None:
         self.digest = digest
         self.request = request
+        self._caller = caller
         self.id = job_id(digest, request)
         self.state: State = "queued"
         self.answer: bytes | None = None
         self.problem: ProblemAnswer | None = None
         self.submitted = self.updated = now()
-        self.askers: set[str] = set()
+        self.askers: set[str] = {caller.owner}
         self.stop = threading.Event()
         self._lock = threading.Lock()
         self.future: Future[None] = Future()
@@ -121,6 +124,7 @@ class CalibrationJob:
             "use fewer bins, method 'deterministic', or `factorize calibrate`",
             "invalid-parameter",
             own_slugs=True,
+            caller=self._caller,
         )
 
 
@@ -142,20 +146,21 @@ class CalibrationJobs:
         with self._lock:
             return self._jobs.get(job_id(digest, request))
 
-    def obtain(self, digest: str, request: CalibrationRequest, owner: str = "") -> CalibrationJob:
+    def obtain(self, digest: str, request: CalibrationRequest, caller: Caller = ANYONE) -> CalibrationJob:
         """Return the job of a question, begun now unless it is open or answered, with an asker more.
 
         Raises:
             ProblemAnswer: too many are open.
+            QuotaExhausted: it has to be begun, and no core-seconds are left to the caller.
         """
-        job = CalibrationJob(digest, request)
-        job.askers.add(owner)
+        job = CalibrationJob(digest, request, caller)
         with self._lock:
             known = self._jobs.get(job.id)
             if known is not None and (known.open or known.state == "done"):
                 self._jobs.move_to_end(job.id)
-                known.askers.add(owner)
+                known.askers.add(caller.owner)
                 return known
+            self._service.meter.check_left(caller)
             if sum(found.open for found in self._jobs.values()) >= MOST_OPEN:
                 raise ProblemAnswer(
                     "unavailable", f"{MOST_OPEN} calibrations are waiting, which is the limit; try again, or cancel one"

@@ -33,7 +33,7 @@ RunningJobs = Annotated[CalibrationJobs, Depends(_jobs_of)]
 
 
 @router.post(
-    PATH, openapi_extra=json_body("CalibrationRequest"), responses=answers(200, 202, 400, 404, 410, 413, 422, 503)
+    PATH, openapi_extra=json_body("CalibrationRequest"), responses=answers(200, 202, 400, 404, 410, 413, 422, 429, 503)
 )
 async def calibrate(
     request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
@@ -48,18 +48,18 @@ async def calibrate(
         asked = _request(read_json(body))
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    job = jobs.obtain((await find(service, name, caller)).digest, asked, caller.owner)
+    job = jobs.obtain((await find(service, name, caller)).digest, asked, caller)
     return await _told(request, jobs, job, wait=DIRECT_SECONDS, pending=202)
 
 
-@router.get(PATH, openapi_extra=CALIBRATION_QUERY, responses=answers(200, 404, 410, 422, 503))
+@router.get(PATH, openapi_extra=CALIBRATION_QUERY, responses=answers(200, 404, 410, 422, 429, 503))
 async def get_calibration(
     request: Request, service: RunningService, caller: AskingCaller, jobs: RunningJobs, name: str
 ) -> Response:
     """Give the answer to a calibration, or its job. One that the service does not know (any more) is begun."""
     asked = _asked(request)
     digest = (await find(service, name, caller)).digest
-    job = jobs.known(digest, asked) or jobs.obtain(digest, asked, caller.owner)
+    job = jobs.known(digest, asked) or jobs.obtain(digest, asked, caller)
     return await _told(request, jobs, job, wait=0, pending=200)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from fastapi import Request
 
+from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.http.problems import KINDS, ProblemAnswer
 from factorize.api.jobs import supervisor
 from factorize.api.jobs.ending import Ending, SolveEnding
@@ -38,6 +39,7 @@ class ChildQuestion:
         own_slugs: whether refusals keep their own type where it is a client's error.
         memory_mb: what it may take, in units of 2^20 bytes; half of what all solves may, by default.
         threads: that it may use; all of the solves, by default.
+        caller: to whom its core-seconds are counted, as they were used.
     """
 
     module: str
@@ -49,6 +51,7 @@ class ChildQuestion:
     own_slugs: bool = False
     memory_mb: int | None = None
     threads: int | None = None
+    caller: Caller = ANYONE
 
     def ask(
         self, service: SolverService, stop: threading.Event, report: Callable[[dict[str, Any]], None] = lambda _: None
@@ -63,7 +66,11 @@ class ChildQuestion:
         Raises:
             Problem: it has written nothing.
         """
-        with tempfile.TemporaryDirectory(prefix="factorize-answer-") as folder:
+        threads = self.threads or service.settings.processors or 1
+        with (
+            tempfile.TemporaryDirectory(prefix="factorize-answer-") as folder,
+            service.meter.working(self.caller, threads),
+        ):
             path = Path(folder) / "answer.json"
             outcome = supervisor.run(
                 supervisor.Request(
@@ -72,7 +79,7 @@ class ChildQuestion:
                     store=service.results.store.url,
                     memory_mb=self.memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
                     seconds_limit=min(self.seconds, service.settings.max_solve_seconds),
-                    threads=self.threads or service.settings.processors or 1,
+                    threads=threads,
                     module=self.module,
                     forked=service.settings.fork_children,
                 ),

@@ -52,6 +52,7 @@ async def compare(request: HttpRequest, service: RunningService, caller: AskingC
         "table",
         "use a smaller n, or `factorize compare` with --max-seconds",
         "unsupported-problem",
+        caller=caller,
     )
     return await answered_run(request, service, question)
 
@@ -59,7 +60,7 @@ async def compare(request: HttpRequest, service: RunningService, caller: AskingC
 @router.post(
     "/v1/recommend", openapi_extra=json_body("RecommendRequest"), responses=answers(200, 400, 413, 422, 429, 503)
 )
-async def recommend(request: HttpRequest, service: RunningService, _caller: AskingCaller) -> Response:
+async def recommend(request: HttpRequest, service: RunningService, caller: AskingCaller) -> Response:
     """Recommend one mechanism for a training job, with its noise, what the loader does, its spec and code.
 
     The answer is what `factorize recommend --output json` prints, and `table`, the comparison that it rests on. Events
@@ -81,6 +82,7 @@ async def recommend(request: HttpRequest, service: RunningService, _caller: Aski
         "give max_seconds, or ask `factorize recommend`, which has no limit",
         "unsupported-problem",
         own_slugs=True,
+        caller=caller,
     )
     return await answered_run(request, service, question)
 
@@ -90,7 +92,9 @@ async def answered_run(request: HttpRequest, service: SolverService, question: C
 
     Raises:
         Problem: there is no place, or no answer.
+        QuotaExhausted: no core-seconds are left to the caller.
     """
+    service.meter.check_left(question.caller)
     gate, owner = gate_of(request), owner_of(request)
     gate.check("comparison", owner)
     run = ComparisonRun(question, service, partial(gate.place, "comparison", owner))

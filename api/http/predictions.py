@@ -35,11 +35,11 @@ async def predict(request: Request, service: RunningService, caller: AskingCalle
         about = None if name is None else await find(service, check_digest(name), caller)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    return json_response(await answered(request, service, "predict", question, about))
+    return json_response(await answered(request, service, caller, "predict", question, about))
 
 
 @router.post("/v1/plan", openapi_extra=json_body("PlanRequest"), responses=answers(200, 400, 413, 422, 429, 503))
-async def plan(request: Request, service: RunningService) -> Response:
+async def plan(request: Request, service: RunningService, caller: AskingCaller) -> Response:
     """Turn a data set, a privacy target and a training system into a full parameter set with its spec."""
     from factorize.plan import ADAPTER, AnyPlan
 
@@ -49,7 +49,7 @@ async def plan(request: Request, service: RunningService) -> Response:
         read_union(ADAPTER, asked, AnyPlan)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    return json_response(await answered(request, service, "plan", asked))
+    return json_response(await answered(request, service, caller, "plan", asked))
 
 
 def _question_in(body: bytes) -> tuple[dict[str, Any], str | None]:

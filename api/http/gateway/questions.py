@@ -9,6 +9,7 @@ from typing import Any
 from anyio.to_thread import run_sync
 from fastapi import Request
 
+from factorize.api.access.caller import Caller
 from factorize.api.http.child_answers import ChildQuestion, while_connected
 from factorize.api.http.gateway.work_gate import working
 from factorize.api.http.problems import ProblemAnswer, problem_of
@@ -26,20 +27,28 @@ _REFUSALS = {kind.slug: kind for kind in (TooLarge, UnsupportedProblem)}
 
 
 async def answered(
-    request: Request, service: SolverService, what: str, document: Mapping[str, Any], about: Result | None = None
+    request: Request,
+    service: SolverService,
+    caller: Caller,
+    what: str,
+    document: Mapping[str, Any],
+    about: Result | None = None,
 ) -> dict[str, Any]:
     """Return the answer to a question that was read and found to be one.
 
     Args:
         request: the request; when its client goes, the child ends.
         service: for the store and the limits.
+        caller: who asks.
         what: `predict` or `plan`.
         document: the question.
         about: the factorization that it is about, if it is about one.
 
     Raises:
         ProblemAnswer: there is none, or no room to look for it.
+        QuotaExhausted: no core-seconds are left to the caller.
     """
+    service.meter.check_left(caller)
     child = ChildQuestion(
         ANSWER,
         {"what": what, "request": document, "digest": None if about is None else about.digest},
@@ -49,6 +58,7 @@ async def answered(
         "invalid-parameter",
         memory_mb=_LEAST_MB if about is None else _memory(service, about),
         threads=1,
+        caller=caller,
     )
     stop = threading.Event()
     async with working(request, "question"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from factorize.api.access import usage as module
 from factorize.api.access.caller import EVERYTHING, Caller, Quotas
 from factorize.api.access.refusals import QuotaExhausted
 from factorize.api.access.usage import UsageMeter
@@ -71,3 +73,25 @@ def test_what_was_used_is_known_after_a_restart(engine) -> None:
     again.charge(CALLER, 40.0)
     with pytest.raises(TooLarge, match="101 core-seconds, and the key has 100"):
         again.charge(CALLER, 101.0)
+
+
+def test_work_of_unknown_price_is_counted_as_it_ends_and_refused_when_nothing_is_left(
+    engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [5.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    meter = UsageMeter(engine, lambda: NOON)
+    meter.check_left(CALLER)
+    with pytest.raises(ZeroDivisionError), meter.working(CALLER, 3):  # however it ends
+        seconds[0] += 33.0
+        raise ZeroDivisionError
+    meter.check_left(CALLER)  # 99 of 100
+    with meter.working(CALLER, 1), meter.working(FREE, 1):
+        seconds[0] += 1.0
+    with pytest.raises(
+        QuotaExhausted, match="100 core-seconds in 86400 s, of which 100 are used; try again"
+    ) as refused:
+        meter.check_left(CALLER)
+    assert refused.value.seconds == 43_200
+    for other in (OTHER, FREE):
+        meter.check_left(other)

@@ -19,11 +19,14 @@ from servers import SLOW_CHILD, serving
 
 from factorize import solvers
 from factorize.api.access.caller import Quotas, Scope
+from factorize.api.access.refusals import QuotaExhausted
 from factorize.api.http.gateway.access_guard import trusts
+from factorize.api.http.gateway.openapi_parts import BODIES
 from factorize.api.http.gateway.route_table import ROUTES, RouteRow
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec
 
+FIVE = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "identity"}}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PATHS = sorted({row.path for row in ROUTES})
 
@@ -207,8 +210,7 @@ def test_a_job_is_seen_by_those_who_asked_for_it(keyed: Keyed) -> None:
 
 
 def test_a_calibration_is_ended_by_those_who_asked_for_it(keyed: Keyed) -> None:
-    spec = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "identity"}}
-    digest = keyed.live.store.put(solvers.solve(parse_spec(spec)))["digest"]
+    digest = keyed.live.store.put(solvers.solve(parse_spec(FIVE)))["digest"]
     path, asked = f"/v1/factorizations/{digest}/calibrations", {"epsilon": 3.0, "delta": 1e-6}
     assert keyed.ask("one", "POST", path, asked).status in (200, 202)
     address = f"{path}?epsilon=3.0&delta=1e-06"
@@ -300,6 +302,37 @@ def test_open_jobs_and_core_seconds_have_quotas(keyed: Keyed) -> None:
     keyed.ask(one_job, "DELETE", f"/v1/factorizations/{third.json()['spec_digest']}")
     poor = keyed.token("submit", quotas=Quotas(core_seconds_per_day=0))
     keyed.ask(poor, "POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 23}}).problem(422, "too-large")
+
+
+COMPUTING: list[tuple[str, str, object]] = [
+    ("POST", "/v1/compare", {"spec": {"workload": {"kind": "prefix", "n": 4}}}),
+    ("POST", "/v1/recommend", BODIES["RecommendRequest"]),
+    ("POST", "/v1/predict", BODIES["PredictionRequest"]),
+    ("POST", "/v1/plan", BODIES["PlanRequest"]),
+    ("POST", "/v1/factorizations/{name}/calibrations", {"epsilon": 3.5, "delta": 1e-6}),
+    ("GET", "/v1/factorizations/{name}/calibrations?epsilon=3.5&delta=1e-6", None),
+    ("GET", "/v1/factorizations/{name}?dtype=float32", None),
+    ("POST", "/v1/factorizations?matrices=C,C_inv", FIVE),
+    ("POST", "/v1/factorizations", {"workload": {"kind": "prefix", "n": 24}}),
+]
+"""Requests that have something computed by a child."""
+
+
+def test_every_route_that_computes_is_counted_and_refused_when_the_quota_is_used_up(keyed: Keyed) -> None:
+    digest = keyed.live.store.put(solvers.solve(parse_spec(FIVE)))["digest"]
+    token = keyed.token("read", "submit", quotas=Quotas(core_seconds_per_day=100))
+    caller, meter = keyed.register.get(token[3:15]).caller, keyed.live.service.meter
+    assert keyed.ask(token, "POST", "/v1/predict", BODIES["PredictionRequest"]).status == 200
+    with pytest.raises(QuotaExhausted):
+        meter.check(caller, "core_seconds_per_day", 100)  # something was used, and not all
+    meter.check_left(caller)
+    meter.add(caller, "core_seconds_per_day", 100)
+    for method, path, body in COMPUTING:
+        answer = keyed.ask(token, method, path.format(name=digest), body)
+        answer.problem(429, "quota-exhausted")
+        assert 1 <= int(answer.headers["retry-after"]) <= 86_400, path
+    assert keyed.ask(token, "GET", f"/v1/factorizations/{digest}/matrices/C").status == 200
+    assert keyed.ask(token, "POST", "/v1/factorizations", FIVE).status == 200, "what is stored is read for nothing"
 
 
 @pytest.mark.parametrize(
