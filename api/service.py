@@ -54,6 +54,7 @@ from factorize.errors import (
 )
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
+from factorize.training.memory.noise_memory import notes_of_choice
 from factorize.workloads import UserMatrix
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 MEBIBYTE = 1 << 20
 _SAFETY = 4.0  # wall limit over estimate
 _QUICK_SECONDS = 5.0  # a solve of less than that gets one thread
+_WITH_MEMORY = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
 
@@ -260,14 +262,22 @@ class SolverService:
             yield
 
     def canonicalize(self, source: Source) -> dict[str, Any]:
-        """Return canonical spec, digest, whether an answer is stored, and the estimate. Solves and stores nothing."""
-        spec = self.canonical(source)
+        """Return canonical spec, digest, whether an answer is stored, estimate and notes. Solves and stores nothing."""
+        asked = source if isinstance(source, Spec) else parse_spec(source)
+        spec = self.canonical(asked)
         return {
             "spec": spec.document(),
             "spec_digest": spec.digest,
             "known": self.results.answer(spec) is not None,
             "estimate": self._estimate(spec),
+            "notes": notes_of_choice(asked, spec, _WITH_MEMORY),
         }
+
+    def notes(self, body: bytes, job: Job) -> list[str]:
+        """Return what is to be known of the mechanism that a job was given, where the body named none."""
+        if b"dense" in body or '"dense"' not in job.spec:
+            return []
+        return notes_of_choice(parse_spec(body), parse_spec(job.spec), _WITH_MEMORY)
 
     def _estimate(self, spec: Spec) -> dict[str, float]:
         """Return what a solve takes: bytes, seconds of the solver, seconds until its result is proved and stored."""

@@ -60,8 +60,11 @@ def solve(
     names = parse_matrices(matrices)
     check_target(to)
     if service is not None:
+        from factorize.spec import parse_spec
+
         wanted = None if dtype == "float64" else dtype
         manifest = _by_service(service, spec, to, wanted, elsewhere=(store, names))
+        _warn(read_spec(spec), parse_spec(manifest["spec"]))
         _shown(output, manifest, f"service       {service}", to, explain)
         return
     from factorize.api.isolated import PROVE
@@ -97,11 +100,10 @@ def _shown(output: OutputForm, manifest: dict[str, Any], kept: str, to: Path | N
 
 def _warn(asked: Spec, solved: Spec) -> None:
     """Say what dense noise costs where `auto` has named it."""
-    from factorize.training.memory.noise_memory import WARNED_STEPS, dense_note
+    from factorize.training.memory.noise_memory import notes_of_choice
 
-    n = solved.workload.n
-    if asked.mechanism.kind == "auto" and solved.mechanism.kind == "dense" and n >= WARNED_STEPS:
-        remark(f"warning: {dense_note(n, '`factorize recommend --memory 4`')}")
+    for note in notes_of_choice(asked, solved, "`factorize recommend --memory 4`"):
+        remark(f"warning: {note}")
 
 
 def _by_service(

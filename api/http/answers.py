@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter
@@ -99,11 +99,11 @@ def manifest_response(request: Request, result: Result, *, pinned: bool, headers
     return Response(result.text, 200, headers, "application/json")
 
 
-def job_response(job: Job, status: int, headers: dict[str, str]) -> Response:
-    """Return a job's document."""
+def job_response(job: Job, status: int, headers: dict[str, str], *, notes: Sequence[str] = ()) -> Response:
+    """Return a job's document, with what is to be known of it where there is something."""
     if not job.finished:
         headers = {**headers, "Retry-After": str(RETRY_SECONDS)}
-    return json_response(job.document(), status, headers)
+    return json_response(job.document() | ({"notes": list(notes)} if notes else {}), status, headers)
 
 
 def wanted_wait(request: Request) -> int | None:

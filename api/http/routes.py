@@ -49,7 +49,12 @@ async def post_factorization(
     `Prefer: wait=N` (at most 30 seconds) waits for the end of the job.
     """
     form = read_form(matrices, dtype)
-    found = await _about_body(request, service, lambda body: service.obtain(body, form, caller), form)
+
+    def asked(body: bytes) -> tuple[Result | Job, list[str]]:
+        answer = service.obtain(body, form, caller)
+        return answer, service.notes(body, answer) if isinstance(answer, Job) else []
+
+    found, notes = await _about_body(request, service, asked, form)
     if isinstance(found, Job):
         await record(request, "submission", found.spec_digest, workload=found.workload)
     headers: dict[str, str] = {}
@@ -62,7 +67,8 @@ async def post_factorization(
         if seconds is None and not form:
             request.state.answered_by = found  # for whoever asks the same again (repeats.py)
         return manifest_response(request, found, pinned=False, headers=headers)
-    return job_response(found, 202, {**headers, "Location": f"/v1/factorizations/{found.spec_digest}"})
+    told = {**headers, "Location": f"/v1/factorizations/{found.spec_digest}"}
+    return job_response(found, 202, told, notes=notes)
 
 
 @router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 400, 413, 422, 429, 503))

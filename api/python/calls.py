@@ -8,6 +8,7 @@ without one it is solved and certified in this process, and nothing is written.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,7 @@ def solve(
         InvalidSpec: it is none; each message names the field.
         InvalidParameter: a keyword that no kind has, a file that cannot be written, or places that exclude each other.
         UnsupportedProblem, TooLarge, SolveFailed, CertificateError: see `factorize.solvers.solve`.
+        DenseNoise: a warning, where `auto` has become `dense` and its noise takes 128 vectors or more.
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
     asked = spec_of(spec, words)
@@ -84,7 +86,16 @@ def solve(
     if target is not None:
         with written_whole(target) as part:
             found.save(part)
+    _warn(asked, found.spec)
     return found
+
+
+def _warn(asked: Spec, chosen: Spec) -> None:
+    """Warn of dense noise where `auto` has named it."""
+    from factorize.training.memory.noise_memory import DenseNoise, notes_of_choice
+
+    for note in notes_of_choice(asked, chosen, "`factorize.recommend(..., memory=4)`"):
+        warnings.warn(note, DenseNoise, stacklevel=3)
 
 
 def compare(

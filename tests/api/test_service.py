@@ -218,3 +218,14 @@ def test_a_manifest_that_claims_too_little_is_never_stored(tmp_path: Path) -> No
     assert (status, events[-1]["event"], events[-1]["error"]["type"]) == (1, "failed", "certificate-error")
     store = open_store(tmp_path / "store")
     assert [entry.key for entry in store.objects.list() if entry.key != "store.json"] == []
+
+
+def test_a_job_says_what_dense_noise_costs_where_nobody_named_it(service: SolverService) -> None:
+    def job(n: int) -> Job:
+        asked = {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}}
+        return Job("0" * 64, json.dumps(parse_spec(asked).document()), "prefix", 1, 1.0)
+
+    assert "128 vectors" in service.notes(b'{"workload": {"kind": "prefix", "n": 128}}', job(128))[0]
+    assert service.notes(b'{"workload": {"kind": "prefix", "n": 127}}', job(127)) == []
+    named = b'{"workload": {"kind": "prefix", "n": 128}, "mechanism": {"kind": "dense"}}'
+    assert service.notes(named, job(128)) == []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors
+
+if TYPE_CHECKING:
+    from factorize.spec import Spec
 
 WARNED_STEPS = 128
 """Steps from which noise that takes all earlier rows is warned of: below, it costs less than ten normals."""
@@ -35,6 +38,20 @@ def dense_note(steps: int, instead: str) -> str:
         f"and about {steps} operations for each parameter and step; {instead} takes a few vectors, for an error that "
         "is mostly within percents"
     )
+
+
+def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
+    """Return what is to be known of the mechanism that `auto` has become: what dense noise costs, where it costs much.
+
+    Args:
+        asked: the spec as it was asked.
+        chosen: the same with its mechanism named.
+        instead: see `dense_note`.
+    """
+    if asked.mechanism.kind != "auto" or chosen.mechanism.kind != "dense":
+        return []
+    steps = chosen.workload.n
+    return [dense_note(steps, instead)] if steps >= WARNED_STEPS else []
 
 
 def warn_of_dense(factors: CertifiedFactors, instead: str) -> None:

@@ -124,7 +124,8 @@ def test_canonicalize_solves_nothing(live_service: LiveService) -> None:
     before = live_service.solves()
     answer = live_service.send("POST", "/v1/canonicalize", {"workload": {"kind": "prefix", "n": 333}})
     document = answer.json()
-    assert set(document) == {"spec", "spec_digest", "known", "estimate"}
+    assert set(document) == {"spec", "spec_digest", "known", "estimate", "notes"}
+    assert "333 vectors" in document["notes"][0] and "/v1/recommend" in document["notes"][0]
     assert document["spec"]["mechanism"] == {"kind": "dense"}
     assert document["known"] is False
     assert set(document["estimate"]) == {"seconds", "bytes", "until_done"}

@@ -75,6 +75,15 @@ def test_auto_warns_of_noise_that_takes_all_rows(monkeypatch: pytest.MonkeyPatch
         find_factors({"workload": running_sums(8)}, running_sums, 8, SINGLE, memory=2, solve=solve)
 
 
+def test_python_warns_where_auto_has_named_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_memory, "WARNED_STEPS", 6)
+    with pytest.warns(DenseNoise, match="6 vectors") as told:
+        factorize.solve("prefix", n=6)
+    assert [one.filename for one in told] == [__file__]
+    factorize.solve("prefix", n=6, mechanism="dense")  # by name: a warning would be an error
+    factorize.solve("prefix", n=5)
+
+
 def test_plans_note_what_dense_noise_costs() -> None:
     asked = {"system": "dp_ftrl", "examples": 12_800, "batch_size": 100, "epsilon": 1.0, "delta": 1e-6}
     note = dense_note(128, "`factorize recommend --memory 4`")

@@ -69,12 +69,13 @@ class Understood {
     }
   }
 
-  show({ spec, spec_digest, known, estimate }) {
+  show({ spec, spec_digest, known, estimate, notes }) {
     this.form.show([]);
     this.go.disabled = false;
     this.go.textContent = known ? "Show the result" : "Solve";
     this.shown.replaceChildren(
       el("p", {}, summary(spec)),
+      ...notes.map((text) => el("p", { class: "hint" }, `Note: ${text}.`)),
       terms([
         ["spec digest", el("code", { class: "digest" }, spec_digest)],
         ["known", known ? "yes, it is stored" : "no, it has to be solved"],
