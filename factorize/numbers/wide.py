@@ -55,7 +55,7 @@ class Wide(NamedTuple):
         error = error + np.where(underflow, _SMALL_ERROR, 0.0)
         return first.plus(Wide(cross, np.zeros_like(cross), error))
 
-    def take(self, *index: slice | np.ndarray) -> Wide:
+    def take(self, *index: int | slice | np.ndarray) -> Wide:
         """Index all three parts."""
         return Wide(self.high[index], self.low[index], self.error[index])
 
