@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,14 @@ class KeptResults:
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._found)
+
+    def found(self, label: str) -> np.ndarray:
+        """Return the result of a label that is there."""
+        return np.array(self._found[label])
+
+    def items(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield labels and results in the order in which they came."""
+        return ((label, self.found(label)) for label in self._found)
 
     def once(self, label: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the result of this label, computed if it is not there yet, and then written at once."""

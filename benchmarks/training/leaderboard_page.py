@@ -1,0 +1,177 @@
+"""The measured part of docs/leaderboard.md and its picture, made from the JSON files in benchmarks/results/training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.training.systems import FREE, IDENTITY, SYSTEMS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "training"
+PAGE = ROOT / "docs" / "leaderboard.md"
+PICTURE = ROOT / "docs" / "pictures" / "leaderboard.png"
+BEGIN = (
+    "<!-- Made by `python -m benchmarks.training --page` from benchmarks/results/training; edit neither by hand. -->"
+)
+TITLES = {"digits": "scikit-learn's digits", "mnist": "MNIST", "fashion": "Fashion-MNIST", "own": "your own data"}
+
+Row = dict[str, Any]
+
+
+def documents(folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """Return the results of a folder, by name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    if not found:
+        raise ValueError(f"{folder} holds no results; run python -m benchmarks.training --out {folder}")
+    return found
+
+
+def best(rows: Iterable[Row]) -> Row:
+    """Return the row with the best training accuracy, by which rates are chosen, too."""
+    return max(rows, key=lambda row: float(row["training"]))
+
+
+def names(document: dict[str, Any]) -> list[str]:
+    """Return the systems of a data set in the order of the list, that without privacy last."""
+    found = dict.fromkeys(row["system"] for row in document["rows"])
+    return [*(name for name in found if name != FREE), FREE]
+
+
+def over_epochs(document: dict[str, Any], name: str, epsilon: float) -> Row | None:
+    """Return a system's row at one epsilon, with the number of epochs that the rule chooses."""
+    rows = [row for row in document["rows"] if row["system"] == name and row["epsilon"] in (epsilon, None)]
+    return best(rows) if rows else None
+
+
+def at_epochs(document: dict[str, Any], name: str, epsilon: float, epochs: int) -> Row | None:
+    """Return a system's row at one epsilon and number of epochs."""
+    return over_epochs({"rows": [row for row in document["rows"] if row["epochs"] == epochs]}, name, epsilon)
+
+
+def measured(found: Sequence[dict[str, Any]]) -> str:
+    """Return the generated part: for each data set one table over all epochs, and one for each number of epochs."""
+    lines = [BEGIN, ""]
+    for document in found:
+        grid = document["grid"]
+        lines += [f"## {TITLES[document['data']]}", "", _sentence(document), ""]
+        lines += ["Each cell has the number of epochs in brackets.", ""]
+        chosen = [[over_epochs(document, name, one) for one in grid["epsilons"]] for name in names(document)]
+        lines += _table(names(document), grid["epsilons"], chosen, epochs=True)
+        for epochs in sorted({row["epochs"] for row in document["rows"]}):
+            rows = [[at_epochs(document, name, one, epochs) for one in grid["epsilons"]] for name in names(document)]
+            lines += [f"**{epochs} epoch{'s' if epochs > 1 else ''}**", ""]
+            lines += _table(names(document), grid["epsilons"], rows, epochs=False) + _absent(document, epochs)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _absent(document: dict[str, Any], epochs: int) -> list[str]:
+    """Return a sentence on what was not run at a number of epochs, re-drawn bins in a single one aside."""
+    run = {row["system"] for row in document["rows"] if row["epochs"] == epochs}
+    missing = [one.name for one in SYSTEMS if one.name not in run]
+    if epochs == 1:
+        missing = [one for one in missing if "re-drawn" not in one]
+    return [f"Not run with {epochs} epoch{'s' if epochs > 1 else ''}: {'; '.join(missing)}.", ""] if missing else []
+
+
+def _sentence(document: dict[str, Any]) -> str:
+    grid = document["grid"]
+    rates = ", ".join(f"{rate:g}" for rate in grid["rates"])
+    private = [row for row in document["rows"] if row["epsilon"]]
+    largest = sum(row["rate"] == grid["rates"][-1] for row in private)
+    return (
+        f"{document['date']}. {document['examples']} training examples, batches of {grid['batch']}, delta "
+        f"{grid['delta']:g}, clip norm {grid['clip_norm']:g}, rates {rates}, {grid['seeds']} seeds. "
+        f"{largest} of {len(private)} chosen rates are the largest there is."
+    )
+
+
+def _table(names: Sequence[str], epsilons: Sequence[float], rows: list[list[Row | None]], *, epochs: bool) -> list[str]:
+    tops = [
+        max((row["mean"] for row in column if row and row["epsilon"]), default=None)
+        for column in zip(*rows, strict=True)
+    ]
+    lines = ["| test accuracy, % | " + " | ".join(f"epsilon {one:g}" for one in epsilons) + " |"]
+    lines.append("| --- " * (len(epsilons) + 1) + "|")
+    for name, cells in zip(names, rows, strict=True):
+        shown = [_cell(cell, top, epochs=epochs) for cell, top in zip(cells, tops, strict=True)]
+        if any(cells):
+            lines.append(f"| {name} | " + " | ".join(shown) + " |")
+    return [*lines, ""]
+
+
+def _cell(row: Row | None, top: float | None, *, epochs: bool) -> str:
+    """Return mean and standard error, the best of a column in bold."""
+    if row is None:
+        return ""
+    text = f"{row['mean']:.2f} +- {row['error']:.2f}" + (f" ({row['epochs']})" if epochs else "")
+    return f"**{text}**" if row["mean"] == top else text
+
+
+def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw test accuracy over epsilon with standard errors, a panel for each data set, epochs chosen by the rule."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(found), figsize=(6.4 * len(found), 5), squeeze=False, layout="constrained")
+    for panel, document in zip(panels[0], found, strict=True):
+        epsilons = document["grid"]["epsilons"]
+        for name in names(document):
+            rows = [over_epochs(document, name, epsilon) for epsilon in epsilons]
+            points = [(row["mean"], row["error"], one) for row, one in zip(rows, epsilons, strict=True) if row]
+            means, errors, where = zip(*points, strict=True)
+            if name == FREE:
+                panel.axhline(means[0], color="0.6", linewidth=1, label=name)
+                continue
+            panel.errorbar(where, means, errors, label=name, linewidth=1.3, markersize=4, capsize=2, **style(name))
+        panel.set(xscale="log", xlabel="epsilon", title=TITLES[document["data"]])
+        panel.set_xticks(epsilons, [f"{one:g}" for one in epsilons], minor=False)
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0][0].set_ylabel("test accuracy, %")
+    lines = {name: line for panel in panels[0] for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(lines.values(), lines.keys(), fontsize=8, loc="outside lower center", ncols=4, frameon=False)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+COLOURS = {
+    "fixed": "#4c566a",
+    "poisson": "#d08770",
+    "cyclic_poisson": "#b48ead",
+    "balls_in_bins": "#2e7d32",
+    "redrawn_bins": "#5e81ac",
+    "random_allocation": "#ebb000",
+}
+"""By sampling."""
+MOMENTUM = "#bf616a"
+MARKERS = "osD^vP*X<>dhp"
+
+
+def style(name: str) -> dict[str, str]:
+    """Return the look of a line: the colour says the sampling, and independent noise is dashed."""
+    place, system = next((place, one) for place, one in enumerate(SYSTEMS) if one.name == name)
+    line = "--" if system.mechanisms == IDENTITY else "-"
+    colour = MOMENTUM if system.momentum else COLOURS[system.sampling]
+    return {"color": colour, "linestyle": line, "marker": MARKERS[place]}
+
+
+def page(text: str, found: Sequence[dict[str, Any]]) -> str:
+    """Return the page with its measured part made anew."""
+    return text.partition(BEGIN)[0] + measured(found)
+
+
+def write_page(folder: Path = RESULTS, to: Path = PAGE, picture: Path = PICTURE) -> tuple[Path, Path]:
+    """Write the page and its picture."""
+    found = documents(folder)
+    to.write_text(page(to.read_text(), found))
+    draw(found, picture)
+    return to, picture

@@ -1,0 +1,191 @@
+"""Systems of the leaderboard: who makes the noise, how batches are drawn, and by which accountant sigma is found."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.accounting.laws.sampling_scheme import SamplingOptions
+from factorize.accounting.schemes import SCHEMES
+from factorize.errors import ConditionNotMet, FactorizeError
+from factorize.factorization import Factorization
+from factorize.privacy import Calibration, PrivacyTarget
+from factorize.solvers.solving import solve
+from factorize.spec import parse_spec
+from factorize.training.orders import Order, balls_in_bins, fixed_order, full_batch, random_allocation, redrawn_bins
+from factorize.training.sampling import CyclicPoisson
+
+BINNED = {"balls_in_bins": balls_in_bins, "redrawn_bins": redrawn_bins, "random_allocation": random_allocation}
+TOLERANCE = 1e-3
+FREE = "without privacy"
+"""What all systems are held against."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all systems have in common at one point of the grid.
+
+    Attributes:
+        examples: N.
+        batch: examples per step, expected where batches are random; divisor of the means.
+        epochs: passes over the data.
+        target: epsilon and delta.
+        clip_norm: bound on an example's gradient.
+    """
+
+    examples: int
+    batch: int
+    epochs: int
+    target: PrivacyTarget
+    clip_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to train privately.
+
+    Attributes:
+        name: in the table.
+        sampling: scheme of `factorize.accounting.schemes`.
+        mechanisms: of which the one with the smallest predicted error is taken, without a look at the data.
+        whole: whether every step takes all examples; an epoch is one step then.
+        momentum: of the optimizer, and of the workload that C is best for.
+        restarted: whether the objective is lambda_tau with tau = T.
+    """
+
+    name: str
+    sampling: str
+    mechanisms: tuple[dict[str, Any], ...]
+    whole: bool = False
+    momentum: float = 0.0
+    restarted: bool = False
+
+    def batch(self, setting: Setting) -> int:
+        """Return the examples of a step."""
+        return setting.examples if self.whole else setting.batch
+
+    def spec(self, setting: Setting, mechanism: dict[str, Any]) -> dict[str, Any]:
+        """Return the spec of one mechanism."""
+        n = setting.epochs * (setting.examples // self.batch(setting))
+        apart = {"kind": "fixed_epochs", "epochs": setting.epochs} if setting.epochs > 1 else {"kind": "single"}
+        if self.sampling == "cyclic_poisson":
+            apart = {"kind": "min_sep", "min_sep": mechanism["bands"]}
+        spec: dict[str, Any] = {"workload": {"kind": "prefix", "n": n}, "participation": apart, "mechanism": mechanism}
+        if self.momentum:
+            spec["workload"] = {"kind": "momentum", "n": n, "momentum": self.momentum}
+        if self.restarted:
+            spec["objective"] = {"kind": "lambda_tau", "tau": n}
+        if self.sampling == "balls_in_bins":
+            level = {"epsilon": setting.target.epsilon, "delta": setting.target.delta}
+            spec["sampling"] = {"kind": "balls_in_bins", **level}
+        return {**spec, "tolerance": TOLERANCE}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A system at one point of the grid, ready to train.
+
+    Attributes:
+        system: whose it is.
+        setting: the point.
+        factors: of the mechanism that was taken.
+        calibration: its noise.
+        predicted: root mean squared error of running sums at this noise.
+    """
+
+    system: System
+    setting: Setting
+    factors: Factorization
+    calibration: Calibration
+    predicted: float
+
+    def batches(self, seed: int) -> Iterable[np.ndarray]:
+        """Return the batches of a run, after a check that they are those which the noise is for."""
+        setting, n, sampling = self.setting, self.factors.strategy.n, self.system.sampling
+        if sampling in BINNED:
+            key = hashlib.sha256(f"leaderboard {seed}".encode()).digest()
+            drawn = BINNED[sampling](setting.examples, n // setting.epochs, setting.epochs, key, overflow="unlimited")
+            drawn.check_calibration(self.calibration, n)
+            return drawn
+        order: Order | CyclicPoisson
+        if self.system.whole:
+            order = full_batch(setting.examples, n)
+        elif sampling == "fixed":
+            order = fixed_order(setting.examples, setting.batch, epochs=setting.epochs, seed=seed)
+        else:
+            assert isinstance(self.calibration, AmplifiedCalibration)
+            order = CyclicPoisson(setting.examples, self.calibration, steps=n, seed=seed)
+        order.check(self.calibration.sensitivity.participation, n)
+        return order
+
+
+class Preparation:
+    """Solves and calibrates; factors are kept, since most are best at every epsilon."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._solved: dict[str, Factorization | None] = {}
+
+    def prepared(self, system: System, setting: Setting) -> Prepared | None:
+        """Return the system with the mechanism of the smallest predicted error; None where the sampling fits none."""
+        return min(self._candidates(system, setting), key=lambda one: one.predicted, default=None)
+
+    def _candidates(self, system: System, setting: Setting) -> Iterator[Prepared]:
+        scheme = SCHEMES[system.sampling]
+        sizes = {"batch_size": system.batch(setting), "clip_norm": setting.clip_norm}
+        sampled = {"dataset_size": setting.examples} if "poisson" in system.sampling else {}
+        asked = SamplingOptions(**sizes, **sampled)
+        for mechanism in system.mechanisms:
+            factors = self._factors(system.spec(setting, mechanism))
+            if factors is None or scheme.misfit(factors.spec.participation, factors.matrix, asked) is not None:
+                continue
+            try:
+                found = scheme.calibrate(factors, setting.target, asked)
+            except ConditionNotMet:  # more groups than full batches
+                continue
+            relative = found.sigma / factors.certificate.sensitivity.value
+            yield Prepared(system, setting, factors, found, relative * factors.certificate.loss.rmse)
+
+    def _factors(self, spec: dict[str, Any]) -> Factorization | None:
+        """Return the factors of a spec; None where the mechanism is not for it, with too many bands for a short run."""
+        name = repr(spec)
+        if name not in self._solved:
+            try:
+                self._solved[name] = solve(parse_spec(spec), evidence=False)
+            except FactorizeError:
+                self._solved[name] = None
+        return self._solved[name]
+
+
+IDENTITY: tuple[dict[str, Any], ...] = ({"kind": "identity"},)
+BANDS = (2, 4, 8, 16, 32)
+
+SYSTEMS = (
+    System("DP-SGD, fixed order", "fixed", IDENTITY),
+    System("DP-SGD, Poisson batches", "poisson", IDENTITY),
+    System("DP-SGD, random allocation", "random_allocation", IDENTITY),
+    System("DP-GD, full batch", "fixed", IDENTITY, whole=True),
+    System("tree, full Honaker", "fixed", ({"kind": "tree", "decoder": "honaker_full"},)),
+    System(
+        "banded inverse square root",
+        "fixed",
+        tuple({"kind": "banded_inverse_square_root", "bands": bands} for bands in BANDS),
+    ),
+    System("BLT, 4 buffers", "fixed", ({"kind": "blt", "buffers": 4},)),
+    System("buffered, 4 vectors", "fixed", ({"kind": "buffered_linear", "buffers": 4},)),
+    System("optimum", "fixed", ({"kind": "dense"},)),
+    System("optimum, momentum, lambda_T", "fixed", ({"kind": "dense"},), momentum=0.9, restarted=True),
+    System("banded, cyclic Poisson", "cyclic_poisson", tuple({"kind": "banded", "bands": b} for b in BANDS)),
+    System(
+        "BLT, 2 buffers, balls in bins",
+        "balls_in_bins",
+        ({"kind": "blt", "buffers": 2, "normalization": "fitted"},),
+    ),
+    System("BLT, 2 buffers, re-drawn bins", "redrawn_bins", ({"kind": "blt", "buffers": 2},)),
+)
+"""The one list."""

@@ -1,0 +1,118 @@
+"""The leaderboard trains what it says, chooses by training accuracy, and its page is made of the kept results."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed_order
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a module of the benchmarks, which are no installed package."""
+    monkeypatch.syspath_prepend(ROOT)
+
+    def load(name: str) -> ModuleType:
+        return import_module(f"benchmarks.{name}")
+
+    return load
+
+
+def made_images(part: Any) -> Any:
+    luck = np.random.default_rng(0)
+    labels = luck.integers(0, 10, 120)
+    pixels = (np.eye(10)[labels] + luck.normal(scale=0.2, size=(120, 10))).astype(np.float32)
+    return part("papers.images").Images(pixels[:96], labels[:96], pixels[96:], labels[96:])
+
+
+class Replayed:
+    """Rows that were drawn before, scaled."""
+
+    def __init__(self, rows: np.ndarray, sigma: float) -> None:
+        self._rows, self._sigma = iter(rows), sigma
+
+    def next(self) -> np.ndarray:
+        """Return the next row."""
+        return self._sigma * next(self._rows).reshape(10, 10)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
+    part: Any, monkeypatch: pytest.MonkeyPatch, momentum: float
+) -> None:
+    images, many = made_images(part), part("training.many_models")
+    monkeypatch.setattr(many, "PIECE", 10)  # so that batches come in pieces
+    orders = [fixed_order(96, 24, epochs=2, seed=1), fixed_order(96, 24, epochs=2, seed=2)]
+    uneven = [list(orders[0]), [batch[: 24 - 3 * step] for step, batch in enumerate(orders[1])]]
+    noise = [np.random.default_rng(seed).standard_normal((8, 100)).astype(np.float32) for seed in (3, 4)]
+    models = many.Models(np.array([0.0, 0.02]), np.array([0.5, 0.2]), momentum, 0.7, 24)
+    found = many.trained(images, uneven, noise, models)
+    assert found.shape == (2, 10, 2, 10)
+    gradient = SoftmaxRegression(images.train.astype(float), images.train_labels, 10)
+    for seed, batches in enumerate(uneven):
+        for model in range(2):
+            sums = PlainSums(batch_size=24, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model]))
+            optimizer = Sgd(learning_rate=float(models.rates[model]), momentum=momentum)
+            one = dp_ftrl(gradient, np.zeros((10, 10)), batches, sums, optimizer=optimizer)
+            np.testing.assert_allclose(found[seed, :, model], one.weights, atol=2e-5)
+
+
+def test_a_run_has_a_row_for_each_system_at_its_own_noise(part: Any, tmp_path: Path) -> None:
+    leaderboard, systems = part("training.leaderboard"), part("training.systems")
+    names = ("DP-SGD, fixed order", "DP-GD, full batch", "tree, full Honaker")
+    grid = leaderboard.Grid(24, (1.0, 8.0), (1, 2), rates=(0.0, 0.5), seeds=2, systems=names)
+    kept = part("papers.kept_results").KeptResults(tmp_path / "trials.json", {})
+    leaderboard.run(made_images(part), grid, kept)
+    rows = leaderboard.results(grid, kept)
+    assert [(row["system"], row["epochs"]) for row in rows if row["epsilon"] in (None, 8.0)] == [
+        (name, epochs) for epochs in (1, 2) for name in (*names, "without privacy")
+    ]
+    by_point = {(row["system"], row["epochs"], row["epsilon"]): row for row in rows}
+    whole, parts = (by_point[name, 2, 1.0] for name in (names[1], names[0]))
+    assert whole["sigma"] == pytest.approx(
+        parts["sigma"] * 24 / 96, rel=1e-5
+    )  # both take two of each example, in means of more
+    assert by_point[names[0], 2, 8.0]["sigma"] < parts["sigma"]
+    assert by_point["without privacy", 2, None]["rate"] == 0.5  # 0 learns nothing
+    assert all(len(row["accuracies"]) == 2 and 0 <= row["mean"] <= 100 for row in rows)
+    assert {system.sampling for system in systems.SYSTEMS} == set(part("training.leaderboard_page").COLOURS)
+
+
+def test_epochs_are_chosen_by_training_accuracy(part: Any) -> None:
+    page = part("training.leaderboard_page")
+    rows = [
+        {"system": "a", "epochs": 1, "epsilon": 2.0, "training": 80.0, "mean": 90.0, "error": 0.1, "rate": 1},
+        {"system": "a", "epochs": 4, "epsilon": 2.0, "training": 85.0, "mean": 70.0, "error": 0.2, "rate": 1},
+        {
+            "system": "without privacy",
+            "epochs": 4,
+            "epsilon": None,
+            "training": 99.0,
+            "mean": 95.0,
+            "error": 0.3,
+            "rate": 1,
+        },
+    ]
+    grid = {"epsilons": [2.0], "epochs": [1, 4], "batch": 8, "delta": 1e-6, "clip_norm": 1.0, "rates": [1], "seeds": 2}
+    document = {"data": "digits", "date": "2026-11-21", "examples": 96, "processor_seconds": 60.0}
+    text = page.measured([{**document, "grid": grid, "rows": rows}])
+    assert "| a | **70.00 +- 0.20 (4)** |" in text and "| a | **90.00 +- 0.10** |" in text
+    assert "| without privacy | 95.00 +- 0.30 (4) |" in text
+
+
+def test_the_page_is_that_of_the_kept_results(part: Any, tmp_path: Path) -> None:
+    page = part("training.leaderboard_page")
+    found, text = page.documents(), page.PAGE.read_text()
+    assert page.page(text, found) == text
+    page.draw(found, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").stat().st_size > 20_000
+    with pytest.raises(ValueError, match="holds no results"):
+        page.documents(tmp_path)
