@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 NEW = ROOT / "tests/toys"
 PACKAGES = ("factorize", "solvers", "api")
+UNFINISHED = shutil.ignore_patterns("*.tmp.*", "*.pyc.*")
+"""Compiled code that another process is writing."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
 def copy_packages(tree: Path) -> None:
     """Copy our packages with their compiled code, which is valid as long as times of files are kept."""
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, tree / package, symlinks=True)
+        shutil.copytree(ROOT / package, tree / package, symlinks=True, ignore=UNFINISHED)
 
 
 def changed(tree: Path) -> set[str]:

@@ -17,7 +17,7 @@ from factorize.exact.file import read_factor_file
 from factorize.factor_file import from_container, load
 from factorize.format.container import Container
 
-COUNT, SHARES = 2000, 8
+COUNT, SHARES = 800, 4
 """`python -m benchmarks.soak readers` goes through 50,000."""
 
 
