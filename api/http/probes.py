@@ -83,7 +83,17 @@ class _Counts(Collector):
         yield GaugeMetricFamily(
             "factorize_memory_admitted_bytes", "Memory that running solves were admitted with.", value=memory_mb << 20
         )
+        yield from self._workers()
         yield from self._work()
+
+    def _workers(self) -> Iterator[Metric]:
+        solves = GaugeMetricFamily("factorize_worker_solves", "Solves that a worker runs.", labels=["worker"])
+        memory = GaugeMetricFamily("factorize_worker_memory_bytes", "Memory that a worker offers.", labels=["worker"])
+        for load in self._service.engine.worker_loads():
+            solves.add_metric([load.address], load.solves)
+            memory.add_metric([load.address], load.memory_mb << 20)
+        yield solves
+        yield memory
 
     def _work(self) -> Iterator[Metric]:
         work = GaugeMetricFamily(

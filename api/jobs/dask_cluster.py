@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 from dask.system import CPU_COUNT
@@ -143,6 +143,30 @@ async def _client_of(address: str) -> Client:
 def offer(memory_mb: int, processors: int) -> dict[str, float]:
     """Return what a worker offers: memory in MB, threads, and its release, without which it is given nothing."""
     return {"MB": memory_mb, "CPU": processors, RELEASE: _MANY}
+
+
+class WorkerLoad(NamedTuple):
+    """What a worker was seen to do, a few seconds ago.
+
+    Attributes:
+        address: of the worker.
+        solves: how many it runs.
+        memory_mb: what it offers, in units of 2^20 bytes.
+    """
+
+    address: str
+    solves: int
+    memory_mb: int
+
+
+def worker_loads(client: Client) -> list[WorkerLoad]:
+    """Return what each worker of this release does."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return [
+        WorkerLoad(address, int(worker["metrics"]["task_counts"].get("executing", 0)), int(worker["resources"]["MB"]))
+        for address, worker in workers.items()
+        if {"MB", RELEASE} <= set(worker["resources"]) and "task_counts" in worker.get("metrics", {})
+    ]
 
 
 def other_workers(client: Client) -> list[str]:

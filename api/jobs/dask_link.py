@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed import Client
 
-    from factorize.api.jobs.dask_cluster import Embedded, SchedulerClient
+    from factorize.api.jobs.dask_cluster import Embedded, SchedulerClient, WorkerLoad
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,13 @@ class Link:
 
         client = self.client
         return dask_cluster.capacity(client) if client is not None and self.up else None
+
+    def worker_loads(self) -> list[WorkerLoad]:
+        """Return what each worker does."""
+        from factorize.api.jobs import dask_cluster
+
+        client = self.client
+        return dask_cluster.worker_loads(client) if client is not None and self.up else []
 
     def other_workers(self) -> list[str]:
         """Return a sentence for each worker of another release."""

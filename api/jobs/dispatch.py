@@ -18,7 +18,7 @@ from factorize.api.processes.nursery import NURSERY_OF_THIS_PROCESS
 if TYPE_CHECKING:
     from distributed import Future
 
-    from factorize.api.jobs.dask_cluster import Embedded
+    from factorize.api.jobs.dask_cluster import Embedded, WorkerLoad
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +122,10 @@ class Dispatch:
     def connected(self) -> bool:
         """True while the scheduler answers."""
         return self._link is not None and self._link.up
+
+    def worker_loads(self) -> list[WorkerLoad]:
+        """Return what each worker does."""
+        return [] if self._link is None else self._link.worker_loads()
 
     def other_workers(self) -> list[str]:
         """Return a sentence for each worker of another release."""

@@ -34,6 +34,8 @@ from factorize.errors import TooLarge
 if TYPE_CHECKING:
     from distributed import Future
 
+    from factorize.api.jobs.dask_cluster import WorkerLoad
+
 LOOK_SECONDS = 15.0
 """Seconds between two looks at a job whose changes are announced: a notice could be lost with its connection."""
 _log = logging.getLogger(__name__)
@@ -154,6 +156,10 @@ class JobEngine:
     def connected(self) -> bool:
         """True while the scheduler answers."""
         return self._dispatch.connected
+
+    def worker_loads(self) -> list[WorkerLoad]:
+        """Return what each worker does, by its own last sign of life."""
+        return self._dispatch.worker_loads()
 
     def other_workers(self) -> list[str]:
         """Return a sentence for each worker of another release, which is given nothing."""

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from cluster import until
 from house import ROOT
 from prometheus_client.parser import text_string_to_metric_families
 from servers import serving
@@ -31,7 +32,11 @@ def test_solves_are_counted_by_mechanism_and_end(tmp_path: Path) -> None:
         assert posted.status == 202
         name = posted.json()["spec_digest"]
         service.until(f"/v1/factorizations/{name}", lambda job: job["state"] == "failed")
+        until(lambda: b"factorize_worker_solves{" in service.get("/metrics").body, "what its worker says")
         found = samples(service.get("/metrics").body.decode())
+        offered = service.service.engine.capacity_mb << 20
+    assert [v for (name, _), v in found.items() if name == "factorize_worker_solves"] == [0]
+    assert [v for (name, _), v in found.items() if name == "factorize_worker_memory_bytes"] == [offered]
     assert found["factorize_solve_duration_seconds_count", (("end", "failed"), ("mechanism", "dense"))] == 1
     assert found["factorize_jobs", (("state", "failed"),)] == 1
     assert found["factorize_queue_oldest_seconds", ()] == found["factorize_memory_admitted_bytes", ()] == 0
