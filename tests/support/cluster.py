@@ -85,6 +85,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(1 << 16):
             writer.write(data)
             await writer.drain()
+    with contextlib.suppress(OSError):  # also after a reset, or the other side would wait
         if writer.can_write_eof():
             writer.write_eof()
 
