@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import socket
@@ -354,6 +355,25 @@ def test_requests_come_from_the_proxy_or_this_machine(peer: str, trusted: bool, 
     assert trusts(Settings(store=str(tmp_path)), peer)
 
 
+def wrong_tokens() -> dict[str, str]:
+    """Tokens of an issuer that nobody is let in by; tests/api/access/test_issuer_tokens.py has more of them."""
+    now, good = int(time.time()), token()
+    header = base64.urlsafe_b64encode(b'{"alg":"none","kid":"rsa"}').rstrip(b"=").decode()
+    return {
+        "ended": token(iat=now - 7200, exp=now - 3600),
+        "not yet": token(iat=now + 3600, exp=now + 7200),
+        "of another issuer": token(iss="https://other.example/"),
+        "for another service": token(aud="other"),
+        "by another key": token("rsa-other", headers={"kid": "rsa"}),
+        "cut": good[:-4],
+        "alg none": f"{header}.{good.split('.')[1]}.",
+        "a kid that is a path": token(headers={"kid": "../../../../dev/null"}),
+        "a kid that is a query": token(headers={"kid": "' union select 'a"}),
+        "a kid that is an address": token(headers={"kid": "http://127.0.0.1:9/jwks"}),
+        "too long": token(more="a" * 9000),
+    }
+
+
 def test_tokens_of_an_issuer_are_taken_beside_keys(tmp_path: Path) -> None:
     with issuing() as issuer:
         settings = Settings(store=str(tmp_path / "store"), issuers=(issuer.issuer(),))
@@ -368,8 +388,14 @@ def test_tokens_of_an_issuer_are_taken_beside_keys(tmp_path: Path) -> None:
             keyed.ask(bob, "GET", path).problem(404, "not-found")
             keyed.ask(bob, "POST", "/v1/factorizations", spec).problem(403, "forbidden")
             keyed.ask(token(scope=None), "GET", "/v1/factorizations").problem(403, "forbidden")
-            for wrong in (token("rsa-other", headers={"kid": "rsa"}), token(aud="other"), ada[:-4]):
-                keyed.ask(wrong, "GET", path).problem(401, "unauthorized")
+            for what, wrong in wrong_tokens().items():
+                problem = keyed.ask(wrong, "GET", path).problem(401, "unauthorized")
+                assert not [piece for piece in wrong.split(".") if len(piece) > 8 and piece in str(problem)], what
+            twice = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n" + f"Authorization: Bearer {ada}\r\n" * 2 + "\r\n"
+            assert keyed.live.raw(twice.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n").encode())[9:12] == b"400"
+            assert keyed.ask(token(iat=int(time.time()) + 15), "GET", "/v1/factorizations").status == 200, (
+                "clocks differ"
+            )
             assert keyed.ask(ada, "DELETE", path).status == 202
             assert issuer.asked == ["/jwks?v=1"]
             issuer.answer = 500, {}, b""
