@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 15.0
 """Seconds between two looks at a job whose changes are announced: a notice could be lost with its connection."""
+OUTAGES = 10
+"""Starts after which a job whose child finds no store is failed, though the service finds it."""
 _log = logging.getLogger(__name__)
 
 
@@ -330,6 +332,9 @@ class JobEngine:
         elif outcome.ending in (Ending.CRASHED, Ending.LOST):
             dask_cluster.cancel(future)
             self._bury(job, outcome)
+        elif (outcome.error or {}).get("type") == "store-unavailable" and job.attempts + 1 < OUTAGES:
+            dask_cluster.cancel(future)
+            self._ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
         else:
             self._ledger.fail(job, outcome.error or _not_stored(outcome))
 

@@ -55,6 +55,9 @@ if "allocate_mb" in spec:
     block = bytearray(spec["allocate_mb"] << 20)
 if "gate" in spec:
     wait_for(lambda: os.path.exists(os.path.join(store, spec["gate"])))
+if "outage" in spec and open(os.path.join(store, "starts")).read().count(spec["name"]) <= spec["outage"]:
+    say(event="failed", error={"type": "store-unavailable", "message": "the bucket does not answer"})
+    sys.exit(1)
 if "fail" in spec:
     say(event="failed", error={"type": "certificate-error", "message": spec["fail"]})
     sys.exit(1)
@@ -183,6 +186,16 @@ def test_a_failure_keeps_the_childs_message_and_a_new_post_tries_again(place):
     assert job.error == {"type": "certificate-error", "message": "the residual is 3e-4, limit 1e-9"}
     assert engine.submit(order()).state == "queued"
     assert place.ended(digest(0)).state == "done" and engine.solves_total == 2
+
+
+def test_an_outage_of_the_store_is_not_the_specs_fault(place, monkeypatch):
+    engine = place.engine(tick=0.05)
+    engine.submit(order(outage=2))
+    assert place.ended(digest(0)).state == "done" and engine.solves_total == 3
+    monkeypatch.setattr(engine_module, "OUTAGES", 2)
+    engine.submit(order(1, outage=99))
+    job = place.ended(digest(1))
+    assert (job.state, job.error["type"], job.attempts) == ("failed", "store-unavailable", 2)
 
 
 def test_a_stored_result_counts_whatever_the_child_says(place):
