@@ -37,7 +37,7 @@ class Budget:
         return self.reads <= 0 or self.names <= 0
 
 
-class Renewal:
+class CatalogRenewal:
     """The changes that one look finds. Not for several threads.
 
     Args:

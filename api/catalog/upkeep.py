@@ -13,7 +13,7 @@ import time
 
 import sqlalchemy as sa
 
-from factorize.api.catalog.renewal import PAST, Budget, Renewal
+from factorize.api.catalog.renewal import PAST, Budget, CatalogRenewal
 from factorize.api.jobs.database import reading, result_folders, results
 from factorize.errors import StoreUnavailable
 from factorize.storage.records import MANIFESTS, name_in
@@ -102,7 +102,7 @@ class Upkeep:
         assert self._watch is not None
         began, seen = time.time(), self._watch()
         versions = self._known_versions()
-        renewal = Renewal(self._engine, self._store, budget)
+        renewal = CatalogRenewal(self._engine, self._store, budget)
         for at, folder in enumerate(FOLDERS):
             found = seen[at], seen[at + len(FOLDERS)]
             said = str(found)
@@ -133,7 +133,7 @@ class Upkeep:
             names.add(name_in(key))
             if len(names) > SMALL_BUCKET:
                 return False
-        renewal = Renewal(self._engine, self._store, budget)
+        renewal = CatalogRenewal(self._engine, self._store, budget)
         renewal.span("", PAST, names, self._names(REVOCATIONS))
         renewal.write()
         return not budget.spent
@@ -143,7 +143,7 @@ class Upkeep:
         began = time.monotonic()
         revoked = self._names(REVOCATIONS)
         for folder in FOLDERS:
-            renewal = Renewal(self._engine, self._store, Budget())
+            renewal = CatalogRenewal(self._engine, self._store, Budget())
             renewal.span(folder, folder + PAST, self._names(f"{MANIFESTS}/{folder}"), revoked)
             renewal.write()
             if self._ending.is_set():

@@ -22,7 +22,7 @@ from factorize.api.http.problems import KINDS
 from factorize.api.settings import Settings
 from factorize.spec import parse_spec
 
-REQUESTS, WITH_KEYS = 3900, 1000
+REQUESTS, WITH_KEYS = 2000, 600
 _WORDS = {"description", "summary", "title", "examples", "example", "operationId", "version"}
 
 

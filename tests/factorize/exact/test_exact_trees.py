@@ -79,7 +79,7 @@ def test_overlapping_columns_of_a_long_tree_are_refused(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("restart", [None, 100])
 def test_a_long_tree_is_verified(restart: int | None) -> None:
-    n = 3000
+    n = 700
     mechanism = {"kind": "tree", "decoder": "honaker_online"} | ({"restart_every": restart} if restart else {})
     document: dict[str, Any] = {"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism}
     if restart:
