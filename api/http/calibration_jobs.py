@@ -105,8 +105,9 @@ class CalibrationJob:
         return self._become("cancelled")
 
     def _fail(self, problem: ProblemAnswer) -> None:
-        self.problem = problem
-        self._become("failed")
+        with self._lock:
+            if self.open:  # one that was cancelled has no problem: its process was ended by request
+                self.problem, self.updated, self.state = problem, now(), "failed"
 
     def _become(self, state: State) -> bool:
         with self._lock:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from command_line import CommandLine
 from servers import Client, LiveService, serving_apart
 
 from factorize.accounting import BinsClaim
+from factorize.accounting.calibration_request import CalibrationRequest
+from factorize.api.http.calibration_jobs import CalibrationJob
+from factorize.api.http.child_answers import ChildQuestion
+from factorize.api.http.problems import ProblemAnswer
+from factorize.api.service import SolverService
 from factorize.client import Service
 from factorize.errors import ServiceError
 from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
@@ -100,6 +106,19 @@ def test_what_takes_long_is_a_job_that_is_worked_out_once(live_service: LiveServ
     assert again.status == 200 and again.json() == found  # `seconds` too: nothing was computed
     assert live_service.get(where).json() == found
     live_service.send("DELETE", where).problem(409, "finished")
+
+
+def test_a_job_that_was_cancelled_while_it_ran_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is then ended by request, and what that says is no answer to who asks later."""
+    job = CalibrationJob("0" * 64, CalibrationRequest(epsilon=1.0, delta=1e-5))
+
+    def ended(_question: ChildQuestion, _service: object, stop: threading.Event) -> bytes:
+        assert job.state == "running" and job.cancel() and stop.is_set()
+        raise ProblemAnswer("unavailable", "the process was ended")
+
+    monkeypatch.setattr(ChildQuestion, "ask", ended)
+    job.run(cast(SolverService, None))
+    assert job.state == "cancelled" and job.problem is None
 
 
 def test_jobs_are_cancelled(live_service: LiveService, digest: str) -> None:
