@@ -18,7 +18,7 @@ SOLVE, COMPARE, RECOMMEND, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLV
     "factorize.api.comparing.child_comparison",
     "factorize.api.recommending.child_advice",
     "factorize.api.proof",
-    "factorize.api.jobs.calibrating",
+    "factorize.api.children.calibrating",
     "factorize.api.children.answering",
     "factorize.api.children.expanding",
     "factorize.api.processes.nursery_process",

@@ -17,27 +17,24 @@ import os
 import random
 import signal
 import statistics
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "support")]
+import bucket_server
+import postgres_server
+from cluster import Balancer, Cluster
+from servers import Client
 
-import bucket_server  # noqa: E402
-import postgres_server  # noqa: E402
-from cluster import Balancer, Cluster  # noqa: E402
-from servers import Client  # noqa: E402
-
-from factorize.storage.fsck import fsck  # noqa: E402
-from factorize.storage.store import Store, open_store  # noqa: E402
+from factorize.storage.fsck import fsck
+from factorize.storage.store import Store, open_store
 
 POSTS = 4
 READY_GOAL = 15.0
@@ -134,8 +131,8 @@ class Faults:
         """Start anew what has ended."""
         start: dict[str, Callable[[], None]] = {"scheduler": self.cluster.start_scheduler}
         for number in range(2):
-            start[f"worker{number}"] = lambda number=number: self.cluster.start_worker(number)  # type: ignore[misc]
-            start[f"service{number}"] = lambda number=number: self.cluster.start_service(number)  # type: ignore[misc]
+            start[f"worker{number}"] = partial(self.cluster.start_worker, number)
+            start[f"service{number}"] = partial(self.cluster.start_service, number)
         while not self._ending.wait(0.2):
             for name, again in start.items():
                 if self.cluster.processes[name].poll() is not None:

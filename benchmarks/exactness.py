@@ -7,12 +7,10 @@ left unsupported, and claims of kind `exact` at most one unit in the last place 
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report, at_least
@@ -59,7 +57,6 @@ def finding(files: Any, result: Any) -> str:
 
 def run(report: Report) -> None:
     """Count by mechanism."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     cases, files = import_module("cases"), import_module("exact_files")
     workloads = list(cases.WORKLOADS)[: 2 if report.quick else None]
     for mechanism in cases.MECHANISMS:

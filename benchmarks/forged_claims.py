@@ -11,11 +11,9 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,7 +223,6 @@ def bases_of(quick: bool) -> list[Base]:
 
 def run(report: Report) -> None:
     """Forge, count what is refused, and time the true ones."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     rng, bases = np.random.default_rng(20), bases_of(report.quick)
     for base in bases:
         if not check_calibration(base.data, base.claim).supported:

@@ -7,10 +7,8 @@ all of the wrong ones rejected, all of the true ones accepted; n = 1024 in 8 epo
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from importlib import import_module
-from pathlib import Path
 
 from benchmarks.report import Report, at_least, at_most
 from factorize.errors import FactorizeError
@@ -31,7 +29,6 @@ def rejected(data: bytes) -> bool:
 
 def run(report: Report) -> None:
     """Count, and time one file of the size that people use."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     mutations, files = import_module("exact_mutations"), import_module("exact_files")
     count = QUICK if report.quick else CASES
     for name in mutations.MUTATIONS:

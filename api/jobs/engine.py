@@ -24,11 +24,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from factorize.api.jobs.dispatch import Dispatch
-from factorize.api.jobs.ending import Ending, SolveEnding
-from factorize.api.jobs.job import ALONE_AFTER, Job, JobOrder
+from factorize.api.jobs.ending import SolveEnding
+from factorize.api.jobs.job import Job, JobOrder
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.listeners import Listeners
 from factorize.api.jobs.presence import Presence
+from factorize.api.jobs.settlement import Settlement
 from factorize.errors import TooLarge
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 15.0
 """Seconds between two looks at a job whose changes are announced: a notice could be lost with its connection."""
-OUTAGES = 10
-"""Starts after which a job whose child finds no store is failed, though the service finds it."""
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +87,7 @@ class JobEngine:
         self._find = find
         self._tick_seconds = tick
         self._patience = patience
-        self._settled = settled
+        self._settlement = Settlement(ledger, find, settled)
         self._presence: Presence | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._dispatch = Dispatch(
@@ -309,41 +308,10 @@ class JobEngine:
         if entry is None or entry.future is not future:
             return
         try:
-            self._settle(entry.job, future)
+            self._settlement.settle(entry.job, future)
         finally:
             self._dispatch.drop(task, kill=False)
             self._listeners.wake(entry.job.spec_digest)
-
-    def _settle(self, job: Job, future: Future[Any]) -> None:
-        """Write the end of a solve, unless it only says that the solve was lost."""
-        from factorize.api.jobs import dask_cluster
-
-        outcome = dask_cluster.outcome(future)
-        if outcome is None:
-            return
-        _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
-        if self._settled is not None:
-            self._settled(job, outcome)
-        stored = self._find(job.spec_digest)
-        if stored is not None:
-            self._ledger.finish(job.spec_digest, stored)
-        elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED):
-            dask_cluster.cancel(future)  # or dask would answer the next submit with this end
-        elif outcome.ending in (Ending.CRASHED, Ending.LOST):
-            dask_cluster.cancel(future)
-            self._bury(job, outcome)
-        elif (outcome.error or {}).get("type") == "store-unavailable" and job.attempts + 1 < OUTAGES:
-            dask_cluster.cancel(future)
-            self._ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
-        else:
-            self._ledger.fail(job, outcome.error or _not_stored(outcome))
-
-    def _bury(self, job: Job, outcome: SolveEnding) -> None:
-        """Count the death of a child; one that was lost with its workers is only suspected, until it runs alone."""
-        if job.suspect:
-            self._ledger.fail(job, _given_up(outcome.error))
-        else:
-            self._ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else ALONE_AFTER - job.deaths)
 
     # Reconciliation
 
@@ -391,25 +359,8 @@ class JobEngine:
             if stored is not None:
                 self._ledger.finish(job.spec_digest, stored)
             elif fell and job.suspect:
-                self._ledger.fail(job, _given_up(None))
+                self._settlement.give_up(job)
             elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell))) is not None:
                 _log.info("a job is taken up", extra={"about": adopted.about()})
                 self._dispatch.send(adopted)
         self._listeners.wake(job.spec_digest)
-
-
-def _given_up(last: dict[str, str] | None) -> dict[str, str]:
-    end = "its machine went down" if last is None else last["message"]
-    return {
-        "type": "gave_up",
-        "message": f"the solve has ended its process {ALONE_AFTER + 1} times, the last time with a worker to itself "
-        f"({end}). Post the spec with a smaller n, or again if the cause is mended"[:2000],
-    }
-
-
-def _not_stored(outcome: SolveEnding) -> dict[str, str]:
-    return {
-        "type": "not_stored",
-        "message": f"the solver says that it stored {outcome.digest}, and the store does not have it; check "
-        "that workers and service use the same store, and post the spec again",
-    }

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,17 +22,6 @@ from factorize.solvers import choose, solve
 from factorize.spec import parse_spec
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def benchmark_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import one of the benchmarks, which are no installed package."""
-    monkeypatch.syspath_prepend(ROOT)
-
-    def load(name: str) -> ModuleType:
-        return import_module(f"benchmarks.{name}")
-
-    return load
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,22 +13,11 @@ from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def part(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module of the benchmarks, which are no installed package."""
-    monkeypatch.syspath_prepend(ROOT)
-
-    def load(name: str) -> ModuleType:
-        return import_module(f"benchmarks.{name}")
-
-    return load
-
-
-def made_images(part: Any) -> Any:
+def made_images(benchmark_of: Any) -> Any:
     luck = np.random.default_rng(0)
     labels = luck.integers(0, 10, 120)
     pixels = (np.eye(10)[labels] + luck.normal(scale=0.2, size=(120, 10))).astype(np.float32)
-    return part("papers.images").Images(pixels[:96], labels[:96], pixels[96:], labels[96:])
+    return benchmark_of("papers.images").Images(pixels[:96], labels[:96], pixels[96:], labels[96:])
 
 
 class Replayed:
@@ -46,9 +33,9 @@ class Replayed:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
-    part: Any, monkeypatch: pytest.MonkeyPatch, momentum: float
+    benchmark_of: Any, monkeypatch: pytest.MonkeyPatch, momentum: float
 ) -> None:
-    images, many = made_images(part), part("training.many_models")
+    images, many = made_images(benchmark_of), benchmark_of("training.many_models")
     monkeypatch.setattr(many, "PIECE", 10)  # so that batches come in pieces
     orders = [fixed_order(96, 24, epochs=2, seed=1), fixed_order(96, 24, epochs=2, seed=2)]
     uneven = [list(orders[0]), [batch[: 24 - 3 * step] for step, batch in enumerate(orders[1])]]
@@ -65,12 +52,12 @@ def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
             np.testing.assert_allclose(found[seed, :, model], one.weights, atol=2e-5)
 
 
-def test_a_run_has_a_row_for_each_system_at_its_own_noise(part: Any, tmp_path: Path) -> None:
-    leaderboard, systems = part("training.leaderboard"), part("training.systems")
+def test_a_run_has_a_row_for_each_system_at_its_own_noise(benchmark_of: Any, tmp_path: Path) -> None:
+    leaderboard, systems = benchmark_of("training.leaderboard"), benchmark_of("training.systems")
     names = ("DP-SGD, fixed order", "DP-GD, full batch", "tree, full Honaker")
     grid = leaderboard.Grid(24, (1.0, 8.0), (1, 2), rates=(0.0, 0.5), seeds=2, systems=names)
-    kept = part("papers.kept_results").KeptResults(tmp_path / "trials.json", {})
-    leaderboard.run(made_images(part), grid, kept)
+    kept = benchmark_of("papers.kept_results").KeptResults(tmp_path / "trials.json", {})
+    leaderboard.run(made_images(benchmark_of), grid, kept)
     rows = leaderboard.results(grid, kept)
     assert [(row["system"], row["epochs"]) for row in rows if row["epsilon"] in (None, 8.0)] == [
         (name, epochs) for epochs in (1, 2) for name in (*names, "without privacy")
@@ -83,11 +70,11 @@ def test_a_run_has_a_row_for_each_system_at_its_own_noise(part: Any, tmp_path: P
     assert by_point[names[0], 2, 8.0]["sigma"] < parts["sigma"]
     assert by_point["without privacy", 2, None]["rate"] == 0.5  # 0 learns nothing
     assert all(len(row["accuracies"]) == 2 and 0 <= row["mean"] <= 100 for row in rows)
-    assert {system.sampling for system in systems.SYSTEMS} == set(part("training.leaderboard_page").COLOURS)
+    assert {system.sampling for system in systems.SYSTEMS} == set(benchmark_of("training.leaderboard_page").COLOURS)
 
 
-def test_epochs_are_chosen_by_training_accuracy(part: Any) -> None:
-    page = part("training.leaderboard_page")
+def test_epochs_are_chosen_by_training_accuracy(benchmark_of: Any) -> None:
+    page = benchmark_of("training.leaderboard_page")
     rows = [
         {"system": "a", "epochs": 1, "epsilon": 2.0, "training": 80.0, "mean": 90.0, "error": 0.1, "rate": 1},
         {"system": "a", "epochs": 4, "epsilon": 2.0, "training": 85.0, "mean": 70.0, "error": 0.2, "rate": 1},
@@ -108,8 +95,8 @@ def test_epochs_are_chosen_by_training_accuracy(part: Any) -> None:
     assert "| without privacy | 95.00 +- 0.30 (4) |" in text
 
 
-def test_the_page_is_that_of_the_kept_results(part: Any, tmp_path: Path) -> None:
-    page = part("training.leaderboard_page")
+def test_the_page_is_that_of_the_kept_results(benchmark_of: Any, tmp_path: Path) -> None:
+    page = benchmark_of("training.leaderboard_page")
     found, text = page.documents(), page.PAGE.read_text()
     assert page.page(text, found) == text
     page.draw(found, tmp_path / "drawn.png")

@@ -21,7 +21,7 @@ import pytest
 from distributed import LocalCluster
 from shared_processes import own_children
 
-from factorize.api.jobs import dask_cluster
+from factorize.api.jobs import dask_cluster, settlement
 from factorize.api.jobs import engine as engine_module
 from factorize.api.jobs.ending import Ending, SolveEnding
 from factorize.api.jobs.engine import JobEngine
@@ -192,7 +192,7 @@ def test_an_outage_of_the_store_is_not_the_specs_fault(place, monkeypatch):
     engine = place.engine(tick=0.05)
     engine.submit(order(outage=2))
     assert place.ended(digest(0)).state == "done" and engine.solves_total == 3
-    monkeypatch.setattr(engine_module, "OUTAGES", 2)
+    monkeypatch.setattr(settlement, "OUTAGES", 2)
     engine.submit(order(1, outage=99))
     job = place.ended(digest(1))
     assert (job.state, job.error["type"], job.attempts) == ("failed", "store-unavailable", 2)
