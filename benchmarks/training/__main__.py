@@ -1,7 +1,9 @@
 """Compare private training at equal (epsilon, delta): `python -m benchmarks.training [DATA ...] [--mnist FOLDER] ...`.
 
-Trains logistic regression with every system on scikit-learn's digits, and on MNIST, Fashion-MNIST or arrays of your own
-where their files are given. Writes FOLDER/DATA.json; trials are kept there, so that a run that was cut off goes on.
+Trains logistic regression with every system on scikit-learn's digits and on a made table, and on MNIST, Fashion-MNIST
+or arrays of your own where their files are given. `network` is a small convolutional network on the digits; it needs
+torch, and is run where it is named. Writes FOLDER/DATA.json; trials are kept there, so that a run that was cut off
+goes on.
 `--page` writes the tables of docs/leaderboard.md and its pictures from benchmarks/results/training.
 """
 
@@ -17,8 +19,9 @@ from pathlib import Path
 from benchmarks.papers.images import Images, load_images
 from benchmarks.papers.kept_results import KeptResults
 from benchmarks.papers.user_data import load_npz
-from benchmarks.training.leaderboard import Grid, results, run
+from benchmarks.training.leaderboard import LOGISTIC, Grid, results, run
 from benchmarks.training.leaderboard_page import write_page
+from benchmarks.training.made_table import made_table
 
 FOLDER = Path("build") / "leaderboard"
 GRIDS = {
@@ -37,8 +40,27 @@ GRIDS = {
         ),
         few=("DP-GD, full batch",),
     ),
+    "table": Grid(batch=500, epsilons=(0.1, 0.5, 2.0, 8.0), epochs=(1, 4)),
+    "network": Grid(
+        batch=72,
+        epsilons=(0.5, 2.0, 8.0),
+        epochs=(4, 16),
+        rates=(0.1, 0.3, 1.0, 3.0, 10.0),
+        systems=(
+            "DP-SGD, fixed order",
+            "DP-SGD, Poisson batches",
+            "DP-GD, full batch",
+            "BLT, 4 buffers",
+            "optimum",
+            "optimum, momentum, lambda_T",
+            "BLT, 2 buffers, re-drawn bins",
+        ),
+        model="convolutional network",
+    ),
 }
-"""MNIST's is reduced: it is for some minutes of one processor."""
+"""Those of MNIST and of the network are reduced: they are for some minutes of one processor."""
+NAMED = ("network",)
+"""Data that are run where they are named alone."""
 
 
 def main() -> None:
@@ -46,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="DATA", help="digits, mnist, fashion, own; all that are given")
+    parser.add_argument("names", nargs="*", metavar="DATA", help="digits, table, network, mnist, fashion, own")
     parser.add_argument("--mnist", type=Path, metavar="FOLDER", help="folder of MNIST's four IDX files, .gz or not")
     parser.add_argument("--fashion", type=Path, metavar="FOLDER", help="the same of Fashion-MNIST")
     parser.add_argument(
@@ -61,7 +83,11 @@ def main() -> None:
         for path in write_page():
             print(f"written: {path}")
         return
-    data: dict[str, Callable[[], Images]] = {"digits": lambda: load_images(None, constant=True)}
+    data: dict[str, Callable[[], Images]] = {
+        "digits": lambda: load_images(None, constant=True),
+        "table": made_table,
+        "network": lambda: load_images(None),
+    }
     for name in ("mnist", "fashion"):
         folder = getattr(asked, name)
         if folder is not None:
@@ -71,7 +97,7 @@ def main() -> None:
     unknown = set(asked.names) - set(data)
     if unknown:
         parser.error(f"no data {', '.join(sorted(unknown))}; use {', '.join(data)}, and give the files of others")
-    for name in asked.names or data:
+    for name in asked.names or [name for name in data if name not in NAMED]:
         images = data[name]()
         print(f"\n{name}: {len(images.train)} examples", flush=True)
         path = compare(name, images, grid_for(name, images, asked.quick), asked.out, collect=asked.collect)
@@ -82,7 +108,8 @@ def grid_for(name: str, images: Images, quick: bool) -> Grid:
     """Return the grid of a data set."""
     size = max(1, len(images.train) // 60)
     grid = GRIDS.get(name, replace(GRIDS["mnist"], batch=size))
-    return replace(grid, epsilons=grid.epsilons[2:3], epochs=(2,), rates=(0.3, 1.0), seeds=2) if quick else grid
+    one = {"epsilons": grid.epsilons[2:3], "epochs": (2,), "rates": (0.3, 1.0), "seeds": 2, "few": ()}
+    return replace(grid, **one) if quick else grid
 
 
 def compare(name: str, images: Images, grid: Grid, folder: Path, *, collect: bool) -> Path:
@@ -90,6 +117,8 @@ def compare(name: str, images: Images, grid: Grid, folder: Path, *, collect: boo
     folder.mkdir(parents=True, exist_ok=True)
     points = ("epsilons", "epochs", "systems", "few")  # what one trial does not depend on
     settings = {key: value for key, value in asdict(grid).items() if key not in points}
+    if grid.model == LOGISTIC:
+        del settings["model"]  # trials of the time when there was no other are good ones
     kept = KeptResults(folder / f"{name}.trials.json", {"examples": len(images.train), **settings})
     if not collect:
         run(images, grid, kept)

@@ -17,9 +17,14 @@ import numpy as np
 from benchmarks.papers.images import Images
 from benchmarks.papers.kept_results import KeptResults
 from benchmarks.papers.together import correlated_rows
-from benchmarks.training.many_models import Models, classes_of, judged, trained
+from benchmarks.training.convolutional import ConvolutionalNetwork
+from benchmarks.training.many_models import Kind, LogisticRegression, Models, judged, trained
 from benchmarks.training.systems import FREE, SYSTEMS, Preparation, Prepared, Setting
 from factorize.privacy import PrivacyTarget
+
+LOGISTIC = "logistic regression"
+KINDS: dict[str, type[Kind]] = {LOGISTIC: LogisticRegression, "convolutional network": ConvolutionalNetwork}
+"""Of models."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Grid:
         systems: names, of SYSTEMS.
         few: names of those that are run at the largest number of epochs, where that is not all.
         clip_norm: of all.
+        model: name, of KINDS.
     """
 
     batch: int
@@ -47,6 +53,7 @@ class Grid:
     systems: tuple[str, ...] = tuple(system.name for system in SYSTEMS)
     few: tuple[str, ...] = ()
     clip_norm: float = 1.0
+    model: str = LOGISTIC
 
     def runs(self, system: str, epochs: int) -> bool:
         """Whether a system is run at a number of epochs."""
@@ -125,11 +132,11 @@ def train_at(
     """
     sigmas = np.array(at["sigmas"])
     named = {**at, "sigmas": [float(f"{sigma:.6g}") for sigma in sigmas]}
-    count, choices = len(sigmas), len(grid.rates)
+    count, choices, kind = len(sigmas), len(grid.rates), KINDS[grid.model]()
 
     def choice() -> np.ndarray:
         rates = np.tile(grid.rates, count)
-        train, _ = _runs(images, one, np.repeat(sigmas, choices), rates, range(CHOOSING_SEEDS), clip_norm)
+        train, _ = _runs(images, one, kind, np.repeat(sigmas, choices), rates, range(CHOOSING_SEEDS), clip_norm)
         return train.mean(axis=0)
 
     train = kept.once(json.dumps({**named, "part": "choice"}), choice).reshape(count, choices)
@@ -137,7 +144,7 @@ def train_at(
 
     def result() -> np.ndarray:
         seeds = range(CHOOSING_SEEDS, CHOOSING_SEEDS + grid.seeds)
-        return _runs(images, one, sigmas, rates, seeds, clip_norm)[1].T.ravel()
+        return _runs(images, one, kind, sigmas, rates, seeds, clip_norm)[1].T.ravel()
 
     found = kept.once(json.dumps({**named, "part": "result"}), result).reshape(count, grid.seeds)
     for epsilon, rate, values in zip(at["epsilons"], rates, found, strict=True):
@@ -146,14 +153,13 @@ def train_at(
 
 
 def _runs(
-    images: Images, one: Prepared, scales: np.ndarray, rates: np.ndarray, seeds: range, clip_norm: float
+    images: Images, one: Prepared, kind: Kind, scales: np.ndarray, rates: np.ndarray, seeds: range, clip_norm: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train and return training and test accuracies, each of shape (seeds, models)."""
-    size = images.train.shape[1] * classes_of(images)
-    noise = [correlated_rows(one.factors, seed, size) for seed in seeds]
+    noise = [correlated_rows(one.factors, seed, kind.size(images)) for seed in seeds]
     batches = [one.batches(seed) for seed in seeds]
     models = Models(scales, rates, one.system.momentum, clip_norm, one.system.batch(one.setting))
-    return judged(images, trained(images, batches, noise, models))
+    return judged(images, trained(images, batches, noise, models, kind), kind)
 
 
 def summary(values: np.ndarray) -> dict[str, Any]:

@@ -73,6 +73,24 @@ def test_a_run_has_a_row_for_each_system_at_its_own_noise(benchmark_of: Any, tmp
     assert {system.sampling for system in systems.SYSTEMS} == set(benchmark_of("training.leaderboard_page").COLOURS)
 
 
+def test_a_quick_run_has_every_system_of_its_data(benchmark_of: Any) -> None:
+    command, images = benchmark_of("training.__main__"), made_images(benchmark_of)
+    for name, grid in command.GRIDS.items():
+        quick = command.grid_for(name, images, quick=True)
+        assert all(quick.runs(system, 2) for system in grid.systems), name
+        assert (quick.epochs, quick.seeds, len(quick.epsilons)) == ((2,), 2, 1)
+
+
+def test_the_made_table_has_the_form_of_covertype(benchmark_of: Any) -> None:
+    table = benchmark_of("training.made_table").made_table()
+    assert table.train.shape == (20_000, 55) and table.test.shape == (5_000, 55) and table.classes == 7
+    categories = table.train[:, 10:54]
+    np.testing.assert_array_equal(categories[:, :4].sum(axis=1), 1)
+    np.testing.assert_array_equal(categories[:, 4:].sum(axis=1), 1)
+    assert np.linalg.norm(table.train, axis=1).max() <= 6**0.5 + 1e-6
+    assert 0.45 < (table.train_labels == 1).mean() < 0.5
+
+
 def test_epochs_are_chosen_by_training_accuracy(benchmark_of: Any) -> None:
     page = benchmark_of("training.leaderboard_page")
     rows = [

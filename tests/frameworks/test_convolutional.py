@@ -1,0 +1,74 @@
+"""The leaderboard's convolutional networks, all at once, are those that `dp_ftrl` trains one by one."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from factorize.adapters.torch_gradients import ModuleGradients
+from factorize.training import PlainSums, Sgd, dp_ftrl, fixed_order
+
+ROOT = Path(__file__).parents[2]
+
+
+class Replayed:
+    """Rows that were drawn before, scaled."""
+
+    def __init__(self, rows: np.ndarray, sigma: float) -> None:
+        self._rows, self._sigma = iter(rows), sigma
+
+    def next(self) -> np.ndarray:
+        """Return the next row."""
+        return self._sigma * next(self._rows)
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a module of the benchmarks, which are no installed package."""
+    monkeypatch.syspath_prepend(ROOT)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:  # Opacus installs its own
+        monkeypatch.delitem(sys.modules, name)
+    return lambda name: import_module(f"benchmarks.{name}")
+
+
+def test_all_networks_at_once_are_dp_ftrl(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    many, network = part("training.many_models"), part("training.convolutional")
+    monkeypatch.setattr(many, "PIECE", 10)  # so that batches come in pieces
+    monkeypatch.setattr(network, "AT_ONCE", 4)
+    luck = np.random.default_rng(0)
+    pixels, labels = luck.random((40, 64), dtype=np.float32), luck.integers(0, 10, 40)
+    images = part("papers.images").Images(pixels[:32], labels[:32], pixels[32:], labels[32:])
+    kind = network.ConvolutionalNetwork()
+    size = kind.size(images)
+    assert size == 8 * 9 + 8 + 16 * 72 + 16 + 64 * 10 + 10
+    orders = [fixed_order(32, 16, epochs=1, seed=seed) for seed in (1, 2)]
+    uneven = [list(orders[0]), [batch[: 16 - 3 * step] for step, batch in enumerate(orders[1])]]
+    noise = [np.random.default_rng(seed).standard_normal((2, size)).astype(np.float32) for seed in (3, 4)]
+    models = many.Models(np.array([0.0, 0.02]), np.array([0.5, 0.2]), 0.9, 0.7, 16)
+    found = many.trained(images, uneven, noise, models, kind)
+    first = kind.start(images, 1, 1)[0, 0]
+    for seed, batches in enumerate(uneven):
+        for model in range(2):
+            module = network.network(8, 10)
+            gradient = ModuleGradients(
+                module,
+                torch.nn.functional.cross_entropy,
+                torch.as_tensor(images.train),
+                torch.as_tensor(images.train_labels),
+            )
+            sums = PlainSums(batch_size=16, clip_norm=0.7, noise=Replayed(noise[seed], models.sigmas[model]))
+            one = dp_ftrl(
+                gradient, first, batches, sums, optimizer=Sgd(learning_rate=models.rates[model], momentum=0.9)
+            )
+            np.testing.assert_allclose(found[seed, model], one.weights, atol=2e-5)
+    _, test = many.judged(images, found, kind)
+    gradient.load(found[1, 1])
+    with torch.no_grad():
+        right = module(torch.as_tensor(images.test)).argmax(dim=1).numpy() == images.test_labels
+    assert test.shape == (2, 2) and test[1, 1] == 100 * right.mean()
