@@ -136,6 +136,10 @@ async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable
             await worker
     except (OSError, TimeoutError) as error:
         raise ServiceUnreachable(f"no scheduler answers at {address}: {error or 'it took too long'}") from None
+    except RuntimeError as error:  # what dask makes of anything else that goes wrong
+        await worker.close()
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        raise ServiceUnreachable(dask_cluster.unreadable(address, cause)) from None
     worker.http_server.stop()
     ready(worker.address)
     waits = [asyncio.ensure_future(wait) for wait in (asked.wait(), worker.finished())]

@@ -91,6 +91,10 @@ class Embedded:
         self._folder.cleanup()
 
 
+class UnreadableScheduler(OSError):
+    """What answers at a scheduler's address cannot be understood: another program, another dask, broken bytes."""
+
+
 class SchedulerClient:
     """A client of a scheduler, and the loop that it runs on where that is not the cluster's own."""
 
@@ -102,6 +106,7 @@ class SchedulerClient:
             listen: called in dask's event loop with each event of a running solve; must not block.
 
         Raises:
+            UnreadableScheduler: something answers there, and not as a scheduler that this dask understands.
             OSError: no scheduler answers there.
         """
         configure()
@@ -116,6 +121,16 @@ class SchedulerClient:
                 self._loop.close()
                 raise
         self.client.subscribe_topic(TOPIC, lambda event: listen(event[1]))
+
+    @property
+    def up(self) -> bool:
+        """True while the scheduler is heard.
+
+        Once it has read what it cannot decode, dask's client calls itself running for ever; the task that reads has
+        ended then. That task is not quite public; a contract test watches it.
+        """
+        hearing = self.client._handle_report_task
+        return self.client.status == "running" and hearing is not None and not hearing.done()
 
     def close(self) -> None:
         """Disconnect, also from a scheduler that is gone."""
@@ -137,7 +152,15 @@ async def _client_of(address: str) -> Client:
         client.status = "closed"
         if isinstance(error, TimeoutError):
             raise OSError(f"{address} accepts connections and did not answer within {limit:g} s") from None
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            raise UnreadableScheduler(unreadable(address, error)) from None
         raise
+
+
+def unreadable(address: str, error: Exception) -> str:
+    """Say that what answers at an address is no scheduler, in a line; dask's own words differ with what it has read."""
+    words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return f"{address} does not answer as a dask scheduler of this release does ({words}); check the address"
 
 
 def offer(memory_mb: int, processors: int) -> dict[str, float]:

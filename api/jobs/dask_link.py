@@ -25,6 +25,8 @@ class Link:
             where: the cluster in this process, or the address of a scheduler.
             listen: called with each event of a running solve, in dask's thread; must not block.
         """
+        self.unreadable = ""
+        """Why what answers is no scheduler that this release understands; nothing where none answers, or one does."""
         self._connection: SchedulerClient | None = None
         self._where = where
         self._listen = listen
@@ -41,8 +43,8 @@ class Link:
     @property
     def up(self) -> bool:
         """True while the scheduler answers."""
-        client = self.client
-        return client is not None and client.status == "running"
+        connection = self._connection
+        return connection is not None and connection.up
 
     def capacity(self) -> tuple[int, int] | None:
         """Memory and processors of the largest worker; None while no worker is known."""
@@ -94,6 +96,7 @@ class Link:
             self._closing = [*(thread for thread in self._closing if thread.is_alive()), closing]
         try:
             self._connection = dask_cluster.SchedulerClient(self._where, self._listen)
-            self._rounds_without = 0
+            self._rounds_without, self.unreadable = 0, ""
         except OSError as error:
+            self.unreadable = str(error) if isinstance(error, dask_cluster.UnreadableScheduler) else ""
             _log.warning("no scheduler answers at %s (%s); trying again", self._where, error)

@@ -204,7 +204,7 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
         with engine.connect() as connection:
             yield connection
     except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-        reason = getattr(error, "orig", None) or error
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())
         raise StoreUnavailable(f"the job database does not answer: {reason}; try again") from error
 
 

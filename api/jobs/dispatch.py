@@ -123,6 +123,11 @@ class Dispatch:
         """True while the scheduler answers."""
         return self._link is not None and self._link.up
 
+    @property
+    def unreadable(self) -> str:
+        """Why what answers at the scheduler's address is none, if something does."""
+        return "" if self._link is None else self._link.unreadable
+
     def worker_loads(self) -> list[WorkerLoad]:
         """Return what each worker does."""
         return [] if self._link is None else self._link.worker_loads()

@@ -158,6 +158,11 @@ class JobEngine:
         """True while the scheduler answers."""
         return self._dispatch.connected
 
+    @property
+    def unreadable_scheduler(self) -> str:
+        """Why what answers at the scheduler's address is none; empty where nothing does, or a scheduler."""
+        return self._dispatch.unreadable
+
     def worker_loads(self) -> list[WorkerLoad]:
         """Return what each worker does, by its own last sign of life."""
         return self._dispatch.worker_loads()

@@ -39,6 +39,7 @@ STATES = {
     "store-full": "there is no room",
     "store-unreachable": "it does not answer",
     "scheduler-gone": "no scheduler answers; jobs wait in the ledger",
+    "scheduler-unreadable": "what answers at its address is no scheduler of this release's dask",
     "no-workers": "a scheduler answers and no worker of this release; jobs wait",
     "other-worker": "a worker of another release is there, and is given nothing",
 }
@@ -149,6 +150,8 @@ class Readiness:
 
     def _look_at_engine(self) -> list[Missing]:
         if not self._engine.connected:
+            if self._engine.unreadable_scheduler:
+                return [Missing("engine", "scheduler-unreadable", self._engine.unreadable_scheduler)]
             where = "in this process has ended; start the service again"
             if self._scheduler is not None:
                 where = f"{self._scheduler} does not answer; start it, or check its address and certificates"

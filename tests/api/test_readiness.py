@@ -33,6 +33,7 @@ class StandingEngine:
     writes: bool = True
     capacity_mb: int | None = 100
     others: list[str] = field(default_factory=list)
+    unreadable_scheduler: str = ""
 
     def other_workers(self) -> list[str]:
         return self.others
@@ -124,10 +125,12 @@ def test_a_bucket_that_overwrites(ledger: Ledger, bucket: str, monkeypatch: pyte
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """An S3 server that knows nobody."""
+    """An S3 server that knows nobody, or whose clock differs."""
+
+    code = b""
 
     def do_GET(self) -> None:
-        body = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+        body = b"<Error><Code>" + self.code + b"</Code><Message>no</Message></Error>"
         self.send_response(403)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -137,14 +140,24 @@ class Refusing(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_bucket_without_permission(ledger: Ledger, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "state", "remedy"),
+    [
+        (b"AccessDenied", "store-forbidden", "check the credentials"),
+        (b"RequestTimeTooSkewed", "store-clock", "set it, by NTP"),
+    ],
+)
+def test_a_bucket_that_refuses_us_or_our_clock(
+    ledger: Ledger, bucket: str, monkeypatch: pytest.MonkeyPatch, code: bytes, state: str, remedy: str
+) -> None:
+    monkeypatch.setattr(Refusing, "code", code)
     with HTTPServer(("127.0.0.1", 0), Refusing) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             opened = Store(Bucket(connect(bucket.partition("?")[0])), bucket)
-            assert "check the credentials" in states(ledger, opened)["store-forbidden"]
+            assert remedy in states(ledger, opened)[state]
         finally:
             server.shutdown()
             thread.join()
@@ -174,6 +187,8 @@ def test_a_part_that_is_silent_is_asked_once(ledger: Ledger, store: Store) -> No
 def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
     gone = states(ledger, store, StandingEngine(connected=False), "tcp://10.0.0.5:8786")
     assert list(gone) == ["scheduler-gone"] and "tcp://10.0.0.5:8786" in gone["scheduler-gone"]
+    garbage = StandingEngine(connected=False, unreadable_scheduler="tcp://10.0.0.5:80 does not answer as a scheduler")
+    assert states(ledger, store, garbage) == {"scheduler-unreadable": garbage.unreadable_scheduler}
     found = states(ledger, store, StandingEngine(capacity_mb=None, others=["the worker x is of factorize-0"]))
     assert list(found) == ["other-worker", "no-workers"]
 

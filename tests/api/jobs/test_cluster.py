@@ -12,6 +12,7 @@ from typing import Any
 import cluster as cluster_module
 import pytest
 from bucket_server import BucketServer
+from garbled_server import answering
 from postgres_server import PostgresServer
 from servers import Client
 
@@ -99,14 +100,18 @@ def test_tls_takes_three_files(tmp_path: Path):
     secure("tcp://127.0.0.1:8786", None)
 
 
-def test_a_worker_without_a_scheduler_says_so(tmp_path):
+def test_a_worker_without_a_scheduler_or_with_something_else_at_its_address_says_so(tmp_path):
     """In a process of its own, which a worker takes for itself: its loop, its sockets, its children."""
     (port,) = cluster_module.free_ports(1)
-    command = ["worker", "--scheduler", f"tcp://127.0.0.1:{port}", "--store", str(tmp_path / "store")]
-    code = (
-        "import sys\nfrom factorize.api.jobs import cluster_worker\n"
-        "from factorize.api.commands.application import run\n"
-        f"cluster_worker.CONNECT_SECONDS = 1.0\nsys.exit(run({command!r}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 5 and done.stdout == "" and str(port) in done.stderr, done
+    with answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as other:
+        command = ["worker", "--store", str(tmp_path / "store"), "--scheduler"]
+        code = (
+            "from factorize.api.jobs import cluster_worker\n"
+            "from factorize.api.commands.application import run\n"
+            "cluster_worker.CONNECT_SECONDS = 5.0\n"
+            f"print(*[run([*{command!r}, f'tcp://127.0.0.1:{{port}}']) for port in ({port}, {other})])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0 and done.stdout == "5 5\n", done
+    assert f"no scheduler answers at tcp://127.0.0.1:{port}" in done.stderr
+    assert f"tcp://127.0.0.1:{other} does not answer as a dask scheduler" in done.stderr

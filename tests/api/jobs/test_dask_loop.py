@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 
 import pytest
+from distributed import LocalCluster
+from garbled_server import answering
 from tornado.iostream import IOStream
 from tornado.tcpclient import TCPClient
 
@@ -24,6 +29,13 @@ def listener():
 
 def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def threads() -> list[str]:
@@ -46,6 +58,45 @@ def test_a_link_without_a_scheduler_is_down_and_tries_again(listener, monkeypatc
     assert not link.up and link.client is None and link.capacity() is None
     assert link.look_after()  # there is a new client, or none: what was sent means nothing
     link.close()
+    assert threads() == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",  # read as a length, 3.5 EB
+        bytes(4096),
+        bytes(range(256)) * 16,
+        struct.pack("<QQQ", 17, 1, 1) + b"\x07",  # a frame, and no document in it
+        struct.pack("<QQQ", 17, 1, 1) + b"\x80",  # an empty document: no version of dask
+    ],
+    ids=["http", "zeros", "counts", "number", "empty"],
+)
+def test_what_is_no_scheduler_is_named_until_one_answers(words, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 5.0)
+    with answering(words) as port:
+        link = Link(f"tcp://127.0.0.1:{port}", lambda event: None)
+        assert not link.up and f"127.0.0.1:{port} does not answer as a dask scheduler" in link.unreadable
+        assert len(link.unreadable) < 400 and "\n" not in link.unreadable
+        assert link.look_after() and link.unreadable
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
+    assert link.look_after() and not link.up and link.unreadable == ""  # now nothing is there
+    link.close()
+    assert threads() == []
+
+
+def test_a_scheduler_that_turns_to_garbage_is_left_and_found_again():
+    dask_cluster.configure()
+    with LocalCluster(
+        processes=False, n_workers=0, protocol="tcp://", host="127.0.0.1", dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        link = Link(cluster.scheduler_address, lambda event: None)
+        assert link.up and link.client is not None
+        (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == link.client.id)
+        cluster.loop.add_callback(comm.comm.stream.write, struct.pack("<QQQ", 17, 1, 1) + b"\xc1")
+        wait_for(lambda: not link.up)
+        assert not link.look_after() and link.look_after() and link.up
+        link.close()
     assert threads() == []
 
 

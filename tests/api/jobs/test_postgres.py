@@ -17,6 +17,14 @@ from factorize.api.jobs import engine as engine_module
 from factorize.api.jobs.job import Job
 from factorize.errors import StoreUnavailable
 
+FULL = (
+    "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
+    "'could not extend file \"base/5/1259\": No space left on device' USING ERRCODE = 'disk_full'; END $$",
+    *(f"CREATE TRIGGER full_{name} BEFORE INSERT OR UPDATE ON {name} EXECUTE FUNCTION no_room()"
+      for name in ("jobs", "engines")),
+)  # fmt: skip
+"""What PostgreSQL says where its disk is full, to whoever writes."""
+
 
 @pytest.fixture
 def place(tmp_path: Path, postgres: PostgresServer) -> Iterator[Place]:
@@ -74,11 +82,24 @@ def test_the_jobs_of_a_killed_service_are_taken_up_by_another(place):
     assert [(job.state, job.deaths) for job in jobs] == [("done", 0)] * 3
 
 
-def test_a_database_that_dies_and_comes_back_loses_nothing(place, postgres):
+def test_a_database_that_is_full_or_dies_and_comes_back_loses_nothing(place, postgres):
     engine = place.engine()
     wait_for(lambda: engine._hears)
     engine.submit(order(0, gate="go"))
-    wait_for(lambda: place.state(digest(0)) == "running")
+    engine.submit(order(2, gate="room"))
+    wait_for(lambda: place.ledger.counts()["running"] == 2)
+    with place.ledger.engine.begin() as connection:
+        for statement in FULL:
+            connection.exec_driver_sql(statement)
+    with pytest.raises(StoreUnavailable, match="No space left on device.* try again"):
+        engine.submit(order(1))
+    place.open("room")
+    wait_for(lambda: place.find(digest(2)) and not engine.writes)  # by which /readyz knows it
+    assert place.state(digest(2)) == "running"
+    with place.ledger.engine.begin() as connection:
+        connection.exec_driver_sql("DROP FUNCTION no_room CASCADE")
+    assert place.ended(digest(2)).state == "done"
+    wait_for(lambda: engine.writes)
     postgres.kill()
     try:
         with pytest.raises(StoreUnavailable, match="does not answer"):
@@ -90,5 +111,5 @@ def test_a_database_that_dies_and_comes_back_loses_nothing(place, postgres):
         postgres.start()
     assert place.ended(digest(0)).state == "done"
     engine.submit(order(1))
-    assert place.ended(digest(1)).state == "done"
+    assert place.ended(digest(1)).state == "done" and len(place.starts()) == 3
     wait_for(lambda: engine._hears)
