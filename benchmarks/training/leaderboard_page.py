@@ -92,11 +92,12 @@ def _absent(document: dict[str, Any], epochs: int) -> list[str]:
 
 def _sentence(document: dict[str, Any]) -> str:
     grid = document["grid"]
+    model = grid.get("model", "logistic regression")
     rates = ", ".join(f"{rate:g}" for rate in grid["rates"])
     private = [row for row in document["rows"] if row["epsilon"]]
     largest = sum(row["rate"] == grid["rates"][-1] for row in private)
     return (
-        f"{document['date']}. {document['examples']} training examples, batches of {grid['batch']}, delta "
+        f"{document['date']}. {model[0].upper()}{model[1:]}, {document['examples']} training examples, batches of {grid['batch']}, delta "
         f"{grid['delta']:g}, clip norm {grid['clip_norm']:g}, rates {rates}, {grid['seeds']} seeds. "
         f"{largest} of {len(private)} chosen rates are the largest there is."
     )
@@ -131,12 +132,17 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, len(found), figsize=(6.4 * len(found), 5), squeeze=False, layout="constrained")
-    for panel, document in zip(panels[0], found, strict=True):
+    columns = min(2, len(found))
+    rows = -(-len(found) // columns)
+    size = (6.4 * columns, 4.2 * rows + 0.8)
+    figure, panels = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for panel in panels.flat[len(found) :]:
+        panel.remove()
+    for panel, document in zip(panels.flat, found, strict=False):
         epsilons = document["grid"]["epsilons"]
         for name in names(document):
-            rows = [over_epochs(document, name, epsilon) for epsilon in epsilons]
-            points = [(row["mean"], row["error"], one) for row, one in zip(rows, epsilons, strict=True) if row]
+            best_rows = [over_epochs(document, name, epsilon) for epsilon in epsilons]
+            points = [(row["mean"], row["error"], one) for row, one in zip(best_rows, epsilons, strict=True) if row]
             means, errors, where = zip(*points, strict=True)
             if name == FREE:
                 panel.axhline(means[0], color="0.6", linewidth=1, label=name)
@@ -146,8 +152,9 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
         panel.set_xticks(epsilons, [f"{one:g}" for one in epsilons], minor=False)
         panel.minorticks_off()
         panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel("test accuracy, %")
-    lines = {name: line for panel in panels[0] for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}
+    for first in panels[:, 0]:
+        first.set_ylabel("test accuracy, %")
+    lines = {name: line for panel in panels.flat for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}
     figure.legend(lines.values(), lines.keys(), fontsize=8, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
