@@ -97,9 +97,9 @@ def _sentence(document: dict[str, Any]) -> str:
     private = [row for row in document["rows"] if row["epsilon"]]
     largest = sum(row["rate"] == grid["rates"][-1] for row in private)
     return (
-        f"{document['date']}. {model[0].upper()}{model[1:]}, {document['examples']} training examples, batches of {grid['batch']}, delta "
-        f"{grid['delta']:g}, clip norm {grid['clip_norm']:g}, rates {rates}, {grid['seeds']} seeds. "
-        f"{largest} of {len(private)} chosen rates are the largest there is."
+        f"{document['date']}. {model[0].upper()}{model[1:]}, {document['examples']} training examples, batches of "
+        f"{grid['batch']}, delta {grid['delta']:g}, clip norm {grid['clip_norm']:g}, rates {rates}, {grid['seeds']} "
+        f"seeds. {largest} of {len(private)} chosen rates are the largest there is."
     )
 
 

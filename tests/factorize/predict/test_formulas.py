@@ -119,6 +119,39 @@ def test_the_clip_norm_by_hand() -> None:
         ask({**question, "initial_distance": 1, "nu": 0.1})
 
 
+def test_the_bound_at_a_finite_step_covers_its_run() -> None:
+    """400 runs of noisy SGD on Gaussian inputs, H = diag(1, 0.5), from a gap of 1; the transient by hand: 2 / e."""
+    eta, steps, H, luck = 0.02, 100, np.array([1.0, 0.5]), np.random.default_rng(5)
+    theta = np.tile([1.0, math.sqrt(2.0)], (400, 1))
+    for _ in range(steps):
+        x = luck.standard_normal((400, 2)) * np.sqrt(H)
+        theta = theta - eta * (x * (x * theta).sum(axis=1)[:, None] + luck.standard_normal((400, 2)))
+    asked = {"kind": "linear_regression_finite", "eigenvalues": [1.0, 0.5], "learning_rate": eta, "rho": 0.5}
+    answer = ask({**asked, "steps": steps, "initial_gap": 1.0})
+    assert answer.terms["transient"] == pytest.approx(2 / math.e, rel=1e-12)
+    upper = answer.terms["stationary_upper_bound"]
+    assert answer.value == pytest.approx((math.sqrt(2 / math.e) + math.sqrt(upper)) ** 2, rel=1e-12)
+    mean = float(np.mean((H * theta**2).sum(axis=1) / 2))
+    assert mean < answer.value < 20 * mean
+
+
+def test_the_rate_of_the_accelerated_recipe_by_hand() -> None:
+    """M D^2 B^2/n^2 + (L + M D) D/sqrt(n) + (L + M D/sqrt(B)) D sqrt(d)/(epsilon n)."""
+    asked = {"examples": 10_000, "lipschitz": 1, "smoothness": 3, "diameter": 2, "batch_size": 100, "dimension": 50}
+    answer = ask({"kind": "accelerated_rate", **asked, "epsilon": 0.5})
+    by_hand = {"acceleration": 1.2e-3, "sampling": 0.14, "privacy": 1.6 * 2 * math.sqrt(50) / 5000}
+    assert answer.terms == pytest.approx(by_hand)
+    assert answer.value == pytest.approx(sum(by_hand.values()))
+
+
+def test_the_rates_of_dp_ftrl_by_hand() -> None:
+    """H = diag(1, 0.5): trace 1.5, effective dimension 1.5, condition number 2; T = 1000, rho = 2."""
+    asked = {"kind": "dp_ftrl_rate", "eigenvalues": [1, 0.5], "steps": 1000, "rho": 2, "label_noise": 0.4}
+    slow, fast = (ask({**asked, "initial_distance": 3, "method": one}) for one in ("dp_sgd", "nu_dp_ftrl"))
+    assert slow.value == pytest.approx(3 * (2 * 13.5 / 2000 + 2 * 0.16 / 2000 + 0.16 / 1000))
+    assert fast.value == pytest.approx(3 * (3 * 13.5 / 2e6 + 3 * 0.16 / 2e6 + 0.16 / 1000))
+
+
 SKETCH: dict[str, Any] = {
     "kind": "sketched_descent", "smoothness": [1.0, 2.0, 0.5, 1.0], "block_bounds": [0.5, 1.0, 2.0, 1.5], "sigma": 0.1,
     "inner": 20, "initial_distances": [1.0], "initial_gap": 2.25,
