@@ -20,7 +20,7 @@ from factorize import solvers
 from factorize.api.access.access_key import AccessKey
 from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings
-from factorize.api.access.key_register import KeyRegister
+from factorize.api.access.key_register import KeyRegister, Note
 from factorize.api.access.usage import UsageMeter
 from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.catalog.catalog import Catalog
@@ -107,7 +107,7 @@ class SolverService:
         self.listing = Listing(self.catalog, self.ledger)
         self.solve_counts = SolveCounts()
         self.audit = AuditLog(audit_folder(settings))
-        self.register = KeyRegister(self.ledger.engine, self._note_key)
+        self.register = self.keys(self._note_key)
         self.holdings = Holdings(self.ledger.engine)
         self.meter = UsageMeter(self.ledger.engine)
         self.tracer_provider: TracerProvider | None = None
@@ -154,6 +154,10 @@ class SolverService:
     def __exit__(self, *exception: object) -> None:
         """Close."""
         self.close()
+
+    def keys(self, note: Note) -> KeyRegister:
+        """Return the keys of the ledger, each change of which `note` writes down."""
+        return KeyRegister(self.ledger.engine, note)
 
     def _note_key(self, event: str, key: AccessKey) -> None:
         self.audit.add(event, actor="factorize", subject=key.id, detail=key.in_short(time()))

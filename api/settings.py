@@ -97,6 +97,8 @@ class Settings(BaseSettings):
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
         require_keys: ask every caller for a key (docs/security.md); by default where other machines reach the service.
+        key_routes: where keys are asked for, callers with the scope admin look after keys over HTTP and on the page;
+            if false, `factorize keys` alone does, on the machine of the service.
         https_certificate: PEM file of the service's own certificate, with which it speaks HTTPS.
         https_key: PEM file of its private key.
         trusted_proxies: addresses or networks of the proxies that requests come through. The service answers them and
@@ -143,6 +145,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
     require_keys: bool | None = None
+    key_routes: bool = True
     https_certificate: str | None = None
     https_key: str | None = None
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()

@@ -21,7 +21,8 @@ from factorize.errors import InvalidParameter, NotFound
 DAY = 86_400.0
 DEFAULT_DAYS = 90.0
 LONGEST_DAYS = 3660.0
-_NAME_LENGTH = 64
+LONGEST_OVERLAP_HOURS = 720.0
+LONGEST_NAME = 64
 
 
 Note = Callable[[str, AccessKey], object]
@@ -105,8 +106,9 @@ class KeyRegister:
         key = self.get(key_id)
         if key.revoked is not None:
             raise InvalidParameter(f"key {key_id} was revoked; create another", field="id")
-        if not 0 <= overlap_hours <= 24 * 30:
-            raise InvalidParameter(f"overlap of {overlap_hours:g} hours is outside 0..720", field="overlap_hours")
+        if not 0 <= overlap_hours <= LONGEST_OVERLAP_HOURS:
+            message = f"overlap of {overlap_hours:g} hours is outside 0..{LONGEST_OVERLAP_HOURS:g}"
+            raise InvalidParameter(message, field="overlap_hours")
         token, now = new_token(key_id), time.time()
         values = {
             "secret_sha256": token.sha256,
@@ -127,19 +129,71 @@ class KeyRegister:
         key = self.get(key_id)
         return key if key.revoked is not None else self._change("key revoked", key_id, {"revoked": time.time()})
 
+    def revoke_unless_last_admin(self, key_id: str) -> AccessKey | None:
+        """Take a key back as `revoke` does; None, and nothing is changed, if no other key would have the scope admin.
+
+        Raises:
+            NotFound: there is no such key.
+        """
+        self.get(key_id)
+        now = time.time()
+        alive = sa.and_(access_keys.c.revoked.is_(None), access_keys.c.expires > now)
+        query = sa.select(access_keys).where(sa.or_(access_keys.c.id == key_id, alive))
+        with changing(self._engine) as connection:  # of two that take each other back at once, one stays
+            keys = [_key(row) for row in connection.execute(query)]
+            key = next(key for key in keys if key.id == key_id)
+            if key.revoked is not None:
+                return key
+            if {key.id for key in keys if key.state(now) == "active" and Scope.ADMIN in key.scopes} == {key_id}:
+                return None
+            return self._changed(connection, "key revoked", key_id, {"revoked": now})
+
+    def page(self, *, state: str | None = None, after: str | None = None, limit: int) -> list[AccessKey]:
+        """Return so many keys, the newest first.
+
+        Args:
+            state: only those that are `active`, `expired` or `revoked`.
+            after: only those made before this one, by its id.
+            limit: how many at most.
+
+        Raises:
+            NotFound: there is no key `after`.
+        """
+        made, now = access_keys.c.created, time.time()
+        query = sa.select(access_keys).order_by(made.desc(), access_keys.c.id.desc()).limit(limit)
+        if state is not None:
+            alive = access_keys.c.expires > now if state == "active" else access_keys.c.expires <= now
+            ended = access_keys.c.revoked.is_not(None)
+            query = query.where(ended) if state == "revoked" else query.where(~ended, alive)
+        if after is not None:
+            last = self.get(after)
+            query = query.where(sa.or_(made < last.created, sa.and_(made == last.created, access_keys.c.id < last.id)))
+        with reading(self._engine) as connection:
+            return [_key(row) for row in connection.execute(query)]
+
     def _change(self, event: str, key_id: str, values: dict[str, Any], *guards: sa.ColumnElement[bool]) -> AccessKey:
-        statement = access_keys.update().where(access_keys.c.id == key_id, *guards).values(**values)
         with writing(self._engine) as connection:
-            row = connection.execute(statement.returning(access_keys)).one_or_none()
-            if row is None:
-                raise InvalidParameter(f"key {key_id} was changed meanwhile; look at it and try again", field="id")
-            self._note(event, _key(row))
+            return self._changed(connection, event, key_id, values, *guards)
+
+    def _changed(
+        self,
+        connection: sa.Connection,
+        event: str,
+        key_id: str,
+        values: dict[str, Any],
+        *guards: sa.ColumnElement[bool],
+    ) -> AccessKey:
+        statement = access_keys.update().where(access_keys.c.id == key_id, *guards).values(**values)
+        row = connection.execute(statement.returning(access_keys)).one_or_none()
+        if row is None:
+            raise InvalidParameter(f"key {key_id} was changed meanwhile; look at it and try again", field="id")
+        self._note(event, _key(row))
         return _key(row)
 
 
 def _made(name: str, scopes: Iterable[str], days: float, quotas: Quotas) -> tuple[AccessKey, Token]:
-    if not (0 < len(name) <= _NAME_LENGTH and name.isprintable()):
-        raise InvalidParameter(f"a key's name has 1 to {_NAME_LENGTH} printable characters", field="name")
+    if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
+        raise InvalidParameter(f"a key's name has 1 to {LONGEST_NAME} printable characters", field="name")
     for limit, value in quotas.document().items():
         if value is not None and not 0 <= value < 1 << 53:
             raise InvalidParameter(f"{limit}={value} is outside 0..2^53; leave it out for no limit", field=limit)

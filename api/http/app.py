@@ -14,6 +14,7 @@ import factorize.api.http.console
 import factorize.api.http.console.picture_routes
 import factorize.api.http.downloads
 import factorize.api.http.events
+import factorize.api.http.gateway.key_routes
 import factorize.api.http.matrices
 import factorize.api.http.predictions
 import factorize.api.http.probes
@@ -40,6 +41,7 @@ _MODULES = (
     factorize.api.http.predictions,
     factorize.api.http.comparisons,
     factorize.api.http.calibrations,
+    factorize.api.http.gateway.key_routes,
     factorize.api.http.probes,
     factorize.api.http.console,
     factorize.api.http.console.picture_routes,

@@ -108,4 +108,4 @@ async def post_matrix(
         array = np.frombuffer(body, dtype="<f8").reshape(rows, columns)
         names = await run_sync(service.upload, array, caller, limiter=heavy)
         await record(request, "upload", names["sha256"], rows=rows, columns=columns)
-        return json_response(names, 201)
+        return json_response(names, 201, {"Location": f"/v1/blobs/{names['sha256']}"})

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from factorize import errors as tree
-from factorize.api.access.refusals import AccessRefused, QuotaExhausted
+from factorize.api.access.refusals import AccessRefused, LocksOut, QuotaExhausted
 from factorize.api.service import AboveCapacity
 from factorize.encoding import canonical_json
 
@@ -55,6 +55,9 @@ KINDS: dict[str, Kind] = {
         401, "No valid key", "Send a key of this service as Authorization: Bearer; the detail says more."
     ),
     "forbidden": Kind(403, "Scope is missing", "The key is valid and does not have the scope that the detail names."),
+    "keys-closed": Kind(
+        403, "Keys are closed", "Keys are not looked after over HTTP here; the detail says where they are."
+    ),
     "untrusted-peer": Kind(
         403, "Not from the proxy", "This service is reached through its proxy, or from its own machine."
     ),
@@ -63,6 +66,7 @@ KINDS: dict[str, Kind] = {
     "method-not-allowed": Kind(405, "Method not allowed", "The Allow header lists what may be done here."),
     "request-timeout": Kind(408, "Request timeout", "The request did not arrive in time; send it again, faster."),
     "finished": Kind(409, "Job has finished", "Only a queued or running job can be cancelled."),
+    "locks-out": Kind(409, "Locks out", "Nobody could look after keys after this; the detail says what to do first."),
     "revoked": Kind(410, "Revoked", "The operator took this result back; `reason` says why. Post its spec again."),
     "length-required": Kind(411, "Length required", "An upload declares its Content-Length."),
     "too-much-data": Kind(413, "Body too large", "The body is larger than the limit that the detail states."),
@@ -85,6 +89,7 @@ KINDS: dict[str, Kind] = {
 # The first class that fits decides, so children stand before their parents.
 _TABLE: tuple[tuple[type[tree.FactorizeError], str], ...] = (
     (QuotaExhausted, "quota-exhausted"),
+    (LocksOut, "locks-out"),
     (tree.InvalidSpec, "invalid-spec"),
     (tree.MalformedJson, "malformed-json"),
     (tree.UnsupportedProblem, "unsupported-problem"),

@@ -18,8 +18,12 @@ _REFERENCE = "#/components/schemas/{model}"
 
 def json_body(model: str) -> dict[str, Any]:
     """Return the `openapi_extra` of a route whose body is a JSON document of a named schema."""
-    schema = {"$ref": _REFERENCE.format(model=model)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference_to(model)}}}}
+
+
+def reference_to(model: str) -> dict[str, Any]:
+    """Return the schema that is another one, by its name."""
+    return {"$ref": _REFERENCE.format(model=model)}
 
 
 SPEC_BODY = json_body("Spec")
@@ -108,8 +112,9 @@ def describe(app: FastAPI, *, keys: bool) -> None:
 
 
 def _unions() -> dict[str, Any]:
-    """Return the schemas of questions and plan requests."""
+    """Return the schemas of questions, of plan requests, of what is asked about jobs, and of keys."""
     from factorize import predict
+    from factorize.api.access.key_request import schemas as key_schemas
     from factorize.api.comparing.compare_request import CompareRequest
     from factorize.api.recommending.recommend_request import schemas as job_schemas
     from factorize.plan import ADAPTER
@@ -125,6 +130,7 @@ def _unions() -> dict[str, Any]:
     compare["properties"]["spec"] = {"$ref": _REFERENCE.format(model="Spec")}
     found["CompareRequest"] = compare
     found.update(job_schemas(_REFERENCE))
+    found.update(key_schemas(_REFERENCE))
     found["CalibrationRequest"] = CalibrationRequest.model_json_schema(ref_template=_REFERENCE)
     question = {"$ref": _REFERENCE.format(model="Question")}
     digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}

@@ -16,6 +16,12 @@ from factorize.api.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs/http.md"
 ROUTES = {
+    ("get", "/v1/caller"),
+    ("get", "/v1/keys"),
+    ("post", "/v1/keys"),
+    ("get", "/v1/keys/{key_id}"),
+    ("post", "/v1/keys/{key_id}/rotate"),
+    ("post", "/v1/keys/{key_id}/revoke"),
     ("get", "/v1/factorizations"),
     ("post", "/v1/factorizations"),
     ("get", "/v1/factorizations/{name}"),

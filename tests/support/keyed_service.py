@@ -32,4 +32,4 @@ class Keyed:
 
 def filled(path: str, name: str = UNKNOWN) -> str:
     """Return a path of the table with a name in its place."""
-    return path.format(name=name, matrix="C", slug="forbidden", sha256=name)
+    return path.format(name=name, matrix="C", slug="forbidden", sha256=name, key_id=name[:12])

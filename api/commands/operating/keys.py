@@ -20,7 +20,7 @@ from factorize.api.terminal.output import OutputForm, emit, remark
 
 if TYPE_CHECKING:
     from factorize.api.access.access_key import AccessKey
-    from factorize.api.access.key_register import KeyRegister
+    from factorize.api.access.key_desk import KeyDesk
     from factorize.api.access.token import Token
 
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Look after the keys of a service, in its ledger.")
@@ -65,8 +65,8 @@ def create(
     from factorize.api.access.caller import Quotas
 
     quotas = Quotas(requests_per_minute, open_jobs, core_seconds_per_day, bytes_per_day)
-    with _register(database, store) as register, _written(to) as write:
-        key, token = register.create(name, scopes.split(","), days=days, quotas=quotas)
+    with _desk(database, store) as desk, _written(to) as write:
+        key, token = desk.create(name, scopes.split(","), days=days, quotas=quotas)
         write(token)
     _show_token(output, key, token, to)
 
@@ -74,16 +74,16 @@ def create(
 @keys.command("list")
 def list_keys(database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """List all keys, the oldest first; no secrets."""
-    with _register(database, store) as register:
-        found = [key.document(time.time()) for key in register.all()]
+    with _desk(database, store) as desk:
+        found = [key.document(time.time()) for key in desk.register.all()]
     emit(output, {"items": found}, "\n".join(_line(key) for key in found) or "no keys")
 
 
 @keys.command()
 def show(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Show one key: scopes, end and quotas; no secret."""
-    with _register(database, store) as register:
-        found = register.get(key_id)
+    with _desk(database, store) as desk:
+        found = desk.register.get(key_id)
     _show(output, found)
 
 
@@ -98,8 +98,8 @@ def rotate(
     output: Output = OutputForm.TEXT,
 ) -> None:
     """Give a key a new secret and a new end; the secret before stays good for the overlap."""
-    with _register(database, store) as register, _written(to) as write:
-        key, token = register.rotate(key_id, days=days, overlap_hours=overlap_hours)
+    with _desk(database, store) as desk, _written(to) as write:
+        key, token = desk.rotate(key_id, days=days, overlap_hours=overlap_hours)
         write(token)
     _show_token(output, key, token, to)
 
@@ -107,14 +107,15 @@ def rotate(
 @keys.command()
 def revoke(key_id: Id, database: Database = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """Take a key back for ever; services refuse it within a second."""
-    with _register(database, store) as register:
-        found = register.revoke(key_id)
+    with _desk(database, store) as desk:
+        found = desk.revoke(key_id)
     _show(output, found)
 
 
 @contextmanager
-def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
+def _desk(database: str | None, store: str | None) -> Iterator[KeyDesk]:
     """Open the ledger, which is made where there is none: keys come before the first start."""
+    from factorize.api.access.key_desk import KeyDesk
     from factorize.api.access.key_register import KeyRegister
     from factorize.api.auditing.operator_trail import audited
     from factorize.api.jobs.ledger import Ledger
@@ -124,7 +125,7 @@ def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
         audited(event, key.id, store=store, **key.in_short(time.time()))
 
     with Ledger(ledger_url(load_settings(database=database, store=store))) as ledger:
-        yield KeyRegister(ledger.engine, note)
+        yield KeyDesk(KeyRegister(ledger.engine, note))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,8 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from factorize.api.access.access_key import AccessKey
+from factorize.api.access.key_register import Note
 from factorize.api.auditing.audit_log import AuditLog
 from factorize.api.http.problems import request_id
 from factorize.errors import StoreUnavailable
@@ -70,6 +73,21 @@ async def record(request: Request, event: str, subject: str, **detail: Any) -> N
     await run_sync(
         partial(log.add, event, actor=_actor(request.scope), subject=subject, request_id=about, detail=detail)
     )
+
+
+def key_note(request: Request) -> Note:
+    """Return what writes down which caller has changed a key, while it is being changed.
+
+    Raises:
+        StoreUnavailable: the line cannot be written; the key is as it was then.
+    """
+    log: AuditLog = request.app.state.service.audit
+    actor, about = _actor(request.scope), request_id(request) or None
+
+    def note(event: str, key: AccessKey) -> None:
+        log.add(event, actor=actor, subject=key.id, request_id=about, detail=key.in_short(time.time()))
+
+    return note
 
 
 def _actor(scope: Scope) -> str:

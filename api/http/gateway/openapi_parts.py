@@ -34,6 +34,7 @@ _HEADERS: dict[str, dict[str, Any]] = {
     "X-Factorize-Exact": {"description": "Whether every entry was looked at.", "schema": _TEXT},
 }
 _BY_STATUS = {
+    "201": ("Location",),
     "202": ("Location", "Retry-After", "Preference-Applied"),
     "206": ("ETag", "Content-Range", "Accept-Ranges", "Repr-Digest"),
     "304": ("ETag", "Cache-Control"),
@@ -54,6 +55,12 @@ _OF_ANSWER = {
     f"{_NAMED}/errors": ("Cache-Control",),
     "/v1/blobs/{sha256}": ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest"),
 }
+_KEY = "/v1/keys/{key_id}"
+_OF_KEY = {
+    "key": ("get", _KEY, {"key_id": "$response.body#/id"}),
+    "rotate": ("post", f"{_KEY}/rotate", {"key_id": "$response.body#/id"}),
+    "revoke": ("post", f"{_KEY}/revoke", {"key_id": "$response.body#/id"}),
+}
 _JOB, _RESULT = {"name": "$response.body#/spec_digest"}, {"name": "$response.body#/digest"}
 _POSTED = ("post", "/v1/factorizations")
 _LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] = {
@@ -72,6 +79,7 @@ _LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] =
         "file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/files/0/sha256"}),
     },
     ("post", "/v1/canonicalize", "200"): {"job": ("get", _NAMED, _JOB)},
+    ("post", "/v1/keys", "201"): _OF_KEY,
     ("post", "/v1/matrices", "201"): {"file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/sha256"})},
 }
 """By method, path and status of an answer: what can be asked next, and where its parameters stand."""
@@ -89,6 +97,8 @@ BODIES: dict[str, Any] = {
         "memory": [4],
     },
     "CalibrationRequest": {"epsilon": 2.0, "delta": 1e-6},
+    "KeyRequest": {"name": "training", "scopes": ["read", "submit"], "days": 90, "quotas": {"open_jobs": 10}},
+    "RotationRequest": {"days": 90, "overlap_hours": 24},
 }
 """An example of each JSON body, by the name of its schema."""
 

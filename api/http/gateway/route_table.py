@@ -36,6 +36,8 @@ class RouteRow:
 
 
 _NAMED = "/v1/factorizations/{name}"
+_KEYS = "/v1/keys"
+_KEY = f"{_KEYS}/{{key_id}}"
 _SHARED = "results, whoever had them solved"
 _BOTH = "results, whoever had them solved; the caller's own jobs"
 _OWN = "the caller's own jobs"
@@ -49,6 +51,12 @@ ROUTES = (
     RouteRow("GET", "/openapi.json", Scope.READ, _NOTHING),
     RouteRow("GET", "/", None, "the page, which holds no data"),
     RouteRow("GET", "/page/{name}", None, "the page's scripts and style"),
+    RouteRow("GET", "/v1/caller", Scope.READ, "who the caller is"),
+    RouteRow("GET", _KEYS, Scope.ADMIN, "keys of all callers, without secrets"),
+    RouteRow("POST", _KEYS, Scope.ADMIN, "a new key, with its token"),
+    RouteRow("GET", _KEY, Scope.ADMIN, "a key of any caller, without its secret"),
+    RouteRow("POST", f"{_KEY}/rotate", Scope.ADMIN, "a key of any caller, with a new token"),
+    RouteRow("POST", f"{_KEY}/revoke", Scope.ADMIN, "a key of any caller but the one that asks"),
     RouteRow("GET", "/v1/factorizations", Scope.READ, "the caller's own jobs; results that no job has made"),
     RouteRow("POST", "/v1/factorizations", Scope.SUBMIT, _BOTH),
     RouteRow("GET", _NAMED, Scope.READ, _BOTH),

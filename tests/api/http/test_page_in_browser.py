@@ -14,6 +14,7 @@ from browser import PATIENCE, Watched, watched
 from playwright.sync_api import expect
 from servers import LiveService, serving
 
+from factorize.api.access.token import read_token
 from factorize.api.settings import Settings
 
 if TYPE_CHECKING:
@@ -140,18 +141,85 @@ def test_a_result_states_sigma_and_gives_its_file(
     page.wait_for_selector("text=Power over frequency")
 
 
-def test_the_page_says_that_a_key_is_needed_and_takes_one(browser: Browser, tmp_path: Path) -> None:
-    with serving(Settings(store=str(tmp_path / "store"), require_keys=True)) as live:
-        token = live.service.register.create("page", ["read"])[1].text
-        with watched(browser, live.url) as view:
-            view.go("results")
-            view.page.wait_for_selector("text=Set a key under Key.")
-            view.go("key")
-            view.page.get_by_label("API key").fill(token)
-            view.page.get_by_role("button", name="Use this key").click()
-            view.go("results")
-            view.page.wait_for_selector("text=Nothing here.")
-            assert not [address for address, _ in view.requests if token in address]
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    settings = Settings(store=str(tmp_path_factory.mktemp("keyed") / "store"), require_keys=True)
+    with serving(settings, command=("/bin/false",)) as live:
+        yield live
+
+
+def use_key(view: Watched, token: str) -> None:
+    view.go("key")
+    view.page.get_by_label("API key").fill(token)
+    view.page.get_by_role("button", name="Use this key").click()
+    view.page.wait_for_selector("text=A key is set.")
+
+
+def test_the_page_says_that_a_key_is_needed_and_takes_one(browser: Browser, keyed: LiveService) -> None:
+    token = keyed.service.register.create("page", ["read"])[1].text
+    with watched(browser, keyed.url) as view:
+        view.go("results")
+        view.page.wait_for_selector("text=Set a key under Key.")
+        use_key(view, token)
+        view.go("results")
+        view.page.wait_for_selector("text=Nothing here.")
+        expect(view.page.get_by_role("link", name="Keys of callers")).to_be_hidden()
+        view.go("keys")
+        assert "does not have the scope admin" in view.page.get_by_role("alert").text_content()
+        assert not [address for address, _ in view.requests if token in address]
+
+
+@pytest.mark.parametrize("options", [{"color_scheme": "light"}, PHONE], ids=["light", "dark phone"])
+def test_admins_look_after_keys(browser: Browser, keyed: LiveService, options: dict[str, Any]) -> None:
+    register = keyed.service.register
+    own, token = register.create("mine", ["admin"])
+    with watched(browser, keyed.url, **options) as view:
+        page = view.page
+        use_key(view, token.text)
+        page.get_by_role("link", name="Keys of callers").click()
+        page.get_by_label("name", exact=True).fill("evaluation")
+        page.get_by_label("days", exact=True).fill("0")
+        page.get_by_label("submit", exact=True).check()
+        page.get_by_role("button", name="Make a key").click()
+        page.wait_for_selector("[aria-invalid=true]")
+        page.get_by_label("days", exact=True).fill("30")
+        page.get_by_role("button", name="Make a key").click()
+        shown = page.get_by_label("Token", exact=True)
+        made = read_token(shown.text_content())
+        assert made is not None
+        key = register.get(made.id)
+        assert key.is_opened_by(made, key.created) and key.scopes == {"read", "submit"} and key.name == "evaluation"
+        page.get_by_role("button", name=f"New token for evaluation {made.id}").wait_for()
+        assert view.barriers() == []
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert page.get_by_role("button", name=f"Revoke mine {own.id}").count() == 0
+
+        page.get_by_role("button", name=f"New token for mine {own.id}").click()
+        page.get_by_label("overlap hours").fill("0")
+        page.get_by_role("button", name="Make a new token").click()
+        page.wait_for_selector("dialog >> text=take 1 or more")
+        assert view.barriers() == []
+        page.get_by_label("overlap hours").fill("2")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=this tab uses it")
+        assert page.evaluate("sessionStorage.getItem('factorize-key')") == shown.text_content() != token.text
+
+        revoke = page.get_by_role("button", name=f"Revoke evaluation {made.id}")
+        revoke.focus()
+        revoke.press("Enter")
+        page.wait_for_selector("dialog[open]")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("dialog", state="detached")
+        assert register.get(made.id).revoked is None
+        revoke.press("Enter")
+        page.keyboard.press("Enter")  # the first button has the focus
+        page.wait_for_selector(f"text=Key {made.id} is revoked.")
+        assert register.get(made.id).revoked is not None
+        page.get_by_label("state", exact=True).select_option("revoked")
+        expect(page.locator("tbody tr", has_text=made.id)).to_have_count(1, timeout=PATIENCE)
+        view.go("results")
+        assert "fk_" not in page.content()
+        assert not [address for address, _ in view.requests if "fk_" in address]
 
 
 def test_a_key_goes_into_a_header_and_nowhere_else(view: Watched, root: dict[str, Any]) -> None:

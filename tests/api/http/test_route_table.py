@@ -30,7 +30,13 @@ def test_every_route_has_one_row_and_every_row_a_route(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.method} {row.path}")
 def test_a_row_is_found_by_its_own_requests_alone(row) -> None:
-    path = row.path.replace("{name}", "a" * 64).replace("{matrix}", "C").replace("{slug}", "s").replace("{sha256}", "b")
+    path = (
+        row.path.replace("{name}", "a" * 64)
+        .replace("{matrix}", "C")
+        .replace("{slug}", "s")
+        .replace("{sha256}", "b")
+        .replace("{key_id}", "c")
+    )
     assert row_of(row.method, path) is row
     assert row_of("HEAD", path) is (row if row.method == "GET" else row_of("GET", path))
     assert row_of("PATCH", path) is None

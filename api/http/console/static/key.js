@@ -15,12 +15,17 @@ export function keyHeaders() {
   return key === null ? {} : { Authorization: `Bearer ${key}` };
 }
 
+/** Keep another key for this tab; null forgets the one there is. */
+export function keepKey(value) {
+  if (value) sessionStorage.setItem(NAME, value);
+  else sessionStorage.removeItem(NAME);
+}
+
 /** Show the form in which a key is typed; `changed` is called when there is another. */
 export function keyForm(changed) {
   const input = el("input", { id: "key", type: "password", autocomplete: "off", spellcheck: "false", maxlength: "400" });
   const set = (value, text) => {
-    if (value) sessionStorage.setItem(NAME, value);
-    else sessionStorage.removeItem(NAME);
+    keepKey(value);
     input.value = "";
     tell(text);
     changed();

@@ -5,11 +5,12 @@ import { composePage } from "./compose.js";
 import { el, tell } from "./dom.js";
 import { factorizationPage } from "./factorization.js";
 import { keyPage } from "./keypage.js";
+import { keysPage, mayLookAfterKeys } from "./keys.js";
 import { recommendPage } from "./recommend.js";
 import { resultsPage } from "./results.js";
 
-const PAGES = { compose: composePage, results: resultsPage, recommend: recommendPage, compare: comparePage, key: keyPage, f: factorizationPage };
-const TITLES = { compose: "Compose", results: "Jobs and results", recommend: "Recommend", compare: "Compare", key: "Key", f: "Factorization" };
+const PAGES = { compose: composePage, results: resultsPage, recommend: recommendPage, compare: comparePage, key: keyPage, keys: keysPage, f: factorizationPage };
+const TITLES = { compose: "Compose", results: "Jobs and results", recommend: "Recommend", compare: "Compare", key: "Key", keys: "Keys", f: "Factorization" };
 
 const main = document.getElementById("main");
 let leaving = new AbortController();
@@ -27,6 +28,7 @@ async function show() {
     if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  mayLookAfterKeys().then((may) => (document.getElementById("keys-link").hidden = !may));
   tell("");
   main.replaceChildren(next);
   if (!first) main.focus();

@@ -70,7 +70,8 @@ function note({ state, progress, error }) {
   return el("p", { class: "hint" }, `step ${progress.iteration}${gap === null ? "" : `, gap ${short(gap, 2)}`}`);
 }
 
-function turning(pages, next, show) {
+/** Return the buttons that turn pages: `pages` has the cursor of each page up to the one that is shown. */
+export function turning(pages, next, show) {
   const older = button("Older", async () => (pages.push(next), await show()), { disabled: !next });
   const newer = button("Newer", async () => (pages.pop(), await show()), { disabled: pages.length === 1 });
   return el("p", { class: "actions" }, newer, older, button("Refresh", show), el("span", {}, `Page ${pages.length}`));

@@ -1,0 +1,153 @@
+// Keys of the service, for callers with the scope admin: the list, another key, another secret, the end of a key.
+
+import { askJson, schemas } from "./api.js";
+import { agreed } from "./dialog.js";
+import { button, el, table, tell } from "./dom.js";
+import { time } from "./formats.js";
+import { currentKey, keepKey } from "./key.js";
+import { turning } from "./results.js";
+import { SchemaForm } from "./schemaform.js";
+
+const PATH = "/v1/keys";
+const STATES = ["active", "expired", "revoked"];
+const LIMIT = 25;
+
+const known = { key: null, offered: Promise.resolve(false) };
+
+/** Return whether the key of this tab may look after keys; the service is asked once for each key. */
+export function mayLookAfterKeys() {
+  const key = currentKey();
+  if (known.key !== key) {
+    known.key = key;
+    known.offered = key === null ? Promise.resolve(false) : askJson("/v1/caller").then((caller) => caller.looks_after_keys).catch(() => false);
+  }
+  return known.offered;
+}
+
+/** Show the keys, and the form for another. */
+export async function keysPage(main, { signal }) {
+  const desk = new Desk(signal);
+  await desk.show(); // who may not see the list sees the refusal alone
+  const form = new SchemaForm(await schemas(), "KeyRequest", { id: "new-key", seldom: ["quotas"] });
+  form.write({});
+  const go = el("button", { type: "submit", class: "primary" }, "Make a key");
+  const submit = async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    await desk.make(form);
+    go.disabled = false;
+  };
+  main.append(
+    el("h1", {}, "Keys"),
+    el("p", {}, "A key says what its holder may do at this service, and until when. Its token is shown once, when it is made."),
+    desk.token,
+    el("section", { class: "card", "aria-labelledby": "new-key-title" }, el("h2", { id: "new-key-title" }, "Another key"), el("form", { novalidate: true, submit }, form.node, desk.refusal, el("p", { class: "actions" }, go))),
+    el("div", { class: "group" }, desk.filter),
+    desk.list,
+  );
+}
+
+/** The list, and what is done with its keys. */
+class Desk {
+  constructor(signal) {
+    this.signal = signal;
+    this.pages = [null];
+    this.token = el("section", { class: "card", tabindex: "-1", "aria-labelledby": "token-title", hidden: true });
+    this.refusal = el("p", { class: "error", role: "alert" });
+    this.list = el("div", { tabindex: "-1" });
+    this.state = el("select", { id: "key-state", input: () => this.anew() }, el("option", { value: "" }, "all"), STATES.map((value) => el("option", { value }, value)));
+    this.filter = el("div", { class: "field" }, el("label", { for: "key-state" }, "state"), this.state);
+  }
+
+  anew() {
+    this.pages.length = 1;
+    this.show().catch((error) => error.name === "AbortError" || tell(error.message));
+  }
+
+  async show() {
+    const query = new URLSearchParams({ limit: LIMIT });
+    if (this.state.value) query.set("state", this.state.value);
+    if (this.pages.at(-1)) query.set("cursor", this.pages.at(-1));
+    const found = await askJson(`${PATH}?${query}`, { signal: this.signal });
+    const heads = ["name", "id", "state", "scopes", "made (UTC)", "ends (UTC)", "quotas", "action"];
+    const shown = found.items.length ? table("Keys", heads, found.items.map((key) => this.line(key))) : el("p", {}, "Nothing here.");
+    this.list.replaceChildren(shown, turning(this.pages, found.next, () => this.show()));
+  }
+
+  line(key) {
+    const overlap = key.previous_secret_until && Date.parse(key.previous_secret_until) > Date.now();
+    const revoke = key.own ? null : button("Revoke", () => this.revoke(key), { "aria-label": `Revoke ${key.name} ${key.id}` });
+    const rotate = button("New token", () => this.rotate(key), { "aria-label": `New token for ${key.name} ${key.id}` });
+    return el(
+      "tr",
+      { class: key.own ? "strong" : null },
+      el("td", {}, key.name, key.own ? el("p", { class: "hint" }, "the key of this tab") : null),
+      el("td", {}, el("code", {}, key.id)),
+      el("td", {}, el("span", { class: `state ${key.state === "active" ? "done" : "failed"}` }, key.state)),
+      el("td", {}, key.scopes.join(", ")),
+      el("td", {}, time(key.created)),
+      el("td", {}, time(key.expires), overlap ? el("p", { class: "hint" }, `token before: ${time(key.previous_secret_until)}`) : null),
+      el("td", {}, quotasOf(key)),
+      el("td", {}, key.state === "revoked" ? null : el("p", { class: "actions" }, rotate, revoke)),
+    );
+  }
+
+  async make(form) {
+    this.refusal.textContent = "";
+    form.show([]);
+    try {
+      await this.changed(await askJson(PATH, { method: "POST", body: form.read() }), "The key is made.");
+      form.write({});
+    } catch (error) {
+      const rest = form.show(error.violations ?? []);
+      this.refusal.textContent = error.violations?.length && !rest.length ? "" : error.message;
+    }
+  }
+
+  async rotate(key) {
+    const form = new SchemaForm(await schemas(), "RotationRequest", { id: "rotation" });
+    form.write({});
+    const act = () => askJson(`${PATH}/${key.id}/rotate`, { method: "POST", body: form.read() });
+    const text = "The key gets another token and another end. The token before stays good for the overlap.";
+    const made = await agreed({ title: `New token for ${key.name}`, text, form, verb: "Make a new token", act });
+    if (made === null) return;
+    if (made.own) keepKey(made.token);
+    await this.changed(made, made.own ? "The new token is made, and this tab uses it." : "The new token is made.");
+  }
+
+  async revoke(key) {
+    const act = () => askJson(`${PATH}/${key.id}/revoke`, { method: "POST" });
+    const text = `Whoever uses ${key.id} is refused within a second. A key that is revoked stays so.`;
+    if ((await agreed({ title: `Revoke ${key.name}?`, text, verb: "Revoke it", act })) === null) return;
+    tell(`Key ${key.id} is revoked.`);
+    await this.show();
+    this.list.focus();
+  }
+
+  /** Show a token, this once: it goes when the page is left. */
+  async changed({ id, name, token }, text) {
+    const copy = async () => {
+      await navigator.clipboard.writeText(token);
+      tell("Copied.");
+    };
+    const hide = () => {
+      this.token.replaceChildren();
+      this.token.hidden = true;
+      this.list.focus();
+    };
+    this.token.replaceChildren(
+      el("h2", { id: "token-title" }, `Token of ${name}`),
+      el("p", {}, `${text} Copy the token of key ${id} now: it is not shown again.`),
+      el("pre", { tabindex: "0", "aria-label": "Token" }, token),
+      el("p", { class: "actions" }, button("Copy the token", copy, { class: "primary" }), button("I have it, hide it", hide)),
+    );
+    this.token.hidden = false;
+    this.token.focus();
+    await this.show();
+  }
+}
+
+function quotasOf({ quotas }) {
+  const set = Object.entries(quotas).filter(([, value]) => value !== null);
+  return set.map(([name, value]) => `${value} ${name.replaceAll("_", " ")}`).join(", ") || "none";
+}

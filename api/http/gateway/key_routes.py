@@ -1,0 +1,138 @@
+"""The routes of keys, for callers with the scope admin: list, show, make, renew and take back; and who a caller is.
+
+A token stands in the answer to the request that had it made, and in no other. Where a service asks for no keys, these
+routes are closed: everyone on the machine could make one there, of a ledger that may be another service's too.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Annotated, Literal, TypeVar
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from factorize.api.access.key_desk import KeyDesk
+from factorize.api.access.key_request import KEY_ID, KeyRequest, RotationRequest, read_key_request
+from factorize.api.http.answers import AskingCaller, RunningService, json_response
+from factorize.api.http.gateway.audit_trail import key_note
+from factorize.api.http.problems import ProblemAnswer, problem_of
+from factorize.api.http.request_guard import read_body
+from factorize.api.http.schema import answers, json_body, reference_to
+from factorize.api.service import SolverService
+from factorize.api.settings import Settings
+from factorize.errors import FactorizeError
+
+_KEYS = "/v1/keys"
+_NO_STORE = {"Cache-Control": "no-store"}
+_KEY, _WITH_TOKEN = reference_to("AccessKey"), reference_to("AccessKeyWithToken")
+_Body = TypeVar("_Body", KeyRequest, RotationRequest)
+_Id = Annotated[str, Path(pattern=KEY_ID, description="Names the key; no secret.")]
+_Cursor = Annotated[str | None, Query(pattern=KEY_ID, description="`next` of the page before.")]
+router = APIRouter(default_response_class=Response)
+
+
+@router.get("/v1/caller", responses=answers(200, schema=reference_to("Caller")))
+async def get_caller(service: RunningService, caller: AskingCaller) -> Response:
+    """Say who asks: name, scopes, quotas, and whether they may look after keys here."""
+    document = {
+        "owner": caller.owner or None,
+        "name": caller.name,
+        "scopes": sorted(caller.scopes),
+        "quotas": caller.quotas.document(),
+        "asks_for_keys": service.settings.asks_for_keys,
+        "looks_after_keys": _closed(service.settings) is None and caller.sees_all,
+    }
+    return json_response(document, headers=_NO_STORE)
+
+
+@router.get(_KEYS, responses=answers(200, 404, 422, schema=reference_to("AccessKeyPage")))
+async def list_keys(
+    request: Request,
+    service: RunningService,
+    caller: AskingCaller,
+    state: Annotated[Literal["active", "expired", "revoked"] | None, Query(description="Only such keys.")] = None,
+    cursor: _Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Keys per page.")] = 50,
+) -> Response:
+    """List keys, the newest first; no secrets."""
+    desk = _desk(request, service, caller)
+    found = await run_sync(partial(desk.register.page, state=state, after=cursor, limit=limit + 1))
+    now, shown = time.time(), found[:limit]
+    following = shown[-1].id if len(found) > limit else None
+    document = {"items": [desk.shown(key, now) for key in shown], "next": following}
+    return json_response(document, headers=_NO_STORE)
+
+
+@router.post(
+    _KEYS,
+    status_code=201,
+    openapi_extra=json_body("KeyRequest"),
+    responses=answers(201, 400, 413, 422, schema=_WITH_TOKEN),
+)
+async def post_key(request: Request, service: RunningService, caller: AskingCaller) -> Response:
+    """Make a key, whose token is in this answer and nowhere else."""
+    desk = _desk(request, service, caller)
+    asked = await _read(request, service, KeyRequest)
+    key, token = await run_sync(partial(desk.create, asked.name, asked.scopes, days=asked.days, quotas=asked.limits))
+    headers = {**_NO_STORE, "Location": f"{_KEYS}/{key.id}"}
+    return json_response(desk.shown(key, time.time(), token), 201, headers)
+
+
+@router.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, schema=_KEY))
+async def get_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
+    """Give one key: scopes, end and quotas; no secret."""
+    desk = _desk(request, service, caller)
+    key = await run_sync(desk.register.get, key_id)
+    return json_response(desk.shown(key, time.time()), headers=_NO_STORE)
+
+
+@router.post(
+    f"{_KEYS}/{{key_id}}/rotate",
+    openapi_extra=json_body("RotationRequest"),
+    responses=answers(200, 400, 404, 413, 422, schema=_WITH_TOKEN),
+)
+async def rotate_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
+    """Give a key a new secret and a new end. The token is in this answer alone; the one before stays for a while."""
+    desk = _desk(request, service, caller)
+    asked = await _read(request, service, RotationRequest)
+    change = partial(desk.rotate, key_id, days=asked.days, overlap_hours=asked.overlap_hours)
+    key, token = await run_sync(change)
+    return json_response(desk.shown(key, time.time(), token), headers=_NO_STORE)
+
+
+@router.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 409, 422, schema=_KEY))
+async def revoke_key(request: Request, service: RunningService, caller: AskingCaller, key_id: _Id) -> Response:
+    """Take a key back for ever; every service on the ledger refuses it within a second."""
+    desk = _desk(request, service, caller)
+    key = await run_sync(desk.revoke, key_id)
+    return json_response(desk.shown(key, time.time()), headers=_NO_STORE)
+
+
+def _closed(settings: Settings) -> str | None:
+    """Return why keys are not looked after here, or None."""
+    if not settings.asks_for_keys:
+        return "this service asks for no key, so none is made here; set require_keys, or use `factorize keys`"
+    if not settings.key_routes:
+        return "by the setting key_routes keys are changed by `factorize keys` on the machine of the service alone"
+    return None
+
+
+def _desk(request: Request, service: SolverService, caller: AskingCaller) -> KeyDesk:
+    closed = _closed(service.settings)
+    if closed is not None:
+        raise ProblemAnswer("keys-closed", closed)
+    return KeyDesk(service.keys(key_note(request)), caller)
+
+
+async def _read(request: Request, service: SolverService, model: type[_Body]) -> _Body:
+    body = await read_body(request, limit=service.settings.max_json_bytes)
+    try:
+        return read_key_request(body, model)
+    except FactorizeError as error:
+        problem = problem_of(error, body=body)
+        if problem.slug == "invalid-spec":  # it is no spec, and its fields are named all the same
+            problem = ProblemAnswer("invalid-parameter", problem.detail, extra=problem.extra)
+        raise problem from error

@@ -1,0 +1,265 @@
+"""Keys over HTTP: made, listed, renewed and taken back by admins; the token shown once, nobody locked out, all written down."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keyed_service import Keyed
+from servers import serving
+
+from factorize.api.access.caller import Caller, Scope
+from factorize.api.access.key_desk import KeyDesk
+from factorize.api.access.key_register import KeyRegister
+from factorize.api.access.refusals import AccessRefused, LocksOut
+from factorize.api.auditing.audit_chain import chain_files, verify_chain
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.settings import Settings
+from factorize.errors import NotFound
+
+KEYS = "/v1/keys"
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    settings = Settings(store=str(tmp_path_factory.mktemp("keys") / "store"), require_keys=True)
+    with serving(settings, command=("/bin/false",)) as live:
+        yield Keyed(live)
+
+
+def lines(keyed: Keyed) -> list[dict[str, Any]]:
+    folder = keyed.live.folder / "audit"
+    return [json.loads(text) for path in chain_files(folder) for text in path.read_text().splitlines()]
+
+
+def own_id(keyed: Keyed, role: str = "admin") -> str:
+    return keyed.tokens[role].split("_")[1]
+
+
+def test_a_key_is_made_shown_renewed_and_taken_back(keyed: Keyed) -> None:
+    made = keyed.ask(
+        "admin", "POST", KEYS, {"name": "training", "scopes": ["read", "submit"], "quotas": {"open_jobs": 3}}
+    )
+    assert (made.status, made.headers["cache-control"]) == (201, "no-store")
+    key = made.json()
+    token, path = key.pop("token"), f"{KEYS}/{key['id']}"
+    assert made.headers["location"] == path and token.split("_")[1] == key["id"]
+    assert (key["scopes"], key["state"], key["own"]) == (["read", "submit"], "active", False)
+    assert key["quotas"] == {
+        "requests_per_minute": None, "open_jobs": 3, "core_seconds_per_day": None, "bytes_per_day": None
+    }  # fmt: skip
+    assert keyed.ask("admin", "GET", path).json() == key
+    assert keyed.ask(token, "GET", "/v1/factorizations").status == 200
+
+    rotated = keyed.ask("admin", "POST", f"{path}/rotate", {"overlap_hours": 2, "days": 3})
+    assert rotated.status == 200 and rotated.json()["token"] != token
+    assert rotated.json()["previous_secret_until"] and rotated.json()["expires"] < key["expires"]
+    other = rotated.json()["token"]
+    assert {keyed.ask(one, "GET", "/v1/factorizations").status for one in (token, other)} == {200}
+
+    revoked = keyed.ask("admin", "POST", f"{path}/revoke")
+    assert revoked.json()["state"] == "revoked" == keyed.ask("admin", "POST", f"{path}/revoke").json()["state"]
+    assert not keyed.live.service.register.get(key["id"]).is_opened_by(_token(other), 0.0)
+    detail = keyed.ask("admin", "POST", f"{path}/rotate", {}).problem(422, "invalid-parameter")["detail"]
+    assert "was revoked; create another" in detail
+
+    shown = b"".join(keyed.ask("admin", "GET", at).body for at in (path, f"{KEYS}?limit=1000"))
+    secrets = [part.encode() for one in (token, other) for part in one.split("_")[2:]]
+    assert not [secret for secret in secrets if secret in shown]
+    about = [line for line in lines(keyed) if line["subject"] == key["id"]]
+    assert [line["event"] for line in about] == ["key created", "key rotated", "key revoked"]
+    assert {line["actor"] for line in about} == {f"key:{own_id(keyed)}"}
+    assert about[0]["request_id"] == made.headers["x-request-id"]
+    assert not [secret for secret in secrets if secret.decode() in json.dumps(about)]
+    assert verify_chain(keyed.live.folder / "audit").head.seq == len(lines(keyed))
+
+
+def _token(text: str) -> Any:
+    from factorize.api.access.token import read_token
+
+    return read_token(text)
+
+
+def test_the_list_has_pages_and_filters(keyed: Keyed) -> None:
+    made = [keyed.ask("admin", "POST", KEYS, {"name": f"p{i}"}).json()["id"] for i in range(3)]
+    keyed.register.revoke(made[1])
+    ended = keyed.register.create("ended", ["read"], days=1e-9)[0].id
+    found, cursor = [], ""
+    while True:
+        page = keyed.ask("admin", "GET", f"{KEYS}?limit=2{cursor}").json()
+        assert len(page["items"]) <= 2
+        found += page["items"]
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    names = [key["id"] for key in found]
+    assert len(set(names)) == len(names) == len(keyed.register.all())
+    assert names[:4] == [ended, *reversed(made)] and [key["created"] for key in found] == sorted(
+        (key["created"] for key in found), reverse=True
+    )
+    assert [key["id"] for key in found if key["own"]] == [own_id(keyed)]
+    for state, wanted in (("active", made[2]), ("revoked", made[1]), ("expired", ended)):
+        items = keyed.ask("admin", "GET", f"{KEYS}?state={state}&limit=1000").json()["items"]
+        assert wanted in {key["id"] for key in items} and {key["state"] for key in items} == {state}
+    keyed.ask("admin", "GET", f"{KEYS}?cursor={'0' * 12}").problem(404, "not-found")
+
+
+BAD: list[tuple[Any, str]] = [
+    ({}, "/name"),
+    ({"name": ""}, "/name"),
+    ({"name": "a\nb"}, "/name"),
+    ({"name": "t" * 65}, "/name"),
+    ({"name": "t", "scopes": ["write"]}, "/scopes/0"),
+    ({"name": "t", "scopes": []}, "/scopes"),
+    ({"name": "t", "scopes": "read"}, "/scopes"),
+    ({"name": "t", "days": 0}, "/days"),
+    ({"name": "t", "days": 4000}, "/days"),
+    ({"name": "t", "days": "90"}, "/days"),
+    ({"name": "t", "quotas": {"open_jobs": -1}}, "/quotas/open_jobs"),
+    ({"name": "t", "quotas": {"jobs": 1}}, "/quotas/jobs"),
+    ({"name": "t", "scope": "read"}, "/scope"),
+    ("[]", ""),
+]
+
+
+def test_what_no_key_can_be_is_said_at_its_field(keyed: Keyed) -> None:
+    before = len(keyed.register.all())
+    for body, pointer in BAD:
+        problem = keyed.ask("admin", "POST", KEYS, body).problem(422, "invalid-parameter")
+        assert pointer in {entry["pointer"] for entry in problem["errors"]}, (body, problem)
+    keyed.ask("admin", "POST", KEYS, "{").problem(400, "malformed-json")
+    keyed.ask("admin", "POST", KEYS, '{"name": "t", "name": "u"}').problem(422, "invalid-parameter")
+    path = f"{KEYS}/{own_id(keyed, 'read')}/rotate"
+    for body, pointer in (
+        ({"overlap_hours": 721}, "/overlap_hours"),
+        ({"days": -1}, "/days"),
+        ({"hours": 1}, "/hours"),
+    ):
+        problem = keyed.ask("admin", "POST", path, body).problem(422, "invalid-parameter")
+        assert pointer in {entry["pointer"] for entry in problem["errors"]}
+    for wrong in ("0" * 12, "f" * 11, "F" * 12, "%00"):
+        for method, more in (("GET", ""), ("POST", "/revoke"), ("POST", "/rotate")):
+            answer = keyed.ask("admin", method, f"{KEYS}/{wrong}{more}", {} if more == "/rotate" else None)
+            answer.problem(*((404, "not-found") if wrong == "0" * 12 else (422, "invalid-parameter")))
+    assert len(keyed.register.all()) == before
+
+
+def test_nobody_locks_themselves_out(keyed: Keyed) -> None:
+    own = own_id(keyed)
+    detail = keyed.ask("admin", "POST", f"{KEYS}/{own}/revoke").problem(409, "locks-out")["detail"]
+    assert "ask with another one, or run `factorize keys revoke`" in detail
+    lost = keyed.ask("admin", "POST", f"{KEYS}/{own}/rotate", {"overlap_hours": 0})
+    assert "take 1 or more" in lost.problem(422, "invalid-parameter")["detail"]
+    rotated = keyed.ask("admin", "POST", f"{KEYS}/{own}/rotate", {})
+    assert rotated.status == 200 and rotated.json()["own"] is True
+    assert keyed.ask("admin", "GET", KEYS).status == 200, "the secret before stays good"
+    assert keyed.ask(rotated.json()["token"], "GET", "/v1/caller").json()["owner"] == f"key:{own}"
+
+
+def test_a_caller_learns_who_they_are(keyed: Keyed) -> None:
+    for role, scopes, may in (("admin", ["admin"], True), ("one", ["read", "submit", "upload"], False)):
+        answer = keyed.ask(role, "GET", "/v1/caller")
+        assert answer.headers["cache-control"] == "no-store"
+        found = answer.json()
+        assert (found["owner"], found["scopes"]) == (f"key:{own_id(keyed, role)}", scopes)
+        assert (found["looks_after_keys"], found["asks_for_keys"]) == (may, True)
+
+
+def test_every_answer_is_as_the_document_says(keyed: Keyed) -> None:
+    schemas = keyed.ask("admin", "GET", "/openapi.json").json()["components"]["schemas"]
+    made = keyed.ask("admin", "POST", KEYS, {"name": "t"}).json()
+    assert set(schemas["AccessKey"]["properties"]) | {"token"} == set(made)
+    assert set(schemas["Caller"]["properties"]) == set(keyed.ask("admin", "GET", "/v1/caller").json())
+    assert set(schemas["KeyQuotas"]["properties"]) == set(made["quotas"])
+    assert schemas["Scope"]["enum"] == list(Scope)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"require_keys": False}, "asks for no key"), ({"require_keys": True, "key_routes": False}, "setting key_routes")],
+)
+def test_where_keys_are_closed_that_is_said(tmp_path: Path, settings: dict[str, bool], words: str) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), **settings), command=("/bin/false",)) as live:
+        keyed = Keyed(live)
+        made = len(keyed.register.all())
+        path = f"{KEYS}/{own_id(keyed, 'read')}"
+        for method, at in (
+            ("GET", KEYS),
+            ("POST", KEYS),
+            ("GET", path),
+            ("POST", f"{path}/rotate"),
+            ("POST", f"{path}/revoke"),
+        ):
+            body = {"name": "t", "scopes": ["admin"]} if at == KEYS and method == "POST" else None
+            detail = keyed.ask("admin", method, at, body).problem(403, "keys-closed")["detail"]
+            assert words in detail and "factorize keys" in detail
+        assert keyed.ask("admin", "GET", "/v1/caller").json()["looks_after_keys"] is False
+        assert len(keyed.register.all()) == made
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> Iterator[KeyRegister]:
+    with Ledger(f"sqlite:///{tmp_path}/jobs.sqlite") as ledger:
+        yield KeyRegister(ledger.engine)
+
+
+def test_no_key_has_more_scopes_than_its_maker(register: KeyRegister) -> None:
+    strong = register.create("strong", ["upload", "read"])[0]
+    weak = KeyDesk(register, register.create("weak", ["read", "submit"])[0].caller)
+    assert weak.create("t", ["submit"], days=1)[0].scopes == {Scope.SUBMIT}
+    for scopes in (["admin"], ["read", "upload"]):
+        with pytest.raises(AccessRefused, match="so you cannot make a key"):
+            weak.create("t", scopes, days=1)
+    with pytest.raises(AccessRefused, match="do not have the scope upload, so you cannot renew"):
+        weak.rotate(strong.id, days=1, overlap_hours=1)
+    with pytest.raises(AccessRefused, match="cannot revoke"):
+        weak.revoke(strong.id)
+    assert len(register.all()) == 3 and register.get(strong.id) == strong
+
+
+def test_the_last_admin_stays_however_many_ask_at_once(register: KeyRegister) -> None:
+    """Two keys take each other back at once; a token of an issuer takes the one that is left; a command may take it."""
+    admins = [register.create("a", ["admin"])[0] for _ in range(2)]
+    register.create("ended", ["admin"], days=1e-9)
+    ready, refused = threading.Barrier(2), []
+
+    def revoke(mine: int) -> None:
+        ready.wait()
+        try:
+            KeyDesk(register, admins[mine].caller).revoke(admins[1 - mine].id)
+        except LocksOut as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=revoke, args=(mine,)) for mine in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 1 and "is the last with the scope admin; make another first" in refused[0]
+    (left,) = [key for key in register.all() if key.state(key.created + 60) == "active"]
+    issued = KeyDesk(register, Caller("oidc:ada", "ada", frozenset({Scope.ADMIN})))
+    with pytest.raises(LocksOut, match="is the last"):
+        issued.revoke(left.id)
+    with pytest.raises(NotFound):
+        issued.revoke("0" * 12)
+    assert KeyDesk(register).revoke(left.id).revoked is not None
+
+
+def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
+    with serving(Settings(store=str(tmp_path / "store"), require_keys=True), command=("/bin/false",)) as live:
+        keyed = Keyed(live)
+        before = keyed.register.all()
+        audit: Path = live.folder / "audit"
+        audit.rename(tmp_path / "kept")
+        audit.write_text("no folder")
+        path = f"{KEYS}/{own_id(keyed, 'read')}"
+        for at, body in ((KEYS, {"name": "t"}), (f"{path}/rotate", {}), (f"{path}/revoke", None)):
+            answer = keyed.ask("admin", "POST", at, body)
+            answer.problem(503, "unavailable")
+            assert b"fk_" not in answer.body
+        assert keyed.register.all() == before
+        audit.unlink()
