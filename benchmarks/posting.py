@@ -48,10 +48,10 @@ class Posts:
         return float(np.quantile(self.seconds, share))
 
 
-def post_request(host: str, path: str, body: bytes) -> bytes:
-    """Return the bytes of a POST."""
+def post_request(host: str, path: str, body: bytes, *, more: str = "") -> bytes:
+    """Return the bytes of a POST; `more` are further lines of its head, each with its end."""
     head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return head.encode() + b"\r\n" + body
+    return (head + more).encode() + b"\r\n" + body
 
 
 def posts(host: str, request: bytes, *, clients: int, count: int) -> Posts:

@@ -118,11 +118,12 @@ class Cluster:
         self.scheduler = f"tcp://127.0.0.1:{self.scheduler_port}"
         stack.callback(self._end)
 
-    def start(self) -> str:
+    def start(self, workers: int = 2) -> str:
         """Start everything; the balancer's URL."""
         self.start_scheduler()
-        for number in range(2):
+        for number in range(workers):
             self.start_worker(number)
+        for number in range(2):
             self.start_service(number)
         balancer = Balancer(self.service_ports)
         self.stack.callback(balancer.close)

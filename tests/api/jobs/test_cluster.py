@@ -4,68 +4,41 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import cluster as cluster_module
 import pytest
-from bucket_server import BucketServer
+from faults import Faults
 from garbled_server import answering
-from postgres_server import PostgresServer
 from servers import Client
 
 from factorize.api.jobs.cluster_worker import secure, tls_of
 from factorize.errors import InvalidParameter
-from factorize.storage.fsck import fsck
-from factorize.storage.store import open_store
 
 
 def asked(n: int) -> dict[str, Any]:
     return {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "square_root"}}
 
 
-@pytest.fixture
-def parts(postgres: PostgresServer, bucket_server: BucketServer) -> Iterator[tuple[cluster_module.Cluster, Client]]:
-    with cluster_module.running(postgres, bucket_server) as (running, url):
-        client = Client(url)
-        client.until("/readyz", lambda answer: answer.get("status") == "ready", 120)
-        yield running, client
-
-
-def states(client: Client) -> dict[str, str]:
-    return {job["spec_digest"]: job["state"] for job in client.get("/v1/factorizations?limit=1000").json()["items"]}
-
-
-def test_a_cluster_solves_each_spec_once_and_survives_what_dies(parts, monkeypatch):
-    running, client = parts
-    with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda _: client.post(asked(5), {"Prefer": "wait=30"}), range(30)))
-    assert {answer.status for answer in answers} == {200}
-    assert len({answer.json()["digest"] for answer in answers}) == 1
-    assert sum(Client(f"http://127.0.0.1:{port}").solves() for port in running.service_ports) == 1
-
-    names = [client.post(asked(n)).json()["spec_digest"] for n in range(10, 16)]
-    for name in ("worker0", "service0"):
-        running.processes[name].kill()
-        running.processes[name].wait()
-    for name in names:
-        client.until(f"/v1/factorizations/{name}", lambda answer: "certificate" in answer, 180)
-    assert states(client)[names[0]] == "done"
-
-    running.processes["scheduler"].kill()
-    running.processes["scheduler"].wait()
-    last = client.post(asked(20)).json()["spec_digest"]
-    running.start_scheduler()
-    assert running.processes["worker1"].wait(120) == 5, "it has noticed, and whoever runs it starts it again"
-    running.start_worker(1)
-    client.until(f"/v1/factorizations/{last}", lambda answer: "certificate" in answer, 180)
-
-    for name, value in running.buckets.environment.items():
+def test_a_cluster_solves_each_spec_once_and_survives_what_dies(postgres, bucket_server, tmp_path, monkeypatch):
+    """A short form of `python -m benchmarks.cluster_faults`. The killed service and worker stay away."""
+    for name, value in bucket_server.environment.items():
         monkeypatch.setenv(name, value)
-    store = open_store(running.store)
-    assert fsck(store).clean and len(list(store.items())) == 8
+    with ExitStack() as stack:
+        parts = cluster_module.Cluster(tmp_path, stack, postgres, bucket_server)
+        faults = Faults(parts, stack, seed=16, restarted=("scheduler", "worker1"))
+        with ThreadPoolExecutor(10) as pool:
+            answers = list(pool.map(lambda _: faults.client.post(asked(5), {"Prefer": "wait=30"}), range(30)))
+        assert {answer.status for answer in answers} <= {200, 202}
+        faults.client.solve(asked(5))
+        assert sum(Client(f"http://127.0.0.1:{port}").solves() for port in parts.service_ports) == 1
+        said = faults.run(("kill worker0", "stop scheduler", "kill service0", "kill scheduler"), posts=2)
+        assert "0 lost, 0 wrong, 0 answered twice" in said
+        cluster_module.until(lambda: faults.codes["worker1"], "the end of a worker without its scheduler")
+        assert set(faults.codes["worker1"]) == {5}, "it has noticed, and whoever runs it starts it again"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -66,20 +65,6 @@ def test_two_services_start_each_spec_once(place):
     place.open("go")
     assert [place.ended(digest(number)).attempts for number in range(4)] == [1] * 4
     assert len(place.starts()) == 4
-
-
-def test_the_jobs_of_a_killed_service_are_taken_up_by_another(place):
-    host = place.host()
-    assert host.stdout is not None and host.stdout.readline() == "ready\n"
-    for number in range(3):
-        place.ledger.claim(order(number, gate="go"), owner="nobody")
-    wait_for(lambda: len(place.starts()) == 2 and place.ledger.counts()["running"] == 2)
-    host.send_signal(signal.SIGKILL)
-    host.wait()
-    place.open("go")
-    place.engine()
-    jobs = [place.ended(digest(number)) for number in range(3)]
-    assert [(job.state, job.deaths) for job in jobs] == [("done", 0)] * 3
 
 
 def test_a_database_that_is_full_or_dies_and_comes_back_loses_nothing(place, postgres):
