@@ -99,13 +99,13 @@ def recommend(
 def _question(typed: dict[str, str | None], workload: str | None, more: dict[str, Any]) -> TrainingQuestion:
     """Return the question whose answers are options, or typed when they are asked for."""
     from factorize.api.recommending.dialogue import answers
-    from factorize.api.recommending.training_question import TrainingQuestion, read
+    from factorize.api.recommending.training_question import TrainingQuestion, checked, read
 
     given = {name: None if text is None else read(name, text) for name, text in typed.items()}
     parts = _about(workload)
     found = answers(given, _ask, remark)
     if more["parameters"] is not None:
-        more["parameters"] = read("parameters", more["parameters"])
+        more["parameters"] = checked("parameters", more["parameters"])
     if more["samplings"] is not None:
         more["samplings"] = tuple(more["samplings"])
     return TrainingQuestion(**found, **parts, **more)

@@ -92,12 +92,14 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
     )
     assert asked[1].workload == {"kind": "decay", "beta": 0.5} and asked[1].objective == {"kind": "max"}
     assert run(["recommend", "identity", *OPTIONS]) == 0 and asked[2].workload == {"kind": "identity"}
+    assert run(["recommend", *OPTIONS, "--parameters", "1000000"]) == 0 and asked[3].parameters == 10**6
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--examples", "many"], "examples='many' is not a whole number of 1 or more"),
+        ([*OPTIONS, "--parameters", "0"], "parameters=0 is not a whole number of 1 or more"),
         (["--memory", "a"], "memory='a' is not a whole number of 0 or more"),
         (["prefix", "--n", "8"], "n follows from the job"),
         (["prefix", "--mechanism", "dense"], "mechanism follows from the job, or is what is recommended"),
