@@ -80,12 +80,13 @@ def identical_posts(clients: int, each: int) -> tuple[float, list[Posts]]:
 def throughput(workers: int, count: int) -> tuple[float, float]:
     """Return the seconds, by the clock and of busy cores, of so many different specs on one worker or two."""
     with cluster(workers) as (client, _):
-        known = _done(client)
+        known = _jobs(client, "done")
         began, busy = time.perf_counter(), _busy()
         with ThreadPoolExecutor(8) as pool:
             statuses = set(pool.map(lambda number: client.post(spec(number)).status, range(count)))
         assert statuses <= {200, 202}, statuses
-        while _done(client) < known + count:
+        while _jobs(client, "done") < known + count:
+            assert not _jobs(client, "failed"), "a job has failed; ask for GET /v1/factorizations?state=failed"
             time.sleep(0.1)
         return time.perf_counter() - began, _busy() - busy
 
@@ -150,9 +151,9 @@ def _busy() -> float:
     return float(times.user + times.system + getattr(times, "nice", 0.0))
 
 
-def _done(client: Client) -> int:
+def _jobs(client: Client, state: str) -> int:
     lines = client.get("/metrics").body.decode().splitlines()
-    return int(float(next(line for line in lines if line.startswith('factorize_jobs{state="done"}')).split()[1]))
+    return int(float(next(line for line in lines if line.startswith(f'factorize_jobs{{state="{state}"}}')).split()[1]))
 
 
 def main() -> None:
