@@ -48,10 +48,11 @@ class Goal:
     def text(self) -> str:
         """The goal and its verdict: by what factor it is missed, or surpassed."""
         factor = self.value / self.limit if self.at_least else self.limit / self.value
+        missing = 1 / factor if factor > 0 else math.inf
         verdict = {
             True: f"met, {factor:.3g} times over",
-            False: f"MISSED by a factor {1 / factor:.4g}" if factor > 0 else "MISSED",
-            None: f"open: the other side was stopped by the clock, {1 / factor:.3g} times too early to tell",
+            False: f"MISSED by a factor {missing:.4g}",
+            None: f"open: the other side was stopped by the clock, {missing:.3g} times too early to tell",
         }[self.met]
         return f"goal {self.name} {'>=' if self.at_least else '<='} {self.limit:g}: {verdict}"
 

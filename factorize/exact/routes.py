@@ -62,9 +62,8 @@ class Routes:
         if certificate["lower_bound"] is None:
             check_bound(report, self._file, None)
         else:
-            self._first(
-                report, LOWER_BOUND, [self._bound_of_recursion, self._bound_in_doubles], self._bound_in_integers
-            )
+            quick = [self._bound_of_recursion, self._bound_in_doubles, self._bound_by_vectors]
+            self._first(report, LOWER_BOUND, quick, self._bound_in_integers)
         if certificate.get("class_lower_bound") is not None:
             of_class = [self._class_of_series, self._class_in_doubles]
             self._first(report, CLASS_BOUND, of_class, self._class_in_integers)
@@ -120,6 +119,9 @@ class Routes:
     def _bound_in_doubles(self, report: Report) -> None:
         check_bound(report, self._file, self._enough("lower_bound", self._dense.lower_bound()))
 
+    def _bound_by_vectors(self, report: Report) -> None:
+        check_bound(report, self._file, self._enough("lower_bound", self._dense.lower_bound_by_vectors()))
+
     def _bound_in_integers(self, report: Report) -> None:
         assert self._numbers is not None
         check_bound(report, self._file, lower_bound(self._file.manifest["spec"], self._file.dual, self._numbers))
@@ -141,7 +143,7 @@ class Routes:
         """
         claimed = self._file.manifest["certificate"][name]["objective"]
         if claimed > float(found) * (1 + TOLERANCE):
-            raise NotEnclosed(f"{name} {claimed!r}: the polar factor that C suggests proves {float(found)!r} only")
+            raise NotEnclosed(f"{name} {claimed!r}: the polar factor that was guessed proves {float(found)!r} only")
         return found
 
     def _class_in_integers(self, report: Report) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
@@ -17,8 +16,8 @@ from factorize.exact.bounds.bound import pieces_of, rows_of
 from factorize.exact.doubles.band_bound import band_evidence, cost_in_band
 from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, enclosed_losses, width_of_losses
 from factorize.exact.doubles.polar_bound import Factor, WeightedTarget, norm_below, polar_guess
-from factorize.exact.doubles.roundings import SLACK, gamma
 from factorize.exact.doubles.triangles import inverse_of
+from factorize.exact.doubles.vector_bound import bound_by_vectors, cost_of, grouped
 from factorize.exact.doubles.workload_rows import WorkloadRows
 from factorize.exact.participation import allowed
 from factorize.exact.spec import weighing_of
@@ -107,7 +106,21 @@ class DenseProof:
             raise NotEnclosed("evidence of this kind is not evaluated in doubles")
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         norm = norm_below(weighted, factor, polar_guess(weighted, factor, self._inverse))
-        return norm**2 / (_cost(factor) * rows[1])
+        return norm**2 / (cost_of(factor) * rows[1])
+
+    def lower_bound_by_vectors(self) -> Fraction:
+        """Return the same without help from C.
+
+        Raises:
+            CertificateError: the evidence has the wrong shape or is not finite.
+            NotEnclosed: see `bound_by_vectors`.
+        """
+        rows = rows_of(self._weighing, self._dual)
+        pieces = pieces_of(self._spec["participation"], self._dual, self._strategy.n)
+        if rows is None or pieces is None:
+            raise NotEnclosed("evidence of this kind is not evaluated in doubles")
+        weighted = WeightedTarget(self._workload, self._weighing, rows[0])
+        return bound_by_vectors(weighted, grouped(pieces)) / rows[1]
 
     def _evidence(self) -> Factor | None:
         participation, n = self._spec["participation"], self._strategy.n
@@ -118,10 +131,3 @@ class DenseProof:
         if not found.blocks.any():
             raise CertificateError("the dual evidence is all zero")
         return found if found.blocks.shape[1] == found.blocks.shape[2] else None
-
-
-def _cost(factor: Factor) -> Fraction:
-    """At least the sum of the largest diagonal entries of F F^T."""
-    k = factor.blocks.shape[2]
-    diagonals = np.einsum("pij,pij->pi", factor.blocks, factor.blocks).max(axis=1)
-    return Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -102,6 +102,13 @@ class Factor(NamedTuple):
             yield slice(first, last), made, off * (1 + SLACK)
 
 
+class TargetSource(Protocol):
+    """F, of which W A F is asked."""
+
+    def targets(self, weighted: WeightedTarget) -> Iterator[tuple[slice, np.ndarray, float]]:
+        """Yield W A F by columns, and at least the norm of what they are off by."""
+
+
 class WeightedTarget(NamedTuple):
     """W A: rows less those that they refer to, times row factors.
 
@@ -163,7 +170,7 @@ def weighted_decoder_by_inverse(weighted: WeightedTarget, inverse: np.ndarray) -
     return out
 
 
-def norm_below(weighted: WeightedTarget, factor: Factor, guess: np.ndarray) -> Fraction:
+def norm_below(weighted: WeightedTarget, factor: TargetSource, guess: np.ndarray) -> Fraction:
     """Return a number not above the nuclear norm of W A F.
 
     Args:
@@ -205,7 +212,7 @@ class _Step:
         found[places, places - columns.start] -= 1.0
         return found
 
-    def taken(self, weighted: WeightedTarget, factor: Factor) -> Fraction:
+    def taken(self, weighted: WeightedTarget, factor: TargetSource) -> Fraction:
         """Return a lower bound of tr(Q^T W A F) over one of |Q| from above."""
         guess, parts, lost, squares = self._guess, [], 0.0, 0.0
         for columns, target, off in factor.targets(weighted):

@@ -214,6 +214,42 @@ def test_bounds_are_those_of_integers(document: dict[str, Any]) -> None:
     assert float(found) == pytest.approx(float(exact), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"workload": RATES, "participation": {"kind": "min_sep", "min_sep": 5}},  # patterns of 3 and of 2 steps
+        {"workload": {"kind": "prefix", "n": 12}, "participation": {"kind": "min_sep", "min_sep": 4}},
+        {"workload": {"kind": "prefix", "n": 12}, "participation": {"kind": "fixed_epochs", "epochs": 3}},
+    ],
+)
+def test_bounds_by_singular_vectors_are_those_of_integers(document: dict[str, Any]) -> None:
+    """Without help from C, which is the best of few bands here and far from the optimum over all matrices."""
+    bands = {"kind": "banded", "bands": 4} if document["participation"]["kind"] == "min_sep" else {"kind": "dense"}
+    file = read_factor_file(sealed(*parts(solvers.solve(parse_spec({**document, "mechanism": bands})))))
+    spec = file.manifest["spec"]
+    strategy = Strategy(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], 12)
+    numbers = workload_numbers(spec["workload"], {})
+    assert numbers is not None
+    exact = lower_bound(spec, file.dual, numbers)
+    found = DenseProof(spec, strategy, file.dual, {}).lower_bound_by_vectors()
+    assert exact is not None and found <= exact * (1 + Fraction(1, 10**13))
+    assert float(found) == pytest.approx(float(exact), rel=1e-9)
+    luck = np.random.default_rng(4)
+    for _ in range(5):  # any evidence proves something, and nothing false
+        other = {"factors": luck.standard_normal(file.dual["factors"].shape)}
+        below = DenseProof(spec, strategy, other, {}).lower_bound_by_vectors()
+        assert 0 < below <= file.manifest["certificate"]["loss"]["objective"]
+
+
+def test_a_bound_that_c_does_not_suggest_is_proved_without_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"workload": {"kind": "prefix", "n": 44}, "mechanism": {"kind": "banded", "bands": 8}}
+    data = sealed(*parts(solvers.solve(parse_spec({**spec, "participation": {"kind": "min_sep", "min_sep": 8}}))))
+    monkeypatch.setattr("factorize.exact.routes.Routes._bound_in_integers", lambda *_: pytest.fail("integers"))
+    report = check_factor_file(data)
+    said = next(one for one in report.claims if one["claim"] == "certificate.lower_bound")
+    assert said["status"] == "proved"
+
+
 @pytest.mark.parametrize("document", [BOUNDED[4]])
 def test_a_bad_guess_weakens_a_bound(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Any P gives a bound: never above the nuclear norm."""
@@ -246,6 +282,8 @@ def test_evidence_that_is_none() -> None:
     singular["factors"][1] = 0.0
     with pytest.raises(NotEnclosed, match="singular"):
         DenseProof(spec, strategy, singular, {}).lower_bound()
+    with pytest.raises(NotEnclosed, match="all zero"):
+        DenseProof(spec, strategy, zero, {}).lower_bound_by_vectors()
     with pytest.raises(CertificateError, match="shape"):
         DenseProof(spec, strategy, {"factors": np.ones((1, 2, 2))}, {}).lower_bound()
 
@@ -298,6 +336,7 @@ def test_lengths_that_are_out_of_reach_are_said(monkeypatch: pytest.MonkeyPatch)
 def test_doubles_that_do_not_support_a_bound_say_nothing_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond integers a bound that is not reached is left, never called false: the guess may be the reason."""
     monkeypatch.setattr(DenseProof, "lower_bound", lambda self: Fraction(1))
+    monkeypatch.setattr(DenseProof, "lower_bound_by_vectors", lambda self: Fraction(1))
     monkeypatch.setattr(DenseProof, "class_bound", lambda self: Fraction(1))
     banded = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "banded", "bands": 3}}
     for document, claim in ((BOUNDED[4], "lower_bound"), (banded, "class_lower_bound")):

@@ -1,0 +1,91 @@
+"""The lower bound over all strategy matrices where C suggests no polar factor: by singular vectors of W A F itself.
+
+C may be far from the optimum over all matrices (that of its class, say, or for other participations than those of the
+evidence), and patterns may have different numbers of steps. The polar factor of the computed W A F is then guessed from
+its singular vectors; what a guess proves is as in doubles/polar_bound.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds.bound import Piece
+from factorize.exact.doubles.polar_bound import Factor, WeightedTarget, norm_below
+from factorize.exact.doubles.roundings import SLACK, gamma
+
+LARGEST_VECTORS = 2048
+"""Longest n for which singular vectors are computed: about 30 products of matrices of that size."""
+
+
+class GroupedFactor(NamedTuple):
+    """F, block diagonal over patterns of several lengths.
+
+    Attributes:
+        groups: those of each length.
+    """
+
+    groups: tuple[Factor, ...]
+
+    def targets(self, weighted: WeightedTarget) -> Iterator[tuple[slice, np.ndarray, float]]:
+        """Yield W A F by columns in the order of the groups, and at least the norm of what they are off by."""
+        start = 0
+        for group in self.groups:
+            for columns, made, off in group.targets(weighted):
+                yield slice(start + columns.start, start + columns.stop), made, off
+            start += group.patterns.size
+
+    def cost(self) -> Fraction:
+        """At least the sum of the largest diagonal entries of F F^T."""
+        return sum((cost_of(group) for group in self.groups), start=Fraction(0))
+
+
+def grouped(pieces: Sequence[Piece]) -> GroupedFactor:
+    """Return F by lengths of patterns, each block cut to a square: columns that are left out make F F^T smaller."""
+    lengths = sorted({len(piece.steps) for piece in pieces})
+    groups = []
+    for length in lengths:
+        some = [piece for piece in pieces if len(piece.steps) == length]
+        blocks = np.array([piece.block[:, :length] for piece in some])
+        groups.append(Factor(np.array([piece.steps for piece in some]), blocks))
+    return GroupedFactor(tuple(groups))
+
+
+def cost_of(factor: Factor) -> Fraction:
+    """At least the sum over the patterns of the largest diagonal entry of F F^T."""
+    k = factor.blocks.shape[2]
+    diagonals = np.einsum("pij,pij->pi", factor.blocks, factor.blocks).max(axis=1)
+    return Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)
+
+
+def bound_by_vectors(weighted: WeightedTarget, factors: GroupedFactor) -> Fraction:
+    """Return a number not above the squared nuclear norm of W A F over the cost of F.
+
+    Raises:
+        NotEnclosed: n is too large, the evidence is zero or has blocks that are not square, W A F has dependent
+            columns, or numbers leave the range of doubles.
+    """
+    columns = sum(group.patterns.size for group in factors.groups)
+    square = all(group.blocks.shape[1] == group.blocks.shape[2] for group in factors.groups)
+    if columns > LARGEST_VECTORS or not square or columns > weighted.workload.rows:
+        raise NotEnclosed(f"singular vectors are computed of square blocks up to n={LARGEST_VECTORS} and m >= n")
+    cost = factors.cost()
+    if not cost:
+        raise NotEnclosed("the evidence is all zero")
+    return norm_below(weighted, factors, _guess(weighted, factors, columns)) ** 2 / cost
+
+
+def _guess(weighted: WeightedTarget, factors: GroupedFactor, columns: int) -> np.ndarray:
+    whole = np.empty((weighted.workload.rows, columns))
+    for place, made, _ in factors.targets(weighted):
+        whole[:, place] = made
+    try:
+        left, _, right = np.linalg.svd(whole, full_matrices=False)
+    except np.linalg.LinAlgError:
+        raise NotEnclosed("no singular vectors of the target were found") from None
+    return np.asarray(left @ right)
