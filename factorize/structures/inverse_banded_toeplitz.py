@@ -157,10 +157,7 @@ class InverseBandedToeplitz(ComputedToeplitz):
 
     def times(self, series: np.ndarray) -> np.ndarray:
         """Return the product with the series of C: the recursion."""
-        from scipy.signal import lfilter
-
-        with np.errstate(under="ignore"):
-            return np.asarray(lfilter([1.0], self.noising, series))
+        return self._filtered(np.asarray(series)[None])[0]
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Sum over the diagonals along each row, from its end."""
@@ -168,10 +165,12 @@ class InverseBandedToeplitz(ComputedToeplitz):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """The recursion along each row, from its end."""
-        from scipy.signal import lfilter
+        return self._filtered(block[:, ::-1])[:, ::-1]
 
-        with np.errstate(under="ignore"):
-            return np.asarray(lfilter([1.0], self.noising, block[:, ::-1], axis=1))[:, ::-1]
+    def _filtered(self, rows: np.ndarray) -> np.ndarray:
+        from factorize.structures.kernels.all_pole import filtered_rows
+
+        return np.asarray(filtered_rows(self.noising.copy(), np.ascontiguousarray(rows, dtype=np.float64)))
 
     def _shifted(self, rows: np.ndarray) -> np.ndarray:
         out = np.array(rows, dtype=np.float64)

@@ -154,12 +154,11 @@ def strategy_of_noising(noising: np.ndarray, n: int) -> Matrix:
         noising: first column of C^-1 down to its last diagonal, shape (bands,), beginning with 1.
         n: side, at least `bands`.
     """
-    from scipy.signal import lfilter
+    from factorize.structures.kernels.all_pole import filtered_rows
 
     if fading(noising) and not ((noising[1:] > -SMALLEST_SCALE) & (noising[1:] != 0)).any():
         return InverseBandedToeplitz(noising, n)
-    with np.errstate(under="ignore"):
-        return ToeplitzMatrix(flushed(lfilter([1.0], noising, np.eye(1, n)[0])), n)
+    return ToeplitzMatrix(flushed(filtered_rows(noising, np.eye(1, n))[0]), n)
 
 
 def workload_series(problem: Problem) -> np.ndarray:

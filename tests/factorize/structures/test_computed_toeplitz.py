@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.signal import lfilter
 from specs import solved
 
 from factorize import solvers
@@ -20,6 +21,7 @@ from factorize.exact.structures.inverse_banded_toeplitz import read
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.spec import parse_spec
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.kernels.all_pole import filtered_rows
 from factorize.structures.nu_toeplitz import noising_coefficients
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -141,3 +143,13 @@ def test_where_the_inverse_has_positive_entries_the_column_is_stored(workload, s
     found = solved({**workload, "n": 64}, mechanism)
     assert found.strategy.structure == structure
     assert found.rows("C_inv", 0, 64) @ found.rows("C", 0, 64) == pytest.approx(np.eye(64), abs=1e-12)
+
+
+@pytest.mark.parametrize("taps", [0, 1, 3, 15])
+def test_filters_have_the_bits_of_scipy(taps: int) -> None:
+    rng = np.random.default_rng(taps)
+    noising = np.concatenate([[1.0], -rng.random(taps) / max(taps, 1)])
+    rows = rng.standard_normal((5, 300)) * 10.0 ** rng.integers(-290, 10, (5, 300))
+    with np.errstate(under="ignore"):
+        expected = lfilter([1.0], noising, rows, axis=1)
+    np.testing.assert_array_equal(filtered_rows(noising, rows), expected)
