@@ -13,6 +13,7 @@ import typer
 from factorize.api.commands.add import add
 from factorize.api.commands.asking.ls import ls
 from factorize.api.commands.asking.recommend import recommend
+from factorize.api.commands.asking.show import show
 from factorize.api.commands.asking.spec import spec
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate
@@ -45,6 +46,7 @@ COMMANDS = (
     recommend,
     add,
     ls,
+    show,
     get,
     verify,
     plot,

@@ -4,8 +4,9 @@ The estimate of a solver (solvers/budget.py) counts multiplications; a user wait
 what stands around the products too. A short measurement says how fast these are here: a float64 matrix product, a tiny
 spec from question to stored answer, and the start of a Python. It is made once, when the service starts or a command
 first asks, takes a few seconds, and is kept as `pace.json` in the user's cache folder; another machine, another number
-of cores or another release measures anew. Without a measurement (nobody has measured yet, or there is no room for it)
-the pace of the reference machine stands in.
+of cores or another release measures anew. What was measured on a busy machine is measured again an hour later, at the
+next start or question, and the best of both is kept. Without a measurement (nobody has measured yet, or there is no
+room for it) the pace of the reference machine stands in.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ ROWS_OF_TINY, MOST_ROWS = 200.0, 1024
 SEARCHES = {"blt": 4.0, "buffered_linear": 2.0}
 """Searches whose steps are short, so that what stands around their products outweighs these: in tiny specs."""
 FORK_SHARE = 0.05  # of the start of a Python
+BUSY_SECONDS = 3600.0
+"""After which a machine that was busy when it was measured is measured again."""
 _SIDE = 512
 _MAX_BYTES = 1 << 16
 
@@ -86,6 +89,11 @@ class Pace:
         """Return seconds of a spec in a batch, whose processes stay; arguments as for `service`."""
         return self.tiny + self.work(spec, seconds)
 
+    def best(self, other: Pace) -> Pace:
+        """Return the faster of two measurements in each respect."""
+        faster = max(self.multiplications, other.multiplications)
+        return Pace(faster, min(self.tiny, other.tiny), min(self.start, other.start))
+
     def work(self, spec: Spec, seconds: float) -> float:
         """Return seconds of solver and proof beyond those of a tiny spec; arguments as for `service`."""
         solving = max(0.0, seconds - SMALLEST_SECONDS) * REFERENCE_RATE
@@ -114,28 +122,42 @@ def pace_file() -> Path:
 
 def known_pace() -> Pace | None:
     """Return the measurement of this machine and release, or None where there is none that can be read."""
+    return _known()[0]
+
+
+def _known() -> tuple[Pace | None, bool]:
+    """Return the measurement, and whether the machine was busy and should be measured again by now."""
     with suppress(OSError, FactorizeError, TypeError, KeyError, ValueError):
         path = pace_file()
-        if path.stat().st_size <= _MAX_BYTES:
+        about = path.stat()
+        if about.st_size <= _MAX_BYTES:
             document = read_json(path.read_bytes(), limit=_MAX_BYTES)
             numbers = {field.name: float(document["pace"][field.name]) for field in fields(Pace)}
             if document["machine"] == _machine() and all(0 < number < math.inf for number in numbers.values()):
-                return Pace(**numbers)
-    return None
+                again = document.get("busy") is True and not 0 <= time.time() - about.st_mtime < BUSY_SECONDS
+                return Pace(**numbers), again
+    return None, True
 
 
 def measured_pace() -> Pace:
-    """Return the measurement of this machine; it is made and kept if there is none."""
-    known = known_pace()
-    if known is not None:
+    """Return the measurement of this machine; it is made and kept if there is none, or made again; see above."""
+    known, again = _known()
+    if known is not None and not again:
         return known
+    busy = _is_busy()
     try:
         pace = measure()
     except (OSError, FactorizeError):  # no room for a tiny store, say: nobody should be refused an estimate for it
-        return Pace()
+        return known or Pace()
+    pace = pace if known is None else pace.best(known)
     with suppress(OSError):
-        _keep(pace)
+        _keep(pace, busy=busy)
     return pace
+
+
+def _is_busy() -> bool:
+    """Whether more processes want to run than there are cores, where the system says so."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def measure() -> Pace:
@@ -179,14 +201,14 @@ def _machine() -> dict[str, Any]:
     return {"node": platform.node(), "processor": platform.machine(), "cores": os.cpu_count(), "release": __version__}
 
 
-def pace_document(pace: Pace) -> dict[str, Any]:
-    """Return the JSON form of a measurement, with the machine that it belongs to."""
-    return {"machine": _machine(), "pace": asdict(pace)}
+def pace_document(pace: Pace, *, busy: bool = False) -> dict[str, Any]:
+    """Return the JSON form of a measurement, with the machine that it belongs to, and whether that was busy."""
+    return {"machine": _machine(), "pace": asdict(pace), "busy": busy}
 
 
-def _keep(pace: Pace) -> None:
+def _keep(pace: Pace, *, busy: bool) -> None:
     path = pace_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(pace_document(pace), indent=1) + "\n")
+    part.write_text(json.dumps(pace_document(pace, busy=busy), indent=1) + "\n")
     os.replace(part, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,23 @@ def test_what_is_no_measurement_of_this_machine_is_replaced(text: str, monkeypat
     assert known_pace() is None
     monkeypatch.setattr(pace, "measure", lambda: SLOW)
     assert measured_pace() == known_pace() == SLOW
+
+
+def test_a_busy_machine_is_measured_again_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "measure", lambda: SLOW)
+    monkeypatch.setattr("os.getloadavg", lambda: (1e3, 1e3, 1e3))
+    assert measured_pace() == SLOW
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    quick = Pace(multiplications=5e9, tiny=0.1, start=1.0)
+    monkeypatch.setattr(pace, "measure", lambda: quick)
+    assert measured_pace() == SLOW  # too early
+    early = pace_file().stat().st_mtime - pace.BUSY_SECONDS - 1
+    os.utime(pace_file(), (early, early))
+    best = Pace(multiplications=1e10, tiny=0.1, start=1.0)
+    assert measured_pace() == known_pace() == best
+    os.utime(pace_file(), (early, early))
+    monkeypatch.setattr(pace, "measure", lambda: pytest.fail("measured again, though it was idle"))
+    assert measured_pace() == best
 
 
 def test_nobody_is_refused_an_estimate_for_want_of_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:

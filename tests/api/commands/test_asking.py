@@ -143,6 +143,23 @@ class TestShortDigests:
         assert "and 1 more" in within("ls", "--store", url, "--limit", 1).out
         assert within("ls", "--store", url, "--n", 9, "--output", "json").json()["items"] == []
 
+    def test_show_shows_one_by_its_beginning_and_from_a_file(
+        self, within: Within, filled: tuple[str, dict[str, str]], tmp_path: Path
+    ) -> None:
+        url, digests = filled
+        shown = within("show", digests["identity"][:9], "--store", url)
+        assert (
+            f"digest        {digests['identity']}" in shown.out
+            and "matrices      C (banded_toeplitz, float64)" in shown.out
+        )
+        stored = within("show", digests["identity"], "--store", url, "--output", "json").json()
+        assert stored["digest"] == digests["identity"] and "certificate" in stored
+        to = tmp_path / "c.safetensors"
+        within("get", digests["identity"], "--store", url, "--to", to)
+        assert within("show", to, "--store", url, "--output", "json").json()["digest"] == digests["identity"]
+        assert "no strategy matrix beats" in within("show", to, "--store", url, "--explain").out
+        assert "nothing that begins" in within("show", "0000aaaa1111", "--store", url).error(2)
+
 
 def test_terms_are_explained(within: Within, filled: tuple[str, dict[str, str]]) -> None:
     url, digests = filled

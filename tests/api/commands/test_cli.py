@@ -54,7 +54,7 @@ COMMANDS = (
     "serve",
     "fsck",
 )
-COMMANDS += ("gc", "ls", "profile", "recommend", "revoke", "estimate", "worker")
+COMMANDS += ("gc", "ls", "profile", "recommend", "revoke", "show", "estimate", "worker")
 GROUPS = {
     "jobs": ("list", "show", "cancel", "retry", "watch"),
     "keys": ("create", "list", "show", "rotate", "revoke"),
