@@ -3,9 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests run side by side, three processes for two processors: four tenths of their time they wait for other processes.
-# Each takes up to 2 GB.
-PROCESSES ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
+# Tests run side by side, one process for each processor; each takes up to 2 GB.
+PROCESSES ?= auto
 # A process takes a share of neighbouring tests, so that they share their fixtures, and at the end steals from the others.
 SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 
