@@ -24,9 +24,20 @@ _Vectors = Annotated[int, Field(ge=0, le=MOST_MEMORY)]
 
 
 class RecommendRequest(Frozen):
-    """A training job that wants a mechanism; what each field says stands at `TrainingQuestion`.
+    """A training job that wants a mechanism; the fields are those of `TrainingQuestion`.
 
-    Here `workload`, `objective` and `samplings` may be left out, and `memory` in any order.
+    Attributes:
+        examples: in the data set.
+        batch_size: examples of a step; expected ones where batches are random.
+        epochs: passes over the data.
+        epsilon: of (epsilon, delta)-DP, zero-out.
+        delta: see `epsilon`.
+        memory: budgets in vectors of noise state; the answer is for the largest.
+        parameters: of the model, for seconds per step.
+        workload: what the optimizer sums, without `n`; running sums by default.
+        objective: the mean by default.
+        samplings: that the loader can do, beside a fixed order; all by default.
+        max_seconds: mechanisms that would take longer are left out.
     """
 
     examples: _Examples

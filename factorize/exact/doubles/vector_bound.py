@@ -17,7 +17,7 @@ import numpy as np
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import Piece
 from factorize.exact.doubles.polar_bound import Factor, WeightedTarget, norm_below
-from factorize.exact.doubles.roundings import SLACK, gamma
+from factorize.exact.doubles.roundings import SLACK, TINY, gamma
 
 LARGEST_VECTORS = 2048
 """Longest n for which singular vectors are computed: about 30 products of matrices of that size."""
@@ -46,12 +46,17 @@ class GroupedFactor(NamedTuple):
 
 
 def grouped(pieces: Sequence[Piece]) -> GroupedFactor:
-    """Return F by lengths of patterns, each block cut to a square: columns that are left out make F F^T smaller."""
+    """Return F by lengths of patterns, times a power of two that brings its largest entry near 1.
+
+    Any scale proves the same. Blocks are cut to squares; columns that are left out make F F^T smaller.
+    """
+    largest = max((float(np.abs(piece.block).max(initial=0.0)) for piece in pieces), default=0.0)
+    exponent = math.frexp(largest)[1]
     lengths = sorted({len(piece.steps) for piece in pieces})
     groups = []
     for length in lengths:
         some = [piece for piece in pieces if len(piece.steps) == length]
-        blocks = np.array([piece.block[:, :length] for piece in some])
+        blocks = np.ldexp(np.array([piece.block[:, :length] for piece in some]), -exponent)
         groups.append(Factor(np.array([piece.steps for piece in some]), blocks))
     return GroupedFactor(tuple(groups))
 
@@ -60,7 +65,8 @@ def cost_of(factor: Factor) -> Fraction:
     """At least the sum over the patterns of the largest diagonal entry of F F^T."""
     k = factor.blocks.shape[2]
     diagonals = np.einsum("pij,pij->pi", factor.blocks, factor.blocks).max(axis=1)
-    return Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)
+    total = Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)
+    return total + factor.patterns.size * Fraction(TINY)  # squares may have underflowed
 
 
 def bound_by_vectors(weighted: WeightedTarget, factors: GroupedFactor) -> Fraction:
@@ -74,18 +80,18 @@ def bound_by_vectors(weighted: WeightedTarget, factors: GroupedFactor) -> Fracti
     square = all(group.blocks.shape[1] == group.blocks.shape[2] for group in factors.groups)
     if columns > LARGEST_VECTORS or not square or columns > weighted.workload.rows:
         raise NotEnclosed(f"singular vectors are computed of square blocks up to n={LARGEST_VECTORS} and m >= n")
-    cost = factors.cost()
-    if not cost:
+    if not any(group.blocks.any() for group in factors.groups):
         raise NotEnclosed("the evidence is all zero")
-    return norm_below(weighted, factors, _guess(weighted, factors, columns)) ** 2 / cost
+    return norm_below(weighted, factors, _guess(weighted, factors, columns)) ** 2 / factors.cost()
 
 
 def _guess(weighted: WeightedTarget, factors: GroupedFactor, columns: int) -> np.ndarray:
     whole = np.empty((weighted.workload.rows, columns))
-    for place, made, _ in factors.targets(weighted):
-        whole[:, place] = made
-    try:
-        left, _, right = np.linalg.svd(whole, full_matrices=False)
-    except np.linalg.LinAlgError:
-        raise NotEnclosed("no singular vectors of the target were found") from None
-    return np.asarray(left @ right)
+    with np.errstate(all="ignore"):  # what leaves the range of doubles is refused by `norm_below`
+        for place, made, _ in factors.targets(weighted):
+            whole[:, place] = made
+        try:
+            left, _, right = np.linalg.svd(whole, full_matrices=False)
+        except np.linalg.LinAlgError:
+            raise NotEnclosed("no singular vectors of the target were found") from None
+        return np.asarray(left @ right)

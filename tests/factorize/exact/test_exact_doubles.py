@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +20,7 @@ from factorize.exact.bounds.bound import lower_bound
 from factorize.exact.doubles import dense_losses, polar_bound, roundings, triangles
 from factorize.exact.doubles.dense_proof import DenseProof
 from factorize.exact.doubles.workload_rows import Near, WorkloadRows
-from factorize.exact.file import read_factor_file
+from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.losses import residual
 from factorize.exact.spec import workload_numbers
 from factorize.exact.strategy import Strategy
@@ -201,17 +202,27 @@ BOUNDED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("document", BOUNDED)
-def test_bounds_are_those_of_integers(document: dict[str, Any]) -> None:
+def proof_beside_integers(document: dict[str, Any]) -> tuple[FactorFile, Callable[[Any], DenseProof], Fraction]:
+    """Solve for 12 steps: the file, its proof for any evidence, and the bound that integers prove by its own."""
     file = read_factor_file(sealed(*parts(solvers.solve(parse_spec(document)))))
-    spec, parts_of_c = file.manifest["spec"], file.matrices["C"]
-    strategy = Strategy(file.manifest["matrices"]["C"]["structure"], parts_of_c, 12)
+    spec = file.manifest["spec"]
+    strategy = Strategy(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], 12)
     numbers = workload_numbers(spec["workload"], {})
     assert numbers is not None
     exact = lower_bound(spec, file.dual, numbers)
-    found = DenseProof(spec, strategy, file.dual, {}).lower_bound()
-    assert exact is not None and found <= exact * (1 + Fraction(1, 10**13))
+    assert exact is not None
+    return file, lambda dual: DenseProof(spec, strategy, dual, {}), exact
+
+
+def assert_near_below(found: Fraction, exact: Fraction) -> None:
+    assert found <= exact * (1 + Fraction(1, 10**13))
     assert float(found) == pytest.approx(float(exact), rel=1e-9)
+
+
+@pytest.mark.parametrize("document", BOUNDED)
+def test_bounds_are_those_of_integers(document: dict[str, Any]) -> None:
+    file, proof, exact = proof_beside_integers(document)
+    assert_near_below(proof(file.dual).lower_bound(), exact)
 
 
 @pytest.mark.parametrize(
@@ -225,19 +236,13 @@ def test_bounds_are_those_of_integers(document: dict[str, Any]) -> None:
 def test_bounds_by_singular_vectors_are_those_of_integers(document: dict[str, Any]) -> None:
     """Without help from C, which is the best of few bands here and far from the optimum over all matrices."""
     bands = {"kind": "banded", "bands": 4} if document["participation"]["kind"] == "min_sep" else {"kind": "dense"}
-    file = read_factor_file(sealed(*parts(solvers.solve(parse_spec({**document, "mechanism": bands})))))
-    spec = file.manifest["spec"]
-    strategy = Strategy(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], 12)
-    numbers = workload_numbers(spec["workload"], {})
-    assert numbers is not None
-    exact = lower_bound(spec, file.dual, numbers)
-    found = DenseProof(spec, strategy, file.dual, {}).lower_bound_by_vectors()
-    assert exact is not None and found <= exact * (1 + Fraction(1, 10**13))
-    assert float(found) == pytest.approx(float(exact), rel=1e-9)
+    file, proof, exact = proof_beside_integers({**document, "mechanism": bands})
+    for power in (0, -900, 900):  # squares of numbers as small or as large leave the range of doubles
+        dual = {"factors": np.ldexp(file.dual["factors"], power)}
+        assert_near_below(proof(dual).lower_bound_by_vectors(), exact)
     luck = np.random.default_rng(4)
     for _ in range(5):  # any evidence proves something, and nothing false
-        other = {"factors": luck.standard_normal(file.dual["factors"].shape)}
-        below = DenseProof(spec, strategy, other, {}).lower_bound_by_vectors()
+        below = proof({"factors": luck.standard_normal(file.dual["factors"].shape)}).lower_bound_by_vectors()
         assert 0 < below <= file.manifest["certificate"]["loss"]["objective"]
 
 
