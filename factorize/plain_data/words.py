@@ -1,7 +1,8 @@
 """Words: a nested document from flat names, as a command line or keywords give them.
 
 `{"workload": "prefix", "n": 64, "epochs": 8, "mechanism": "banded", "bands": 4}` is a spec: a field belongs to the part
-whose kinds take it, and a part of which fields are given is of the one kind that takes them. `part.field` is exact.
+whose kinds take it, and a part of which fields are given is of the one kind that takes them. `part.field` is exact,
+and `part.kind` names the kind.
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ def _fields(of: type) -> Iterator[Word]:
 def _word(of: type, name: str, found: Mapping[str, Any] | None) -> Word:
     """Return the word that a name means beside the parts that are named: of one of their kinds before any other."""
     words = words_of(of)
-    *_, last = name.split(".")
-    fitting = [word for word in words.get(last, ()) if name in (last, word.dotted)]
+    plain = name.removesuffix(".kind")
+    *_, last = plain.split(".")
+    fitting = [word for word in words.get(last, ()) if f".{word.dotted}".endswith(f".{plain}")]
     if not fitting:
         near = difflib.get_close_matches(last, words, n=1)
         hint = f", near {near[0]!r}" if near else ""

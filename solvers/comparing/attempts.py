@@ -46,6 +46,21 @@ class Attempt:
         self.spec = None
         self.found.append(Refused(*named(self.mechanism), reason))
 
+    def smaller(self) -> Iterator[Attempt]:
+        """Yield the same with half as many buffers, a quarter, down to one; nothing for a mechanism without buffers."""
+        buffers = self.mechanism.get("buffers", 0) // 2
+        while buffers:
+            yield Attempt({**self.mechanism, "buffers": buffers}, self.sampling, self.optimize_for)
+            buffers //= 2
+
+    def repeats(self, other: Attempt) -> bool:
+        """Return whether the other one asks for the same."""
+        return (self.mechanism, self.sampling, self.optimize_for) == (
+            other.mechanism,
+            other.sampling,
+            other.optimize_for,
+        )
+
 
 def distinct(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield each mechanism once; no normalisation is the same as none named."""

@@ -168,16 +168,27 @@ class _Run:
         asked = [mechanism for budget in self.budgets for mechanism in mechanisms(self.spec, budget)]
         if "cyclic_poisson" in self.rows.samplings:
             asked += fewer_bands(self.spec, self.budgets[-1])
-        plans = [self._plan(Attempt(mechanism)) for mechanism in distinct(iter(asked))]
+        attempts = [Attempt(mechanism) for mechanism in distinct(iter(asked))]
         eased = [pair for budget in self.budgets for pair in for_easier(self.spec, budget)]
-        plans += [self._plan(Attempt(mechanism, optimize_for=easier)) for mechanism, easier in _once(eased)]
-        plans += [self._plan(Attempt(mechanism, sampling)) for mechanism, sampling in self._optimised()]
+        attempts += [Attempt(mechanism, optimize_for=easier) for mechanism, easier in _once(eased)]
+        attempts += [Attempt(mechanism, sampling) for mechanism, sampling in self._optimised()]
+        plans = self._planned(attempts)
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
         tasks = [partial(self._bound, common)]
         tasks += [partial(self._try, group) for group in groups(plans)]
         run_all(tasks, self._hear, workers=workers)
         return self._table([*plans, common], workers)
+
+    def _planned(self, attempts: list[Attempt]) -> list[Attempt]:
+        """Plan all; where so many buffers cannot be had, or not in time, the most that can join them."""
+        plans = [self._plan(attempt) for attempt in attempts]
+        for refused in [plan for plan in plans if plan.spec is None]:
+            tried = (self._plan(smaller) for smaller in refused.smaller())
+            fits = next((plan for plan in tried if plan.spec is not None), None)
+            if fits is not None and not any(fits.repeats(plan) for plan in plans):
+                plans.append(fits)
+        return plans
 
     def _optimised(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Return what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""

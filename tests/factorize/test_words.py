@@ -37,6 +37,10 @@ PREFIX = {"kind": "prefix", "n": 8}
             },
         ),
         (
+            {"workload.kind": "schedule", "n": "8", "learning_rates.kind": "cosine", "learning_rates.final": "0.1"},
+            {"workload": {"kind": "schedule", "n": 8, "learning_rates": {"kind": "cosine", "final": 0.1}}},
+        ),
+        (
             {"workload": "momentum", "n": "2", "momentum": "0", "learning_rates": "1,0.5", "nesterov": "true"},
             {"workload": {"kind": "momentum", "n": 2, "momentum": 0, "learning_rates": [1, 0.5], "nesterov": True}},
         ),

@@ -60,27 +60,30 @@ def explain(spec: SpecText, store: StoreUrl = None, output: Output = OutputForm.
 @spec.command()
 def fields(kind: Kind = None, store: StoreUrl = None, output: Output = OutputForm.TEXT) -> None:
     """List the kinds of each part of a spec and what each takes, or the fields of one kind."""
+    _ = store
+    found = [one for one in _kinds() if kind in (None, one["kind"])]
+    if not found:
+        raise InvalidParameter(f"no part of a spec has the kind {kind!r}; leave KIND out to see all", field="KIND")
+    text = "\n".join(f"{one['part']:<16}{one['takes']}\n{'':16}{one['about']}" for one in found)
+    emit(output, {"kinds": found}, text)
+
+
+def _kinds() -> list[dict[str, Any]]:
+    """Describe the kinds of all parts of a spec, and of the parts of these, such as a schedule of learning rates."""
     from factorize.plain_data.fields import about, fields_of, kinds_in, taken_by
     from factorize.spec import Spec
 
-    _ = store
-    found = [
-        {
-            "part": part,
-            "kind": name,
-            "fields": [one for one in fields_of(owner) if one != "kind"],
-            "takes": taken_by(owner),
-            "about": about(owner),
-        }
-        for part, field in fields_of(Spec).items()
-        if part != "optimize_for"
-        for name, owner in kinds_in(field.annotation).items()
-        if kind in (None, name)
-    ]
-    if not found:
-        raise InvalidParameter(f"no part of a spec has the kind {kind!r}; leave KIND out to see all", field="KIND")
-    text = "\n".join(f"{one['part']:<15}{one['takes']}\n{'':15}{one['about']}" for one in found)
-    emit(output, {"kinds": found}, text)
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    owners: list[type] = [Spec]
+    for owner in owners:
+        for part, field in fields_of(owner).items():
+            for name, of in {} if part == "optimize_for" else kinds_in(field.annotation).items():
+                if (part, name) not in found:
+                    takes = [one for one in fields_of(of) if one != "kind"]
+                    found[part, name] = {"part": part, "kind": name, "fields": takes}
+                    found[part, name] |= {"takes": taken_by(of), "about": about(of)}
+                    owners.append(of)
+    return list(found.values())
 
 
 def _chosen(text: str) -> Any:

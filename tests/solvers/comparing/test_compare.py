@@ -186,6 +186,21 @@ def test_what_takes_too_long_is_refused_with_its_estimate():
     assert "square_root" in {row.mechanism for row in table.rows}
 
 
+def test_a_size_that_cannot_be_had_gives_way_to_the_most_that_can(monkeypatch) -> None:
+    """16 buffers are too many for a BLT; for the streaming optimum 15 and 7 take longer than is allowed."""
+    from factorize.solvers.comparing import compare as comparing
+
+    monkeypatch.setattr(comparing, "own_seconds", lambda: 0.0)  # estimates decide here, however slow the machine is
+    spec = parse_spec({"workload": {"kind": "prefix", "n": 32}, "participation": {"kind": "fixed_epochs", "epochs": 2}})
+    table = compare(spec, buffers=16, most_seconds=0.3)
+    refused = {(one.mechanism, one.parameters.get("buffers")) for one in table.refused}
+    assert {("buffered_linear", 15), ("blt", 16)} <= refused
+    assert not {("buffered_linear", 7), ("blt", 8)} & refused
+    assert {row.parameters["buffers"] for row in rows_of(table, "blt")} == {8}
+    assert {row.parameters["buffers"] for row in rows_of(table, "buffered_linear")} == {3}
+    assert table.rows[table.recommendation.row].mechanism == "buffered_linear"
+
+
 def test_what_takes_longer_than_its_estimate_is_stopped(monkeypatch):
     from factorize.solvers.formulas import closed_form
 
