@@ -19,6 +19,7 @@ from factorize.accounting.gram_matrix import BinCovariance, BinGram, bin_covaria
 from factorize.accounting.star_bound import StarEvaluator, log_gaussian, log_reverse
 from factorize.accounting.star_sampler import CHUNK, ForwardTest, Key, ReverseTest
 from factorize.errors import InvalidParameter
+from factorize.numbers.blas_threads import one_blas_thread
 
 LOG_THRESHOLD = 128 * math.log(2) + 1e-6
 """Of the log of the bet: a false direction passes with probability 2^-128."""
@@ -92,13 +93,14 @@ def _bet(claim: BinsClaim, direction: Direction, evidence: Evidence, covariance:
     except InvalidParameter as error:
         return ClaimTest(False, "bet", 0.0, 0, str(error))
     total, drawn = 0.0, 0
-    for weights in chunks_of(test, key, evidence.samples // CHUNK):
-        total += float(np.log1p(evidence.stake * (claim.delta - weights)).sum())
-        drawn += CHUNK
-        if total >= LOG_THRESHOLD:
-            return ClaimTest(True, "bet", total, drawn)
-        if total < _HOPELESS:
-            break
+    with one_blas_thread(covariance.bins):  # chunks run side by side, and threads of BLAS in each would only wait
+        for weights in chunks_of(test, key, evidence.samples // CHUNK):
+            total += float(np.log1p(evidence.stake * (claim.delta - weights)).sum())
+            drawn += CHUNK
+            if total >= LOG_THRESHOLD:
+                return ClaimTest(True, "bet", total, drawn)
+            if total < _HOPELESS:
+                break
     reason = (
         f"the bet stands at e^{total:.1f} after {drawn} samples and needs e^{LOG_THRESHOLD:.1f}: delta={claim.delta!r} "
         "is not shown at this sigma; use more noise, or more samples"
