@@ -29,6 +29,10 @@ class ClusterClient(Client):
         """Solver processes that all services together have started."""
         return sum(client.solves() for client in self._each)
 
+    def one(self) -> Client:
+        """The client of one of the services, past the balancer: for what each keeps to itself."""
+        return self._each[0]
+
     def __getattr__(self, name: str) -> NoReturn:
         """End a test that looks into the service: it runs in `make test`, where that is in the same process."""
         if name in ("service", "store", "folder"):

@@ -118,6 +118,10 @@ class LiveService(Client):
         self.store = service.store
         self.folder = Path(urlsplit(service.store.url).path)
 
+    def one(self) -> Client:
+        """The client of one service, which is this one; a cluster has several."""
+        return self
+
     def go(self) -> None:
         """Let slow children end."""
         (self.folder / "go").touch()

@@ -92,20 +92,21 @@ def test_an_unknown_name_is_not_found(live_service: LiveService) -> None:
 
 
 def test_what_takes_long_is_a_job_that_is_worked_out_once(live_service: LiveService, digest: str) -> None:
+    service = live_service.one()  # behind a balancer each service has its own
     path = f"/v1/factorizations/{digest}/calibrations"
     asked = {**BINS, "delta": 1e-5}
-    first, second = (live_service.send("POST", path, asked, {"Prefer": "wait=0"}) for _ in range(2))
+    first, second = (service.send("POST", path, asked, {"Prefer": "wait=0"}) for _ in range(2))
     assert first.status == 202 and first.headers["preference-applied"] == "wait=0"
     job = first.json()
     assert job["state"] in ("queued", "running") and job["digest"] == digest and job["request"] == asked
     assert (second.json()["calibration"], second.json()["submitted"]) == (job["calibration"], job["submitted"])
     where = first.headers["location"]
     assert where == second.headers["location"] and first.headers["retry-after"] == "1"
-    found = live_service.until(where, lambda document: "sigma" in document, 300)
-    again = live_service.send("POST", path, asked)
+    found = service.until(where, lambda document: "sigma" in document, 300)
+    again = service.send("POST", path, asked)
     assert again.status == 200 and again.json() == found  # `seconds` too: nothing was computed
-    assert live_service.get(where).json() == found
-    live_service.send("DELETE", where).problem(409, "finished")
+    assert service.get(where).json() == found
+    service.send("DELETE", where).problem(409, "finished")
 
 
 def test_a_job_that_was_cancelled_while_it_ran_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,19 +123,20 @@ def test_a_job_that_was_cancelled_while_it_ran_is_no_failure(monkeypatch: pytest
 
 
 def test_jobs_are_cancelled(live_service: LiveService, digest: str) -> None:
+    service = live_service.one()
     path = f"/v1/factorizations/{digest}/calibrations"
-    waiting = [live_service.send("POST", path, {**BINS, "clip_norm": 1.0 + k}, {"Prefer": "wait=0"}) for k in range(5)]
+    waiting = [service.send("POST", path, {**BINS, "clip_norm": 1.0 + k}, {"Prefer": "wait=0"}) for k in range(5)]
     places = [answer.headers["location"] for answer in waiting]
     for where in reversed(places[1:]):  # the last are queued behind the first; one runs at a time
-        assert live_service.send("DELETE", where).json()["state"] == "cancelled"
-        live_service.send("DELETE", where).problem(409, "finished")
-        assert live_service.get(where).json()["state"] == "cancelled"
-    posted = live_service.send("POST", path, {**BINS, "clip_norm": 3.0}, {"Prefer": "wait=0"})
+        assert service.send("DELETE", where).json()["state"] == "cancelled"
+        service.send("DELETE", where).problem(409, "finished")
+        assert service.get(where).json()["state"] == "cancelled"
+    posted = service.send("POST", path, {**BINS, "clip_norm": 3.0}, {"Prefer": "wait=0"})
     assert posted.status == 202 and posted.json()["state"] != "cancelled"  # asked anew
-    live_service.send("DELETE", posted.headers["location"])
-    live_service.send("DELETE", f"{path}?epsilon=3&delta=0.1").problem(404, "not-found")
-    live_service.get(f"{path}?epsilon=3&epsilon=4&delta=0.1").problem(422, "invalid-spec")
-    live_service.get(f"{path}?epsilon=three&delta=0.1").problem(422, "invalid-spec")
+    service.send("DELETE", posted.headers["location"])
+    service.send("DELETE", f"{path}?epsilon=3&delta=0.1").problem(404, "not-found")
+    service.get(f"{path}?epsilon=3&epsilon=4&delta=0.1").problem(422, "invalid-spec")
+    service.get(f"{path}?epsilon=three&delta=0.1").problem(422, "invalid-spec")
 
 
 def test_a_service_that_was_killed_answers_at_the_same_address(tmp_path: Path) -> None:
