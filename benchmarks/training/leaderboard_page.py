@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.systems import FREE, IDENTITY, SYSTEMS
+from benchmarks.training.systems import FREE, SYSTEMS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "training"
@@ -126,7 +126,7 @@ def _cell(row: Row | None, top: float | None, *, epochs: bool) -> str:
 
 
 def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw test accuracy over epsilon with standard errors, a panel for each data set, epochs chosen by the rule."""
+    """Draw test accuracy at each epsilon with standard errors, a panel for each data set, epochs chosen by the rule."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -134,24 +134,12 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
 
     columns = min(2, len(found))
     rows = -(-len(found) // columns)
-    size = (6.4 * columns, 4.2 * rows + 0.8)
+    size = (6.8 * columns, 4.8 * rows + 0.8)
     figure, panels = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     for panel in panels.flat[len(found) :]:
         panel.remove()
     for panel, document in zip(panels.flat, found, strict=False):
-        epsilons = document["grid"]["epsilons"]
-        for name in names(document):
-            best_rows = [over_epochs(document, name, epsilon) for epsilon in epsilons]
-            points = [(row["mean"], row["error"], one) for row, one in zip(best_rows, epsilons, strict=True) if row]
-            means, errors, where = zip(*points, strict=True)
-            if name == FREE:
-                panel.axhline(means[0], color="0.6", linewidth=1, label=name)
-                continue
-            panel.errorbar(where, means, errors, label=name, linewidth=1.3, markersize=4, capsize=2, **style(name))
-        panel.set(xscale="log", xlabel="epsilon", title=TITLES[document["data"]])
-        panel.set_xticks(epsilons, [f"{one:g}" for one in epsilons], minor=False)
-        panel.minorticks_off()
-        panel.grid(alpha=0.3)
+        _panel(panel, document)
     for first in panels[:, 0]:
         first.set_ylabel("test accuracy, %")
     lines = {name: line for panel in panels.flat for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}
@@ -160,25 +148,50 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
-COLOURS = {
-    "fixed": "#4c566a",
-    "poisson": "#d08770",
-    "cyclic_poisson": "#b48ead",
-    "balls_in_bins": "#2e7d32",
-    "redrawn_bins": "#5e81ac",
-    "random_allocation": "#ebb000",
+def _panel(panel: Any, document: dict[str, Any]) -> None:
+    """Draw the points of one data set, side by side at each epsilon so that none hides another."""
+    epsilons, shown = document["grid"]["epsilons"], [name for name in names(document) if name != FREE]
+    free = over_epochs(document, FREE, epsilons[0])
+    if free:
+        panel.axhline(free["mean"], color="0.6", linewidth=1, label=FREE)
+    for name in shown:
+        rows = [over_epochs(document, name, epsilon) for epsilon in epsilons]
+        beside = (shown.index(name) - (len(shown) - 1) / 2) * WIDTH / len(shown)
+        points = [(place + beside, row["mean"], row["error"]) for place, row in enumerate(rows) if row]
+        where, means, errors = zip(*points, strict=True)
+        panel.errorbar(where, means, errors, label=name, linestyle="none", markersize=6, capsize=2, **look(name))
+    for place in range(1, len(epsilons)):
+        panel.axvline(place - 0.5, color="0.85", linewidth=1)
+    panel.set(xlabel="epsilon", title=TITLES[document["data"]], xlim=(-0.5, len(epsilons) - 0.5))
+    panel.set_xticks(range(len(epsilons)), [f"{one:g}" for one in epsilons])
+    panel.grid(alpha=0.3, axis="y")
+
+
+LOOKS = {
+    "DP-SGD, fixed order": ("#000000", "o"),
+    "DP-SGD, Poisson batches": ("#f58231", "s"),
+    "DP-SGD, random allocation": ("#e0b000", "D"),
+    "DP-GD, full batch": ("#8c8c8c", "^"),
+    "tree, full Honaker": ("#9a6324", "v"),
+    "banded inverse square root": ("#00a9c7", "P"),
+    "BLT, 4 buffers": ("#4363d8", "*"),
+    "buffered, 4 vectors": ("#3cb44b", "X"),
+    "optimum": ("#000075", "<"),
+    "optimum, momentum, lambda_T": ("#e6194b", ">"),
+    "banded, cyclic Poisson": ("#f032e6", "d"),
+    "BLT, 2 buffers, balls in bins": ("#006400", "h"),
+    "BLT, 2 buffers, re-drawn bins": ("#911eb4", "p"),
 }
-"""By sampling."""
-MOMENTUM = "#bf616a"
-MARKERS = "osD^vP*X<>dhp"
+"""Colour and marker of every system, each its own."""
+WIDTH = 0.84
+"""Of the points of one epsilon, where epsilons are 1 apart."""
 
 
-def style(name: str) -> dict[str, str]:
-    """Return the look of a line: the colour says the sampling, and independent noise is dashed."""
-    place, system = next((place, one) for place, one in enumerate(SYSTEMS) if one.name == name)
-    line = "--" if system.mechanisms == IDENTITY else "-"
-    colour = MOMENTUM if system.momentum else COLOURS[system.sampling]
-    return {"color": colour, "linestyle": line, "marker": MARKERS[place]}
+def look(name: str) -> dict[str, str]:
+    """Return colour and marker of a system; a hollow marker counts on secret batches."""
+    colour, marker = LOOKS[name]
+    secret = next(one for one in SYSTEMS if one.name == name).sampling != "fixed"
+    return {"color": colour, "marker": marker, "markerfacecolor": "white" if secret else colour}
 
 
 def page(text: str, found: Sequence[dict[str, Any]]) -> str:
