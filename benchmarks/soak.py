@@ -6,6 +6,8 @@
     readers 50,000 changed factor files, each read by every reader: 0 that two of them read in two ways
     law     what the client makes of unit vectors, n = 4096 for every structure and 10^6 steps of endless strategies
     sockets 500 slow and 2,000 idle sockets: each closed within 10 s, honest requests answered within 0.5 s (p99)
+    ranks   noise on 2, 3, 8 and 1 ranks has the bits of one process, also after a checkpoint of another number
+            (skipped with a line where torch is missing: make .venv-frameworks/.installed)
     strace  each system call of a put fails or kills once, injected by strace (skipped with a line where it is missing)
 
 Ends with status 1 at the first thing that must not happen; the seed that it prints repeats it.
@@ -38,7 +40,8 @@ from factorize.storage.fsck import fsck
 from factorize.storage.store import Store, open_store
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("power", "flips", "kills", "readers", "law", "sockets", "strace")
+PARTS = ("power", "flips", "kills", "readers", "law", "sockets", "ranks", "strace")
+RANKS = "2,3,8,1"
 CHANGED_FILES = 50_000
 POSITIONS = 100_000
 CALLS = ("openat", "write", "pwrite64", "fsync", "link", "unlink", "mkdir", "fchmod", "pread64", "flock", "close")
@@ -212,6 +215,16 @@ class Soak:
         return found
 
     # strace
+
+    def ranks(self) -> str:
+        """Run the tests of noise on several ranks with eight among them."""
+        python = ROOT / ".venv-frameworks" / "bin" / "python"
+        if not python.exists():
+            return "skipped: torch is not here; call make .venv-frameworks/.installed first"
+        command = [python, "-m", "pytest", "-q", "-x", "tests/frameworks/test_ranks.py"]
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "RANKS": RANKS}, capture_output=True, text=True)
+        self.demand(done.returncode == 0, f"ranks {RANKS}: {done.stdout[-2000:]}")
+        return f"ranks {RANKS}: {done.stdout.strip().splitlines()[-1]}"
 
     def strace(self) -> str:
         """Let each system call of a put fail, and kill at each, once."""

@@ -18,12 +18,10 @@ from benchmarks.papers.accounting import multipliers
 from benchmarks.papers.comparison import Comparison
 from benchmarks.papers.correlated_figure import SAMPLED, Accuracies, draw, judge
 from benchmarks.papers.images import CLASSES, Images, load_images
-from benchmarks.papers.kept_results import KeptResults
+from benchmarks.papers.kept_results import KeptResults, solved_once
 from benchmarks.papers.together import correlated_rows, poisson_batches, train
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.solvers import solve
-from factorize.spec import parse_spec
 from factorize.training import PlainSums, Sgd, dp_ftrl, method_spec, ones
 from factorize.training.orders import Order
 
@@ -69,10 +67,14 @@ def one_setting(
     targets = [PrivacyTarget(epsilon=epsilon, delta=DELTA) for epsilon in epsilons]
     trials = range(2 if comparison.quick else TRIALS)
     comparison.heading(f"{epochs} epoch{'s' if epochs > 1 else ''}, batches of {batch}: test accuracy, %")
-    pairs = [multipliers(one, DELTA, probability=batch / len(images.train), steps=steps) for one in epsilons]
-    used = {name: [pair[i] for pair in pairs] for i, name in enumerate(SAMPLED)}
-    both = np.array(pairs).T * CLIP / batch  # by RDP, by PLD
-    fixed = strategies(steps, taus, epochs)
+    probability = batch / len(images.train)
+    pairs = kept.once(
+        f"{epochs} epochs, noise multipliers",  # minutes of accounting
+        lambda: np.ravel([multipliers(one, DELTA, probability=probability, steps=steps) for one in epsilons]),
+    ).reshape(-1, 2)
+    used = {name: pairs[:, i].tolist() for i, name in enumerate(SAMPLED)}
+    both = pairs.T * CLIP / batch  # by RDP, by PLD
+    fixed = strategies(comparison.folder, steps, taus, epochs)
     sigmas = {}
     for name, factors in fixed.items():
         calibrated = [calibrate(factors.certificate.sensitivity, one, clip_norm=CLIP) for one in targets]
@@ -119,11 +121,11 @@ def data_order(examples: int, steps: int, epochs: int) -> Order:
     return Order([cut[i * batch : (i + 1) * batch] for i in range(per_epoch)], epochs=epochs)
 
 
-def strategies(steps: int, taus: tuple[int, ...], epochs: int) -> dict[str, Factorization]:
+def strategies(folder: Path, steps: int, taus: tuple[int, ...], epochs: int) -> dict[str, Factorization]:
     """Return the certified optima of DP-MF and of DP-MF+ for each tau."""
     specs = {"DP-MF": method_spec("dp_mf", ones(steps), epochs=epochs)}
     specs |= {f"DP-MF+, tau = {tau}": method_spec("dp_mf_plus", ones(steps), epochs=epochs, tau=tau) for tau in taus}
-    return {name: solve(parse_spec({**spec, "tolerance": 1e-4})) for name, spec in specs.items()}
+    return {name: solved_once(folder, {**spec, "tolerance": 1e-4}) for name, spec in specs.items()}
 
 
 def accuracies(

@@ -39,7 +39,7 @@ def run(comparison: Comparison) -> None:
     parts = {}
     for tau in (None, *taus):
         factorization = factorized(steps, tau)
-        parts[tau] = {rate: norms(factorization, rate) for rate in rates}
+        parts[tau] = {rate: norms(factorization, rate, steps) for rate in rates}
     for reading, variance in VARIANCES.items():
         one_reading(comparison, reading, variance, parts, rates)
 
@@ -69,14 +69,18 @@ def one_reading(comparison: Comparison, reading: str, variance: float, parts: Pa
 
 
 def factorized(steps: int, tau: int | None) -> Factorization:
-    """Return the optimum for plain sums, or for Lambda_tau's restarts."""
+    """Return the optimum for plain sums, or that of one block of Lambda_tau's restarts, which are all alike."""
+    n = steps if tau is None else tau
     objective = {"kind": "mean"} if tau is None else {"kind": "lambda_tau", "tau": tau}
-    spec = {"workload": {"kind": "prefix", "n": steps}, "objective": objective, "mechanism": {"kind": "dense"}}
+    spec = {"workload": {"kind": "prefix", "n": n}, "objective": objective, "mechanism": {"kind": "dense"}}
     return solve(parse_spec({**spec, "tolerance": 1e-6}))
 
 
-def norms(factorization: Factorization, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parts of the expected squared gradient norm: without noise, and of noise of variance 1."""
+def norms(factorization: Factorization, rate: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parts of the expected squared gradient norm: without noise, and of noise of variance 1.
+
+    A factorization of fewer steps is restarted until there are enough.
+    """
     singular = np.linspace(0, math.sqrt(SMOOTHNESS), DIMENSION)
     # x* - x_0 is (u . b) / singular value, of variance 1 / singular^2; a zero singular value has no gradient
     start = np.divide(1.0, singular, out=np.zeros(DIMENSION), where=singular > 0)
@@ -88,7 +92,25 @@ def norms(factorization: Factorization, rate: float) -> tuple[np.ndarray, np.nda
         initial=start.tolist(),
     )
     signal, noise = question.second_moments(factorization)
+    shrink = (1 - rate * singular**2) ** 2
+    signal, noise = signal[0] * shrink ** np.arange(steps + 1)[:, None], restarted(noise, shrink, steps)
     return signal @ singular**4, noise @ singular**4
+
+
+def restarted(block: np.ndarray, shrink: np.ndarray, steps: int) -> np.ndarray:
+    """Return second moments of noise over all steps, from those of one block: what was there shrinks, a block is added.
+
+    Args:
+        block: shape (tau + 1, d), 0 first.
+        shrink: of a second moment in a step, shape (d,).
+        steps: a multiple of tau.
+    """
+    tau = len(block) - 1
+    left = shrink ** np.arange(tau + 1)[:, None]
+    found = np.zeros((steps + 1, len(shrink)))
+    for first in range(0, steps, tau):
+        found[first : first + tau + 1] = left * found[first] + block
+    return found
 
 
 def with_noise(parts: tuple[np.ndarray, np.ndarray], variance: float) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Kept results: trials of a long reproduction in one JSON file, so that a run that was cut off goes on where it was."""
+"""Kept results: trials of a long reproduction in one JSON file, so that a run that was cut off goes on where it was.
+
+Factorizations are kept beside them, one file for each spec.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from factorize.factor_file import load
+from factorize.factorization import Factorization
+from factorize.solvers import solve
+from factorize.spec import parse_spec
 
 
 class KeptResults:
@@ -49,3 +57,12 @@ class KeptResults:
             beside.write_text(json.dumps({"settings": self._settings, "results": self._found}))
             os.replace(beside, self._path)
         return np.array(self._found[label])
+
+
+def solved_once(folder: Path, document: Mapping[str, Any]) -> Factorization:
+    """Return the factorization of a spec, solved if the folder does not have it yet, and then written there."""
+    spec = parse_spec(dict(document))
+    path = folder / f"{spec.digest}.safetensors"
+    if not path.exists():
+        solve(spec).save(path)
+    return load(path)

@@ -33,13 +33,13 @@ def correlated_rows(factors: Factorization, seed: int, size: int) -> np.ndarray:
 def train(
     features: np.ndarray,
     labels: np.ndarray,
-    batches: Iterable[np.ndarray],
+    batches: Iterable[np.ndarray | slice],
     noise: Iterable[np.ndarray],
     sigmas: np.ndarray,
     *,
     batch_size: int,
     clip_norm: float,
-    learning_rate: float,
+    learning_rate: float | np.ndarray,
 ) -> np.ndarray:
     """Train logistic regression from zero, once for each scale, and return the weights, shape (runs, inputs, classes).
 
@@ -51,11 +51,12 @@ def train(
         sigmas: standard deviation per entry of Z, one for each run.
         batch_size: the fixed divisor of the means.
         clip_norm: bound on an example's gradient.
-        learning_rate: of plain SGD.
+        learning_rate: of plain SGD, of all runs or one for each.
     """
     runs, inputs = len(sigmas), features.shape[1]
     weights = np.zeros((inputs, runs, CLASSES), dtype=np.float32)
     scales = sigmas.astype(np.float32)[None, :, None]
+    rates = np.broadcast_to(np.asarray(learning_rate, dtype=np.float32), (runs,))[None, :, None]
     lengths = np.linalg.norm(features, axis=1)
     for batch, row in zip(batches, noise, strict=True):
         x = features[batch]
@@ -64,7 +65,7 @@ def train(
         norms = lengths[batch][:, None] * np.sqrt(np.einsum("erc,erc->er", residuals, residuals))
         residuals *= np.minimum(1.0, clip_norm / np.maximum(norms, np.float32(1e-30)))[:, :, None]
         total = (x.T @ residuals.reshape(len(x), -1)).reshape(weights.shape)
-        weights -= learning_rate * (total / batch_size + scales * row.reshape(inputs, 1, CLASSES))
+        weights -= rates * (total / batch_size + scales * row.reshape(inputs, 1, CLASSES))
     return np.moveaxis(weights, 1, 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -15,8 +16,9 @@ from structure_cases import strategies
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import Placement
 
-from factorize.adapters.ranks import agreement
+from factorize.adapters.ranks import agreement, placements
 from factorize.adapters.torch import NoiseGenerator
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
@@ -119,8 +121,8 @@ def go_on(world: int, folder: str) -> dict[str, Any]:
     return found
 
 
-ORDER = [2, 3, 1]
-"""World sizes, each of which goes on from a checkpoint of the one before."""
+ORDER = [int(size) for size in os.environ.get("RANKS", "2,3,1").split(",")]
+"""World sizes, each of which goes on from a checkpoint of the one before; `python -m benchmarks.soak ranks` has 8."""
 
 
 def everything(rank: int, world: int, folder: str) -> dict[str, Any]:
@@ -161,12 +163,21 @@ class TestBits:
     def test_of_torchs_generator_to_the_last_rounding(self, ranks, kind):
         assert np.allclose(ranks[0][f"{kind} buffered torch"][0], alone("buffered", "torch"), rtol=0, atol=1e-6)
 
+    def test_have_together_the_covariance_of_the_noising_matrix(self, ranks, kind):
+        for name in names_of(kind):
+            drawn, made = ranks[0][f"{kind} {name} sfc64"][0].astype(float), factors(name)
+            inverse = np.linalg.inv(made.strategy.rows(0, N))
+            expected = calibration(made).sigma ** 2 * inverse @ inverse.T
+            spread = np.sqrt(np.outer(np.diag(expected), np.diag(expected)) / SIZE)  # of one estimated entry, to a root
+            assert np.abs(drawn @ drawn.T / SIZE - expected).max() <= (6 * spread).max(), name
+
     def test_each_rank_keeps_its_part_of_the_state(self, ranks, kind):
         kept = [each[f"{kind} buffered sfc64"][1] for each in ranks]
         whole_state = kept_here(noise_for("buffered", [torch.zeros(SIZE)]))
         replicas = 1 if kind != "hybrid" else len(ranks)
         assert whole_state <= sum(kept) / replicas <= whole_state + 3 * len(ranks)  # beside the replicated (1,)
-        assert max(kept) * len(ranks) / replicas <= 1.02 * whole_state
+        slices = sum(int(np.prod(shape)) // min(shape) for shape in SHAPES)  # where a dimension is not divisible
+        assert max(kept) / replicas <= whole_state / len(ranks) + whole_state / SIZE * slices / replicas
 
 
 class TestRestart:
@@ -266,6 +277,10 @@ class TestRefusals:
         asked = [(name, rank) for name in EXPECTED for rank in (0, 1) if name != "one leaves" or rank == 0]
         wrong = {key: found[key[1]][key[0]] for key in asked if not re.search(EXPECTED[key[0]], found[key[1]][key[0]])}
         assert not wrong
+
+    def test_a_placement_that_nobody_knows(self):
+        with pytest.raises(InvalidParameter, match="redistribute it to Shard or Replicate"):
+            placements._side(Placement(), 2)
 
     def test_torch_without_a_process_group(self):
         with pytest.raises(InvalidParameter, match="init_process_group"):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from factorize.accounting.amplification import amplified_epsilon
+from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed_order, method_spec, ones
@@ -277,3 +278,44 @@ def test_many_runs_of_adam_at_once_are_adam(comparison: Any) -> None:
             m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
             weights = weights - rate * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
         np.testing.assert_allclose(found[run_], weights, atol=2e-4)
+
+
+def test_ways_past_the_figure_run_on_digits(comparison: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beyond = import_module("benchmarks.papers.srg_beyond")
+    monkeypatch.setattr(beyond, "CLIPS", (1.0,))
+    run = comparison.Comparison("srg_beyond", beyond.TITLE, quick=True, folder=tmp_path)
+    beyond.run(run, None)
+    assert [row.name for row in run.rows] == ["DP-MEMF, lambda_T", "DP-GD, full batch"]
+    assert all(30 < row.reproduced < 100 for row in run.rows) and len(run.claims) == 2
+
+
+def test_full_batches_are_gradient_descent_with_the_noise_of_all_steps(
+    comparison: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beyond, images = import_module("benchmarks.papers.srg_beyond"), import_module("benchmarks.papers.images")
+    digits, target, sigmas, train = images.load_images(None), PrivacyTarget(mu=1e9), [], beyond.train
+
+    def seen(*given: Any, **named: Any) -> np.ndarray:
+        sigmas.append(given[4])
+        return np.asarray(train(*given, **named))
+
+    monkeypatch.setattr(beyond, "train", seen)
+    found = beyond.descended(digits, target, 4, (0.5, 2.0), 7)
+    np.testing.assert_allclose(sigmas, [[1e-9 * 2 / 1440] * 2])  # the root of four steps, in means of all examples
+    weights = np.zeros((64, 10))
+    for _ in range(4):  # at this mu nothing but clipping is left
+        scores = np.exp(digits.train @ weights)
+        residuals = scores / scores.sum(axis=1, keepdims=True) - np.eye(10)[digits.train_labels]
+        lengths = np.linalg.norm(digits.train, axis=1) * np.linalg.norm(residuals, axis=1)
+        weights -= 2.0 * digits.train.T @ (residuals / np.maximum(1, lengths)[:, None]) / len(digits.train)
+    assert found[1, 1] == pytest.approx(100 * digits.judge().accuracy(weights), abs=0.3)
+
+
+def test_restarts_of_one_block_are_the_optimum_of_all_steps(comparison: Any) -> None:
+    quadratic = import_module("benchmarks.papers.correlated_quadratic")
+    objective, workload = {"kind": "lambda_tau", "tau": 5}, {"kind": "prefix", "n": 20}
+    whole = solve(parse_spec({"workload": workload, "objective": objective, "mechanism": {"kind": "dense"}}))
+    for rate in (0.01, 0.1):
+        expected, found = (quadratic.norms(one, rate, 20) for one in (whole, quadratic.factorized(20, 5)))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-12)
