@@ -17,7 +17,7 @@ from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.epochs.feasible import candidates, strategy_of
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Loop, Problem, Reporter, StepReport
 from factorize.solvers.single.ascent import right_singular, scaled
 from factorize.solvers.single.dense import refuse_objective
 from factorize.solvers.single.recovery import loss_of, triangle
@@ -26,6 +26,8 @@ from factorize.spec import Spec
 LARGEST = 64
 _FINEST, _COARSEST = 1e-9, 1e-4
 _MOST_STEPS = 50_000
+_ROUND = 500
+"""Steps of SCS between two looks at it, 2 s at the largest n."""
 _FLOOR = 1e-9  # eigenvalues of X below this share of the largest are raised to it
 
 
@@ -58,11 +60,12 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     target = scaled(problem.target)
     epochs = problem.participation.spread(problem.n).most
     order = np.arange(problem.n).reshape(epochs, -1).T.ravel()
-    gram, steps = _conic(_few_rows(target[:, order]), epochs, problem.tolerance)
+    loop = problem.loop("rounds of the conic program")
+    gram, steps = _conic(_few_rows(target[:, order]), epochs, problem.tolerance, report, loop)
     strategy = _repair(gram, target, order, epochs)
     loss, factors = _multipliers(target, strategy, order, epochs)
     gap = loss / _bound(target[:, order], factors) - 1
-    report(2, gap)
+    report(steps + 1, gap)
     outcome = Outcome.CONVERGED if gap <= problem.tolerance else Outcome.ROUNDING_LIMIT
     dual = {"weights": factors[:, 0, 0] ** 2} if epochs == 1 else {"factors": factors}
     return Solution(problem.with_unit_sensitivity(strategy), outcome, steps, dual)
@@ -73,8 +76,12 @@ def _few_rows(target: np.ndarray) -> np.ndarray:
     return triangle(target) if target.shape[0] > target.shape[1] else target
 
 
-def _conic(factor: np.ndarray, epochs: int, tolerance: float) -> tuple[np.ndarray, int]:
-    """Return SCS's X in class order, whatever it is worth, and its steps."""
+def _conic(factor: np.ndarray, epochs: int, tolerance: float, report: StepReport, loop: Loop) -> tuple[np.ndarray, int]:
+    """Return SCS's X in class order, whatever it is worth, and its steps.
+
+    SCS runs by rounds, each from where the one before has ended, so that a solve can be told of, stopped and gone on
+    with; a problem that takes one round is solved as without them.
+    """
     cp: Any = import_module("cvxpy")
     r, n = factor.shape
     whole = cp.Variable((n + r, n + r), symmetric=True)
@@ -85,18 +92,42 @@ def _conic(factor: np.ndarray, epochs: int, tolerance: float) -> tuple[np.ndarra
     if epochs > 1:
         limits.append(whole[classes[:, first].ravel(), classes[:, second].ravel()] == 0)
     program = cp.Problem(cp.Minimize(cp.trace(whole[n:, n:])), limits)
-    accuracy = min(max(0.1 * tolerance, _FINEST), _COARSEST)
     try:
         with warnings.catch_warnings():  # that the solution "may be inaccurate" is assumed anyway
             warnings.simplefilter("ignore")
-            program.solve(solver=cp.SCS, eps_abs=accuracy, eps_rel=accuracy, max_iters=_MOST_STEPS)
+            data, *inversion = program.get_problem_data(cp.SCS)
+            found, steps = _rounds(data, min(max(0.1 * tolerance, _FINEST), _COARSEST), report, loop)
+            program.unpack_results(found, *inversion)
     except cp.error.SolverError as error:
         raise SolveFailed(
             f"SCS gave up: {str(error)[:200]}; use mechanism 'dense', which gives the same optimum"
         ) from None
     if whole.value is None or not np.isfinite(whole.value).all():
         raise SolveFailed("SCS returned no finite matrix; use mechanism 'dense', which gives the same optimum")
-    return whole.value[:n, :n], int(program.solver_stats.num_iters or 0)
+    return whole.value[:n, :n], steps
+
+
+def _rounds(data: dict[str, Any], accuracy: float, report: StepReport, loop: Loop) -> tuple[dict[str, Any], int]:
+    """Return the last answer of SCS and its steps in all, those of a solve that was cut off among them."""
+    scs: Any = import_module("scs")
+    sides = data["dims"]
+    cones = {"z": sides.zero, "l": sides.nonneg, "q": sides.soc, "ep": sides.exp, "s": sides.psd}
+    problem = {name: data[name] for name in ("A", "b", "c")}
+    height, width = data["A"].shape
+    left = loop.found(x=(width,), y=(height,), s=(height,), scale=(1,))
+    start = {} if left is None else {name: left.arrays[name] for name in ("x", "y", "s")}
+    chosen = {} if left is None else {"scale": float(left.arrays["scale"][0])}
+    solver = scs.SCS(problem, cones, eps_abs=accuracy, eps_rel=accuracy, max_iters=_ROUND, verbose=False, **chosen)
+    done = 0 if left is None else left.step
+    found = solver.solve(warm_start=bool(start), **start)
+    done += found["info"]["iter"]
+    while found["info"]["status_val"] != scs.SOLVED and found["info"]["iter"] >= _ROUND and done < _MOST_STEPS:
+        report(done, None)
+        scale = np.array([found["info"]["scale"]])
+        loop.offer(done, x=found["x"], y=found["y"], s=found["s"], scale=scale)
+        found = solver.solve(warm_start=True)
+        done += found["info"]["iter"]
+    return found, done
 
 
 def _repair(gram: np.ndarray, target: np.ndarray, order: np.ndarray, epochs: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from factorize.api.jobs.child import solve as solve_as_child
 from factorize.errors import Cancelled
 from factorize.factorization import Factorization
 from factorize.solution import LoopState, Progress
+from factorize.solvers import semidefinite
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store, open_store
 from factorize.storage.unfinished import UnfinishedWork, state_bytes
@@ -48,6 +49,12 @@ CASES: dict[str, dict[str, Any]] = {
         "mechanism": {"kind": "buffered_linear", "buffers": 2, "redraws": 1},
         "tolerance": 0.02,
     },
+    "rounds of the conic program": {
+        "workload": {"kind": "prefix", "n": 8},
+        "participation": {"kind": "fixed_epochs", "epochs": 2},
+        "mechanism": {"kind": "semidefinite"},
+        "tolerance": 1e-5,
+    },
 }
 # The loops of the recursions of momentum and of the buffered states over epochs leave the same states as these.
 STOP = 4
@@ -59,6 +66,12 @@ def tell(**progress):
         os.kill(os.getpid(), signal.SIGKILL)
 solve(json.loads(sys.argv[1]), tell)
 """
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small conic program is solved within one round of the usual length."""
+    monkeypatch.setattr(semidefinite, "_ROUND", 25)
 
 
 @pytest.fixture
@@ -148,6 +161,7 @@ def forged(state: LoopState, seed: int) -> LoopState:
         "dual weights of both sides",
         "descents",
         "monotone column",
+        "rounds of the conic program",
     ],
 )
 def test_a_forged_state_costs_time_and_makes_no_false_claim(store: Store, loop: str) -> None:
