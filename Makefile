@@ -107,33 +107,29 @@ sbom: $(STAMP)
 advisories: $(STAMP)
 	$(BIN)/python -m release.advisories
 
-# The pip that comes with Python 3.11 takes three times as long to read what an index has.
-NEWER_PIP = $(1)/bin/python -m pip install --quiet --require-hashes -r requirements-pip.lock
-
-# Exact versions and hashes, so that two installs are the same install.
+# Exact versions and hashes, so that two installs are the same install. First a newer pip: the one that comes with
+# Python 3.11 takes three times as long to read what an index has.
 $(STAMP): requirements-pip.lock requirements-dev.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "factorize needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(call NEWER_PIP,$(VENV))
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-pip.lock
 	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $(STAMP)
 
-# Environments of their own that see what the lock installed; their own packages come first.
+# Environments of their own that see what the lock installed, pip too; their own packages come first.
 SEES_THE_LOCK = $(BIN)/python -c 'import os, sysconfig; print(os.getcwd(), sysconfig.get_path("purelib"), sep="\n")' \
   > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/locked.pth
 
 $(FRAMEWORKS)/.installed: $(STAMP) requirements-frameworks.txt
-	test -x $(FRAMEWORKS)/bin/python || $(BIN)/python -m venv $(FRAMEWORKS)
+	test -x $(FRAMEWORKS)/bin/python || $(BIN)/python -m venv --without-pip $(FRAMEWORKS)
 	$(call SEES_THE_LOCK,$(FRAMEWORKS))
-	$(call NEWER_PIP,$(FRAMEWORKS))
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --no-compile -r requirements-frameworks.txt
 	touch $(FRAMEWORKS)/.installed
 
 $(SITE)/.installed: $(STAMP) requirements-docs.lock
-	test -x $(SITE)/bin/python || $(BIN)/python -m venv $(SITE)
+	test -x $(SITE)/bin/python || $(BIN)/python -m venv --without-pip $(SITE)
 	$(call SEES_THE_LOCK,$(SITE))
-	$(call NEWER_PIP,$(SITE))
 	$(SITE)/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements-docs.lock
 	touch $(SITE)/.installed
 
