@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from factorize.numbers.compiling import assign
 from factorize.numbers.double_double import add, multiply
 
 _FLOOR = 1e-290  # far above what a product loses below the normal range; times the numbers that this is multiplied by
@@ -30,8 +31,8 @@ def best_selection(high, low, separation, most):
                 best_high, best_low = h, rest
             after_high[i], after_low[i] = best_high, best_low
         lost += worst
-        before_high[:] = after_high
-        before_low[:] = after_low
+        assign(before_high, after_high)
+        assign(before_low, after_low)
     return before_high[0], before_low[0], lost * 1.0001
 
 
@@ -121,9 +122,9 @@ def fill(diagonal, transition, inputs, outputs, high, low, error):
     sizes, after = np.zeros((groups, states)), np.zeros(states)
     for i in range(n):
         high[i, i] = diagonal[i]
-        carried[:, :, 0] = outputs[i]
+        assign(carried[:, :, 0], outputs[i])
         carried[:, :, 1] = 0.0
-        sizes[:, :] = np.abs(outputs[i])
+        assign(sizes, np.abs(outputs[i]))
         lost = 0.0
         for j in range(i - 1, -1, -1):
             h, rest, size, last = 0.0, 0.0, 0.0, 0.0
@@ -138,7 +139,7 @@ def fill(diagonal, transition, inputs, outputs, high, low, error):
                     stepped[b, 0], stepped[b, 1] = sh, sl
                     lost += ((32 + 8 * states) * 2.0**-106 * (1 + 1e-6) * local + _ROOT_FLOOR) ** 2
                 for b in range(states):
-                    carried[g, b] = stepped[b]
+                    assign(carried[g, b], stepped[b])
                     sizes[g, b] = after[b] + 1e-150 if sizes[g].any() else 0.0
                     th, tl = multiply(stepped[b, 0], stepped[b, 1], inputs[j, g, b], 0.0)
                     h, rest = add(h, rest, th, tl)
@@ -163,7 +164,7 @@ def _reach(transition, inputs):
     found = np.empty(n)
     gram = np.zeros((groups, states, states))
     for g in range(groups):
-        gram[g] = np.eye(states)
+        assign(gram[g], np.eye(states))
     for j in range(n - 1, -1, -1):
         total = 0.0
         for g in range(groups):
@@ -178,7 +179,7 @@ def _reach(transition, inputs):
                 found[:j] = np.inf
                 return found
             moved = block.T.copy() @ (gram[g] @ block)
-            gram[g] = 0.5 * (moved + moved.T) + np.eye(states)
+            assign(gram[g], 0.5 * (moved + moved.T) + np.eye(states))
     return found
 
 

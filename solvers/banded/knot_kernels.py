@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -92,7 +93,7 @@ def backward(
             fresh = i - height + 1
             kept = max(base, low)
             for k in range(i, kept - 1, -1):
-                form[k - fresh] = form[k - base]
+                assign(form[k - fresh], form[k - base])
             form[: kept - fresh] = 0.0
             base = fresh
         size = min(i, b - 1)
@@ -195,8 +196,8 @@ def forward(
     loss = 0.0
     for i in range(n):
         if i - base == height:
-            covs[:bands] = covs[height - bands :]
-            both[:bands] = both[height - bands :]
+            assign(covs[:bands], covs[height - bands :])
+            assign(both[:bands], both[height - bands :])
             covs[bands:] = 0.0
             both[bands:] = 0.0
             base = i - bands

@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.buffered.kernels import EVERY, error_step, factor_step, read_step
 from factorize.solvers.methods.compiled import compiled
 
@@ -41,7 +42,7 @@ def error_adjoint(
     bar, turned = np.zeros((size, size)), np.zeros(size)
     for segment in range(marks.shape[0] - 1, -1, -1):
         first, last = segment * EVERY, min(n, (segment + 1) * EVERY)
-        cov[:] = marks[segment]
+        assign(cov, marks[segment])
         for i in range(first, last):
             read_step(i, ratio, follow, feed, inputs, outputs, diagonal, t, load, row)
             for a in range(size):
@@ -103,11 +104,11 @@ def factor_adjoint(
     bar, mixed = np.zeros((m, m)), np.zeros((m, m))
     for segment in range(marks.shape[0]):
         first, last = segment * EVERY, min(n, (segment + 1) * EVERY)
-        gram[:] = marks[segment]
+        assign(gram, marks[segment])
         for i in range(last - 1, first - 1, -1):
-            kept[i - first + 1] = gram
+            assign(kept[i - first + 1], gram)
             factor_step(ratio[i], inputs[i], targets[i], own[i], gram, now)
-        kept[0] = gram
+        assign(kept[0], gram)
         for i in range(first, last):
             after, before = kept[i - first], kept[i - first + 1]
             d = diagonal[i]

@@ -10,7 +10,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.buffered.epoch_kernels import (
+    add,
     add_product_transposed,
     identity,
     load_step,
@@ -97,7 +99,7 @@ def classes_adjoint(
                     image += below[first, a, c] * inputs[first, c]
                     below_bar[first, a, c] = sums_bar[j] * inputs[first, a] * inputs[first, c]
                 inputs_bar[first, a] += 2.0 * sums_bar[j] * image
-            states[s] = reach[first]
+            assign(states[s], reach[first])
             for t in range(s + 1, epochs - 1):
                 for a in range(m):
                     states[t, a] = 0.0
@@ -115,8 +117,8 @@ def classes_adjoint(
                         new[c] += through[last, a, c] * carried[a]
                         epochs_bar[t, a, c] += carried[a] * states[t - 1, c]
                     onto_bar[i, c] += of_entry * states[t - 1, c]
-                carried[:] = new
-            reach_bar[first] = carried
+                assign(carried, new)
+            assign(reach_bar[first], carried)
 
 
 @compiled
@@ -130,18 +132,18 @@ def epochs_adjoint(
     bar, half, rest = np.zeros((m, m)), np.zeros((m, m)), np.zeros((b, m, m))
     for i in range(n - 1, -1, -1):
         if i % b == b - 1:
-            bar[:] = epochs_bar[i // b]
+            assign(bar, epochs_bar[i // b])
         for a in range(m):
             y_bar[i, a] = 0.0
             for c in range(m):
                 bar[a, c] += y[i, a] * onto_bar[i, c]
                 y_bar[i, a] += through[i, a, c] * onto_bar[i, c]
         if i % b == 0:
-            transition_bar[i] += bar
+            add(bar, transition_bar[i])
         else:
             add_product_transposed(bar, through[i - 1], transition_bar[i])
             transposed_product(transition[i], bar, half)
-            bar[:] = half
+            assign(bar, half)
     for epoch in range(epochs):
         first = epoch * b
         identity(rest[b - 1])
@@ -152,10 +154,10 @@ def epochs_adjoint(
             i = first + j
             if j > 0:
                 transposed_product(rest[j], bar, half)
-                transition_bar[i] += half
+                add(half, transition_bar[i])
                 half[:] = 0.0
                 add_product_transposed(bar, transition[i], half)
-                bar[:] = half
+                assign(bar, half)
             for c in range(m):
                 for a in range(m):
                     bar[a, c] += reach_bar[i, a] * inputs[i, c]
@@ -178,7 +180,7 @@ def gram_adjoint(
             for c in range(m):
                 whole[a, c] = 2.0 * (below[i, a, c] + outputs[i, a] * outputs[i, c])
         product(whole, half, bar)
-        transition_bar[i] += bar
+        add(bar, transition_bar[i])
         for a in range(m):
             by_output, by_input = diagonal[i] * y_bar[i, a], 0.0
             for c in range(m):

@@ -28,6 +28,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -70,6 +71,14 @@ def add_product_transposed(a: Array, b: Array, out: Array) -> None:
 
 
 @compiled
+def add(a: Array, out: Array) -> None:
+    """``out += a``."""
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            out[i, j] += a[i, j]
+
+
+@compiled
 def identity(out: Array) -> None:
     """``out = I``."""
     for i in range(out.shape[0]):
@@ -87,7 +96,7 @@ def gram(
     b = n // epochs
     now, whole, half, rest = np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, m))
     for i in range(n - 1, -1, -1):
-        below[i] = now
+        assign(below[i], now)
         if i % b == b - 1:
             identity(rest)
         for a in range(m):
@@ -101,10 +110,10 @@ def gram(
         product(whole, transition[i], half)
         transposed_product(transition[i], half, now)
         product(rest, transition[i], half)
-        rest[:] = half
+        assign(rest, half)
     for i in range(n):
         if i % b == 0:
-            through[i] = transition[i]
+            assign(through[i], transition[i])
         else:
             product(transition[i], through[i - 1], through[i])
         for a in range(m):
@@ -133,7 +142,7 @@ def classes(
                     own += inputs[first, a] * below[first, a, c] * inputs[first, c]
             entries[j, s, s] = own
             sums[j] += own
-            state[:] = reach[first]
+            assign(state, reach[first])
             for t in range(s + 1, epochs):
                 entry = 0.0
                 for a in range(m):
@@ -145,7 +154,7 @@ def classes(
                     new[a] = 0.0
                     for c in range(m):
                         new[a] += through[last, a, c] * state[c]
-                state[:] = new
+                assign(state, new)
 
 
 @compiled
@@ -181,7 +190,7 @@ def error(
     image, load, row = np.zeros(size), np.zeros(size), np.zeros(size)
     total = 0.0
     for i in range(n):
-        before[i] = cov
+        assign(before[i], cov)
         load_step(i, transition, inputs, outputs, diagonal, follow, feed, roots[i], whole, load, row)
         product(whole, cov, half)
         cov[:] = 0.0

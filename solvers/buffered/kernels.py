@@ -24,6 +24,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -103,12 +104,12 @@ def factor(
     gram, now = np.zeros((m, m)), np.zeros(m)
     for i in range(n - 1, -1, -1):
         if i == n - 1 or i % EVERY == EVERY - 1:
-            marks[i // EVERY] = gram
+            assign(marks[i // EVERY], gram)
         square = factor_step(ratio[i], inputs[i], targets[i], own[i], gram, now)
         if not square > 0.0:
             return i
         diagonal[i] = math.sqrt(square)
-        outputs[i] = now
+        assign(outputs[i], now)
     return -1
 
 

@@ -111,7 +111,8 @@ def _compared(length: int) -> tuple[NDArray[np.int64], Array]:
 
 @compiled
 def _add_up(follow: Array, feed: Array, rows: Array) -> None:
-    rows[0] *= feed[0]
+    for j in range(rows.shape[1]):
+        rows[0, j] *= feed[0]
     for i in range(1, len(rows)):
         for j in range(rows.shape[1]):
             rows[i, j] = follow[i] * rows[i - 1, j] + feed[i] * rows[i, j]

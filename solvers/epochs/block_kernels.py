@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign, plain
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
 
@@ -116,8 +117,9 @@ def _carry(source: Array, t: Array, dual: Array, m: int, across: Array, own: Arr
 def edges(p: Array, q: Array, m: int, before: Array, after: Array) -> None:
     """Coefficients of the edges from block m to block m + 1, at either end, both of shape (2 k,)."""
     b, k = p.shape
-    before[:k], after[:k] = p[m], q[m + 1]
-    before[k:], after[k:] = q[b - 1 - m], p[b - 2 - m]
+    for e in range(k):
+        before[e], after[e] = p[m, e], q[m + 1, e]
+        before[k + e], after[k + e] = q[b - 1 - m, e], p[b - 2 - m, e]
 
 
 @compiled
@@ -167,12 +169,12 @@ def eliminate(p: Array, q: Array, dual: Array, t: Array, before: Array, pivots: 
     rows, scaled = np.empty(4 * k * WIDTH), np.empty(4 * k * WIDTH)
     near, far = np.zeros(2 * k), np.zeros(2 * k)
     pivots[0] = 0.0
-    _carry(pivots[0], t, dual, 0, far, far, before[0])
+    _carry(pivots[0], t, dual, plain(0), far, far, before[0])
     _join_epochs(p, q, before[0])
     for m in range(b // 2 - 1):
         edges(p, q, m, near, far)
         pivot = pivots[m % pivots.shape[0]]
-        pivot[:] = before[m]
+        assign(pivot, before[m])
         for i in range(2 * k):
             _add(pivot, i, i, near[i] ** 2)
         invert(pivot, k, rows, scaled)

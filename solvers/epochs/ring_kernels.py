@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign, plain
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.lane_algebra import from_both, from_left, invert, mirror, multiply
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
@@ -64,6 +65,7 @@ def forward(
     """
     b, k, q = feed.shape
     side = q * k
+    one, yes, no = plain(1), plain(True), plain(False)
     cross, watched = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
     column, before, after = np.empty(q * WIDTH), np.empty(k * k * WIDTH), np.empty(k * k * WIDTH)
     covariance[:] = 0.0
@@ -90,24 +92,24 @@ def forward(
                 store(before, e * k + d, value)
                 store(noise, e * k + d, value + over * spread(inverse[c, e, d]))
         invert(noise, k)
-        multiply(noise, k, 1, before, k, 1, after, k, k, k, 1.0, True, False)
+        multiply(noise, k, one, before, k, one, after, k, k, k, 1.0, yes, no)
         for e in range(k):
             for d in range(k):
                 value = load(w, 0) * load(after, e * k + d)
                 x[c, e, d] += total(over * value)
                 y[c, e, d] += total(value)
-        from_left(follow[c], True, cross, k, k, column)
+        from_left(follow[c], yes, cross, k, k, column)
         for e in range(k):
             for r in range(q):
                 at = (e * q + r) * k + e
                 store(cross, at, load(cross, at) + spread(read[c, e, r] * through[c, e]))
-        multiply(cross, k, 1, noise, k, 1, gain, side, k, k, 1.0, True, False)
-        multiply(watched, k, 1, noise, k, 1, start, side, k, k, 1.0, True, False)
-        multiply(start, k, 1, watched, k, 1, information, side, side, k, 1.0, False, True)
-        from_left(follow[c], True, transition, side, side, column)
-        multiply(gain, k, 1, watched, k, 1, transition, side, side, k, -1.0, False, False)
-        from_both(follow[c], True, covariance, column)
-        multiply(gain, k, 1, cross, k, 1, covariance, side, side, k, -1.0, False, True)
+        multiply(cross, k, one, noise, k, one, gain, side, k, k, 1.0, yes, no)
+        multiply(watched, k, one, noise, k, one, start, side, k, k, 1.0, yes, no)
+        multiply(start, k, one, watched, k, one, information, side, side, k, 1.0, no, yes)
+        from_left(follow[c], yes, transition, side, side, column)
+        multiply(gain, k, one, watched, k, one, transition, side, side, k, -1.0, no, no)
+        from_both(follow[c], yes, covariance, column)
+        multiply(gain, k, one, cross, k, one, covariance, side, side, k, -1.0, no, yes)
         for e in range(k):
             for r in range(q):
                 for s in range(r + 1):
@@ -161,24 +163,25 @@ def backward(
     """
     b, k, q = feed.shape
     side = q * k
+    one, yes, no = plain(1), plain(True), plain(False)
     left, joint, both = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
     begun, moved = np.empty(side * k * WIDTH), np.empty(side * k * WIDTH)
     inner, column = np.empty(k * k * WIDTH), np.empty(q * WIDTH)
     for c in range(b):
         gain, start = gains[c], starts[c]
-        multiply(information, side, 1, gain, 1, k, left, side, k, side, 1.0, True, False)
-        multiply(across, side, 1, start, 1, k, joint, side, k, side, 1.0, True, False)
-        multiply(start, 1, k, boundary, side, 1, begun, k, side, side, 1.0, True, False)
-        multiply(gain, 1, k, across, 1, side, moved, k, side, side, 1.0, True, False)
+        multiply(information, side, one, gain, one, k, left, side, k, side, 1.0, yes, no)
+        multiply(across, side, one, start, one, k, joint, side, k, side, 1.0, yes, no)
+        multiply(start, one, k, boundary, side, one, begun, k, side, side, 1.0, yes, no)
+        multiply(gain, one, k, across, one, side, moved, k, side, side, 1.0, yes, no)
         half = spread(0.5)
         for i in range(side * k):
             store(both, i, load(left, i) + load(joint, i))
             store(left, i, load(left, i) + half * load(joint, i))
-        multiply(gain, 1, k, both, 1, k, inner, k, k, side, 1.0, True, False)
+        multiply(gain, one, k, both, one, k, inner, k, k, side, 1.0, yes, no)
         for e in range(k):
             for d in range(e + 1):
                 store(inner, e * k + d, half * (load(inner, e * k + d) + load(inner, d * k + e)))
-        multiply(begun, side, 1, start, 1, k, inner, k, k, side, -1.0, False, True)
+        multiply(begun, side, one, start, one, k, inner, k, k, side, -1.0, no, yes)
         for e in range(k):
             for d in range(e + 1):
                 value = load(inner, e * k + d)
@@ -186,11 +189,11 @@ def backward(
                 y[c, e, d] += total(load(halves, 0) * value)
                 store(inner, e * k + d, value + load(seen[c], e * k + d))
         mirror(inner, k)
-        from_left(follow[c], False, left, k, k, column)
+        from_left(follow[c], no, left, k, k, column)
         if keep:
             _keep(feed[c], left, inner, begun, moved, adjoints[c], states[c])
         _pull_back(follow[c], feed[c], left, inner, information, column)
-        from_left(follow[c], False, across, side, side, column)
+        from_left(follow[c], no, across, side, side, column)
         two = spread(2.0)
         for e in range(k):
             for j in range(side):
@@ -218,7 +221,7 @@ def _pull_back(follow: Array, feed: Array, left: Array, inner: Array, informatio
     """``P' <- F^T P' F - L B - B^T L^T + B^T U B`` with L = F^T H in `left`."""
     k, q = feed.shape
     side = q * k
-    from_both(follow, False, information, column)
+    from_both(follow, plain(False), information, column)
     for e in range(k):
         for r in range(q):
             i = e * q + r
@@ -262,6 +265,7 @@ def spread_out(
     """
     b, k, q = feed.shape
     side = q * k
+    one, yes, no = plain(1), plain(True), plain(False)
     block, column = np.empty(k * k * WIDTH), np.empty(q * WIDTH)
     weight = load(squares, 0)
     for c in range(classes[0] + 1, b):
@@ -269,12 +273,12 @@ def spread_out(
             x = classes[index]
             if x >= c:
                 break
-            multiply(gains[c], 1, k, adjoints[x], 1, k, block, k, k, side, 1.0, True, False)
-            multiply(starts[c], 1, k, states[x], side, 1, block, k, k, side, -1.0, False, False)
+            multiply(gains[c], one, k, adjoints[x], one, k, block, k, k, side, 1.0, yes, no)
+            multiply(starts[c], one, k, states[x], side, one, block, k, k, side, -1.0, no, no)
             for e in range(k):
                 for d in range(k):
                     gram[c * k + e, x * k + d] += total(weight * load(block, e * k + d))
-            from_left(follow[c], False, adjoints[x], k, k, column)
+            from_left(follow[c], no, adjoints[x], k, k, column)
             for e in range(k):
                 for r in range(q):
                     for d in range(k):
@@ -295,7 +299,7 @@ def apply(follow: Array, feed: Array, read: Array, through: Array, x: Array, y: 
             new[r] = feed[i, r] * x[i]
             for s in range(q):
                 new[r] += follow[i, r, s] * state[s]
-        state[:] = new
+        assign(state, new)
         y[i] = value
 
 
@@ -313,5 +317,5 @@ def solve(follow: Array, feed: Array, read: Array, through: Array, y: Array, x: 
             new[r] = feed[i, r] * value
             for s in range(q):
                 new[r] += follow[i, r, s] * state[s]
-        state[:] = new
+        assign(state, new)
         x[i] = value

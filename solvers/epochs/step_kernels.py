@@ -159,7 +159,10 @@ def unpack(vector: Array, dual: Array) -> bool:
             dual[c, i, i] = 1.0
         if not factor(dual[c], lower) > _LEAST_PIVOT:
             return False
-        dual[c] *= math.exp(vector[c] - top) / whole
+        share = math.exp(vector[c] - top) / whole
+        for i in range(k):
+            for j in range(k):
+                dual[c, i, j] *= share
     return True
 
 

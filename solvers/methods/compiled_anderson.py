@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -80,14 +81,15 @@ def _combine(iterates: Array, images: Array, importance: Array, order: NDArray[n
         left = math.sqrt(_dot(basis[c], basis[c]))
         if left > _CUT * math.sqrt(length):
             used[c], triangle[c, c] = 1.0, left
-            basis[c] /= left
+            for x in range(size):
+                basis[c, x] /= left
             shares[c] = _dot(basis[c], residual)
     for c in range(count - 1, -1, -1):
         if used[c] > 0.0:
             for d in range(c + 1, count):
                 shares[c] -= triangle[c, d] * shares[d]
             shares[c] /= triangle[c, c]
-    mixed[:] = images[newest]
+    assign(mixed, images[newest])
     for c in range(count):
         new, old = order[c], order[c + 1]
         for x in range(size):

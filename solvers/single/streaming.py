@@ -25,6 +25,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.poles import Poles
 from factorize.solvers.methods.threads import run
@@ -181,7 +182,7 @@ def _riccati(transition: Array, inputs: Array, outputs: Array, back: Index, diag
             return i
         diagonal[i] = math.sqrt(square)
         now /= diagonal[i]
-        eta[i] = now
+        assign(eta[i], now)
         for j in range(count):
             for a in range(states):
                 for b in range(states):
@@ -208,7 +209,7 @@ def _leaves(diagonal: Array, transition: Array, inputs: Array, outputs: Array, s
     for first in range(start, n, 2 * _LEAF):
         for k in range(first, min(first + _LEAF, n)):
             c[k, k] = diagonal[k]
-            state[:] = inputs[k]
+            assign(state, inputs[k])
             for i in range(k + 1, min(first + _LEAF, n)):
                 total = 0.0
                 for a in range(states):
@@ -218,7 +219,7 @@ def _leaves(diagonal: Array, transition: Array, inputs: Array, outputs: Array, s
                             new[a, j] += transition[i, a, b, j] * state[b, j]
                     for j in range(count):
                         total += outputs[i, a, j] * new[a, j]
-                state[:] = new
+                assign(state, new)
                 c[i, k] = total
 
 
@@ -235,7 +236,7 @@ def _rows(transition: Array, outputs: Array, middle: int, last: int) -> Array:
                 for b in range(states):
                     for j in range(count):
                         new[a, b, j] += transition[i, a, d, j] * product[d, b, j]
-        product[:] = new
+        assign(product, new)
         for a in range(states):
             for b in range(states):
                 for j in range(count):
@@ -261,7 +262,7 @@ def _columns(transition: Array, inputs: Array, first: int, middle: int, back: In
                 for b in range(states):
                     for j in range(count):
                         new[a, b, j] += product[a, d, j] * transition[k, d, b, j]
-        product[:] = new
+        assign(product, new)
     return out.reshape(middle - first, states * count)
 
 
@@ -293,6 +294,6 @@ def _multiply(left: Array, right: Array, out: Array) -> None:
                 for k in range(last - first):
                     upper[k] += a0 * r0[k] + a1 * r1[k] + a2 * r2[k] + a3 * r3[k]
                     lower[k] += b0 * r0[k] + b1 * r1[k] + b2 * r2[k] + b3 * r3[k]
-            out[i, first:last] = upper
+            assign(out[i, first:last], upper)
             if i + 1 < out.shape[0]:
-                out[i + 1, first:last] = lower
+                assign(out[i + 1, first:last], lower)

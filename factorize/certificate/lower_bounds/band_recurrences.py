@@ -10,6 +10,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from factorize.numbers.compiling import assign
+
 _SUMS = {"reassoc", "contract", "nsz"}  # sums may be reordered, so that they use vector instructions
 _ROOM = 5  # rows of a window that moves, in numbers of bands
 
@@ -60,8 +62,8 @@ def decoder_gram(rows, p, q, out):
     base = 0
     for i in range(n):
         if i - base == height:
-            cov[: b - 1] = cov[height - b + 1 :]
-            both[: b - 1] = both[height - b + 1 :]
+            assign(cov[: b - 1], cov[height - b + 1 :])
+            assign(both[: b - 1], both[height - b + 1 :])
             cov[b - 1 :] = 0.0
             both[b - 1 :] = 0.0
             base = i - b + 1
@@ -134,7 +136,7 @@ def _form(rows, p, q, theta, theta_o):
         if i - b + 1 < base:
             fresh = i - height + 1
             for k in range(i, max(base, i - b + 1) - 1, -1):
-                form[k - fresh] = form[k - base]
+                assign(form[k - fresh], form[k - base])
             form[: max(base, i - b + 1) - fresh] = 0.0
             base = fresh
         size = min(i, b - 1)
@@ -231,10 +233,10 @@ def moved_square(rows, change, gram, p, q):
     total = 0.0
     for i in range(n):
         if i - base == height:
-            steps[: b - 1] = steps[height - b + 1 :]
+            assign(steps[: b - 1], steps[height - b + 1 :])
             base = i - b + 1
         if i + b - 1 - low == len(roots):
-            roots[: 3 * b - 3] = roots[len(roots) - 3 * b + 3 :]
+            assign(roots[: 3 * b - 3], roots[len(roots) - 3 * b + 3 :])
             low = i - 2 * b + 2
         _both_halves(change, i, steps[i - base])
         if i + b - 1 < n:

@@ -16,6 +16,8 @@ import math
 import numba
 import numpy as np
 
+from factorize.numbers.compiling import assign, plain
+
 _UNIT = 2.0**-53
 
 
@@ -210,38 +212,40 @@ def block_resolvent_traces(resistances, grounded, dual, factors, t):
         t: nodes, shape (lanes,).
     """
     b, k = resistances.shape
+    apart, together = plain(1), plain(0)  # shifts
     half, side, lanes = b // 2, 2 * k, t.shape[0]
     outside = np.zeros((half, side, side, lanes))
     inside, work, bound = (np.zeros((side, side, lanes)), np.zeros((side, side, lanes)), np.zeros((side, side, lanes)))
     lower, joint, factor = (np.zeros((side, side, lanes)), np.zeros((side, side, lanes)), np.zeros((side, side, lanes)))
     rows, column, total = np.zeros((side, side, lanes)), np.empty((side, lanes)), np.zeros(lanes)
     for e in range(k):
-        outside[0, k + e, k + e] += 1.0 / resistances[b - 1, e]
-        inside[k + e, k + e] += 1.0 / resistances[half - 1, e]
+        for x in range(lanes):
+            outside[0, k + e, k + e, x] += 1.0 / resistances[b - 1, e]
+            inside[k + e, k + e, x] += 1.0 / resistances[half - 1, e]
     for m in range(half):
         if m > 0:
             _parallel(
                 outside[m - 1],
                 resistances[m - 1],
                 resistances[b - 1 - m],
-                1,
+                apart,
                 lower,
                 joint,
                 factor,
                 rows,
                 outside[m],
             )
-        _add_dual(dual, grounded, t, m, 1, outside[m])
+        _add_dual(dual, grounded, t, m, apart, outside[m])
         _inflate(outside[m])
     for m in range(half - 1, -1, -1):
         work[:] = 0.0
-        _add_in_steps(outside[m], 1, work)
-        _add_in_steps(inside, 0, work)
+        _add_in_steps(outside[m], apart, work)
+        _add_in_steps(inside, together, work)
         _inflate(work)
         _trace(work, factors, m, lower, column, total)
         if m > 0:
-            _add_dual(dual, grounded, t, m, 0, inside)
+            _add_dual(dual, grounded, t, m, together, inside)
             _inflate(inside)
-            _parallel(inside, resistances[m - 1], resistances[b - 1 - m], 0, lower, joint, factor, rows, bound)
-            inside[:] = bound
+            _parallel(inside, resistances[m - 1], resistances[b - 1 - m], together, lower, joint, factor, rows, bound)
+            assign(inside, bound)
     return total * (1.0 - (half + 4) * _UNIT)

@@ -10,6 +10,7 @@ import math
 import numba
 import numpy as np
 
+from factorize.numbers.compiling import assign
 from factorize.numbers.double_double import add, multiply, reciprocal, root
 
 INFLATION = 2.0**-44
@@ -125,7 +126,7 @@ def reach(coefficients, floor):
         for b in range(q):
             new[b, b] += INFLATION * sizes[b] * sizes[b]
             responses[i, b] = math.sqrt(new[b, b])
-        seen[:] = new
+        assign(seen, new)
     total = 0.0
     seen[:] = 0.0
     for i in range(n):
@@ -145,5 +146,5 @@ def reach(coefficients, floor):
                         entry += c[a + 1, b] * seen[b, e] * c[d + 1, e]
                 new[a, d] = entry
             new[a, a] += INFLATION * sizes[a + 1] * sizes[a + 1]
-        seen[:] = new
+        assign(seen, new)
     return total

@@ -48,7 +48,8 @@ def _buffers_back(b, transition, outputs, value, moved):
                     th, tl = _times(factor, 0.0, value[0, g * s + a], value[1, g * s + a])
                     error = abs(factor) * value[2, g * s + a] * (1 + 2.0**-50)
                     _add(moved, g * s + c, th, tl, abs(th), error)
-    value[:] = moved
+    for a in range(groups * s):
+        value[0, a], value[1, a], value[2, a] = moved[0, a], moved[1, a], moved[2, a]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -107,7 +107,7 @@ def banded(bands, reciprocals, states, targets, sources, counts, program, output
                 count += 1
         fine = _state(x, named[:count], row[:count], 1.0, high, low, bound, work)
         named[0] = x
-        row[0] = reciprocals[i]
+        row[0, 0], row[0, 1] = reciprocals[i, 0], reciprocals[i, 1]
         fine &= _state(x, named[:1], row[:1], 0.0, high, low, bound, work)
         fine &= _follow(i, x, b, targets, sources, counts, program, state, work)
         o = x if output < 0 else b + output
@@ -152,7 +152,7 @@ def buffered(reciprocals, transition, inputs, outputs, states, targets, sources,
             row[a, 0], row[a, 1] = -outputs[stride * i, a // s, a % s], 0.0
         fine &= _state(0, named[:size], row[:size], 1.0, high, low, bound, work)
         named[0] = 0
-        row[0] = reciprocals[i]
+        row[0, 0], row[0, 1] = reciprocals[i, 0], reciprocals[i, 1]
         fine &= _state(0, named[:1], row[:1], 0.0, high, low, bound, work)
         for a in range(size):
             named[0], named[1] = 1 + a, 0
@@ -187,7 +187,7 @@ def tree(reciprocals, nodes, restart, states, targets, sources, counts, program,
                 count += 1
         fine = _state(0, named[:count], row[:count], 1.0, high, low, bound, work)
         named[0] = 0
-        row[0] = reciprocals[i]
+        row[0, 0], row[0, 1] = reciprocals[i, 0], reciprocals[i, 1]
         fine &= _state(0, named[:1], row[:1], 0.0, high, low, bound, work)
         fine &= _follow(i, 0, first, targets, sources, counts, program, state, work)
         free = 0

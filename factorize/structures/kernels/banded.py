@@ -5,6 +5,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from factorize.numbers.compiling import assign
+
 _SUMS = {"reassoc", "contract", "nsz"}  # sums may be reordered, so that they use vector instructions
 
 
@@ -92,7 +94,7 @@ def output_variances(rows, follow, feed, read, through, variances):
                 for e in range(q):
                     entry += follow[i, a, e] * half[e, c]
                 spread[a, c] = entry
-            state[a, 1:] = moved[a, : bands - 1]
+            assign(state[a, 1:], moved[a, : bands - 1])
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)

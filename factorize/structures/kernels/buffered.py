@@ -10,6 +10,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from factorize.numbers.compiling import assign
+
 
 @numba.njit(cache=True, nogil=True)
 def fill_rows(diagonal, transition, inputs, outputs, start, out):
@@ -21,7 +23,7 @@ def fill_rows(diagonal, transition, inputs, outputs, start, out):
         i = start + r
         out[r, i + 1 :] = 0.0
         out[r, i] = diagonal[i]
-        carried[:] = outputs[i]
+        assign(carried, outputs[i])
         for j in range(i - 1, -1, -1):
             entry = 0.0
             for g in range(groups):
@@ -113,8 +115,8 @@ def output_variances(diagonal, transition, inputs, outputs, follow, feed, read, 
             for a in range(states):
                 for b in range(states):
                     row[g * states + b] -= outputs[i, g, a] * transition[i, g, a, b] / diagonal[i]
-        load[:m] = inputs[i].reshape(m)
-        load[m:] = feed[i]
+        assign(load[:m], inputs[i].reshape(m))
+        assign(load[m:], feed[i])
         for a in range(size):
             gain[a] = through[i] * row[a] + (read[i, a - m] if a >= m else 0.0)
         total = (through[i] / diagonal[i]) ** 2
@@ -151,7 +153,7 @@ def _transform(transition, follow, cov, half, image):
             stepped[a] += factor * image[first + c]
             for b in range(size):
                 half[a, b] += factor * cov[first + c, b]
-    image[:] = stepped
+    assign(image, stepped)
     for a in range(size):
         for b in range(a + 1):
             first = b // states * states if b < m else m

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from factorize.numbers.compiling import assign
 from factorize.numbers.double_double import add, multiply, reciprocal
 
 _UNIT2 = 2.0**-106
@@ -52,7 +53,7 @@ def multiply_rows(decay, output, inputs, direct, lag, block, out):
     carried = np.empty(buffers)
     for r in range(block.shape[0]):
         carried[:] = 0.0
-        out[r] = block[r]
+        assign(out[r], block[r])
         stop = _used(block[r])
         for i in range(stop - 1, -1, -1):
             known = out[r, i]
@@ -114,7 +115,7 @@ def output_variances(decay, output, inputs, direct, lag, follow, feed, read, thr
                 if follow[i, k, h] != 0.0:
                     for c in range(width):
                         after[k, c] += follow[i, k, h] * u[h, c]
-        u[:] = after
+        assign(u, after)
         total = 0.0
         for c in range(width):
             total += o[c] * o[c]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.rounding_errors import OWN, reach, spread
 
@@ -111,7 +112,8 @@ def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> N
     a, r, c = np.zeros(count), np.zeros(count), np.zeros(count)
     g = (1.0 + steps[0, n - 1]) * steps[1, n - 1]
     a[:], r[:] = g * g, 1.0 / g
-    filtered[n - 1, 0], filtered[n - 1, 1], filtered[n - 1, 2] = a, r, c
+    for j in range(count):
+        filtered[n - 1, 0, j], filtered[n - 1, 1, j], filtered[n - 1, 2, j] = a[j], r[j], c[j]
     for step in range(1, n):
         i = back[step]
         mu, eta, lam, kappa, after = steps[0, i], steps[1, i], steps[2, i], steps[3, i], steps[1, i + 1]
@@ -209,14 +211,14 @@ def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Arr
     for j in range(t.size):
         ellipsoid[:], derivative[:] = 0.0, 0.0
         spread(ellipsoid, derivative, moved)
-        filtered[n - 1, 3:, j] = ellipsoid.ravel()
+        assign(filtered[n - 1, 3:, j], ellipsoid.ravel())
         for step in range(1, n):
             i = back[step]
             p = (filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j])
             mu, eta, lam, kappa, after = steps[0, i], steps[1, i], steps[2, i], steps[3, i], steps[1, i + 1]
             _differentiate_backward(p, t[j] * v[i + 1], after, mu, eta, lam, kappa, derivative)
             spread(ellipsoid, derivative, moved)
-            filtered[i, 3:, j] = ellipsoid.ravel()
+            assign(filtered[i, 3:, j], ellipsoid.ravel())
 
 
 @compiled

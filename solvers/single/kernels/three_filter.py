@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.rounding_errors import OWN, STEP, reach, record, spread
 
@@ -134,7 +135,7 @@ def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> N
     state = np.zeros((6, count))
     eta = steps[1, n - 1]
     state[0], state[3], state[4] = eta * eta, 1.0, 1.0 / eta
-    filtered[n - 1, :6] = state
+    assign(filtered[n - 1, :6], state)
     for step in range(1, n):
         i = back[step]
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
@@ -143,7 +144,7 @@ def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> N
             new = _backward(p, t[j] * v[i + 1], beta, eta, lam, decay)
             state[0, j], state[1, j], state[2, j], state[3, j] = new[0], new[1], new[2], new[3]
             state[4, j], state[5, j] = new[4], new[5]
-        filtered[i, :6] = state
+        assign(filtered[i, :6], state)
 
 
 @compiled
@@ -189,7 +190,7 @@ def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Arr
     for j in range(t.size):
         ellipsoid[:] = 0.0
         spread(ellipsoid, derivative, moved)
-        filtered[n - 1, 6:, j] = ellipsoid.ravel()
+        assign(filtered[n - 1, 6:, j], ellipsoid.ravel())
         for step in range(1, n):
             i = back[step]
             beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
@@ -197,7 +198,7 @@ def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Arr
                 turned = _turned(filtered[i + 1], j, k)
                 record(_backward(turned, t[j] * v[i + 1], beta, eta, lam, decay), k, derivative)
             spread(ellipsoid, derivative, moved)
-            filtered[i, 6:, j] = ellipsoid.ravel()
+            assign(filtered[i, 6:, j], ellipsoid.ravel())
 
 
 @compiled
@@ -212,8 +213,10 @@ def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array,
             beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
             before = state[0, 0]
             state[0, 0] += t[j] * v[i]
-            ellipsoid[0] *= before / state[0, 0]
-            ellipsoid[:, 0] *= before / state[0, 0]
+            for k in range(6):
+                ellipsoid[0, k] *= before / state[0, 0]
+            for k in range(6):
+                ellipsoid[k, 0] *= before / state[0, 0]
             p, e = _turned(filtered[i], j, -1), _turned(state, 0, -1)
             for k in range(6):
                 moving = _posterior(_turned(filtered[i], j, k), e)[0]
@@ -236,7 +239,7 @@ def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: 
     state, f, out = np.zeros((6, count)), np.zeros((6, count)), np.zeros((12, count))
     for i in range(v.size):
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
-        f[:] = loops[i, :6]
+        assign(f, loops[i, :6])
         for j in range(count):
             e1, e2, e3 = state[0, j] + t[j] * v[i], state[1, j], state[2, j]
             e = (e1, e2, e3, state[3, j], state[4, j], state[5, j])
@@ -258,4 +261,4 @@ def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, loops: 
             new = _forward(e, beta, eta, lam, decay)
             state[0, j], state[1, j], state[2, j], state[3, j] = new[0], new[1], new[2], new[3]
             state[4, j], state[5, j] = new[4], new[5]
-        loops[i] = out
+        assign(loops[i], out)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.rounding_errors import OWN, reach, spread
 
@@ -100,7 +101,8 @@ def predict(steps: Array, v: Array, t: Array, back: Index, filtered: Array) -> N
     n, count = v.size, t.size
     a, r, c = np.zeros(count), np.zeros(count), np.zeros(count)
     a[:], r[:] = steps[1, n - 1] * steps[1, n - 1], 1.0 / steps[1, n - 1]
-    filtered[n - 1, 0], filtered[n - 1, 1], filtered[n - 1, 2] = a, r, c
+    for j in range(count):
+        filtered[n - 1, 0, j], filtered[n - 1, 1, j], filtered[n - 1, 2, j] = a[j], r[j], c[j]
     for step in range(1, n):
         i = back[step]
         beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
@@ -175,13 +177,13 @@ def predict_tracked(steps: Array, v: Array, t: Array, back: Index, filtered: Arr
     for j in range(t.size):
         ellipsoid[:], derivative[:] = 0.0, 0.0
         spread(ellipsoid, derivative, moved)
-        filtered[n - 1, 3:, j] = ellipsoid.ravel()
+        assign(filtered[n - 1, 3:, j], ellipsoid.ravel())
         for step in range(1, n):
             i = back[step]
             p = (filtered[i + 1, 0, j], filtered[i + 1, 1, j], filtered[i + 1, 2, j])
             _differentiate_backward(p, t[j] * v[i + 1], steps[0, i], steps[1, i], steps[2, i], derivative)
             spread(ellipsoid, derivative, moved)
-            filtered[i, 3:, j] = ellipsoid.ravel()
+            assign(filtered[i, 3:, j], ellipsoid.ravel())
 
 
 @compiled
@@ -196,8 +198,10 @@ def combine_tracked(steps: Array, v: Array, t: Array, w: Array, filtered: Array,
             beta, eta, lam = steps[0, i], steps[1, i], steps[2, i]
             before = state[0]
             state[0] += t[j] * v[i]
-            ellipsoid[0] *= before / state[0]
-            ellipsoid[:, 0] *= before / state[0]
+            for k in range(3):
+                ellipsoid[0, k] *= before / state[0]
+            for k in range(3):
+                ellipsoid[k, 0] *= before / state[0]
             p, e = (filtered[i, 0, j], filtered[i, 1, j], filtered[i, 2, j]), (state[0], state[1], state[2])
             _differentiate_posterior(p, e, slope)
             _differentiate_forward(e, eta, derivative)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -96,14 +97,17 @@ def diagonal(
     e = np.zeros((chunk + 1, count))
     error = np.zeros((chunk + 1 if track else 1, count))
     for c in range(chunks):
-        saved[c, 0], saved[c, 1] = e[-1], error[-1]
+        assign(saved[c, 0], e[-1])
+        assign(saved[c, 1], error[-1])
         if c + 1 < chunks:
-            e[0], error[0] = saved[c, 0], saved[c, 1]
+            assign(e[0], saved[c, 0])
+            assign(error[0], saved[c, 1])
             _forward(p2, q2, v, t, c * chunk, (c + 1) * chunk, back, e, error, track)
     f, f_error = np.full(count, p2[n - 1]), np.ones(count)
     for c in range(chunks - 1, -1, -1):
         first, last = c * chunk, min(n, (c + 1) * chunk)
-        e[0], error[0] = saved[c, 0], saved[c, 1]
+        assign(e[0], saved[c, 0])
+        assign(error[0], saved[c, 1])
         _forward(p2, q2, v, t, first, last, back, e, error, track)
         for step in range(n - last, n - first):
             i = back[step]
