@@ -8,6 +8,8 @@ import math
 import os
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -84,23 +86,44 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
+@pytest.fixture
+def small_run(
+    comparison: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[dict[str, Any], str]]:
+    """The document that the program writes, run in this process, which has its imports; and what it prints."""
+    monkeypatch.chdir(ROOT)
+
+    def ran(name: str, *arguments: str) -> tuple[dict[str, Any], str]:
+        monkeypatch.setattr(sys, "argv", ["papers", name, "--quick", *arguments, "--out", str(tmp_path)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # as in a program
+            import_module("benchmarks.papers.__main__").main()
+        return json.loads((tmp_path / f"{name}.json").read_text()), capsys.readouterr().out
+
+    return ran
+
+
 @pytest.mark.parametrize(
     "name", ["chess", "correlated_quadratic", "nu_figure1", "nu_figure2", "nu_figure3", "matrices"]
 )
-def test_a_small_run_prints_and_writes(name: str, tmp_path: Path) -> None:
-    done = run(name, "--quick", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_a_small_run_prints_and_writes(name: str, small_run: Any, tmp_path: Path) -> None:
+    document, _ = small_run(name)
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
-    document = json.loads((tmp_path / f"{name}.json").read_text())
     assert document["quick"] and document["rows"] and document["claims"]
     assert all(row["published"] is None for row in document["rows"])  # small sizes are compared with nothing
 
 
-@pytest.mark.parametrize("name", ["srg_mnist", "mu2_mnist", "correlated_mnist", "skgd_gain", "skgd_blocks"])
-def test_small_runs_on_digits_print_their_noise(name: str, tmp_path: Path) -> None:
-    done = run(name, "--quick", folder=tmp_path)
+@pytest.mark.parametrize("name", ["srg_mnist", "mu2_mnist", "correlated_mnist", "skgd_gain"])
+def test_small_runs_on_digits_print_their_noise(name: str, small_run: Any) -> None:
+    document, said = small_run(name)
+    assert document["quick"] and document["rows"] and document["claims"]
+    assert "noise multiplier" in said
+
+
+def test_the_program_prints_and_writes(tmp_path: Path) -> None:
+    done = run("skgd_blocks", "--quick", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    document = json.loads((tmp_path / f"{name}.json").read_text())
+    document = json.loads((tmp_path / "skgd_blocks.json").read_text())
     assert document["quick"] and document["rows"] and document["claims"]
     assert "noise multiplier" in done.stdout
 
@@ -194,10 +217,8 @@ def test_paper_conversion_of_zcdp_needs_more_noise(comparison: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["nu_tables", "peers_golden"])
-def test_tables_hold_at_small_sizes(name: str, tmp_path: Path) -> None:
-    done = run(name, "--quick", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    document = json.loads((tmp_path / f"{name}.json").read_text())
+def test_tables_hold_at_small_sizes(name: str, small_run: Any) -> None:
+    document, _ = small_run(name)
     assert document["rows"] and all(claim["holds"] for claim in document["claims"])
 
 
@@ -207,7 +228,7 @@ def test_published_epsilons_are_those_of_their_multipliers(comparison: Any, tmp_
     assert [row.agrees for row in found.rows] == [True] * 5
 
 
-def test_figure_4_runs_on_the_user_s_files(comparison: Any, tmp_path: Path) -> None:
+def test_figure_4_runs_on_the_user_s_files(comparison: Any, small_run: Any, tmp_path: Path) -> None:
     user_data = import_module("benchmarks.papers.user_data")
     luck = np.random.default_rng(0)
     for name in (*user_data.CIFAR_TRAIN, *user_data.CIFAR_TEST):
@@ -225,10 +246,8 @@ def test_figure_4_runs_on_the_user_s_files(comparison: Any, tmp_path: Path) -> N
         y_test=cifar.test_labels,
     )
     for option, path in (("--cifar", tmp_path), ("--npz", tmp_path / "own.npz")):
-        done = run("nu_figure4", "--quick", option, str(path), folder=tmp_path)
-        assert done.returncode == 0, done.stderr
-        document = json.loads((tmp_path / "nu_figure4.json").read_text())
-        assert len(document["rows"]) == 6 and "noise multiplier" in done.stdout
+        document, said = small_run("nu_figure4", option, str(path))
+        assert len(document["rows"]) == 6 and "noise multiplier" in said
     (tmp_path / "test_batch.bin").write_bytes(b"12")
     with pytest.raises(SystemExit, match="no multiple of 3073"):
         user_data.load_cifar(tmp_path)
