@@ -310,5 +310,5 @@ def _finish(
             for d in range(b - 2):
                 target[d] += weight * column[d + 1]
     if knot[k] >= 0:
-        gram[knot[k]] = column
-        cov[knot[k]] = below[1, k % b]
+        assign(gram[knot[k]], column)
+        assign(cov[knot[k]], below[1, k % b])

@@ -165,7 +165,7 @@ def error(
     total = 0.0
     for i in range(n):
         if i % EVERY == 0:
-            marks[i // EVERY] = cov
+            assign(marks[i // EVERY], cov)
         read_step(i, ratio, follow, feed, inputs, outputs, diagonal, t, load, row)
         error_step(t, load, row, 1.0 / (diagonal[i] * diagonal[i]), cov, image)
         total += float(cov[m, m])
