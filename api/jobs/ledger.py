@@ -28,7 +28,7 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -38,6 +38,9 @@ from factorize.api.jobs.job import STATES, EngineRow, Job, JobOrder
 from factorize.api.jobs.migrations import open_database
 from factorize.api.jobs.notices import CHANNEL, Notices
 from factorize.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.dml import ReturningUpdate
 
 _OPEN = ("queued", "running")
 
@@ -56,7 +59,9 @@ class Ledger:
         """
         self._engine = open_database(url)
         self.announces = self._engine.dialect.name == "postgresql"
-        self._insert = postgresql.insert if self.announces else sqlite.insert
+        insert = (postgresql.insert if self.announces else sqlite.insert)(jobs).values(**_QUEUED, seq=1)
+        first = insert.values(task=_param("first_task", jobs.c.task))
+        self._first_claim = first.on_conflict_do_nothing().returning(jobs)
 
     def notices(self, changed: Callable[[str | None], None]) -> Notices | None:
         """Return a listener to the changes of this ledger, to be started; None where they have to be looked for."""
@@ -101,45 +106,32 @@ class Ledger:
         Returns:
             The job, and True for the one caller who must now submit it.
         """
-        now = _now()
-        values: dict[str, Any] = {name: getattr(order, name) for name in JobOrder.__dataclass_fields__}
-        values |= {"state": "queued", "attempts": 0, "deaths": 0, "owner": owner, "submitted": now, "updated": now}
-        values["turn"] = _turn(order)
-        values |= {"progress": None, "error": None, "digest": None}
-        seq = jobs.c.seq + 1
-        insert = self._insert(jobs).values(**values, seq=1, task=f"{order.spec_digest}-1")
-        again = (
-            jobs.update()
-            .where(jobs.c.spec_digest == order.spec_digest)
-            .where(jobs.c.state.in_(("failed", "cancelled", "done") if stale else ("failed", "cancelled")))
-            .values(**values, seq=seq, task=order.spec_digest + "-" + sa.cast(seq, sa.String))
-        )
+        told = {_new(name): getattr(order, name) for name in JobOrder.__dataclass_fields__}
+        told |= {"new_owner": owner, "now": _now(), "first_task": f"{order.spec_digest}-1"}
         with self._write() as connection:
-            for statement in (insert.on_conflict_do_nothing().returning(jobs), again.returning(jobs)):
-                row = connection.execute(statement).one_or_none()
+            for statement in (self._first_claim, _STALE_CLAIM if stale else _CLAIM):
+                row = connection.execute(statement, told).one_or_none()
                 if row is not None:
-                    made = results.update().where(results.c.spec_digest == order.spec_digest)
-                    connection.execute(made.where(results.c.standing == LISTED).values(standing=KEPT))
+                    connection.execute(_KEEP_RESULTS, told)
                     self._tell(connection, order.spec_digest)
                     return _job(row), True
-            return _job(connection.execute(_by_digest(order.spec_digest)).one()), False
+            return _job(connection.execute(_BY_DIGEST, {"of": order.spec_digest}).one()), False
 
     def start(self, job: Job) -> Job | None:
         """A child of this claim was started: running, one attempt more. None if the claim is over."""
-        return self._change(job, {"state": "running", "attempts": jobs.c.attempts + 1})
+        return self._change(job, _START)
 
     def update_progress(self, job: Job, progress: dict[str, Any]) -> Job | None:
         """Keep the newest progress event. None if the claim is over."""
-        return self._change(job, {"state": "running", "progress": json.dumps(progress, allow_nan=False)})
+        return self._change(job, _PROGRESS, new_progress=json.dumps(progress, allow_nan=False))
 
     def fail(self, job: Job, error: dict[str, str]) -> Job | None:
         """The solve of this claim failed. None if the claim is over."""
-        return self._change(job, {"state": "failed", "error": json.dumps(error)})
+        return self._change(job, _FAIL, new_error=json.dumps(error))
 
     def release(self, job: Job) -> Job | None:
         """Hand a job back because the engine ends: queued, and the attempt does not count."""
-        attempts = sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
-        return self._change(job, {"state": "queued", "attempts": attempts, "owner": ""})
+        return self._change(job, _RELEASE)
 
     def adopt(self, job: Job, owner: str, *, deaths: int = 0) -> Job | None:
         """Take a job over from an engine that is gone (or from oneself). None if someone else was faster.
@@ -149,34 +141,28 @@ class Ledger:
             owner: id of the engine that takes it.
             deaths: how many deaths its last start counts as.
         """
-        return self._change(job, {"state": "queued", "owner": owner, "deaths": jobs.c.deaths + deaths})
+        return self._change(job, _ADOPT, new_owner=owner, new_deaths=deaths)
 
     def died(self, job: Job, *, deaths: int = 1) -> Job | None:
         """The child of this claim was killed: queued again. None if the claim is over."""
-        return self._change(job, {"state": "queued", "deaths": jobs.c.deaths + deaths})
+        return self._change(job, _DIED, new_deaths=deaths)
 
-    def finish(self, spec_digest: str, digest: str) -> Job | None:
+    def finish(self, spec_digest: str, digest: str, progress: dict[str, Any] | None = None) -> Job | None:
         """The store has the result, whoever put it there: done. None if the job was not open."""
-        return self._update([jobs.c.spec_digest == spec_digest], {"state": "done", "digest": digest, "error": None})
+        told = None if progress is None else json.dumps(progress, allow_nan=False)
+        return self._update(_FINISH, spec_digest, new_digest=digest, new_progress=told)
 
     def cancel(self, spec_digest: str) -> Job | None:
         """A user asked for the end. None if the job was not open."""
-        return self._update([jobs.c.spec_digest == spec_digest], {"state": "cancelled"})
+        return self._update(_CANCEL, spec_digest)
 
-    def _change(self, job: Job, values: dict[str, Any]) -> Job | None:
+    def _change(self, job: Job, statement: ReturningUpdate[Any], **told: Any) -> Job | None:
         """Change a job on behalf of one claim and one owner."""
-        same = [jobs.c.spec_digest == job.spec_digest, jobs.c.task == job.task, jobs.c.owner == job.owner]
-        return self._update(same, values)
+        return self._update(statement, job.spec_digest, of_task=job.task, of_owner=job.owner, **told)
 
-    def _update(self, where: list[sa.ColumnElement[bool]], values: dict[str, Any]) -> Job | None:
-        statement = (
-            jobs.update()
-            .where(*where, jobs.c.state.in_(_OPEN))
-            .values(**values, seq=jobs.c.seq + 1, updated=_now())
-            .returning(jobs)
-        )
+    def _update(self, statement: ReturningUpdate[Any], spec_digest: str, **told: Any) -> Job | None:
         with self._write() as connection:
-            row = connection.execute(statement).one_or_none()
+            row = connection.execute(statement, {"of": spec_digest, "now": _now(), **told}).one_or_none()
             if row is not None:
                 self._tell(connection, row.spec_digest)
         return None if row is None else _job(row)
@@ -191,7 +177,7 @@ class Ledger:
     def get(self, spec_digest: str) -> Job | None:
         """The job of a spec, or None."""
         with self._read() as connection:
-            row = connection.execute(_by_digest(spec_digest)).one_or_none()
+            row = connection.execute(_BY_DIGEST, {"of": spec_digest}).one_or_none()
         return None if row is None else _job(row)
 
     def unfinished(self) -> list[Job]:
@@ -290,18 +276,76 @@ class Ledger:
             connection.execute(engines.delete().where(engines.c.id == engine_id))
 
 
-def _by_digest(spec_digest: str) -> sa.Select[Any]:
-    return sa.select(jobs).where(jobs.c.spec_digest == spec_digest)
+# Statements, made once: to make one takes longer than to carry it out.
 
 
-def _turn(order: JobOrder) -> sa.ScalarSelect[int]:
+def _param(name: str, column: sa.Column[Any]) -> sa.BindParameter[Any]:
+    return sa.bindparam(name, type_=column.type)
+
+
+def _new(name: str) -> str:
+    """The parameter that holds a column's new value; the column's own name is SQLAlchemy's."""
+    return f"new_{name}"
+
+
+def _turn() -> sa.ScalarSelect[int]:
     """The turn of a job that is queued now, as a part of the statement that queues it."""
-    open_jobs = jobs.alias()
-    column = open_jobs.c
+    column = jobs.alias().c
+    caller, priority, spec_digest = (_param(_new(name), jobs.c[name]) for name in ("caller", "priority", "spec_digest"))
     first = sa.func.min(column.turn)
-    own = sa.func.coalesce(sa.func.max(sa.case((column.caller == order.caller, column.turn + 1))), 0)
-    equal = (column.state.in_(_OPEN), column.priority == order.priority, column.spec_digest != order.spec_digest)
+    own = sa.func.coalesce(sa.func.max(sa.case((column.caller == caller, column.turn + 1))), 0)
+    equal = (column.state.in_(_OPEN), column.priority == priority, column.spec_digest != spec_digest)
     return sa.select(sa.case((first > own, first), else_=own)).where(*equal).scalar_subquery()
+
+
+def _again(*states: str) -> ReturningUpdate[Any]:
+    """Queue a job anew that is in one of these states."""
+    seq, spec_digest = jobs.c.seq + 1, _param("new_spec_digest", jobs.c.spec_digest)
+    where = (jobs.c.spec_digest == spec_digest, jobs.c.state.in_(states))
+    task = spec_digest + "-" + sa.cast(seq, sa.String)
+    return jobs.update().where(*where).values(**_QUEUED, seq=seq, task=task).returning(jobs)
+
+
+def _change_of(state: str, *names: str, claimed: bool = True, **values: Any) -> ReturningUpdate[Any]:
+    """Move an open job to a state, with new values of some columns; of one claim and its owner, or whoever has it."""
+    where = [jobs.c.spec_digest == _param("of", jobs.c.spec_digest), jobs.c.state.in_(_OPEN)]
+    if claimed:
+        where += [jobs.c.task == _param("of_task", jobs.c.task), jobs.c.owner == _param("of_owner", jobs.c.owner)]
+    values |= {name: _param(_new(name), jobs.c[name]) for name in names}
+    fixed = {"state": state, "seq": jobs.c.seq + 1, "updated": _param("now", jobs.c.updated)}
+    return jobs.update().where(*where).values(**values, **fixed).returning(jobs)
+
+
+_QUEUED: dict[str, Any] = {
+    **{name: _param(_new(name), jobs.c[name]) for name in (*JobOrder.__dataclass_fields__, "owner")},
+    **{name: _param("now", jobs.c[name]) for name in ("submitted", "updated")},
+    **{"state": "queued", "attempts": 0, "deaths": 0, "progress": None, "error": None, "digest": None},
+    "turn": _turn(),
+}
+_CLAIM, _STALE_CLAIM = _again("failed", "cancelled"), _again("failed", "cancelled", "done")
+_DEATHS = jobs.c.deaths + _param("new_deaths", jobs.c.deaths)
+_START = _change_of("running", attempts=jobs.c.attempts + 1)
+_PROGRESS = _change_of("running", "progress")
+_FAIL = _change_of("failed", "error")
+_RELEASE = _change_of(
+    "queued", owner="", attempts=sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
+)
+_ADOPT = _change_of("queued", "owner", deaths=_DEATHS)
+_DIED = _change_of("queued", deaths=_DEATHS)
+_FINISH = _change_of(
+    "done",
+    "digest",
+    claimed=False,
+    error=None,
+    progress=sa.func.coalesce(_param("new_progress", jobs.c.progress), jobs.c.progress),
+)
+_CANCEL = _change_of("cancelled", claimed=False)
+_BY_DIGEST = sa.select(jobs).where(jobs.c.spec_digest == _param("of", jobs.c.spec_digest))
+_KEEP_RESULTS = (
+    results.update()
+    .where(results.c.spec_digest == _param("new_spec_digest", jobs.c.spec_digest), results.c.standing == LISTED)
+    .values(standing=KEPT)
+)
 
 
 def _job(row: sa.Row[Any]) -> Job:
