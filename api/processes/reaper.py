@@ -39,11 +39,10 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def bound(data_bytes: int, guard: int, group: int = 0) -> None:
-    """Bind the forked process to its guard: it dies with it, and the kernel limits its memory.
+def bound(guard: int, group: int = 0) -> None:
+    """Bind the forked process to its guard: it dies with it.
 
     Args:
-        data_bytes: private memory that it may reserve; 0 for no limit.
         guard: process number of the guard; ends this process if that is gone already.
         group: process group to join; 0 for one of its own.
     """
@@ -54,12 +53,16 @@ def bound(data_bytes: int, guard: int, group: int = 0) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    if data_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     if _LINUX:
         # When the machine runs out of memory, the kernel should pick the solve and not the service.
         with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
+
+
+def limit(data_bytes: int) -> None:
+    """Have the kernel limit the private memory that this process may reserve; 0 for no limit."""
+    if data_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
 
 
 def become(command: list[str]) -> NoReturn:
@@ -104,7 +107,7 @@ def _end_like(status: int) -> NoReturn:
     os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
 
 
-def _detach() -> None:
+def detach() -> None:
     """Give up stdin and stdout, so that the supervisor sees their end when the command ends."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -113,15 +116,10 @@ def _detach() -> None:
 
 
 class Guard:
-    """This process as the guard of one child; for the main thread, once.
+    """This process as the guard of one child; for the main thread, once."""
 
-    Args:
-        watch: descriptor that reaches its end when the supervisor closes its side or dies.
-    """
-
-    def __init__(self, watch: int) -> None:
+    def __init__(self) -> None:
         self.child = 0
-        self._watch = watch
         self._wake, wake_write = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(wake_write, False)
@@ -139,10 +137,11 @@ class Guard:
             run()
         with suppress(OSError):  # done by both sides: whoever comes first, the group exists from here on
             os.setpgid(self.child, self.child)
-        _detach()
+        detach()
 
     def wait(
         self,
+        watch: int,
         asking: Callable[[], int | None] = lambda: None,
         asked: Callable[[], None] = lambda: None,
         ended: Callable[[int, int], None] = lambda _pid, _status: None,
@@ -150,6 +149,7 @@ class Guard:
         """Return the wait status of the child, or SIGTERM where it was to be killed; nothing of it is left then.
 
         Args:
+            watch: descriptor that reaches its end when the supervisor closes its side or dies.
             asking: a further descriptor to listen to, while there is one.
             asked: called when that can be read.
             ended: called with process number and wait status of anything else that has ended.
@@ -157,8 +157,8 @@ class Guard:
         status = None
         while status is None and not self._asked:
             further = asking()
-            ready, _, _ = select.select([self._watch, self._wake, *([] if further is None else [further])], [], [])
-            if self._watch in ready:
+            ready, _, _ = select.select([watch, self._wake, *([] if further is None else [further])], [], [])
+            if watch in ready:
                 self._asked.append(signal.SIGTERM)
             with suppress(BlockingIOError):
                 os.read(self._wake, 4096)
@@ -175,7 +175,7 @@ class Guard:
 
 def main(watch: int, parent: int, data_bytes: int, command: list[str]) -> NoReturn:
     """Start the command, wait for its end or the supervisor's, leave nothing behind."""
-    guard = Guard(watch)
+    guard = Guard()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
@@ -183,11 +183,12 @@ def main(watch: int, parent: int, data_bytes: int, command: list[str]) -> NoRetu
 
     def run() -> NoReturn:
         os.close(watch)
-        bound(data_bytes, me)
+        bound(me)
+        limit(data_bytes)
         become(command)
 
     guard.start(run)
-    _end_like(guard.wait())
+    _end_like(guard.wait(watch))
 
 
 def _reap() -> tuple[int, int] | None:

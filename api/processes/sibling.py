@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -40,10 +40,26 @@ class Ended:
     stderr: str
 
 
-def attach() -> None:
+def attach(guard: socket.socket) -> None:
     """Take note that this process has been forked and has a guard that can be asked; called once, after the fork."""
     global _guard
-    _guard = socket.socket(fileno=ASKING)
+    _guard = guard
+
+
+def received(asking: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    """Wait for a message with so many descriptors at most; an empty one is the end."""
+    message, descriptors, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, most)
+    return message, descriptors
+
+
+@contextmanager
+def closing(descriptors: Sequence[int]) -> Iterator[None]:
+    """Close descriptors at the end of the block."""
+    try:
+        yield
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from factorize.api.isolated import ANSWER, CALIBRATE, COMPARE, EXPAND, PROVE, RECOMMEND, SOLVE
+from factorize.api.processes.pages import Range, copy_ahead, written
 
 _LIBRARIES = ("scipy.linalg", "numba")
 _ANSWERS = ("factorize.predict", "factorize.plan")
@@ -48,6 +49,7 @@ class Warmth:
     def __init__(self) -> None:
         self._pieces = self._all_pieces()
         self._pools: Any = None
+        self._pages: list[Range] = []
 
     def next(self) -> bool:
         """Load one more piece; False where everything is loaded."""
@@ -63,6 +65,10 @@ class Warmth:
         if self._pools is not None and threads != 1:
             self._pools.limit(limits=threads)
 
+    def copy_ahead(self) -> None:
+        """Have the pages copied that a small solve or its proof writes to; in a child that waits."""
+        copy_ahead(self._pages)
+
     def _all_pieces(self) -> Iterator[Callable[[], object]]:
         for name in (SOLVE, PROVE, *_LIBRARIES):
             yield partial(importlib.import_module, name)
@@ -72,6 +78,10 @@ class Warmth:
         for name in (CALIBRATE, COMPARE, RECOMMEND, ANSWER, EXPAND, *_ANSWERS):
             yield partial(importlib.import_module, name)
         yield _settle
+        yield self._look_at_pages
+
+    def _look_at_pages(self) -> None:
+        self._pages = written(partial(_rehearse, _SPECS[0]))
 
     def _look_for_pools(self) -> None:
         from threadpoolctl import ThreadpoolController

@@ -35,7 +35,7 @@ IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
     "factorize/former_names.py",
-    "api/processes/nursery_process.py",
+    "api/processes/family.py",
     "api/processes/warming.py",
 }
 """Where the name of what is imported is no constant: public names and their homes, and the modules of children."""

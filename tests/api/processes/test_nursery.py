@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import textwrap
 import threading
 import time
@@ -177,6 +179,99 @@ def test_rehearsals_end_and_leave_one_thread(tmp_path):
     """Every piece succeeds: a spec that a release does not know any more would silently warm nothing."""
     run_all = "from factorize.api.processes.warming import Warmth, one_thread\nfor p in Warmth()._all_pieces(): p()"
     assert lines_of(tmp_path / "found", "one_thread()", before=run_all) == "true"
+
+
+COLD = f"""
+import sys
+sys.path[:] = {sys.path!r}
+from factorize.api.processes import family, nursery_process, warming
+family.PROVE = "forked_body"
+warming.Warmth._all_pieces = lambda self: iter(())
+sys.exit(nursery_process.main())
+"""
+
+
+@pytest.fixture
+def cold(monkeypatch) -> Iterator[Nursery]:
+    """A nursery of its own that loads nothing, so that it has a family waiting at once."""
+    monkeypatch.setattr(nursery, "child_command", lambda _module: (sys.executable, "-I", "-c", COLD))
+    own = Nursery()
+    own.start()
+    yield own
+    own.close()
+
+
+def waiting(own: Nursery, *, besides: int = 0) -> list[psutil.Process]:
+    """The guard that waits for an order, and its child and the proof's process."""
+    deadline = time.monotonic() + 60
+    while True:
+        for guard in psutil.Process(own.pid).children():
+            members = guard.children()
+            if guard.pid != besides and len(members) == 2:
+                return [guard, *members]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def forked_by(own: Nursery, path: Path, lines: str = DONE) -> nursery.ForkedGuard:
+    path.write_text(json.dumps({"store": lines}) + "\n")
+    with path.open("rb") as stdin:
+        guard = own.fork("forked_body", threads=1, data_bytes=0, variables={}, stdin=stdin.fileno())
+    assert guard is not None
+    return guard
+
+
+def test_a_family_is_forked_ahead_and_carries_out_one_order(cold, tmp_path):
+    family = waiting(cold)
+    guard = forked_by(cold, tmp_path / "asked")
+    assert guard.pid == family[0].pid and guard.wait(60) == 0
+    assert json.loads(guard.streams[0].readall())["event"] == "done"
+    guard.close()
+    waiting(cold, besides=guard.pid)
+    assert not psutil.wait_procs(family, timeout=60)[1]
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGKILL])
+def test_a_family_without_an_order_ends_with_its_nursery(cold, number):
+    family = waiting(cold)
+    if number is None:
+        cold.close()
+    else:
+        os.kill(cold.pid, number)
+    assert not psutil.wait_procs(family, timeout=60)[1]
+
+
+def test_a_family_that_was_killed_is_replaced_and_one_whose_proof_was_killed_asks_for_another(cold, tmp_path):
+    family = waiting(cold)
+    family[0].kill()
+    assert not psutil.wait_procs(family, timeout=60)[1]
+    guard = forked_by(cold, tmp_path / "first")
+    assert guard.pid != family[0].pid and guard.wait(60) == 0
+    guard.close()
+    family = waiting(cold, besides=guard.pid)
+    max(family, key=lambda member: member.pid).kill()
+    ask = """
+        from factorize.api.processes.sibling import beside
+        proof = beside("forked_body", json.dumps({"store": "print('checked')"}) + chr(10))
+        assert (proof.returncode, proof.stdout) == (0, "checked" + chr(10)), proof
+    """
+    guard = forked_by(cold, tmp_path / "second", "import json\n" + textwrap.dedent(ask) + DONE)
+    assert guard.pid == family[0].pid and guard.wait(60) == 0
+    guard.close()
+
+
+def test_pages_are_copied_ahead_and_what_is_in_them_stays(tmp_path):
+    fill = """
+        from factorize.api.processes.pages import copy_ahead, written
+        import numpy as np
+        held = np.arange(200_000.0)
+        found = written(lambda: held.__iadd__(1.0))
+        first = held.ctypes.data
+        covered = sum(min(a + n, first + held.nbytes) - max(a, first) for a, n in found if a < first + held.nbytes and a + n > first)
+        copy_ahead(found)
+    """
+    value = "[not found or covered == held.nbytes, bool((held == np.arange(200_000.0)).all())]"
+    assert lines_of(tmp_path / "found", value, before=fill) == "[true, true]"
 
 
 def test_a_nursery_ends_with_its_last_holder_and_starts_at_the_next_request():
