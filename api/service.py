@@ -164,9 +164,7 @@ class SolverService:
 
     def _count(self, job: Job, outcome: SolveEnding) -> None:
         """Count the end of a solve with what it had said last."""
-        known = self.ledger.get(job.spec_digest)
-        progress = None if known is None else known.progress
-        self.solve_counts.settled(job.spec, outcome.ending.name, outcome.seconds, progress)
+        self.solve_counts.settled(job.spec, outcome.ending.name, outcome.seconds, outcome.progress)
         said = {f"factorize.{name}": value for name, value in (job.about() | {"ending": outcome.ending.name}).items()}
         failure = None if outcome.error is None else outcome.error["message"]
         record_job(self.tracer_provider, job.traceparent, job.submitted, said, outcome.timings, failure)

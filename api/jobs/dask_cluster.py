@@ -276,8 +276,8 @@ def solve(request: Request, task: str) -> SolveEnding:
     if _own_store:
         request = replace(request, store=_own_store[0])
 
-    def say(event: str, progress: dict[str, Any] | None = None) -> None:
-        worker.log_event(TOPIC, {"task": task, "event": event, "progress": progress})
+    def say(event: str, **more: Any) -> None:
+        worker.log_event(TOPIC, {"task": task, "event": event, **more})
 
     with _active_changed:
         _active.add(task)
@@ -287,8 +287,9 @@ def solve(request: Request, task: str) -> SolveEnding:
             _log.info("a solve starts", extra={"about": {"threads": request.threads, "memory_mb": request.memory_mb}})
             ended = run(
                 request,
-                report=lambda progress: say("progress", progress),
+                report=lambda progress: say("progress", progress=progress),
                 cancelled=lambda: not is_wanted(worker, task),
+                stored=lambda said: say("stored", said=said.document()),
             )
             _log.info("a solve has ended", extra={"about": _end_of(ended)})
         return ended

@@ -45,6 +45,7 @@ class SolveEnding:
         error: ``{"type", "message"}``; None when done.
         seconds: wall time of the child process.
         timings: when each of its stages began and ended, in seconds since 1970, as the child says.
+        progress: how far it last said it was; None unless done.
     """
 
     ending: Ending
@@ -52,6 +53,16 @@ class SolveEnding:
     error: dict[str, str] | None
     seconds: float
     timings: dict[str, tuple[float, float]] = field(default_factory=dict)
+    progress: dict[str, Any] | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the end of a solve that is stored as plain data; see `stored`."""
+        return {name: getattr(self, name) for name in ("digest", "seconds", "timings", "progress")}
+
+    @classmethod
+    def stored(cls, document: dict[str, Any]) -> SolveEnding:
+        """Return the end that was made into a document."""
+        return cls(Ending.DONE, error=None, **document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +74,14 @@ class Remains:
         returncode: exit status, or minus the number of the signal that killed it.
         errors: the last lines of its stderr.
         seconds: wall time.
+        progress: how far it last said it was.
     """
 
     verdict: dict[str, Any] | None
     returncode: int
     errors: str
     seconds: float
+    progress: dict[str, Any] | None = None
 
 
 def judge(remains: Remains, reason: Ending | None, *, memory_mb: int, seconds_limit: float) -> SolveEnding:
@@ -82,7 +95,7 @@ def judge(remains: Remains, reason: Ending | None, *, memory_mb: int, seconds_li
     """
     digest = (remains.verdict or {}).get("digest")
     if reason is None and remains.returncode == 0 and is_digest(digest):
-        return SolveEnding(Ending.DONE, digest, None, remains.seconds, _timings(remains.verdict))
+        return SolveEnding(Ending.DONE, digest, None, remains.seconds, _timings(remains.verdict), remains.progress)
     memory = f"the solve was admitted with {memory_mb} MB and wanted more: {Ending.OUT_OF_MEMORY.value}"
     if reason is None:
         ending, kind, message = _explain_own_end(remains, memory)

@@ -239,11 +239,12 @@ class JobEngine:
 
     async def wait(self, spec_digest: str, seconds: float) -> Job | None:
         """The job once it has finished, or as it is after ``seconds``; None if there is none."""
+        job = None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), aclosing(self.changes(spec_digest)) as changes:
-                async for _ in changes:
+                async for job in changes:
                     pass
-        return await asyncio.to_thread(self._ledger.get, spec_digest)
+        return job if job is not None and job.finished else await asyncio.to_thread(self._ledger.get, spec_digest)
 
     # Submitting
 
@@ -279,6 +280,10 @@ class JobEngine:
         """A running solve has said something."""
         entry = self._dispatch.get(event["task"])
         if entry is None:
+            return
+        if event["event"] == "stored":
+            self._settlement.stored(entry.job, SolveEnding.stored(event["said"]))
+            self._listeners.wake(entry.job.spec_digest)
             return
         if event["event"] == "started":
             self.solves_total += 1

@@ -32,21 +32,32 @@ class Settlement:
         self._ledger = ledger
         self._find = find
         self._settled = settled
+        self._stored: set[str] = set()
+
+    def stored(self, job: Job, said: SolveEnding) -> None:
+        """Write the end of a solve whose child says that its result is stored, if it is; its process ends later."""
+        stored = self._find(job.spec_digest)
+        if stored is None:
+            return  # whatever that means, the end of the solve says it
+        self._stored.add(job.task)
+        self._done(job, said, stored)
 
     def settle(self, job: Job, future: Future[Any]) -> None:
         """Write the end of a solve, unless it only says that the solve was lost."""
         from factorize.api.jobs import dask_cluster
 
+        if job.task in self._stored:
+            self._stored.discard(job.task)
+            return
         outcome = dask_cluster.outcome(future)
         if outcome is None:
             return
-        _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
-        if self._settled is not None:
-            self._settled(job, outcome)
         stored = self._find(job.spec_digest)
         if stored is not None:
-            self._ledger.finish(job.spec_digest, stored)
-        elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED):
+            self._done(job, outcome, stored)
+            return
+        self._count(job, outcome)
+        if outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED):
             dask_cluster.cancel(future)  # or dask would answer the next submit with this end
         elif outcome.ending in (Ending.CRASHED, Ending.LOST):
             dask_cluster.cancel(future)
@@ -56,6 +67,15 @@ class Settlement:
             self._ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
         else:
             self._ledger.fail(job, outcome.error or _not_stored(outcome))
+
+    def _done(self, job: Job, outcome: SolveEnding, digest: str) -> None:
+        self._count(job, outcome)
+        self._ledger.finish(job.spec_digest, digest, outcome.progress)
+
+    def _count(self, job: Job, outcome: SolveEnding) -> None:
+        _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
+        if self._settled is not None:
+            self._settled(job, outcome)
 
     def give_up(self, job: Job, last: dict[str, str] | None = None) -> None:
         """Fail a job that has ended its process too often; ``last`` is the error of the last time, if it left one."""

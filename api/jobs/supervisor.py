@@ -99,6 +99,7 @@ def run(
     *,
     report: Callable[[Event], None],
     cancelled: Callable[[], bool],
+    stored: Callable[[SolveEnding], None] = lambda _ending: None,
     poll: float = 0.1,
     report_interval: float = 0.5,
 ) -> SolveEnding:
@@ -111,6 +112,7 @@ def run(
         request: the solve.
         report: gets the newest progress event, at most one per ``report_interval``.
         cancelled: asked every ``poll`` seconds; True kills the child.
+        stored: told, once, what the child says of its result as soon as it says it, some time before its end.
         poll: seconds between two looks at the child and the limits.
         report_interval: seconds between two reports.
 
@@ -119,14 +121,19 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="factorize-solve-") as folder, _Child(request, folder) as child:
         reason = None
-        reported, last = float("-inf"), None
+        reported, last, told = float("-inf"), None, False
         while reason is None and child.returncode is None:
             child.read(poll)
+            if not told and (said := child.ended(None, 0)).ending is Ending.DONE:
+                told = True
+                stored(said)
             quiet = time.monotonic() - reported
-            if child.progress is not None and quiet >= report_interval:
+            if told:
+                quiet = 0.0
+            elif child.progress is not None and quiet >= report_interval:
                 last = child.take_progress()
             elif last is not None and quiet >= SILENT_SECONDS:
-                last = _later(last, quiet)
+                last = child.newest = _later(last, quiet)
             else:
                 quiet = 0.0
             if quiet and last is not None:
@@ -134,10 +141,9 @@ def run(
                 report(last)
             reason = child.limit_passed() or (Ending.CANCELLED if cancelled() else None)
         child.end()
-        if child.progress is not None and reason is None:
+        if child.progress is not None and reason is None and not told:
             report(child.take_progress())
-        memory, limit = request.memory_mb, request.seconds_limit
-        return judge(child.remains(), reason, memory_mb=memory, seconds_limit=limit)
+        return child.ended(reason)
 
 
 class _Child:
@@ -147,6 +153,7 @@ class _Child:
         self.request = request
         self.progress: Event | None = None
         self.verdict: Event | None = None
+        self.newest: Event | None = None
         self.started = time.monotonic()
         self._line = b""
         self._line_too_long = False
@@ -201,10 +208,12 @@ class _Child:
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def remains(self) -> Remains:
-        """What is known after the end."""
+    def ended(self, reason: Ending | None, status: int | None = None) -> SolveEnding:
+        """How it ended, or what that is if it ends with this status."""
         errors = self._tail.decode(errors="replace").strip()
-        return Remains(self.verdict, self._guard.wait(), errors, self.seconds)
+        returncode = self._guard.wait() if status is None else status
+        remains = Remains(self.verdict, returncode, errors, self.seconds, self.newest)
+        return judge(remains, reason, memory_mb=self.request.memory_mb, seconds_limit=self.request.seconds_limit)
 
     def take_progress(self) -> Event:
         progress, self.progress = self.progress, None
@@ -266,7 +275,7 @@ class _Child:
             return
         match event:
             case {"event": "progress"}:
-                self.progress = _clean_progress(event)
+                self.progress = self.newest = _clean_progress(event)
             case {"event": "done" | "failed"}:
                 self.verdict = event
             case {"event": "log"} if self._lines_left:

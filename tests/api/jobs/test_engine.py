@@ -66,6 +66,8 @@ if spec.get("store", True):
     with open(path + ".part", "w") as file: file.write("RESULT")
     os.replace(path + ".part", path)
 say(event="done", digest="RESULT")
+if "leave" in spec:
+    wait_for(lambda: os.path.exists(os.path.join(store, spec["leave"])))
 """.replace("RESULT", RESULT)
 HOST = """
 import os, sys, time
@@ -208,6 +210,19 @@ def test_a_child_that_says_done_and_stored_nothing_is_failed(place):
     place.engine().submit(order(store=False))
     job = place.ended(digest(0))
     assert job.state == "failed" and job.error is not None and job.error["type"] == "not_stored"
+
+
+def test_a_job_is_done_once_its_result_is_stored_and_the_end_of_its_process_changes_nothing(place):
+    counted: list[SolveEnding] = []
+    engine = place.engine(tick=600, settled=lambda _job, outcome: counted.append(outcome))
+    engine.submit(order(progress=1, leave="leave"))
+    job = place.ended(digest(0))
+    ((_, child),) = place.starts()
+    assert job.state == "done" and job.progress["iteration"] == 0 and alive(child)
+    place.open("leave")
+    wait_for(lambda: not engine._dispatch.sent)
+    assert place.ledger.get(digest(0)) == job and not alive(child)
+    assert [(outcome.ending, outcome.digest) for outcome in counted] == [(Ending.DONE, RESULT)]
 
 
 def test_a_done_job_is_solved_again_only_when_its_result_is_gone(place):
@@ -670,7 +685,7 @@ def test_the_embedded_cluster_listens_nowhere_and_writes_nothing_here(place, tmp
     engine.submit(order())
     place.ended(digest(0))
     assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"jobs.sqlite-wal", "jobs.sqlite-shm"}
-    assert not own_children()
+    wait_for(lambda: not own_children())
 
 
 def test_an_engine_that_is_closed_twice_or_never_started_closes(place):
