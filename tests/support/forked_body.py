@@ -13,3 +13,7 @@ def main() -> int:
     sys.stdin = io.StringIO(json.dumps(asked))
     exec(compile(lines, "body", "exec"), {"__name__": "body"})
     return 0
+
+
+if __name__ == "__main__":  # where the nursery was too busy to fork
+    sys.exit(main())

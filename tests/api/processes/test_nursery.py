@@ -206,7 +206,7 @@ def waiting(own: Nursery, *, besides: int = 0) -> list[psutil.Process]:
     deadline = time.monotonic() + 60
     while True:
         for guard in psutil.Process(own.pid).children():
-            members = guard.children()
+            members = sorted(guard.children(), key=lambda member: member.pid)
             if guard.pid != besides and len(members) == 2:
                 return [guard, *members]
         assert time.monotonic() < deadline
@@ -224,7 +224,7 @@ def forked_by(own: Nursery, path: Path, lines: str = DONE) -> nursery.ForkedGuar
 def test_a_family_is_forked_ahead_and_carries_out_one_order(cold, tmp_path):
     family = waiting(cold)
     guard = forked_by(cold, tmp_path / "asked")
-    assert guard.pid == family[0].pid and guard.wait(60) == 0
+    assert guard.pid == family[0].pid and guard.wait(60) == 0, guard.streams[1].readall()
     assert json.loads(guard.streams[0].readall())["event"] == "done"
     guard.close()
     waiting(cold, besides=guard.pid)
@@ -249,14 +249,19 @@ def test_a_family_that_was_killed_is_replaced_and_one_whose_proof_was_killed_ask
     assert guard.pid != family[0].pid and guard.wait(60) == 0
     guard.close()
     family = waiting(cold, besides=guard.pid)
-    max(family, key=lambda member: member.pid).kill()
+    proof = family[2]
+    proof.kill()
+    deadline = time.monotonic() + 60
+    while proof.status() != psutil.STATUS_ZOMBIE:  # until its guard looks
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     ask = """
         from factorize.api.processes.sibling import beside
         proof = beside("forked_body", json.dumps({"store": "print('checked')"}) + chr(10))
         assert (proof.returncode, proof.stdout) == (0, "checked" + chr(10)), proof
     """
     guard = forked_by(cold, tmp_path / "second", "import json\n" + textwrap.dedent(ask) + DONE)
-    assert guard.pid == family[0].pid and guard.wait(60) == 0
+    assert guard.pid == family[0].pid and guard.wait(60) == 0, guard.streams[1].readall()
     guard.close()
 
 
