@@ -239,12 +239,12 @@ class JobEngine:
 
     async def wait(self, spec_digest: str, seconds: float) -> Job | None:
         """The job once it has finished, or as it is after ``seconds``; None if there is none."""
-        job = None
+        seen = None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), aclosing(self.changes(spec_digest)) as changes:
                 async for job in changes:
-                    pass
-        return job if job is not None and job.finished else await asyncio.to_thread(self._ledger.get, spec_digest)
+                    seen = job
+        return seen if seen is not None and seen.finished else await asyncio.to_thread(self._ledger.get, spec_digest)
 
     # Submitting
 

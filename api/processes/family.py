@@ -7,7 +7,7 @@ beside other work, and not between an order and its answer. One family carries o
 The order is that of `ChildOrder`, with the descriptors of stdin, stdout, stderr and the supervisor's socket. The child
 gets the first three and calls `main` of its module. The guard writes the wait status of the child to the supervisor's
 socket, whose other side no other process has. It has run nothing but this file, so what it forks knows nothing of the
-child; the child asks for the proof by `sibling.py`. Where the nursery ends before there is an order, so does the family.
+child; the child asks for the proof by `sibling.py`. Where the nursery ends before there is an order, the family ends.
 """
 
 from __future__ import annotations
