@@ -61,7 +61,7 @@ class ChildOrder:
         return json.dumps(asdict(self)).encode()
 
 
-class Family:
+class ChildFamily:
     """A family as the nursery sees it: one that has been forked and waits for its order.
 
     Args:

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 
-from factorize.api.processes.family import Family
+from factorize.api.processes.family import ChildFamily
 from factorize.api.processes.sibling import closing, received
 from factorize.api.processes.warming import Warmth, one_thread
 
@@ -26,12 +26,12 @@ def main() -> int:
     with socket.socket(fileno=os.dup(0)) as asking:
         os.set_inheritable(0, False)
         warmth = Warmth()
-        ready: Family | None = None
+        ready: ChildFamily | None = None
         while True:
             while not (asked := bool(select.select([asking], [], [], 0)[0])) and warmth.next():
                 pass
             if not asked and ready is None and one_thread():
-                ready = Family(warmth)
+                ready = ChildFamily(warmth)
             message, descriptors = received(asking, 4)
             if not message:
                 if ready is not None:
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _answer(
-    asking: socket.socket, message: bytes, descriptors: list[int], warmth: Warmth, ready: Family | None
+    asking: socket.socket, message: bytes, descriptors: list[int], warmth: Warmth, ready: ChildFamily | None
 ) -> None:
     """Give a family its order, and send its guard's number with a descriptor of it; the reason where there is none."""
     if ready is not None and not ready.living:
@@ -52,7 +52,7 @@ def _answer(
     if ready is None and not one_thread():
         asking.sendall(json.dumps({"refused": "a library has started threads"}).encode())
         return
-    family = ready or Family(warmth)
+    family = ready or ChildFamily(warmth)
     family.order(message, descriptors)
     answer = json.dumps({"pid": family.pid}).encode()
     if family.handle is None:
