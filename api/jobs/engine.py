@@ -347,6 +347,7 @@ class JobEngine:
         """Let go of solves whose job is over or in other hands; the open jobs."""
         with self._dispatch.lock:
             tasks = list(self._dispatch.sent)
+        self._settlement.keep(tasks)
         rows = {job.task: job for job in self._ledger.unfinished()}
         for task in tasks:
             if task not in rows:

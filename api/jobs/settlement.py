@@ -7,7 +7,7 @@ third it is given up. A solve that was cancelled, or lost with its workers, says
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.jobs.ending import Ending, SolveEnding
@@ -33,6 +33,7 @@ class Settlement:
         self._find = find
         self._settled = settled
         self._stored: set[str] = set()
+        """Tasks that are settled and whose processes have not ended yet."""
 
     def stored(self, job: Job, said: SolveEnding) -> None:
         """Write the end of a solve whose child says that its result is stored, if it is; its process ends later."""
@@ -41,6 +42,10 @@ class Settlement:
             return  # whatever that means, the end of the solve says it
         self._stored.add(job.task)
         self._done(job, said, stored)
+
+    def keep(self, sent: Collection[str]) -> None:
+        """Forget all tasks but those that were sent and not dropped: of the others no end is told."""
+        self._stored.intersection_update(sent)
 
     def settle(self, job: Job, future: Future[Any]) -> None:
         """Write the end of a solve, unless it only says that the solve was lost."""

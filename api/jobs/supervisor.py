@@ -111,7 +111,7 @@ def run(
     Args:
         request: the solve.
         report: gets the newest progress event, at most one per ``report_interval``.
-        cancelled: asked every ``poll`` seconds; True kills the child.
+        cancelled: asked every ``poll`` seconds; True kills the child, unless its result is stored.
         stored: told, once, what the child says of its result as soon as it says it, some time before its end.
         poll: seconds between two looks at the child and the limits.
         report_interval: seconds between two reports.
@@ -139,7 +139,7 @@ def run(
             if quiet and last is not None:
                 reported = time.monotonic()
                 report(last)
-            reason = child.limit_passed() or (Ending.CANCELLED if cancelled() else None)
+            reason = child.limit_passed() or (Ending.CANCELLED if not told and cancelled() else None)
         child.end()
         if child.progress is not None and reason is None and not told:
             report(child.take_progress())

@@ -134,7 +134,7 @@ def test_progress_is_the_newest_and_bounded_in_rate():
     assert iterations == sorted(iterations)  # type: ignore[type-var]  # all integers
 
 
-def test_what_is_stored_is_told_once_before_the_end_of_the_child(tmp_path):
+def test_what_is_stored_is_told_once_before_the_end_of_the_child_and_is_cancelled_no_more(tmp_path):
     gate, said = tmp_path / "gate", []
 
     def stored(ending: SolveEnding) -> None:
@@ -146,7 +146,7 @@ def test_what_is_stored_is_told_once_before_the_end_of_the_child(tmp_path):
         while not os.path.exists({str(gate)!r}): time.sleep(0.01)
         time.sleep(0.3)
     """
-    outcome = run(request(body), report=lambda _: None, cancelled=lambda: False, stored=stored)
+    outcome = run(request(body), report=lambda _: None, cancelled=lambda: bool(said), stored=stored)
     assert outcome.ending is Ending.DONE and said == [(Ending.DONE, DIGEST)]
 
 
