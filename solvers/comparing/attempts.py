@@ -55,18 +55,20 @@ class Attempt:
 
     def repeats(self, other: Attempt) -> bool:
         """Return whether the other one asks for the same."""
-        return (self.mechanism, self.sampling, self.optimize_for) == (
-            other.mechanism,
-            other.sampling,
-            other.optimize_for,
-        )
+        own, theirs = ((_plain(one.mechanism), one.sampling, one.optimize_for) for one in (self, other))
+        return own == theirs
+
+
+def _plain(mechanism: dict[str, Any]) -> dict[str, Any]:
+    """Return a mechanism without a normalisation that is none: the same as none named."""
+    return {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
 
 
 def distinct(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each mechanism once; no normalisation is the same as none named."""
+    """Yield each mechanism once."""
     seen = []
     for mechanism in found:
-        plain = {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
+        plain = _plain(mechanism)
         if plain not in seen:
             seen.append(plain)
             yield mechanism
