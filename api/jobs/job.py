@@ -54,7 +54,7 @@ class Job(JobOrder):
             nothing else on it.
         seq: number of the last change; never falls.
         owner: id of the engine that looks after the job.
-        task: name of this claim in the engine.
+        task: name of this start in the engine; another one after an end that dask has told.
         turn: its place among the jobs of equal priority, smallest first; see `Ledger.claim`.
         progress: the newest progress event, or None.
         error: ``{"type", "message"}`` of a failed job, or None.

@@ -144,7 +144,10 @@ class Ledger:
         return self._change(job, _ADOPT, new_owner=owner, new_deaths=deaths)
 
     def died(self, job: Job, *, deaths: int = 1) -> Job | None:
-        """The child of this claim was killed: queued again. None if the claim is over."""
+        """The child of this claim was killed: queued again, as a task of a new name. None if the claim is over.
+
+        What dask says of the old task may still be on its way, and must not be taken for the new one's end.
+        """
         return self._change(job, _DIED, new_deaths=deaths)
 
     def finish(self, spec_digest: str, digest: str, progress: dict[str, Any] | None = None) -> Job | None:
@@ -300,10 +303,8 @@ def _turn() -> sa.ScalarSelect[int]:
 
 def _again(*states: str) -> ReturningUpdate[Any]:
     """Queue a job anew that is in one of these states."""
-    seq, spec_digest = jobs.c.seq + 1, _param("new_spec_digest", jobs.c.spec_digest)
-    where = (jobs.c.spec_digest == spec_digest, jobs.c.state.in_(states))
-    task = spec_digest + "-" + sa.cast(seq, sa.String)
-    return jobs.update().where(*where).values(**_QUEUED, seq=seq, task=task).returning(jobs)
+    where = (jobs.c.spec_digest == _param("new_spec_digest", jobs.c.spec_digest), jobs.c.state.in_(states))
+    return jobs.update().where(*where).values(**_QUEUED, seq=jobs.c.seq + 1, task=_NEW_TASK).returning(jobs)
 
 
 def _change_of(state: str, *names: str, claimed: bool = True, **values: Any) -> ReturningUpdate[Any]:
@@ -316,6 +317,7 @@ def _change_of(state: str, *names: str, claimed: bool = True, **values: Any) -> 
     return jobs.update().where(*where).values(**values, **fixed).returning(jobs)
 
 
+_NEW_TASK = jobs.c.spec_digest + "-" + sa.cast(jobs.c.seq + 1, sa.String)
 _QUEUED: dict[str, Any] = {
     **{name: _param(_new(name), jobs.c[name]) for name in (*JobOrder.__dataclass_fields__, "owner")},
     **{name: _param("now", jobs.c[name]) for name in ("submitted", "updated")},
@@ -331,7 +333,7 @@ _RELEASE = _change_of(
     "queued", owner="", attempts=sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
 )
 _ADOPT = _change_of("queued", "owner", deaths=_DEATHS)
-_DIED = _change_of("queued", deaths=_DEATHS)
+_DIED = _change_of("queued", deaths=_DEATHS, task=_NEW_TASK)
 _FINISH = _change_of(
     "done",
     "digest",

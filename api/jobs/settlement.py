@@ -63,7 +63,8 @@ class Settlement:
             return
         self._count(job, outcome)
         if outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED):
-            dask_cluster.cancel(future)  # or dask would answer the next submit with this end
+            dask_cluster.cancel(future)
+            self._ledger.died(job, deaths=0)
         elif outcome.ending in (Ending.CRASHED, Ending.LOST):
             dask_cluster.cancel(future)
             self._bury(job, outcome)

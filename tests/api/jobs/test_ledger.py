@@ -173,6 +173,18 @@ def test_adoption_has_one_winner_and_silences_the_old_owner(ledger):
     assert ledger.start(new) is not None
 
 
+def test_a_start_after_a_death_has_a_name_of_its_own(ledger):
+    first = ledger.start(claim(ledger, owner="me"))
+    assert first is not None
+    again = ledger.died(first, deaths=0)
+    assert again is not None and (again.state, again.attempts, again.deaths) == ("queued", 1, 0)
+    assert again.task != first.task
+    # Nothing that is still said of the first start counts.
+    assert [ledger.start(first), ledger.died(first), ledger.update_progress(first, {"iteration": 1})] == [None] * 3
+    second = ledger.start(again)
+    assert second is not None and (second.attempts, second.task) == (2, again.task)
+
+
 def test_a_released_job_keeps_its_attempts_for_real_failures(ledger):
     queued = ledger.release(claim(ledger, owner="me"))
     assert queued is not None and (queued.attempts, queued.owner) == (0, "")
