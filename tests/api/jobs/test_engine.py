@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,21 @@ class Place:
         self.stack.callback(process.communicate)
         self.stack.callback(process.kill)
         return process
+
+    def stop(self, host: subprocess.Popen[str]) -> None:
+        """Stop a process of `host`, not in the midst of a write: SQLite would keep everybody else from writing."""
+
+        def stopped() -> bool:
+            os.kill(host.pid, signal.SIGSTOP)
+            with closing(sqlite3.connect(self.database, timeout=0, isolation_level=None)) as database:
+                try:
+                    database.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    os.kill(host.pid, signal.SIGCONT)
+                    return False
+            return True
+
+        wait_for(stopped)
 
     def find(self, spec_digest: str) -> str | None:
         path = self.store / spec_digest
@@ -577,7 +593,7 @@ def test_a_stopped_engine_loses_its_jobs_and_keeps_quiet_when_it_comes_back(plac
     assert host.stdout is not None and host.stdout.readline() == "ready\n"
     place.ledger.claim(order(gate="go"), owner="nobody")
     old = wait_for(place.starts)[0][1]
-    os.kill(host.pid, signal.SIGSTOP)
+    place.stop(host)
     engine = place.engine(patience=0.5)
     wait_for(lambda: len(place.starts()) == 2)
     os.kill(host.pid, signal.SIGCONT)
