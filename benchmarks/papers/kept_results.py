@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,18 @@ class KeptResults:
 
     def once(self, label: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the result of this label, computed if it is not there yet, and then written at once."""
-        if label not in self._found:
-            self._found[label] = [float(value) for value in compute()]
+        return self.all_of([label], lambda _: [compute()])[0]
+
+    def all_of(self, labels: Sequence[str], compute: Callable[[list[str]], Iterable[np.ndarray]]) -> list[np.ndarray]:
+        """Return the results of these labels; those that are not there yet are computed together, and then written."""
+        missing = [label for label in labels if label not in self._found]
+        if missing:
+            for label, values in zip(missing, compute(missing), strict=True):
+                self._found[label] = [float(value) for value in values]
             beside = self._path.with_suffix(".part")
             beside.write_text(json.dumps({"settings": self._settings, "results": self._found}))
             os.replace(beside, self._path)
-        return np.array(self._found[label])
+        return [self.found(label) for label in labels]
 
 
 def solved_once(folder: Path, document: Mapping[str, Any]) -> Factorization:

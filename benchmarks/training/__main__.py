@@ -19,49 +19,23 @@ from pathlib import Path
 from benchmarks.papers.images import Images, load_images
 from benchmarks.papers.kept_results import KeptResults
 from benchmarks.papers.user_data import load_npz
-from benchmarks.training.leaderboard import LOGISTIC, Grid, results, run
+from benchmarks.training.leaderboard import Grid, results, run
 from benchmarks.training.leaderboard_page import write_page
 from benchmarks.training.made_table import made_table
-from benchmarks.training.systems import SYSTEMS
 
 FOLDER = Path("build") / "leaderboard"
 GRIDS = {
     "digits": Grid(batch=72, epsilons=(0.1, 0.5, 2.0, 8.0), epochs=(1, 4, 16)),
-    "mnist": Grid(
-        batch=1000,
-        epsilons=(0.1, 1.0, 8.0),
-        epochs=(1, 4, 16),
-        systems=(
-            "DP-SGD, fixed order",
-            "DP-SGD, Poisson batches",
-            "DP-GD, full batch",
-            "BLT, 4 buffers",
-            "buffered, 4 vectors",
-            "optimum, momentum, lambda_T",
-        ),
-        few=("DP-GD, full batch",),
-    ),
-    "table": Grid(
-        batch=500,
-        epsilons=(0.1, 0.5, 2.0, 8.0),
-        epochs=(1, 4),
-        systems=tuple(system.name for system in SYSTEMS if system.sampling != "balls_in_bins"),
-    ),
+    "mnist": Grid(batch=1000, epsilons=(0.1, 1.0, 8.0), epochs=(1, 4, 16)),
+    "table": Grid(batch=500, epsilons=(0.1, 0.5, 2.0, 8.0), epochs=(1, 4, 16)),
     "network": Grid(
         batch=72,
         epsilons=(0.5, 2.0, 8.0),
         epochs=(4, 16),
         rates=(0.3, 1.0, 3.0, 10.0),
-        systems=(
-            "DP-SGD, fixed order",
-            "DP-SGD, Poisson batches",
-            "BLT, 4 buffers",
-            "optimum, momentum, lambda_T",
-        ),
         model="convolutional network",
     ),
 }
-"""All but that of the digits are reduced: they are for some minutes of one processor."""
 NAMED = ("network",)
 """Data that are run where they are named alone."""
 
@@ -111,17 +85,15 @@ def grid_for(name: str, images: Images, quick: bool) -> Grid:
     """Return the grid of a data set."""
     size = max(1, len(images.train) // 60)
     grid = GRIDS.get(name, replace(GRIDS["mnist"], batch=size))
-    one = {"epsilons": grid.epsilons[2:3], "epochs": (2,), "rates": (0.3, 1.0), "seeds": 2, "few": ()}
+    one = {"epsilons": grid.epsilons[2:3], "epochs": (2,), "rates": (0.3, 1.0), "limits": (0.3, 1.0), "seeds": 2}
     return replace(grid, **one) if quick else grid
 
 
 def compare(name: str, images: Images, grid: Grid, folder: Path, *, collect: bool) -> Path:
     """Run one data set and write its results."""
     folder.mkdir(parents=True, exist_ok=True)
-    points = ("epsilons", "epochs", "systems", "few")  # what one trial does not depend on
+    points = ("epsilons", "epochs", "systems", "rates", "limits")  # what one trial does not depend on
     settings = {key: value for key, value in asdict(grid).items() if key not in points}
-    if grid.model == LOGISTIC:
-        del settings["model"]  # trials of the time when there was no other are good ones
     kept = KeptResults(folder / f"{name}.trials.json", {"examples": len(images.train), **settings})
     if not collect:
         run(images, grid, kept)

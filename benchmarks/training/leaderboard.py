@@ -1,14 +1,15 @@
 """The leaderboard: every system at every epsilon and number of epochs, at rates chosen by one rule, with ten seeds.
 
 The rule: each system has, at each point, the learning rate with the best training accuracy, mean over two seeds that
-are not used again. Everything else is given: clip norm 1, the batch size, the accountants.
+are not used again. Where the best rate is at an end of those that were tried, the next of RATES is tried, too, until it
+is not. Everything else is given: clip norm 1, the batch size, the accountants.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from benchmarks.training.many_models import Kind, LogisticRegression, Models, ju
 from benchmarks.training.systems import FREE, SYSTEMS, Preparation, Prepared, Setting
 from factorize.privacy import PrivacyTarget
 
+RATES = tuple(float(f"{digit}e{power}") for power in range(-3, 4) for digit in (1, 3))[:-1]
+"""All there are, 0.001 to 1000."""
 LOGISTIC = "logistic regression"
 KINDS: dict[str, type[Kind]] = {LOGISTIC: LogisticRegression, "convolutional network": ConvolutionalNetwork}
 """Of models."""
@@ -36,10 +39,10 @@ class Grid:
         epsilons: of the targets.
         epochs: passes over the data.
         delta: of all targets.
-        rates: learning rates to choose from.
+        rates: learning rates that are always tried, in order.
+        limits: no rate beyond these is tried.
         seeds: of the results; the two of the choice come before them.
         systems: names, of SYSTEMS.
-        few: names of those that are run at the largest number of epochs, where that is not all.
         clip_norm: of all.
         model: name, of KINDS.
     """
@@ -49,15 +52,26 @@ class Grid:
     epochs: tuple[int, ...]
     delta: float = 1e-6
     rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+    limits: tuple[float, float] = (RATES[0], RATES[-1])
     seeds: int = 10
     systems: tuple[str, ...] = tuple(system.name for system in SYSTEMS)
-    few: tuple[str, ...] = ()
     clip_norm: float = 1.0
     model: str = LOGISTIC
 
-    def runs(self, system: str, epochs: int) -> bool:
-        """Whether a system is run at a number of epochs."""
-        return system in (self.few if self.few and epochs == max(self.epochs) else self.systems)
+    def next_rate(self, found: Mapping[float, float]) -> float | None:
+        """Return the rate to try after those with these training accuracies; None where the best is not at an end."""
+        tried, best = sorted(found), best_rate(found)
+        beyond: list[float] = []
+        if best == tried[-1]:
+            beyond = [rate for rate in RATES if tried[-1] < rate <= self.limits[1]]
+        elif best == tried[0] and found[best] > found[tried[1]]:
+            beyond = [rate for rate in RATES[::-1] if self.limits[0] <= rate < tried[0]]
+        return beyond[0] if beyond else None
+
+
+def best_rate(found: Mapping[float, float]) -> float:
+    """Return the rate with the best training accuracy, the smallest of equals."""
+    return max(sorted(found), key=lambda rate: found[rate])
 
 
 CHOOSING_SEEDS = 2
@@ -71,23 +85,29 @@ def run(images: Images, grid: Grid, kept: KeptResults) -> None:
     for epochs in grid.epochs:
         without_privacy(images, grid, kept, epochs)
         for system in SYSTEMS:
-            if grid.runs(system.name, epochs):
+            if system.name in grid.systems:
                 ready = [preparation.prepared(system, setting) for setting in settings(images, grid, epochs)]
                 measured(images, grid, kept, [one for one in ready if one is not None])
 
 
 def results(grid: Grid, kept: KeptResults) -> list[dict[str, Any]]:
     """Return what is kept as plain data: one entry for each system, number of epochs and epsilon."""
-    rows = []
-    for label, found in kept.items():
+    choices: dict[str, dict[float, float]] = {}
+    found: dict[tuple[str, float], np.ndarray] = {}
+    for label, values in kept.items():
         point = json.loads(label)
-        if point["part"] == "result" and point["epochs"] in grid.epochs:
-            train = kept.found(json.dumps({**point, "part": "choice"})).reshape(-1, len(grid.rates))
-            each = zip(point["epsilons"], point["sigmas"], train, found.reshape(-1, grid.seeds), strict=True)
-            for epsilon, sigma, training, values in each:
-                chosen = {"rate": grid.rates[training.argmax()], "training": float(training.max())}
-                where = {"system": point["system"], "epochs": point["epochs"], "epsilon": epsilon, "sigma": sigma}
-                rows.append({**where, **chosen, **summary(values)})
+        part, rate = point.pop("part"), point.pop("rate")
+        if part == "choice":
+            choices.setdefault(json.dumps(point), {})[rate] = float(values[0])
+        else:
+            found[json.dumps(point), rate] = values
+    rows = []
+    for where, training in choices.items():
+        point, rate = json.loads(where), best_rate(training)
+        asked = point["epochs"] in grid.epochs and point["epsilon"] in (None, *grid.epsilons)
+        if asked and point["system"] in (FREE, *grid.systems) and (where, rate) in found:
+            chosen = {"rate": rate, "tried": [min(training), max(training)], "training": training[rate]}
+            rows.append({**point, **chosen, **summary(found[where, rate])})
     return sorted(rows, key=lambda row: (row["epochs"], ORDER[row["system"]], row["epsilon"] or 0.0))
 
 
@@ -103,9 +123,8 @@ def measured(images: Images, grid: Grid, kept: KeptResults, points: Sequence[Pre
     for one in points:  # models are trained together where they share batches and noise but for its scale
         groups.setdefault(one.factors.digest, []).append(one)
     for group in groups.values():
-        epsilons, sigmas = zip(*((one.setting.target.epsilon, one.calibration.sigma) for one in group), strict=True)
-        at = {"system": group[0].system.name, "epochs": group[0].setting.epochs}
-        train_at(images, grid, kept, group[0], {**at, "epsilons": epsilons, "sigmas": sigmas}, grid.clip_norm)
+        scales = {one.setting.target.epsilon: one.calibration.sigma for one in group}
+        train_at(images, grid, kept, group[0], group[0].system.name, scales, grid.clip_norm)
 
 
 def without_privacy(images: Images, grid: Grid, kept: KeptResults, epochs: int) -> None:
@@ -113,43 +132,59 @@ def without_privacy(images: Images, grid: Grid, kept: KeptResults, epochs: int) 
     private = next(system for system in SYSTEMS if system.sampling == "fixed" and not system.whole)
     one = Preparation().prepared(private, settings(images, grid, epochs)[-1])
     assert one is not None  # it fits everywhere
-    at = {"system": FREE, "epochs": epochs, "epsilons": [None], "sigmas": [0.0]}
-    train_at(images, grid, kept, one, at, math.inf)
+    train_at(images, grid, kept, one, FREE, {None: 0.0}, math.inf)
 
 
 def train_at(
-    images: Images, grid: Grid, kept: KeptResults, one: Prepared, at: dict[str, Any], clip_norm: float
+    images: Images,
+    grid: Grid,
+    kept: KeptResults,
+    one: Prepared,
+    name: str,
+    scales: Mapping[float | None, float],
+    clip_norm: float,
 ) -> None:
     """Choose a rate for each scale by the rule, and train at it with the other seeds.
 
     Args:
         images: data.
         grid: with rates and seeds.
-        kept: takes training accuracies of the choice, shape (scales x rates,), and test accuracies, (scales x seeds,).
+        kept: takes training accuracies of the choice and test accuracies of every seed.
         one: a system, whose batches and noise are those of all scales.
-        at: what is trained: system, epochs, epsilons, and sigmas, the scales.
+        name: of the system.
+        scales: sigma of each epsilon.
         clip_norm: bound on an example's gradient.
     """
-    sigmas = np.array(at["sigmas"])
-    named = {**at, "sigmas": [float(f"{sigma:.6g}") for sigma in sigmas]}
-    count, choices, kind = len(sigmas), len(grid.rates), KINDS[grid.model]()
+    kind = KINDS[grid.model]()
 
-    def choice() -> np.ndarray:
-        rates = np.tile(grid.rates, count)
-        train, _ = _runs(images, one, kind, np.repeat(sigmas, choices), rates, range(CHOOSING_SEEDS), clip_norm)
-        return train.mean(axis=0)
+    def measured_at(part: str, pairs: list[tuple[float | None, float]]) -> list[np.ndarray]:
+        """Return what is kept, or is now trained, of these epsilons and rates."""
+        labels = {_label(name, one, epsilon, scales[epsilon], part, rate): (epsilon, rate) for epsilon, rate in pairs}
 
-    train = kept.once(json.dumps({**named, "part": "choice"}), choice).reshape(count, choices)
-    rates = np.array(grid.rates)[train.argmax(axis=1)]
+        def compute(missing: list[str]) -> Iterable[np.ndarray]:
+            sigmas, rates = np.array([(scales[labels[label][0]], labels[label][1]) for label in missing]).T
+            seeds = range(CHOOSING_SEEDS) if part == "choice" else range(CHOOSING_SEEDS, CHOOSING_SEEDS + grid.seeds)
+            train, test = _runs(images, one, kind, sigmas, rates, seeds, clip_norm)
+            return train.mean(axis=0, keepdims=True).T if part == "choice" else test.T
 
-    def result() -> np.ndarray:
-        seeds = range(CHOOSING_SEEDS, CHOOSING_SEEDS + grid.seeds)
-        return _runs(images, one, kind, sigmas, rates, seeds, clip_norm)[1].T.ravel()
+        return kept.all_of(list(labels), compute)
 
-    found = kept.once(json.dumps({**named, "part": "result"}), result).reshape(count, grid.seeds)
-    for epsilon, rate, values in zip(at["epsilons"], rates, found, strict=True):
-        where = f"{at['system']}, {at['epochs']} epochs, epsilon {epsilon or 'infinity'}"
+    tried: dict[float | None, dict[float, float]] = {epsilon: {} for epsilon in scales}
+    pairs = [(epsilon, rate) for epsilon in scales for rate in grid.rates]
+    while pairs:
+        for (epsilon, rate), values in zip(pairs, measured_at("choice", pairs), strict=True):
+            tried[epsilon][rate] = float(values[0])
+        beyond = {epsilon: grid.next_rate(found) for epsilon, found in tried.items()}
+        pairs = [(epsilon, rate) for epsilon, rate in beyond.items() if rate is not None]
+    chosen = [(epsilon, best_rate(found)) for epsilon, found in tried.items()]
+    for (epsilon, rate), values in zip(chosen, measured_at("result", chosen), strict=True):
+        where = f"{name}, {one.setting.epochs} epochs, epsilon {epsilon or 'infinity'}"
         print(f"  {where:<64}{values.mean():8.2f}  rate {rate:g}", flush=True)
+
+
+def _label(name: str, one: Prepared, epsilon: float | None, sigma: float, part: str, rate: float) -> str:
+    point = {"system": name, "epochs": one.setting.epochs, "epsilon": epsilon, "sigma": float(f"{sigma:.6g}")}
+    return json.dumps({**point, "part": part, "rate": rate})
 
 
 def _runs(

@@ -95,11 +95,13 @@ def _sentence(document: dict[str, Any]) -> str:
     model = grid.get("model", "logistic regression")
     rates = ", ".join(f"{rate:g}" for rate in grid["rates"])
     private = [row for row in document["rows"] if row["epsilon"]]
-    largest = sum(row["rate"] == grid["rates"][-1] for row in private)
+    low, high = (sum(row["rate"] == row["tried"][end] for row in private) for end in (0, 1))
+    beyond = [row["tried"][1] for row in private]
     return (
         f"{document['date']}. {model[0].upper()}{model[1:]}, {document['examples']} training examples, batches of "
-        f"{grid['batch']}, delta {grid['delta']:g}, clip norm {grid['clip_norm']:g}, rates {rates}, {grid['seeds']} "
-        f"seeds. {largest} of {len(private)} chosen rates are the largest there is."
+        f"{grid['batch']}, delta {grid['delta']:g}, clip norm {grid['clip_norm']:g}, {grid['seeds']} seeds. Rates "
+        f"{rates}, and from there on, up to {max(beyond):g}. Of {len(private)} chosen rates {high} are the largest "
+        f"that was tried, and {low} the smallest."
     )
 
 

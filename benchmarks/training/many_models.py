@@ -137,17 +137,17 @@ class LogisticRegression:
         self, images: Images, weights: np.ndarray, indices: np.ndarray, present: np.ndarray, clip_norm: float
     ) -> np.ndarray:
         """Return the sums; an example's gradient is an outer product, whose norm is a product."""
-        seeds, inputs, count, classes = weights.shape
-        x = images.train[indices]
-        residuals = softmax((x @ weights.reshape(seeds, inputs, -1)).reshape(seeds, -1, count, classes))
-        seed, example = np.indices(indices.shape)
-        residuals[seed, example, :, images.train_labels[indices]] -= 1.0
-        lengths = np.linalg.norm(x, axis=2)[:, :, None]
-        norms = lengths * np.sqrt(np.einsum("sbmc,sbmc->sbm", residuals, residuals))
-        shrunk = np.minimum(1.0, clip_norm / np.maximum(norms, np.float32(1e-30)))
-        residuals *= (shrunk * present[:, :, None])[:, :, :, None]
-        total = x.swapaxes(1, 2) @ residuals.reshape(seeds, len(indices[0]), -1)
-        return total.reshape(weights.shape)
+        inputs, count, classes = weights.shape[1:]
+        total = np.empty_like(weights)
+        for seed, places in enumerate(indices):  # one seed at a time: its examples stay near the processor
+            x, labels = images.train[places], images.train_labels[places]
+            residuals = softmax((x @ weights[seed].reshape(inputs, -1)).reshape(-1, count, classes))
+            residuals[np.arange(len(x)), :, labels] -= 1.0
+            norms = np.sqrt(np.einsum("bd,bd->b", x, x)[:, None] * np.einsum("bmc,bmc->bm", residuals, residuals))
+            shrunk = np.minimum(1.0, clip_norm / np.maximum(norms, np.float32(1e-30)))
+            residuals *= (shrunk * present[seed, :, None])[:, :, None]
+            total[seed] = (x.T @ residuals.reshape(len(x), -1)).reshape(weights[seed].shape)
+        return total
 
     def accuracies(self, images: Images, weights: np.ndarray, *, training: bool) -> np.ndarray:
         """Return the accuracy of all models in percent on `examples`, shape (seeds, models)."""

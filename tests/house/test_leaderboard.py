@@ -55,7 +55,7 @@ def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
 def test_a_run_has_a_row_for_each_system_at_its_own_noise(benchmark_of: Any, tmp_path: Path) -> None:
     leaderboard, systems = benchmark_of("training.leaderboard"), benchmark_of("training.systems")
     names = ("DP-SGD, fixed order", "DP-GD, full batch", "tree, full Honaker")
-    grid = leaderboard.Grid(24, (1.0, 8.0), (1, 2), rates=(0.0, 0.5), seeds=2, systems=names)
+    grid = leaderboard.Grid(24, (1.0, 8.0), (1, 2), rates=(0.0, 0.5), limits=(0.0, 1.0), seeds=2, systems=names)
     kept = benchmark_of("papers.kept_results").KeptResults(tmp_path / "trials.json", {})
     leaderboard.run(made_images(benchmark_of), grid, kept)
     rows = leaderboard.results(grid, kept)
@@ -68,7 +68,9 @@ def test_a_run_has_a_row_for_each_system_at_its_own_noise(benchmark_of: Any, tmp
         parts["sigma"] * 24 / 96, rel=1e-5
     )  # both take two of each example, in means of more
     assert by_point[names[0], 2, 8.0]["sigma"] < parts["sigma"]
-    assert by_point["without privacy", 2, None]["rate"] == 0.5  # 0 learns nothing
+    assert by_point["without privacy", 2, None]["rate"] > 0  # 0 learns nothing
+    assert all(row["tried"] in ([0.0, 0.5], [0.0, 1.0]) and row["rate"] <= row["tried"][1] for row in rows)
+    assert any(row["tried"] == [0.0, 1.0] for row in rows)  # the best of 0 and 0.5 is at an end
     assert all(len(row["accuracies"]) == 2 and 0 <= row["mean"] <= 100 for row in rows)
     looks = benchmark_of("training.leaderboard_page").LOOKS
     assert list(looks) == [system.name for system in systems.SYSTEMS]
@@ -79,8 +81,21 @@ def test_a_quick_run_has_every_system_of_its_data(benchmark_of: Any) -> None:
     command, images = benchmark_of("training.__main__"), made_images(benchmark_of)
     for name, grid in command.GRIDS.items():
         quick = command.grid_for(name, images, quick=True)
-        assert all(quick.runs(system, 2) for system in grid.systems), name
+        assert quick.systems == grid.systems, name
+        assert quick.next_rate({0.3: 1.0, 1.0: 2.0}) is None  # no more rates
         assert (quick.epochs, quick.seeds, len(quick.epsilons)) == ((2,), 2, 1)
+
+
+def test_rates_go_on_until_the_best_is_not_at_an_end(benchmark_of: Any) -> None:
+    leaderboard = benchmark_of("training.leaderboard")
+    grid = leaderboard.Grid(8, (1.0,), (1,), limits=(0.01, 30.0))
+    assert grid.next_rate({3.0: 80.0, 10.0: 90.0}) == 30.0
+    assert grid.next_rate({10.0: 80.0, 30.0: 90.0}) is None  # the largest there is
+    assert grid.next_rate({0.03: 90.0, 0.1: 80.0}) == 0.01
+    assert grid.next_rate({0.03: 90.0, 0.1: 90.0, 0.3: 80.0}) is None  # no better than the next one: a plateau
+    assert grid.next_rate({1.0: 70.0, 3.0: 90.0, 10.0: 80.0}) is None
+    assert leaderboard.best_rate({3.0: 90.0, 1.0: 90.0, 0.3: 80.0}) == 1.0
+    assert leaderboard.RATES == (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 def test_the_made_table_has_the_form_of_covertype(benchmark_of: Any) -> None:
@@ -96,8 +111,8 @@ def test_the_made_table_has_the_form_of_covertype(benchmark_of: Any) -> None:
 def test_epochs_are_chosen_by_training_accuracy(benchmark_of: Any) -> None:
     page = benchmark_of("training.leaderboard_page")
     rows = [
-        {"system": "a", "epochs": 1, "epsilon": 2.0, "training": 80.0, "mean": 90.0, "error": 0.1, "rate": 1},
-        {"system": "a", "epochs": 4, "epsilon": 2.0, "training": 85.0, "mean": 70.0, "error": 0.2, "rate": 1},
+        {"system": "a", "epochs": 1, "epsilon": 2.0, "training": 80.0, "mean": 90.0, "error": 0.1},
+        {"system": "a", "epochs": 4, "epsilon": 2.0, "training": 85.0, "mean": 70.0, "error": 0.2},
         {
             "system": "without privacy",
             "epochs": 4,
@@ -105,9 +120,9 @@ def test_epochs_are_chosen_by_training_accuracy(benchmark_of: Any) -> None:
             "training": 99.0,
             "mean": 95.0,
             "error": 0.3,
-            "rate": 1,
         },
     ]
+    rows = [{**row, "rate": 1.0, "tried": [0.3, 1.0]} for row in rows]
     grid = {"epsilons": [2.0], "epochs": [1, 4], "batch": 8, "delta": 1e-6, "clip_norm": 1.0, "rates": [1], "seeds": 2}
     document = {"data": "digits", "date": "2026-11-21", "examples": 96, "processor_seconds": 60.0}
     text = page.measured([{**document, "grid": grid, "rows": rows}])
