@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
@@ -62,8 +63,11 @@ class DenseProof:
         """Rows of A."""
         return int(self._workload.rows)
 
-    def class_bound(self) -> Fraction:
+    def class_bound(self, wanted: float = math.inf) -> Fraction:
         """Return a bound on the objective over matrices with these bands; see bounds/classes.py for the others.
+
+        Args:
+            wanted: a bound that is large enough.
 
         Raises:
             NotEnclosed: the class is not evaluated in doubles, or C is too far from its best.
@@ -75,8 +79,8 @@ class DenseProof:
             raise NotEnclosed("the class is not evaluated in doubles")
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         factor, guess = band_evidence(weighted, self._inverse, bands)
-        norm = norm_below(weighted, factor, guess)
-        return form.most * norm**2 / (cost_in_band(factor, bands) * rows[1])
+        unit = form.most / (cost_in_band(factor, bands) * rows[1])
+        return unit * norm_below(weighted, factor, guess, enough=lambda norm: unit * norm**2 >= wanted) ** 2
 
     @cached_property
     def _inverse(self) -> np.ndarray:
@@ -93,8 +97,11 @@ class DenseProof:
             raise NotEnclosed(f"doubles enclose the losses to relative {width_of_losses(found.ends):.2g} only")
         return found
 
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self, wanted: float = math.inf) -> Fraction:
         """Return a bound that no strategy matrix beats, from the evidence.
+
+        Args:
+            wanted: see `class_bound`.
 
         Raises:
             CertificateError: the evidence has the wrong shape, is not finite or is all zero.
@@ -105,8 +112,9 @@ class DenseProof:
         if rows is None or factor is None:
             raise NotEnclosed("evidence of this kind is not evaluated in doubles")
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
-        norm = norm_below(weighted, factor, polar_guess(weighted, factor, self._inverse))
-        return norm**2 / (cost_of(factor) * rows[1])
+        unit = 1 / (cost_of(factor) * rows[1])
+        guess = polar_guess(weighted, factor, self._inverse)
+        return unit * norm_below(weighted, factor, guess, enough=lambda norm: unit * norm**2 >= wanted) ** 2
 
     def lower_bound_by_vectors(self) -> Fraction:
         """Return the same without help from C.

@@ -9,7 +9,7 @@ every d <= 3. The sums are bounded in advance; a bad P weakens the bound and nev
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
@@ -33,7 +33,12 @@ from factorize.exact.spec import Weighing
 _FARTHEST = 0.5  # norm of P^T P - I above which nothing is to be won
 _NEAR = 3e-11  # of its square over the columns: what another step would win is below that
 _MOST_STEPS = 3
+_TOO_FAR = "the guess of the polar factor is too far from one with orthonormal columns"
 _WHOLE_GRAM = 4096  # columns up to which P^T P is held whole, as a symmetric product of half the work
+
+
+def _never(_norm: Fraction) -> bool:
+    return False
 
 
 class Factor(NamedTuple):
@@ -170,13 +175,16 @@ def weighted_decoder_by_inverse(weighted: WeightedTarget, inverse: np.ndarray) -
     return out
 
 
-def norm_below(weighted: WeightedTarget, factor: TargetSource, guess: np.ndarray) -> Fraction:
+def norm_below(
+    weighted: WeightedTarget, factor: TargetSource, guess: np.ndarray, *, enough: Callable[[Fraction], bool] = _never
+) -> Fraction:
     """Return a number not above the nuclear norm of W A F.
 
     Args:
         weighted: W A.
         factor: F.
         guess: P, shape (m, columns of F).
+        enough: says of such a number whether a larger one would prove no more of what is claimed.
 
     Raises:
         NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
@@ -185,7 +193,7 @@ def norm_below(weighted: WeightedTarget, factor: TargetSource, guess: np.ndarray
         for _ in range(_MOST_STEPS):
             found = _Step(guess)
             below = found.taken(weighted, factor)
-            if found.apart**2 <= _NEAR * guess.shape[1]:
+            if found.apart**2 <= _NEAR * guess.shape[1] or enough(below):
                 break
             guess = found.moved  # a step more costs two products of matrices, and wins what is left of E squared
     return below
@@ -204,6 +212,8 @@ class _Step:
         short = guess.shape[1] <= _WHOLE_GRAM
         self._gram = _gram(guess, slice(0, guess.shape[1])) if short else None
         self.apart = 0.0
+        if self._gram is not None and not _distance(self._gram) < _FARTHEST:
+            raise NotEnclosed(_TOO_FAR)  # as `_spectral` finds, after more products
 
     def _less_one(self, columns: slice) -> np.ndarray:
         """Some columns of E."""
@@ -241,7 +251,7 @@ class _Step:
         delta = self.apart + error
         finite(delta)
         if not delta < _FARTHEST:
-            raise NotEnclosed("the guess of the polar factor is too far from one with orthonormal columns")
+            raise NotEnclosed(_TOO_FAR)
         squared = 1 + (error * (1 + delta) * (1 + delta / 2) + error**2) * (1 + SLACK)
         return math.nextafter(math.sqrt(math.nextafter(squared, 2.0)), 2.0)
 
@@ -251,6 +261,12 @@ def _magnitude(guess: np.ndarray) -> float:
     sizes = np.abs(guess)
     sums = float(sizes.sum(axis=0).max()) * float(sizes.sum(axis=1).max())
     return min(math.sqrt(sums), norm_of(column_norms(guess))) * (1 + gamma(2 * sum(guess.shape)))
+
+
+def _distance(gram: np.ndarray) -> float:
+    """The norm of P^T P - I, about."""
+    squares = float(np.einsum("ij,ij->", gram, gram)) + len(gram) - 2 * float(np.einsum("ii->", gram))
+    return math.sqrt(max(squares, 0.0)) if math.isfinite(squares) else math.inf
 
 
 def _gram(guess: np.ndarray, columns: slice) -> np.ndarray:

@@ -17,7 +17,7 @@ from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import lower_bound
-from factorize.exact.doubles import dense_losses, polar_bound, roundings, triangles
+from factorize.exact.doubles import dense_losses, polar_bound, roundings, triangles, vector_bound
 from factorize.exact.doubles.dense_proof import DenseProof
 from factorize.exact.doubles.workload_rows import Near, WorkloadRows
 from factorize.exact.file import FactorFile, read_factor_file
@@ -274,6 +274,26 @@ def test_a_bad_guess_weakens_a_bound(document: dict[str, Any], monkeypatch: pyte
             assert "orthonormal" in str(reason)
 
 
+@pytest.mark.parametrize("least", [1.0, 1e-3, 1e-7])
+def test_a_polar_factor_is_guessed_whatever_the_condition(least: float) -> None:
+    """By eigenvectors as long as squares keep enough digits, then by singular vectors."""
+    luck = np.random.default_rng(2)
+    left, right = (np.linalg.qr(luck.standard_normal((9, 9)))[0] for _ in range(2))
+    guess = vector_bound._polar_factor(left * np.geomspace(1.0, least, 9) @ right)
+    assert np.abs(guess - left @ right).max() < 1e-8
+
+
+def test_a_bound_that_is_large_enough_is_not_raised_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, proof, exact = proof_beside_integers(BOUNDED[4])
+    taken, steps = polar_bound._Step.taken, []
+    monkeypatch.setattr(polar_bound, "_NEAR", 0.0)
+    monkeypatch.setattr(polar_bound._Step, "taken", lambda self, *given: steps.append(self) or taken(self, *given))
+    assert_near_below(proof(file.dual).lower_bound(float(exact) * (1 - 1e-9)), exact)
+    assert len(steps) == 1
+    assert_near_below(proof(file.dual).lower_bound(float(exact) * (1 + 1e-9)), exact)
+    assert len(steps) == 1 + polar_bound._MOST_STEPS
+
+
 def test_evidence_that_is_none() -> None:
     file = read_factor_file(sealed(*parts(solvers.solve(parse_spec(BOUNDED[4])))))
     spec, strategy = file.manifest["spec"], Strategy("dense", file.matrices["C"], 12)
@@ -340,9 +360,9 @@ def test_lengths_that_are_out_of_reach_are_said(monkeypatch: pytest.MonkeyPatch)
 
 def test_doubles_that_do_not_support_a_bound_say_nothing_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond integers a bound that is not reached is left, never called false: the guess may be the reason."""
-    monkeypatch.setattr(DenseProof, "lower_bound", lambda self: Fraction(1))
+    monkeypatch.setattr(DenseProof, "lower_bound", lambda self, wanted: Fraction(1))
     monkeypatch.setattr(DenseProof, "lower_bound_by_vectors", lambda self: Fraction(1))
-    monkeypatch.setattr(DenseProof, "class_bound", lambda self: Fraction(1))
+    monkeypatch.setattr(DenseProof, "class_bound", lambda self, wanted: Fraction(1))
     banded = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "banded", "bands": 3}}
     for document, claim in ((BOUNDED[4], "lower_bound"), (banded, "class_lower_bound")):
         data = sealed(*parts(solvers.solve(parse_spec(document))))
