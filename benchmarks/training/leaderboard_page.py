@@ -51,7 +51,8 @@ def best(rows: Iterable[Row]) -> Row:
 def names(document: dict[str, Any]) -> list[str]:
     """Return the systems of a data set in the order of the list, that without privacy last."""
     found = dict.fromkeys(row["system"] for row in document["rows"])
-    return [*(name for name in found if name != FREE), FREE]
+    places = [system.name for system in SYSTEMS if system.name in found]
+    return [*places, *(name for name in found if name not in (*places, FREE)), FREE]
 
 
 def over_epochs(document: dict[str, Any], name: str, epsilon: float) -> Row | None:
@@ -96,12 +97,14 @@ def _sentence(document: dict[str, Any]) -> str:
     rates = ", ".join(f"{rate:g}" for rate in grid["rates"])
     private = [row for row in document["rows"] if row["epsilon"]]
     low, high = (sum(row["rate"] == row["tried"][end] for row in private) for end in (0, 1))
-    beyond = [row["tried"][1] for row in private]
+    least, most = (pick(row["tried"][end] for row in private) for end, pick in ((0, min), (1, max)))
+    further = f"; where the best was at an end, {least:g} to {most:g}"
+    wider = least < grid["rates"][0] or most > grid["rates"][-1]
     return (
         f"{document['date']}. {model[0].upper()}{model[1:]}, {document['examples']} training examples, batches of "
         f"{grid['batch']}, delta {grid['delta']:g}, clip norm {grid['clip_norm']:g}, {grid['seeds']} seeds. Rates "
-        f"{rates}, and from there on, up to {max(beyond):g}. Of {len(private)} chosen rates {high} are the largest "
-        f"that was tried, and {low} the smallest."
+        f"{rates}{further if wider else ''}. Of {len(private)} chosen rates {high} are the largest that was tried, "
+        f"and {low} the smallest."
     )
 
 
