@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import get_args
 
 import pytest
-from house import PACKAGES, ROOT, files
+from house import PACKAGES, ROOT, files, tree_of
 
 from factorize.objective import AnyObjective
 from factorize.participation import AnyParticipation
@@ -28,6 +30,7 @@ ROOMS = {
     "workload": ("factorize/workloads/",),
     "structure": ("factorize/structures/",),
 }
+ASKING = (ast.MatchClass, ast.Call, ast.Compare)
 EXACT_SPEC = "factorize/exact/spec/"
 
 
@@ -89,6 +92,12 @@ def asked_by_kind(node: ast.AST, noun: str) -> bool:
     return False
 
 
+@cache
+def asking_nodes(path: Path) -> list[ast.AST]:
+    """The nodes of a file that may ask for a class or a kind."""
+    return [node for node in outside_supports(tree_of(path)) if isinstance(node, ASKING)]
+
+
 def told_apart(noun: str) -> list[str]:
     names = classes()[noun]
     found = []
@@ -96,7 +105,7 @@ def told_apart(noun: str) -> list[str]:
         name = str(path.relative_to(ROOT))
         if name.startswith((EXACT_SPEC, *ROOMS[noun])):
             continue
-        nodes = outside_supports(ast.parse(path.read_text()))
+        nodes = asking_nodes(path)
         asked = (node for node in nodes if asked_by_class(node, names) or asked_by_kind(node, noun))
         found += [f"{name}:{getattr(node, 'lineno', 0)}" for node in asked]
     return found

@@ -43,16 +43,24 @@ def called_names(tree: ast.AST) -> Iterator[str | None]:
                 yield name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
 
 
-def imported_names(path: Path) -> Iterator[str]:
-    """Yield the dotted name of all that a file imports: at its top, in functions, for type checkers, by import_module."""
-    tree = ast.parse(path.read_text())
-    yield from (name for name in called_names(tree) if name is not None)
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return what a file parses to; do not change it."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported_names(path: Path) -> tuple[str, ...]:
+    """Return the dotted name of all that a file imports: at its top, in functions, for type checkers, by import_module."""
+    tree = tree_of(path)
+    found = [name for name in called_names(tree) if name is not None]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return tuple(found)
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -64,5 +72,4 @@ def imported_modules(path: Path) -> set[str]:
 
 def public_classes(path: Path) -> list[str]:
     """Return the names of a file's classes that another file may use."""
-    tree = ast.parse(path.read_text())
-    return [n.name for n in tree.body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]
+    return [n.name for n in tree_of(path).body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]

@@ -77,13 +77,13 @@ def test_overlapping_columns_of_a_long_tree_are_refused(monkeypatch: pytest.Monk
         squared_sensitivity(long, {"kind": "min_sep", "min_sep": 2})
 
 
-@pytest.mark.parametrize("restart", [None, 100])
-def test_a_long_tree_is_verified(restart: int | None) -> None:
-    n = 700
+@pytest.mark.parametrize("restart", [None, 40])
+def test_a_tree_of_a_solver_is_verified(restart: int | None) -> None:
+    n = 260
     mechanism = {"kind": "tree", "decoder": "honaker_online"} | ({"restart_every": restart} if restart else {})
     document: dict[str, Any] = {"workload": {"kind": "prefix", "n": n}, "mechanism": mechanism}
     if restart:
-        document["participation"] = {"kind": "min_sep", "min_sep": 150, "max_participations": 4}
+        document["participation"] = {"kind": "min_sep", "min_sep": 64, "max_participations": 4}
     manifest, tensors = parts(solvers.solve(parse_spec(document)))
     report = check_factor_file(sealed(manifest, tensors))
     assert report.supported, report.failed
