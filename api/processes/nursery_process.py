@@ -2,8 +2,9 @@
 
 `nursery.py` starts it with a socket as its stdin and asks it for children, one message each: the order as JSON, with
 the descriptors of stdin, stdout, stderr and the supervisor's socket. A family (family.py) carries it out, which keeps
-no descriptor of the nursery's. Between two messages the nursery loads compiled code (warming.py), so whoever asks early
-waits for one piece at most; once everything is loaded, it has the next family forked before it is asked for.
+no descriptor of the nursery's. Between two messages the nursery loads compiled code (warming.py). Whoever asks early
+waits for what every child needs, a second, or else for one piece. Once everything is loaded, the nursery has the next
+family forked before it is asked for.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> int:
         warmth = Warmth()
         ready: ChildFamily | None = None
         while True:
-            while not (asked := bool(select.select([asking], [], [], 0)[0])) and warmth.next():
+            while (not (asked := bool(select.select([asking], [], [], 0)[0])) or warmth.needed) and warmth.next():
                 pass
             if not asked and ready is None and one_thread():
                 ready = ChildFamily(warmth)

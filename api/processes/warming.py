@@ -20,7 +20,7 @@ from typing import Any
 from factorize.api.isolated import ANSWER, CALIBRATE, COMPARE, EXPAND, PROVE, RECOMMEND, SOLVE
 from factorize.api.processes.pages import Range, copy_ahead, written
 
-_LIBRARIES = ("scipy.linalg", "numba")
+_FIRST = (SOLVE, PROVE, "scipy.linalg", "numba")
 _ANSWERS = ("factorize.predict", "factorize.plan")
 _PREFIX = {"kind": "prefix", "n": 12}
 _MECHANISMS: tuple[dict[str, Any], ...] = (
@@ -48,6 +48,7 @@ class Warmth:
 
     def __init__(self) -> None:
         self._pieces = self._all_pieces()
+        self._needed = len(_FIRST) + 2
         self._pools: Any = None
         self._pages: list[Range] = []
 
@@ -56,9 +57,15 @@ class Warmth:
         piece = next(self._pieces, None)
         if piece is None:
             return False
+        self._needed = max(0, self._needed - 1)
         with suppress(Exception):  # a child that needs it says why it cannot be had
             piece()
         return True
+
+    @property
+    def needed(self) -> bool:
+        """Whether pieces are missing that every child would have to load: until then it pays to let it wait."""
+        return self._needed > 0
 
     def use_threads(self, threads: int) -> None:
         """Set the threads of the libraries that are loaded; in a child."""
@@ -70,7 +77,7 @@ class Warmth:
         copy_ahead(self._pages)
 
     def _all_pieces(self) -> Iterator[Callable[[], object]]:
-        for name in (SOLVE, PROVE, *_LIBRARIES):
+        for name in _FIRST:
             yield partial(importlib.import_module, name)
         yield self._look_for_pools
         for spec in _SPECS:

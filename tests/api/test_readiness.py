@@ -169,7 +169,7 @@ def test_a_part_that_is_silent_is_asked_once(ledger: Ledger, store: Store) -> No
     class Silent(StandingEngine):
         def other_workers(self) -> list[str]:
             asked.append(1)
-            answer.wait(60)
+            answer.wait(600)
             return []
 
     readiness = Readiness(ledger, store, Silent(), "tcp://10.0.0.5:8786")

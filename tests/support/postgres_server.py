@@ -49,7 +49,7 @@ class PostgresServer:
         """End it as a power loss does; what it has committed is there after the next start."""
         assert self._process is not None
         subprocess.run(["kill", "-QUIT", str(self._process.pid)], check=True)
-        self._process.wait(60)
+        self._process.wait(600)
 
     def database(self) -> str:
         """A new database; its URL."""

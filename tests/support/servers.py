@@ -161,7 +161,7 @@ def serving_apart(
             yield Client(process.stdout.readline().decode().strip()), process
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(120)
+            process.wait(600)
 
 
 def _environment() -> dict[str, str]:

@@ -518,7 +518,7 @@ def test_serve_and_get_through_it(factorize: CommandLine) -> None:
             factorize("get", "0" * 64, "--to", "x", "--url", url).error(2)
         finally:
             service.send_signal(signal.SIGINT)
-        assert service.wait(120) == 130
+        assert service.wait(600) == 130
     assert factorize("verify", manifest["digest"], "--store", "served").code == 0
 
 
@@ -627,8 +627,8 @@ def test_a_batch_that_was_killed_goes_on_where_it_was(factorize: CommandLine) ->
         read_until(process, "[2/3] solved")
         workers = psutil.Process(process.pid).children(recursive=True)
         process.kill()
-        process.communicate(timeout=60)
-    _, alive = psutil.wait_procs(workers, timeout=60)
+        process.communicate(timeout=600)
+    _, alive = psutil.wait_procs(workers, timeout=600)
     assert not alive, "workers end with whoever asked"
     assert factorize("fsck").code == 0
     items = factorize("batch", "specs.jsonl", "--dry-run", "--output", "json").json()["items"]
@@ -663,7 +663,7 @@ def test_an_interrupt_that_numerical_code_swallows_still_ends_the_process(signal
             process.send_signal(signal.SIGINT)
             # the second ends the process at once, perhaps in the middle of its line
             assert signals == 1 or "swallowed\n".startswith(process.stdout.readline())
-        assert process.wait(120) == 130
+        assert process.wait(600) == 130
 
 
 # fsck, terminal

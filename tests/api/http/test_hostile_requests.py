@@ -323,14 +323,14 @@ UNFINISHED = {
 
 @pytest.mark.parametrize(("data", "status"), UNFINISHED.values(), ids=UNFINISHED)
 def test_unfinished_requests_are_closed(hasty_service: LiveService, data: bytes, status: bytes) -> None:
-    answer = hasty_service.raw(data, timeout=120)
+    answer = hasty_service.raw(data, timeout=600)
     assert b"HTTP/1.1 " + status in answer
     assert b"/problems/request-timeout" in answer
 
 
 def test_a_header_block_byte_by_byte_is_closed(hasty_service: LiveService) -> None:
     host, port = hasty_service.host.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=120) as connection:
+    with socket.create_connection((host, int(port)), timeout=600) as connection:
         connection.settimeout(0.1)
         answer = b""
         for letter in b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 200:
@@ -373,7 +373,7 @@ def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
     with serving(Settings(store=str(tmp_path / "store"), max_connections=3)) as crowded, ExitStack() as idle:
         host, port = crowded.host.rsplit(":", 1)
         for _ in range(3):
-            idle.enter_context(socket.create_connection((host, int(port)), timeout=120))
+            idle.enter_context(socket.create_connection((host, int(port)), timeout=600))
         answer = crowded.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 1" in answer.lower()

@@ -77,7 +77,7 @@ def test_a_client_asks_over_https_with_its_key(
 
 def test_a_certificate_that_nobody_vouches_for_is_not_taken(secured: LiveService) -> None:
     with pytest.raises(ServiceUnreachable, match="(?i)certificate"):
-        Service(url_of(secured), timeout=60).post({"workload": {"kind": "prefix", "n": 5}})
+        Service(url_of(secured), timeout=600).post({"workload": {"kind": "prefix", "n": 5}})
 
 
 def spoken(live: LiveService, sent: bytes) -> bytes:

@@ -180,7 +180,7 @@ def digest(number: int) -> str:
     return f"{number:064x}"
 
 
-def order(number: int = 0, *, memory_mb: int = 100, seconds: float = 60, priority: int = 0, **acts: Any) -> JobOrder:
+def order(number: int = 0, *, memory_mb: int = 100, seconds: float = 600, priority: int = 0, **acts: Any) -> JobOrder:
     spec = json.dumps({"name": digest(number), **acts})
     return JobOrder(digest(number), spec, "prefix", memory_mb, seconds, 1, priority)
 
@@ -396,7 +396,7 @@ def test_wait_returns_the_end_or_the_present_state(place):
     waiting = asyncio.run(engine.wait(digest(0), 0.05))
     assert waiting is not None and not waiting.finished
     place.open("go")
-    ended = asyncio.run(engine.wait(digest(0), 30))
+    ended = asyncio.run(engine.wait(digest(0), 600))
     assert ended is not None and ended.state == "done"
     assert asyncio.run(engine.wait(digest(5), 1)) is None
 

@@ -145,7 +145,7 @@ def test_a_service_that_was_killed_answers_at_the_same_address(tmp_path: Path) -
         path = f"/v1/factorizations/{client.solve(SPEC)['digest']}/calibrations"
         where = client.send("POST", path, asked, {"Prefer": "wait=0"}).headers["location"]
         process.kill()
-        process.wait(120)
+        process.wait(600)
     with serving_apart(store) as (client, _):
         found = client.until(where, lambda document: "sigma" in document, 300)
         assert Service(client.url, pause=0.1).calibrate(where.split("/")[3], asked) == found

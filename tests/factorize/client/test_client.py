@@ -389,7 +389,7 @@ class TestService:
             speaker = threading.Thread(target=speak)
             speaker.start()
             with pytest.raises(ServiceError):
-                Service(f"http://127.0.0.1:{other.getsockname()[1]}", timeout=60).status("0" * 64)
+                Service(f"http://127.0.0.1:{other.getsockname()[1]}", timeout=600).status("0" * 64)
             speaker.join()
 
     @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://h:99999", "http://h/?a=1"])
@@ -411,7 +411,7 @@ class TestService:
     def test_spec_that_is_none(self, server):
         server.plan("post", relabelled())
         with pytest.raises((InvalidSpec, ServiceError)):
-            Service(server.url, timeout=60).manifest("{}")
+            Service(server.url, timeout=600).manifest("{}")
 
 
 class TestRows:

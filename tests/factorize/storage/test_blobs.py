@@ -41,7 +41,7 @@ class CountingDirectory(Directory):
     def open(self, key: str) -> Iterator[FileReader]:
         self.opened += 1
         if self.gate is not None:
-            self.gate.wait(60)
+            self.gate.wait(600)
         with super().open(key) as reader:
             yield reader
 
