@@ -35,6 +35,7 @@ SMALLEST_DELTA = 1e-14
 """Tails that dp_accounting cuts off count as lost, so that at a smaller delta no epsilon is finite."""
 _SMALLEST, _LARGEST = 1e-2, 1e6
 _TOLERANCE = 1e-4
+_COARSE, _NEAR, _STEP = 10, 0.1, 0.01  # how coarse the grid of the first search is, and logarithms of multipliers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,20 +105,73 @@ def amplified_multiplier(epsilon: float, delta: float, *, probability: float, co
         message = f"probability={probability} and compositions={compositions} must be in (0, 1] and >= 1"
         raise InvalidParameter(message, field="probability")
     grid = _GRID * min(1.0, target)
-    tried: dict[float, float] = {}
+    coarse, fine = (
+        _Search(target, delta, probability, compositions, width * grid, width * _TOLERANCE) for width in (_COARSE, 1)
+    )
+    try:
+        near = coarse.root()
+    except InvalidParameter:
+        near = None
+    if near is None or not fine.root_near(near, coarse.slope(near)):
+        fine.root()
+    return fine.best()
 
-    def excess(multiplier: float) -> float:
-        if multiplier not in tried:
-            tried[multiplier] = _epsilon(multiplier, delta, probability, compositions, grid)
-        return min(tried[multiplier] / target, 100.0) - 1.0
 
-    low, high = _around(excess, epsilon)
-    if excess(low) > 0:
+class _Search:
+    """The search for the smallest multiplier on one grid; what was tried is what can be answered."""
+
+    def __init__(
+        self, target: float, delta: float, probability: float, compositions: int, grid: float, tolerance: float
+    ) -> None:
+        self._target, self._tolerance = target, tolerance
+        self._how = (delta, probability, compositions, grid)
+        self._tried: dict[float, float] = {}
+
+    def best(self) -> float:
+        """Return the smallest multiplier that was tried and reaches the target."""
+        return min(multiplier for multiplier, reached in self._tried.items() if reached <= self._target)
+
+    def root(self) -> float | None:
+        """Search everywhere; return the logarithm of the multiplier, None where the smallest reaches the target.
+
+        Raises:
+            InvalidParameter: no multiplier up to 10^6 reaches it.
+        """
+        low, high = _around(self._excess, self._target)
+        if self._excess(low) <= 0:
+            return None
         from scipy.optimize import brentq
 
-        log = brentq(lambda log: excess(math.exp(log)), math.log(low), math.log(high), xtol=_TOLERANCE / 4)
-        excess(math.exp(log) * (1 + _TOLERANCE / 2))  # the root lies on either side
-    return min(multiplier for multiplier, reached in tried.items() if reached <= target)
+        log = float(brentq(self._excess_at, math.log(low), math.log(high), xtol=self._tolerance / 4))
+        self._excess_at(log + self._tolerance / 2)  # the root lies on either side
+        return log
+
+    def slope(self, log: float) -> float:
+        """Return how the excess changes with the logarithm of the multiplier, nearly."""
+        return (self._excess_at(log + _STEP) - self._excess_at(log)) / _STEP
+
+    def root_near(self, log: float, slope: float) -> bool:
+        """Search from a multiplier and a slope that a coarser grid has found; False where that leads nowhere."""
+        from scipy.optimize import root_scalar
+
+        try:
+            second = log - self._excess_at(log) / slope or log + self._tolerance
+            found = root_scalar(
+                self._excess_at, x0=log, x1=second, method="secant", xtol=self._tolerance / 4, maxiter=6
+            )
+        except (ValueError, ArithmeticError):
+            return False
+        near = found.converged and abs(found.root - log) < _NEAR
+        return bool(near and self._excess_at(found.root + self._tolerance / 2) <= 0)
+
+    def _excess(self, multiplier: float) -> float:
+        """By how much the epsilon of a multiplier is above the target, as a part of it."""
+        if multiplier not in self._tried:
+            self._tried[multiplier] = _epsilon(multiplier, *self._how)
+        return min(self._tried[multiplier] / self._target, 100.0) - 1.0
+
+    def _excess_at(self, log: float) -> float:
+        return self._excess(math.exp(log))
 
 
 def _around(excess: Callable[[float], float], epsilon: float) -> tuple[float, float]:

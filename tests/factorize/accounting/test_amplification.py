@@ -50,6 +50,22 @@ def test_a_small_epsilon_is_accounted_on_a_finer_grid() -> None:
     assert amplified_epsilon(z, 1e-6, probability=29 / 60000, compositions=2048) <= 0.101
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "probability", "compositions"),
+    [(4.0, 1e-4, 1 / 24, 24), (0.1, 1e-6, 0.02, 500), (2.0, 1e-10, 0.05, 200), (0.5, 1e-5, 1.0, 10)],
+)
+def test_no_multiplier_much_smaller_keeps_the_target(
+    epsilon: float, delta: float, probability: float, compositions: int
+) -> None:
+    """The search begins on a coarse grid; what it returns is the smallest of the fine one."""
+    found = amplified_multiplier(epsilon, delta, probability=probability, compositions=compositions)
+    kept, broken = (
+        amplified_epsilon(times * found, delta, probability=probability, compositions=compositions)
+        for times in (1.0, 1 - 3e-4)
+    )
+    assert kept <= epsilon * (1 + 5e-5) < broken  # `amplified_epsilon` chooses a grid of its own
+
+
 def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:
     factorization = separated({"kind": "banded", "bands": 8})
     found = calibrate_amplified(factorization, epsilon=1.0, delta=1e-6, dataset_size=8000, batch_size=10, clip_norm=2.0)
