@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import cache
 from numbers import Integral
 from typing import Annotated, Any, Literal, NamedTuple, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -114,7 +115,9 @@ class LightData:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+@cache
 def _hints(kind: type[LightData]) -> dict[str, Any]:
+    """The types of the fields, which are strings in the source and take longer to evaluate than all else here."""
     return get_type_hints(kind, include_extras=True)
 
 
