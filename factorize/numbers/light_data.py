@@ -116,7 +116,7 @@ class LightData:
 
 
 @cache
-def _hints(kind: type[LightData]) -> dict[str, Any]:
+def _hints(kind: type) -> dict[str, Any]:
     """The types of the fields, which are strings in the source and take longer to evaluate than all else here."""
     return get_type_hints(kind, include_extras=True)
 
