@@ -48,6 +48,7 @@ _SPACING = 4.0  # of the splines, in units of log i
 _ROUNDS, _ROUNDS_CARRIED = 10, 4
 _RENEWED = 1 << 22  # steps times variables up to which a Hessian by differences takes seconds
 _DUAL_ACCURACY = 1e-9
+_PARALLEL_WORK = 1 << 13  # steps times squared buffers from which a gradient, a millisecond there, pays for a thread
 
 
 def buffers_of(spec: Spec) -> int:
@@ -212,6 +213,7 @@ def optimise(
         hessian=hessian,
         done=done,
         keep=lambda steps, z, hessian: loop.offer(steps, z=z, hessian=hessian),
+        twin=loss.twin if len(p) * buffers**2 > _PARALLEL_WORK else None,
     )
     return BufferedFound(loss, end, optimum)
 

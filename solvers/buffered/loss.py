@@ -9,6 +9,8 @@ and in between it varies with i / n.  Blocks that the workload does not couple e
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,10 +48,20 @@ class BufferedLoss:
         self._basis = _splines(places(q), intervals)
         self._transposed = self._basis.T.tocsr()
         self._bound = lower_bound
+        self._make_room()
+
+    def _make_room(self) -> None:
+        (n,), m = self._v.shape, self.shape[2]
         self._arrays = np.empty((9, n, m))
         self._vectors = np.empty((3, n))
         marks = -(-n // kernels.EVERY)
         self._factor_marks, self._error_marks = np.empty((marks, m, m)), np.empty((marks, m + 1, m + 1))
+
+    def twin(self) -> BufferedLoss:
+        """Return the same function with arrays of its own, for another thread."""
+        found = copy(self)
+        found._make_room()
+        return found
 
     @property
     def origin(self) -> Array:

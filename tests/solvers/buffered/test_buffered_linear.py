@@ -275,6 +275,22 @@ def test_what_the_callback_raises_ends_the_solve() -> None:
         solvers.solve(buffered(SPECS["prefix"], 2), progress=cancel)
 
 
+def test_differences_on_a_second_core_are_those_on_one() -> None:
+    loss, _, _ = example(n=60)
+    made: list[BufferedLoss] = []
+
+    def twin() -> BufferedLoss:
+        made.append(loss.twin())
+        return made[-1]
+
+    alone, beside = (
+        minimise(loss, loss.origin, tolerance=1e-9, rounds=1, report=lambda _step, _value: None, twin=one)
+        for one in (None, twin)
+    )
+    assert len(made) == 1 and not np.shares_memory(made[0]._arrays, loss._arrays)
+    assert (alone.hessian == beside.hessian).all() and (alone.z == beside.z).all()
+
+
 def test_the_trust_region_leaves_a_saddle() -> None:
     def function(z: np.ndarray) -> tuple[float, np.ndarray]:
         x, y = z
