@@ -52,9 +52,8 @@ from factorize.errors import (
     TooLarge,
     Violation,
 )
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.storage.store import Store, open_store
-from factorize.training.memory.noise_memory import notes_of_choice
 from factorize.workloads import UserMatrix
 
 if TYPE_CHECKING:

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from factorize.plain_data import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256, UnitInterval
 
+WARNED_STEPS = 128
+"""Steps from which noise that takes all earlier rows is warned of: below, it costs less than ten normals."""
+
 Normalization = Literal["none", "columns", "auto"]
 Fitting = Literal["none", "columns", "auto", "fitted"]
 """`fitted` is for a sampling: each column has the factor that is best under it."""
@@ -219,3 +222,21 @@ AnyMechanism = Annotated[
     | Added,
     Field(discriminator="kind"),
 ]
+
+
+class DenseNoise(UserWarning):
+    """Noise that needs every earlier row in each step, where nobody asked for that."""
+
+
+def dense_note(steps: int, instead: str) -> str:
+    """Return what noise without a recurrence costs, and what to take in its place.
+
+    Args:
+        steps: n.
+        instead: how a memory is named here.
+    """
+    return (
+        f"the noise of this optimum takes all earlier rows: {steps} vectors of the model's size, kept or drawn again, "
+        f"and about {steps} operations for each parameter and step; {instead} takes a few vectors, for an error that "
+        "is mostly within percents"
+    )

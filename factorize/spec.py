@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
 from factorize.keywords import SpecKeywords, WorkloadKind, plain
-from factorize.mechanisms import AnyMechanism, Auto
+from factorize.mechanisms import WARNED_STEPS, AnyMechanism, Auto, dense_note
 from factorize.objective import AnyObjective, Mean
 from factorize.participation import AnyParticipation, Participation, Single
 from factorize.plain_data import Frozen, Positive
@@ -234,3 +234,17 @@ def _type_name(value: Any) -> str:
 
 
 __all__ = ["DEFAULT_TOLERANCE", "BinsSampling", "Spec", "parse_spec"]
+
+
+def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
+    """Return what is to be known of the mechanism that `auto` has become: what dense noise costs, where it costs much.
+
+    Args:
+        asked: the spec as it was asked.
+        chosen: the same with its mechanism named.
+        instead: see `dense_note`.
+    """
+    if asked.mechanism.kind != "auto" or chosen.mechanism.kind != "dense":
+        return []
+    steps = chosen.workload.n
+    return [dense_note(steps, instead)] if steps >= WARNED_STEPS else []

@@ -100,7 +100,7 @@ def _shown(output: OutputForm, manifest: dict[str, Any], kept: str, to: Path | N
 
 def _warn(asked: Spec, solved: Spec) -> None:
     """Say what dense noise costs where `auto` has named it."""
-    from factorize.training.memory.noise_memory import notes_of_choice
+    from factorize.spec import notes_of_choice
 
     for note in notes_of_choice(asked, solved, "`factorize recommend --memory 4`"):
         remark(f"warning: {note}")

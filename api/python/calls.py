@@ -92,7 +92,8 @@ def solve(
 
 def _warn(asked: Spec, chosen: Spec) -> None:
     """Warn of dense noise where `auto` has named it."""
-    from factorize.training.memory.noise_memory import DenseNoise, notes_of_choice
+    from factorize.mechanisms import DenseNoise
+    from factorize.spec import notes_of_choice
 
     for note in notes_of_choice(asked, chosen, "`factorize.recommend(..., memory=4)`"):
         warnings.warn(note, DenseNoise, stacklevel=3)

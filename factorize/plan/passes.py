@@ -52,7 +52,7 @@ def solvable(spec: Mapping[str, Any], steps: int) -> tuple[dict[str, Any], tuple
 
 def _dense_notes(kind: str, steps: int) -> tuple[str, ...]:
     """Say what dense noise costs, where it costs much."""
-    from factorize.training.memory.noise_memory import WARNED_STEPS, dense_note
+    from factorize.mechanisms import WARNED_STEPS, dense_note
 
     return (dense_note(steps, "`factorize recommend --memory 4`"),) if kind == "dense" and steps >= WARNED_STEPS else ()
 

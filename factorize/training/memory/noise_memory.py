@@ -4,54 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 from factorize.format.claims import CertifiedFactors
+from factorize.mechanisms import WARNED_STEPS, DenseNoise, dense_note
 
-if TYPE_CHECKING:
-    from factorize.spec import Spec
-
-WARNED_STEPS = 128
-"""Steps from which noise that takes all earlier rows is warned of: below, it costs less than ten normals."""
 LOOSE_STATES = 4e-3
 """Tolerance of a streaming optimum over several epochs, as comparisons take it: its last steps gain less."""
 
 LEAST_EPOCH = 4
 """Steps of an epoch, from which the streaming optimum has a solver over several of them."""
-
-
-class DenseNoise(UserWarning):
-    """Noise that needs every earlier row in each step, where nobody asked for that."""
-
-
-def dense_note(steps: int, instead: str) -> str:
-    """Return what noise without a recurrence costs, and what to take in its place.
-
-    Args:
-        steps: n.
-        instead: how a memory is named here.
-    """
-    return (
-        f"the noise of this optimum takes all earlier rows: {steps} vectors of the model's size, kept or drawn again, "
-        f"and about {steps} operations for each parameter and step; {instead} takes a few vectors, for an error that "
-        "is mostly within percents"
-    )
-
-
-def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
-    """Return what is to be known of the mechanism that `auto` has become: what dense noise costs, where it costs much.
-
-    Args:
-        asked: the spec as it was asked.
-        chosen: the same with its mechanism named.
-        instead: see `dense_note`.
-    """
-    if asked.mechanism.kind != "auto" or chosen.mechanism.kind != "dense":
-        return []
-    steps = chosen.workload.n
-    return [dense_note(steps, instead)] if steps >= WARNED_STEPS else []
 
 
 def warn_of_dense(factors: CertifiedFactors, instead: str) -> None:

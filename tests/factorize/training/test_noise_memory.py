@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 import factorize
+from factorize import spec as specs
 from factorize.adapters.jobs import amplified_by, find_factors
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
+from factorize.mechanisms import DenseNoise, dense_note
 from factorize.solvers import solve
 from factorize.training.memory import noise_memory
-from factorize.training.memory.noise_memory import DenseNoise, dense_note, spec_within
+from factorize.training.memory.noise_memory import spec_within
 
 TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
 SINGLE = {"kind": "single"}
@@ -76,7 +78,7 @@ def test_auto_warns_of_noise_that_takes_all_rows(monkeypatch: pytest.MonkeyPatch
 
 
 def test_python_warns_where_auto_has_named_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise_memory, "WARNED_STEPS", 6)
+    monkeypatch.setattr(specs, "WARNED_STEPS", 6)
     with pytest.warns(DenseNoise, match="6 vectors") as told:
         factorize.solve("prefix", n=6)
     assert [one.filename for one in told] == [__file__]
