@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import cache
 from numbers import Integral
 from typing import Annotated, Any, Literal, NamedTuple, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -115,10 +114,14 @@ class LightData:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """The types of the fields, which are strings in the source and take longer to evaluate than all else here."""
-    return get_type_hints(kind, include_extras=True)
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
+def _hints(kind: type[LightData]) -> dict[str, Any]:
+    """Return the types of the fields, which are strings in the source: to evaluate them takes longest here."""
+    if kind not in _HINTS:
+        _HINTS[kind] = get_type_hints(kind, include_extras=True)
+    return _HINTS[kind]
 
 
 def _limits(hint: Any) -> list[Whole]:
