@@ -20,7 +20,8 @@ from factorize.accounting.star_sampler import CHUNK, Key
 from factorize.encoding import DIGEST, canonical_json
 from factorize.errors import InvalidParameter
 
-PROTOCOL = "star-1"
+PROTOCOL, SHARED_PROTOCOL = "star-1", "star-2"
+_STAR_RULES = frozenset({"bet", "star_bound", "closed_form", "gaussian"})
 _NAME = re.compile(f"sha256:{DIGEST}")
 MOST_SAMPLES = 1 << 30
 MOST_ATTEMPTS = 16
@@ -49,16 +50,23 @@ class Evidence:
     """What shows that delta holds in one direction.
 
     Attributes:
-        rule: `bet` (samples), `star_bound` (pq), `closed_form` (qp), `moment` or `gaussian`.
+        rule: `bet`, `shared_bet` (samples), `star_bound` (pq), `closed_form` (qp), `moment` or `gaussian`.
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
         samples: of a bet, a multiple of 4096.
+        shared: variance of the part that is integrated in closed form, of a `shared_bet`.
     """
 
     rule: str
     tilt: float | None = None
     stake: float | None = None
     samples: int | None = None
+    shared: float | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it is a bet."""
+        return self.rule in ("bet", "shared_bet")
 
     def document(self, direction: Direction) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -67,6 +75,8 @@ class Evidence:
             found["m" if direction == "pq" else "eta"] = int(self.tilt) if direction == "pq" else self.tilt.hex()
         if self.stake is not None:
             found |= {"lambda": self.stake.hex(), "samples": self.samples}
+        if self.shared is not None:
+            found["shared"] = self.shared.hex()
         return found
 
     @classmethod
@@ -78,6 +88,7 @@ class Evidence:
         """
         rule, name = document.get("rule"), "m" if direction == "pq" else "eta"
         fields = {"bet": {name, "lambda", "samples"}, "gaussian": set(), "moment": {name}}
+        fields["shared_bet"] = fields["bet"] | {"shared"}
         fields |= {"star_bound": {"m"}} if direction == "pq" else {"closed_form": set()}
         fields = {known: own for known, own in fields.items() if known in rules}
         if not isinstance(rule, str) or rule not in fields or set(document) != fields[rule] | {"rule"}:
@@ -85,17 +96,18 @@ class Evidence:
         tilt = None
         if name in document:
             tilt = _order(document["m"]) if direction == "pq" else _real("eta", document["eta"])
-        if rule != "bet":
+        if "samples" not in fields[rule]:
             return cls(rule=rule, tilt=tilt)
         samples = document["samples"]
         if not isinstance(samples, int) or not CHUNK <= samples <= MOST_SAMPLES or samples % CHUNK:
             raise _malformed("samples", f"is no multiple of {CHUNK} up to 2^30")
-        return cls(rule=rule, tilt=tilt, stake=_real("lambda", document["lambda"]), samples=samples)
+        shared = _real("shared", document["shared"]) if "shared" in document else None
+        return cls(rule=rule, tilt=tilt, stake=_real("lambda", document["lambda"]), samples=samples, shared=shared)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinsClaim:
-    """A claim of the protocol `star-1`.
+    """A claim of the protocol `star-1`, or of `star-2` where it rests on a bet with a shared part.
 
     Attributes:
         factors: digest of the factorization, `sha256:` and 64 hexadecimal digits.
@@ -111,14 +123,15 @@ class BinsClaim:
         qp: evidence for the other direction.
         attempt: how many claims were tested for this question, this one included.
         unamplified_epsilon: that of the Gaussian mechanism at delta: what holds if the bins are not secret.
-        protocol: what names the form of the document.
         sampling: the law of participation.
-        rules: of evidence that the protocol knows.
+        protocols: what may name the form of the document, each with the rules of evidence that it knows.
     """
 
-    protocol: ClassVar[str] = PROTOCOL
     sampling: ClassVar[str] = "balls_in_bins"
-    rules: ClassVar[frozenset[str]] = frozenset({"bet", "star_bound", "closed_form", "gaussian"})
+    protocols: ClassVar[dict[str, frozenset[str]]] = {
+        PROTOCOL: _STAR_RULES,
+        SHARED_PROTOCOL: _STAR_RULES | {"shared_bet"},
+    }
 
     factors: str
     gram: str
@@ -133,6 +146,12 @@ class BinsClaim:
     qp: Evidence
     attempt: int
     unamplified_epsilon: float
+
+    @property
+    def protocol(self) -> str:
+        """The oldest one that knows the rules of both directions."""
+        used = {self.pq.rule, self.qp.rule}
+        return next(name for name, rules in self.protocols.items() if used <= rules)
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form, floats as hexadecimal text."""
@@ -166,8 +185,11 @@ class BinsClaim:
         Raises:
             InvalidParameter: another protocol, or a field that is missing, unknown or out of its range.
         """
-        if not isinstance(document, Mapping) or document.get("protocol") != cls.protocol:
-            raise _malformed("protocol", f"is not {cls.protocol!r}, the one that is tested here")
+        protocol = document.get("protocol") if isinstance(document, Mapping) else None
+        if not isinstance(protocol, str) or protocol not in cls.protocols:
+            known = " or ".join(map(repr, cls.protocols))
+            raise _malformed("protocol", f"is not {known}, the one that is tested here")
+        rules = cls.protocols[protocol]
         if set(document) != _FIELDS:
             raise _malformed(sorted(set(document) ^ _FIELDS)[0], "is missing or unknown")
         mechanism, plain = document["mechanism"], document["unamplified"]
@@ -190,8 +212,8 @@ class BinsClaim:
             sigma=_real("sigma", document["sigma"]),
             clip_norm=_real("clip_norm", document["clip_norm"]),
             divisor=_count("divisor", document["divisor"]),
-            pq=Evidence.from_document("pq", _mapping("pq", document["pq"]), cls.rules),
-            qp=Evidence.from_document("qp", _mapping("qp", document["qp"]), cls.rules),
+            pq=Evidence.from_document("pq", _mapping("pq", document["pq"]), rules),
+            qp=Evidence.from_document("qp", _mapping("qp", document["qp"]), rules),
             attempt=_count("attempt", document["attempt"]),
             unamplified_epsilon=_real("epsilon_at_delta", plain["epsilon_at_delta"], zero=True),
         )
@@ -218,7 +240,8 @@ class BinsClaim:
 
     def key(self, direction: Direction, *, secret: bytes = b"") -> Key:
         """Return the Philox key of a direction's test; `secret` makes it the verifier's own."""
-        seed = hashlib.sha256(b"factorize star-1 " + direction.encode() + b"\n" + self.canonical + secret).digest()
+        start = f"factorize {self.protocol} {direction}\n".encode("ascii")
+        seed = hashlib.sha256(start + self.canonical + secret).digest()
         return int.from_bytes(seed[:8], "little"), int.from_bytes(seed[8:16], "little")
 
 

@@ -111,7 +111,7 @@ class FoundClaim:
     @property
     def sampled(self) -> bool:
         """Whether a direction rests on a bet."""
-        return "bet" in (self.claim.pq.rule, self.claim.qp.rule)
+        return self.claim.pq.sampled or self.claim.qp.sampled
 
 
 def find_claim(question: BinsQuestion, *, work: int = WORK, seed: int = 0) -> FoundClaim:
@@ -319,8 +319,7 @@ def plan(
         lowest, star = estimate.star.best_order(multiplier, epsilon)
         if star <= log_delta - slightly:
             return Evidence(rule="star_bound", tilt=float(lowest))
-        tried = (order,) if order else range(max(2, lowest - 2), lowest + 1)
-        candidates = [estimate.forward(multiplier, epsilon, m) for m in tried]
+        candidates = [estimate.forward(multiplier, epsilon, m) for m in estimate.orders(multiplier, epsilon, order)]
     bets = (plan_bet(sampled, question.delta) for sampled in candidates)
     return min((bet for bet in bets if bet is not None), key=lambda bet: bet.samples or 0, default=None)
 
@@ -347,4 +346,7 @@ def plan_bet(sampled: Sampled, delta: float) -> Evidence | None:
     if rate <= 0:
         return None
     samples = math.ceil(_MORE * LOG_THRESHOLD / rate / CHUNK) * CHUNK
-    return Evidence(rule="bet", tilt=sampled.tilt, stake=high, samples=samples) if samples <= MOST_SAMPLES else None
+    if samples > MOST_SAMPLES:
+        return None
+    rule, shared = ("shared_bet", sampled.shared) if sampled.shared else ("bet", None)
+    return Evidence(rule=rule, tilt=sampled.tilt, stake=high, samples=samples, shared=shared)

@@ -15,15 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.accounting.bins_claim import BinsClaim, Direction, Evidence
-from factorize.accounting.gram_matrix import BinCovariance, BinGram, bin_covariance
+from factorize.accounting.gram_matrix import BinGram, bin_covariance
 from factorize.accounting.star_bound import StarEvaluator, log_gaussian, log_reverse
-from factorize.accounting.star_sampler import CHUNK, ForwardTest, Key, ReverseTest
-from factorize.errors import InvalidParameter
+from factorize.accounting.star_sampler import CHUNK, ForwardTest, Key, ReverseTest, SharedReverseTest, SharedTest
+from factorize.errors import CertificateError, InvalidParameter
 from factorize.numbers.blas_threads import one_blas_thread
 
 LOG_THRESHOLD = 128 * math.log(2) + 1e-6
 """Of the log of the bet: a false direction passes with probability 2^-128."""
 
+Sampler = ForwardTest | SharedTest | ReverseTest | SharedReverseTest
 _HOPELESS = -40.0  # of the log of a bet: it would take luck of e^-128 to pass from there
 
 
@@ -62,13 +63,11 @@ def examine(claim: BinsClaim, gram: BinGram, *, secret: bytes = b"") -> dict[Dir
             "it with the C that it names",
             field="bins",
         )
-    covariance = bin_covariance(gram.gram, claim.multiplier) if "bet" in (claim.pq.rule, claim.qp.rule) else None
     found: dict[Direction, ClaimTest] = {}
     both: dict[Direction, Evidence] = {"pq": claim.pq, "qp": claim.qp}
     for direction, evidence in both.items():
-        if evidence.rule == "bet":
-            assert covariance is not None
-            found[direction] = _bet(claim, direction, evidence, covariance, claim.key(direction, secret=secret))
+        if evidence.sampled:
+            found[direction] = _bet(claim, direction, evidence, gram, claim.key(direction, secret=secret))
         else:
             gained = math.log(claim.delta) - _log_bound(claim, evidence, gram)
             reason = "" if gained >= 0 else f"the bound of rule {evidence.rule} is above delta; use more noise"
@@ -85,38 +84,44 @@ def _log_bound(claim: BinsClaim, evidence: Evidence, gram: BinGram) -> float:
     return StarEvaluator(gram).log_weight(claim.multiplier, claim.epsilon, int(evidence.tilt))
 
 
-def _bet(claim: BinsClaim, direction: Direction, evidence: Evidence, covariance: BinCovariance, key: Key) -> ClaimTest:
-    assert evidence.tilt is not None and evidence.stake is not None and evidence.samples is not None
+def _bet(claim: BinsClaim, direction: Direction, evidence: Evidence, gram: BinGram, key: Key) -> ClaimTest:
+    assert evidence.stake is not None and evidence.samples is not None
+    rule = evidence.rule
     try:
-        test = _weights(claim, direction, evidence.tilt, covariance)
+        test = _weights(claim, direction, evidence, gram)
         check_stake(evidence.stake, test.ceiling, claim.delta)
-    except InvalidParameter as error:
-        return ClaimTest(False, "bet", 0.0, 0, str(error))
+    except (InvalidParameter, CertificateError) as error:
+        return ClaimTest(False, rule, 0.0, 0, str(error))
     total, drawn = 0.0, 0
-    with one_blas_thread(covariance.bins):  # chunks run side by side, and threads of BLAS in each would only wait
+    with one_blas_thread(gram.bins):  # chunks run side by side, and threads of BLAS in each would only wait
         for weights in chunks_of(test, key, evidence.samples // CHUNK):
             total += float(np.log1p(evidence.stake * (claim.delta - weights)).sum())
             drawn += CHUNK
             if total >= LOG_THRESHOLD:
-                return ClaimTest(True, "bet", total, drawn)
+                return ClaimTest(True, rule, total, drawn)
             if total < _HOPELESS:
                 break
     reason = (
         f"the bet stands at e^{total:.1f} after {drawn} samples and needs e^{LOG_THRESHOLD:.1f}: delta={claim.delta!r} "
         "is not shown at this sigma; use more noise, or more samples"
     )
-    return ClaimTest(False, "bet", total, drawn, reason)
+    return ClaimTest(False, rule, total, drawn, reason)
 
 
-def _weights(
-    claim: BinsClaim, direction: Direction, tilt: float, covariance: BinCovariance
-) -> ForwardTest | ReverseTest:
-    if direction == "pq":
-        return ForwardTest(covariance, claim.epsilon, int(tilt))
-    return ReverseTest(covariance, claim.epsilon, tilt)
+def _weights(claim: BinsClaim, direction: Direction, evidence: Evidence, gram: BinGram) -> Sampler:
+    assert evidence.tilt is not None
+    shared = evidence.shared if evidence.rule == "shared_bet" else None
+    covariance = bin_covariance(gram.gram, claim.multiplier, shared or 0.0)
+    if direction == "qp":
+        if shared is not None:
+            return SharedReverseTest(covariance, shared, claim.epsilon, evidence.tilt)
+        return ReverseTest(covariance, claim.epsilon, evidence.tilt)
+    if shared is not None:
+        return SharedTest(covariance, shared, claim.epsilon, int(evidence.tilt))
+    return ForwardTest(covariance, claim.epsilon, int(evidence.tilt))
 
 
-def chunks_of(test: ForwardTest | ReverseTest, key: Key, count: int) -> Iterator[np.ndarray]:
+def chunks_of(test: Sampler, key: Key, count: int) -> Iterator[np.ndarray]:
     """Yield the weights of the chunks in order; as many at a time as there are processors."""
     workers = min(count, os.cpu_count() or 1, 8)
     with ThreadPoolExecutor(workers) as pool:

@@ -27,6 +27,7 @@ _BLOCK = 4096  # terms of one sum, at most
 _TINY = 1e-300  # covers products that underflow
 _LOST = 2.0**-50
 _INFLATIONS = 16
+_SPARED = 2.0**-10  # of the shared part: what is left stays a covariance in doubles
 
 LARGEST_SLACK = 2.0**-10
 """Of what doubles lose in a weight; above it no weight means anything."""
@@ -139,7 +140,7 @@ def _of_blocks(matrix: Matrix, bins: int) -> tuple[np.ndarray, int]:
 
 @dataclass(frozen=True, eq=False)
 class BinCovariance:
-    """The covariance that is sampled, entrywise at least G / s^2.
+    """The covariance that is sampled, entrywise at least G / s^2, or that less a part that all bins share.
 
     Attributes:
         matrix: K = L L^T, shape (b, b).
@@ -183,11 +184,16 @@ class BinCovariance:
         return slack
 
 
-def bin_covariance(gram: np.ndarray, multiplier: float) -> BinCovariance:
-    """Return a covariance that is entrywise at least G / s^2 and is what its factor says.
+def bin_covariance(gram: np.ndarray, multiplier: float, shared: float = 0.0) -> BinCovariance:
+    """Return a covariance that is what its factor says, and entrywise at least G / s^2 less a part that all bins share.
 
     K0 + tau (1 1^T + I) covers what the Cholesky factor is off by; more of a covariance is never less delta
     (corollary 1).
+
+    Args:
+        gram: G, shape (b, b).
+        multiplier: s.
+        shared: t^2, the variance of the part that is left out of every entry.
 
     Raises:
         CertificateError: no inflation makes the factorization succeed.
@@ -196,10 +202,24 @@ def bin_covariance(gram: np.ndarray, multiplier: float) -> BinCovariance:
     tau = 2.0**-47 * len(gram) * float(base.max())
     for _ in range(_INFLATIONS):
         try:
-            factor = np.linalg.cholesky(base + tau + tau * np.eye(len(gram)))
+            factor = np.linalg.cholesky(base - shared + tau + tau * np.eye(len(gram)))
         except np.linalg.LinAlgError:
             tau *= 4
             continue
         product = factor @ factor.T
         return BinCovariance(np.maximum(product, product.T), np.asfortranarray(factor))
     raise CertificateError(f"the Gram matrix of {len(gram)} bins is not positive semidefinite in doubles; scale C")
+
+
+def shared_part(gram: np.ndarray) -> float:
+    """Return nearly the largest t^2 for which G - t^2 1 1^T is a covariance, 1 / (1^T G^-1 1); 0 where none is found.
+
+    Any t^2 is sound whose rest has a Cholesky factor.
+    """
+    bins = len(gram)
+    tau = 2.0**-47 * bins * float(gram.max())
+    try:
+        whole = float(np.linalg.solve(gram + tau * (1 + np.eye(bins)), np.ones(bins)).sum())
+    except np.linalg.LinAlgError:
+        return 0.0
+    return (1 - _SPARED) / whole if whole > 0 else 0.0

@@ -8,14 +8,29 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.gram_matrix import BinGram, bin_covariance
-from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_constant, log_single_bin
+from factorize.accounting.gram_matrix import BinCovariance, BinGram, bin_covariance, shared_part
+from factorize.accounting.shared.shared_call import (
+    LARGEST_LEVEL,
+    LARGEST_SPREAD,
+    LEAST_SPREAD,
+    best_shared_tilt,
+    log_call_ceiling,
+)
+from factorize.accounting.star_bound import (
+    LARGEST_ORDER,
+    StarEvaluator,
+    best_order_from,
+    bins_sigma,
+    log_constant,
+    log_single_bin,
+)
 from factorize.accounting.star_sampler import (
     CHUNK,
     StarTables,
@@ -23,10 +38,14 @@ from factorize.accounting.star_sampler import (
     forward_weights,
     log_mixture,
     log_reverse_ceiling,
+    log_shared_reverse_ceiling,
     multiplied,
     normals_of,
     reverse_weights,
+    shared_reverse_weights,
+    shared_weights,
 )
+from factorize.errors import InvalidParameter
 from factorize.numbers.falling import descend
 
 _NUMBERS = 1 << 23  # of normals kept
@@ -43,11 +62,13 @@ class Sampled(NamedTuple):
         weights: shape (samples,), with mean delta.
         ceiling: W, that none exceeds.
         tilt: m of the forward direction, eta of the reverse one.
+        shared: variance of the part that is integrated in closed form; 0 where all is drawn.
     """
 
     weights: np.ndarray
     ceiling: float
     tilt: float
+    shared: float = 0.0
 
     @property
     def delta(self) -> float:
@@ -59,6 +80,24 @@ class Sampled(NamedTuple):
         """Standard error of the mean over the mean; it is itself an estimate, and small where nothing was seen."""
         mean = self.delta
         return float(self.weights.std() / math.sqrt(len(self.weights)) / mean) if mean > 0 else math.inf
+
+
+class _Drawn:
+    """A covariance at s = 1 with its normals.
+
+    Args:
+        unit: the covariance.
+        base: L times normals, shape (samples, b).
+        star: of the covariance.
+    """
+
+    def __init__(self, unit: BinCovariance, base: np.ndarray, star: StarEvaluator) -> None:
+        self.unit, self.base, self.star = unit, base, star
+
+    @cached_property
+    def light(self) -> np.ndarray:
+        """Normals in half the bytes: rounding moves a weight by less than a thousandth where m^2 K is small."""
+        return self.base.astype(np.float32)
 
 
 def usual_samples(bins: int) -> int:
@@ -80,20 +119,24 @@ class StarEstimate:
         self.samples = samples or usual_samples(gram.bins)
         self.star = StarEvaluator(gram)
         self._unit = bin_covariance(gram.gram, 1.0)
+        self._shared_variance = shared_part(gram.gram)
+        self._order = 8  # where the search for the best one starts
         self._random = np.random.Philox(seed)
-        words = self._random.random_raw(self.samples * gram.bins)
-        self._base = multiplied(self._unit.factor, normals_of(words).reshape(self.samples, gram.bins))
+        self._normals = normals_of(self._random.random_raw(self.samples * gram.bins)).reshape(self.samples, gram.bins)
         self._picks = np.empty((self.samples, 0), dtype=np.uint64)
 
     def forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
         """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest."""
         from factorize.accounting.star_kernels import draw_tuples, scaled_with_rows
 
-        m = order or self.star.best_order(multiplier, epsilon)[0]
-        matrix = self._unit.matrix / multiplier**2
+        spread = self._spread(multiplier, epsilon)
+        drawn = self._shared if spread else self._whole
+        m = order or self._best_order(multiplier, epsilon)[0]
+        matrix = drawn.unit.matrix / multiplier**2
         tables, words = StarTables(matrix, m), self._words(m)
+        log_constants = log_call_ceiling(epsilon, spread, m) if spread else log_constant(epsilon, m)
         light = m * m * float(matrix.max()) < _LIGHT
-        base, rows = (self._light, matrix.astype(np.float32)) if light else (self._base, matrix)
+        base, rows = (drawn.light, matrix.astype(np.float32)) if light else (drawn.base, matrix)
 
         def some(start: int) -> np.ndarray:
             part = slice(start, min(start + CHUNK, self.samples))
@@ -102,30 +145,81 @@ class StarEstimate:
             draw_tuples(picks, tables.centres, tables.rows, matrix, tuples, log_ratio)
             scaled_with_rows(base[part], rows.dtype.type(1 / multiplier), tuples, rows, shifted)
             log_l = log_mixture(shifted, rows.diagonal() / 2)
+            if spread:
+                return shared_weights(log_l, log_ratio + tables.log_moment, epsilon, m, spread)
             return forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m)
 
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
             weights = np.concatenate(list(pool.map(some, range(0, self.samples, CHUNK))))
-        return Sampled(weights, math.exp(min(tables.log_moment + log_constant(epsilon, m), 700.0)), m)
+        ceiling = math.exp(min(tables.log_moment + log_constants, 700.0))
+        return Sampled(weights, ceiling, m, self._shared_variance / multiplier**2 if spread else 0.0)
+
+    def orders(self, multiplier: float, epsilon: float, known: int = 0) -> Iterable[int]:
+        """Return the orders that a plan of a claim should try: `known`, if it is one, or those about the best one."""
+        if known:
+            return (known,)
+        lowest = self._best_order(multiplier, epsilon)[0]
+        return (lowest,) if self._spread(multiplier, epsilon) else range(max(2, lowest - 2), lowest + 1)
+
+    def _best_order(self, multiplier: float, epsilon: float) -> tuple[int, float]:
+        spread = self._spread(multiplier, epsilon)
+        if not spread:
+            return self.star.best_order(multiplier, epsilon)
+
+        def log_weight(order: int) -> float:
+            try:
+                return self._shared.star.log_moment(multiplier, order) + log_call_ceiling(epsilon, spread, order)
+            except InvalidParameter:  # of an order that is too large
+                return math.inf
+
+        self._order, ceiling = best_order_from(self._order, log_weight, largest=LARGEST_ORDER)
+        return self._order, ceiling
+
+    def _spread(self, multiplier: float, epsilon: float) -> float:
+        """Standard deviation of the part that is integrated; 0 where the protocol has none so small."""
+        spread = math.sqrt(self._shared_variance) / multiplier
+        inside = (
+            LEAST_SPREAD * (1 + 1e-6) <= spread <= LARGEST_SPREAD * (1 - 1e-6) and abs(epsilon) <= LARGEST_LEVEL - 1
+        )
+        return spread if inside else 0.0
 
     def reverse(self, multiplier: float, epsilon: float, eta: float | None = None) -> Sampled:
         """Return weights for delta of (Q, P); by default with the tilt whose ceiling is lowest."""
-        matrix = self._unit.matrix / multiplier**2
+        spread = self._spread(multiplier, epsilon)
+        drawn = self._shared if spread else self._whole
+        matrix = drawn.unit.matrix / multiplier**2
         kbar, kappa = float(matrix.diagonal().mean()), float(matrix.mean())
-        tilt = best_tilt(kbar, kappa, epsilon) if eta is None else eta
+        if eta is not None:
+            tilt = eta
+        else:
+            tilt = best_shared_tilt(kbar, kappa, epsilon, spread) if spread else best_tilt(kbar, kappa, epsilon)
         log_l, means = np.empty(self.samples), np.empty(self.samples)
         for start in range(0, self.samples, CHUNK):
             part = slice(start, start + CHUNK)
-            shifted = self._base[part] / multiplier - tilt * matrix.mean(axis=0)
+            shifted = drawn.base[part] / multiplier - tilt * matrix.mean(axis=0)
             means[part] = shifted.mean(axis=1)
             log_l[part] = log_mixture(shifted, matrix.diagonal() / 2)
-        weights = reverse_weights(log_l, tilt * means + tilt**2 * kappa / 2, epsilon)
-        return Sampled(weights, math.exp(min(log_reverse_ceiling(kbar, kappa, epsilon, tilt), 700.0)), tilt)
+        scale = tilt * means + tilt**2 * kappa / 2
+        if not spread:
+            ceiling = log_reverse_ceiling(kbar, kappa, epsilon, tilt)
+            return Sampled(reverse_weights(log_l, scale, epsilon), math.exp(min(ceiling, 700.0)), tilt)
+        weights = shared_reverse_weights(log_l, scale, epsilon, tilt, spread)
+        ceiling = log_shared_reverse_ceiling(kbar, kappa, epsilon, tilt, spread)
+        return Sampled(weights, math.exp(min(ceiling, 700.0)), tilt, self._shared_variance / multiplier**2)
 
     @cached_property
-    def _light(self) -> np.ndarray:
-        """Normals in half the bytes: rounding moves a weight by less than a thousandth where m^2 K is small."""
-        return self._base.astype(np.float32)
+    def _whole(self) -> _Drawn:
+        return _Drawn(self._unit, self._base, self.star)
+
+    @cached_property
+    def _shared(self) -> _Drawn:
+        unit = bin_covariance(self.gram.gram, 1.0, self._shared_variance)
+        rest = BinGram(unit.matrix, self.gram.steps, self.gram.slack, self.gram.signed)
+        return _Drawn(unit, multiplied(unit.factor, self._normals.copy()), StarEvaluator(rest))
+
+    @cached_property
+    def _base(self) -> np.ndarray:
+        return multiplied(self._unit.factor, self._normals.copy())
 
     def _words(self, order: int) -> np.ndarray:
         missing = order - self._picks.shape[1]

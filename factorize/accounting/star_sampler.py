@@ -17,6 +17,7 @@ import math
 import numpy as np
 
 from factorize.accounting.gram_matrix import BinCovariance
+from factorize.accounting.shared.shared_call import check_level, log_call, log_call_ceiling, log_put, raised
 from factorize.accounting.star_bound import log_constant
 from factorize.errors import CertificateError, InvalidParameter
 
@@ -67,7 +68,6 @@ class ForwardTest:
 
     Attributes:
         ceiling: W, never exceeded.
-        words_per_sample: 64-bit words that a sample takes.
 
     Raises:
         InvalidParameter: an order that no double holds the weights of.
@@ -85,29 +85,66 @@ class ForwardTest:
         b, m = covariance.bins, order
         self._rest = math.exp(log_plain) * m * b * (b + 4 + m * covariance.largest) * 2.0**-51
         self.ceiling = math.exp(log_plain + 2 * self.slack) + self._rest
-        self.words_per_sample = m + b
 
     def weights(self, key: Key, chunk: int) -> np.ndarray:
         """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
-        from factorize.accounting.star_kernels import add_rows, draw_tuples
-
-        b, m = self.covariance.bins, self.order
-        words = chunk_words(key, chunk, CHUNK * self.words_per_sample)
-        tuples, log_ratio = np.empty((CHUNK, m), dtype=np.int64), np.empty(CHUNK)
-        picks = words[: CHUNK * m].reshape(CHUNK, m)
-        draw_tuples(picks, self.tables.centres, self.tables.rows, self.covariance.matrix, tuples, log_ratio)
-        normals = normals_of(words[CHUNK * m :]).reshape(CHUNK, b)
-        add_rows(tuples, np.ascontiguousarray(self.covariance.factor), normals)
-        return self._of(self._log_mixture(normals), log_ratio)
-
-    def _log_mixture(self, normals: np.ndarray) -> np.ndarray:
-        """Return log L at X = L times each row."""
-        return log_mixture(multiplied(self.covariance.factor, normals), self.covariance.half_diagonal)
-
-    def _of(self, log_l: np.ndarray, log_ratio: np.ndarray) -> np.ndarray:
+        log_l, log_ratio = drawn_star(self.covariance, self.tables, key, chunk)
         scale = self.tables.log_moment + 2 * self.slack
         weights = forward_weights(log_l, log_ratio + scale, self.level, self.order)
         return check_ceiling(weights + self._rest, self.ceiling)
+
+
+class SharedTest:
+    """Weights for delta of (P, Q) that integrate a part of the noise that all bins share (protocol star-2).
+
+    L = L0 e^(t g - t^2 / 2), g is never drawn: the weight has call(log L0) in place of (L - T)_+ and L0 in place of L.
+
+    Args:
+        covariance: of the rest, K - t^2.
+        shared: t^2.
+        epsilon: at which delta is asked for.
+        order: m, at least 2; any choice is sound.
+
+    Attributes:
+        ceiling: W, never exceeded.
+
+    Raises:
+        InvalidParameter: t, epsilon or m is beyond the limits of the protocol.
+    """
+
+    direction = "pq"
+
+    def __init__(self, covariance: BinCovariance, shared: float, epsilon: float, order: int) -> None:
+        self.covariance, self.order, self._spread = covariance, order, math.sqrt(shared)
+        self.slack = 2 * covariance.slack(order)
+        self.level = epsilon - self.slack
+        self.tables = StarTables(covariance.matrix, order)
+        log_plain = self.tables.log_moment + log_call_ceiling(self.level, self._spread, order)
+        check_hopeful(log_plain, f"order m={order}", epsilon)
+        b, m = covariance.bins, order
+        self._rest = math.exp(log_plain) * m * b * (b + 4 + m * covariance.largest) * 2.0**-51
+        self.ceiling = math.exp(log_plain + 2 * self.slack) + self._rest
+
+    def weights(self, key: Key, chunk: int) -> np.ndarray:
+        """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
+        log_l, log_ratio = drawn_star(self.covariance, self.tables, key, chunk)
+        scale = self.tables.log_moment + 2 * self.slack
+        weights = shared_weights(log_l, log_ratio + scale, self.level, self.order, self._spread)
+        return check_ceiling(weights + self._rest, self.ceiling)
+
+
+def drawn_star(covariance: BinCovariance, tables: StarTables, key: Key, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return log L and mean_i A_i - log mean_i exp(A_i) of the samples of a chunk, shape (4096,) each."""
+    from factorize.accounting.star_kernels import add_rows, draw_tuples
+
+    b, m = covariance.bins, tables.order
+    words = chunk_words(key, chunk, CHUNK * (m + b))
+    tuples, log_ratio = np.empty((CHUNK, m), dtype=np.int64), np.empty(CHUNK)
+    picks = words[: CHUNK * m].reshape(CHUNK, m)
+    draw_tuples(picks, tables.centres, tables.rows, covariance.matrix, tuples, log_ratio)
+    normals = normals_of(words[CHUNK * m :]).reshape(CHUNK, b)
+    add_rows(tuples, np.ascontiguousarray(covariance.factor), normals)
+    return log_mixture(multiplied(covariance.factor, normals), covariance.half_diagonal), log_ratio
 
 
 class ReverseTest:
@@ -120,7 +157,6 @@ class ReverseTest:
 
     Attributes:
         ceiling: W, never exceeded.
-        words_per_sample: 64-bit words that a sample takes.
 
     Raises:
         InvalidParameter: a tilt that no double holds the weights of.
@@ -137,18 +173,57 @@ class ReverseTest:
         check_hopeful(log_plain, f"tilt eta={eta:g}", epsilon)
         self.ceiling = math.exp(log_plain + 2 * self.slack)
         self._drift = covariance.factor.sum(axis=0) * (-eta / covariance.bins)
-        self.words_per_sample = covariance.bins
 
     def weights(self, key: Key, chunk: int) -> np.ndarray:
         """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
-        b = self.covariance.bins
-        normals = normals_of(chunk_words(key, chunk, CHUNK * b)).reshape(CHUNK, b)
-        normals += self._drift
-        shifted = multiplied(self.covariance.factor, normals)
-        means = shifted.mean(axis=1)
-        log_l = log_mixture(shifted, self.covariance.half_diagonal)
+        means, log_l = drawn_reverse(self.covariance, self._drift, key, chunk)
         log_tilt = self.eta * means + self.eta**2 * self._kappa / 2 + 2 * self.slack
         return check_ceiling(reverse_weights(log_l, log_tilt, self.level), self.ceiling)
+
+
+class SharedReverseTest:
+    """Weights for delta of (Q, P) that integrate a part of the noise that all bins share (protocol star-2).
+
+    Args:
+        covariance: of the rest, K - t^2.
+        shared: t^2.
+        epsilon: at which delta is asked for.
+        eta: tilt, above 0; any choice is sound.
+
+    Attributes:
+        ceiling: W, never exceeded.
+
+    Raises:
+        InvalidParameter: t, epsilon or eta is beyond the limits of the protocol.
+    """
+
+    direction = "qp"
+
+    def __init__(self, covariance: BinCovariance, shared: float, epsilon: float, eta: float) -> None:
+        self.covariance, self.eta, self._spread = covariance, eta, math.sqrt(shared)
+        self.slack = 2 * covariance.slack(2 + eta)
+        self.level = epsilon - self.slack
+        check_level(self.level)
+        kbar, self._kappa = float(covariance.matrix.diagonal().mean()), float(covariance.matrix.mean())
+        log_plain = log_shared_reverse_ceiling(kbar, self._kappa, self.level, eta, self._spread)
+        check_hopeful(log_plain, f"tilt eta={eta:g}", epsilon)
+        self.ceiling = math.exp(log_plain + 2 * self.slack)
+        self._drift = covariance.factor.sum(axis=0) * (-eta / covariance.bins)
+
+    def weights(self, key: Key, chunk: int) -> np.ndarray:
+        """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
+        means, log_l = drawn_reverse(self.covariance, self._drift, key, chunk)
+        log_tilt = self.eta * means + self.eta**2 * self._kappa / 2 + 2 * self.slack
+        return check_ceiling(shared_reverse_weights(log_l, log_tilt, self.level, self.eta, self._spread), self.ceiling)
+
+
+def drawn_reverse(covariance: BinCovariance, drift: np.ndarray, key: Key, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean_j X_j and log L of the samples of a chunk of the other direction, shape (4096,) each."""
+    b = covariance.bins
+    normals = normals_of(chunk_words(key, chunk, CHUNK * b)).reshape(CHUNK, b)
+    normals += drift
+    shifted = multiplied(covariance.factor, normals)
+    return shifted.mean(axis=1), log_mixture(shifted, covariance.half_diagonal)
 
 
 def forward_weights(log_l: np.ndarray, log_scale: np.ndarray, level: float, order: int) -> np.ndarray:
@@ -157,9 +232,28 @@ def forward_weights(log_l: np.ndarray, log_scale: np.ndarray, level: float, orde
     return -gap * np.exp((1 - order) * log_l + log_scale, where=gap < 0, out=np.zeros_like(gap))
 
 
+def shared_weights(log_l: np.ndarray, log_scale: np.ndarray, level: float, order: int, spread: float) -> np.ndarray:
+    """Return call(y) e^(-m y + scale) with y = log L0, raised where it is very small; shape of log L0."""
+    y = raised(log_l, level, spread)
+    return np.asarray(np.exp(log_call(y, level, spread) - order * y + log_scale))
+
+
 def reverse_weights(log_l: np.ndarray, log_scale: np.ndarray, level: float) -> np.ndarray:
     """Return (1 - T L)_+ e^scale with T = e^level, shape of log L."""
     return -np.expm1(np.minimum(level + log_l, 0.0)) * np.exp(log_scale)
+
+
+def shared_reverse_weights(
+    log_l: np.ndarray, log_scale: np.ndarray, level: float, eta: float, spread: float
+) -> np.ndarray:
+    """Return put(y) e^scale with y = log L0, lowered where it is very large; shape of log L0."""
+    y = -raised(-level - log_l, 0.0, spread) - level
+    return np.asarray(np.exp(log_put(y, level, spread) + eta * (y - log_l) + log_scale))
+
+
+def log_shared_reverse_ceiling(kbar: float, kappa: float, level: float, eta: float, spread: float) -> float:
+    """Return the log of sup put(y) e^(eta y) times the tilt's constant; kbar and kappa are those of the rest."""
+    return log_call_ceiling(0.0, spread, 1 + eta) + eta * (kbar / 2 - level) + eta**2 * kappa / 2
 
 
 def log_reverse_ceiling(kbar: float, kappa: float, level: float, eta: float) -> float:

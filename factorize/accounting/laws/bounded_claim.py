@@ -18,17 +18,17 @@ class BoundedClaim(BinsClaim):
 class RedrawnClaim(BoundedClaim):
     """A claim of the protocol `redrawn-1`; `gram` is the digest of the Gram matrix of all n columns of |C|."""
 
-    protocol: ClassVar[str] = "redrawn-1"
     sampling: ClassVar[str] = "redrawn_bins"
-    rules: ClassVar[frozenset[str]] = frozenset({"star_bound", "closed_form", "gaussian"})
+    protocols: ClassVar[dict[str, frozenset[str]]] = {
+        "redrawn-1": frozenset({"star_bound", "closed_form", "gaussian"}),
+    }
 
 
 class AllocationClaim(BoundedClaim):
     """A claim of the protocol `allocation-1`; `gram` is the digest of the largest squared entry of C, a double."""
 
-    protocol: ClassVar[str] = "allocation-1"
     sampling: ClassVar[str] = "random_allocation"
-    rules: ClassVar[frozenset[str]] = frozenset({"moment", "gaussian"})
+    protocols: ClassVar[dict[str, frozenset[str]]] = {"allocation-1": frozenset({"moment", "gaussian"})}
 
 
 CLAIMS: dict[str, type[BoundedClaim]] = {kind.sampling: kind for kind in (RedrawnClaim, AllocationClaim)}

@@ -68,12 +68,13 @@ class BetOutcome(NamedTuple):
     mean: float
 
 
-def covariance(gram: np.ndarray, scale: float) -> Covariance:
-    """Return a covariance that is at least G / s^2.
+def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covariance:
+    """Return a covariance that is at least G / s^2, or that less t^2.
 
     Args:
         gram: G rounded up, shape (bins, bins).
         scale: s, rounded down.
+        shared: t^2, the variance of a part that all bins share and that is left out.
 
     Raises:
         InvalidParameter: no such covariance is found in doubles.
@@ -83,16 +84,16 @@ def covariance(gram: np.ndarray, scale: float) -> Covariance:
         least = gram / (scale * scale) * (1 + 2.0**-50)
     if not (np.isfinite(least).all() and least.max() < 1e8):
         raise InvalidParameter(f"sigma gives the unit noise {scale!r}, so small that nothing is private", field="sigma")
-    tau = 2.0**-47 * bins * float(least.max())
+    rest, tau = least - shared, 2.0**-47 * bins * float(least.max())
     for _ in range(_TRIES):
         try:
-            factor = np.linalg.cholesky(least + tau * (1 + np.eye(bins)))
+            factor = np.linalg.cholesky(rest + tau * (1 + np.eye(bins)))
         except np.linalg.LinAlgError:
             tau *= 4
             continue
         whole = factor @ factor.T
         kernel = np.maximum(whole, whole.T)
-        if (kernel >= least + tau / 2).all():  # far above what the product has lost: (b + 2) 2^-53 times the largest
+        if (kernel >= rest + tau / 2).all():  # far above what the product has lost: (b + 2) 2^-53 times the largest
             return Covariance(kernel, factor, float(np.diagonal(kernel).max()))
         tau *= 4
     raise InvalidParameter("the Gram matrix of the bins has no Cholesky factor in doubles; take fewer bins")
@@ -132,23 +133,39 @@ def removal(covariance: Covariance, epsilon: float, order: int) -> Weights:
         ceiling = moment + less * (less.ln() - decimal(epsilon) + decimal(lost)) - m * m.ln() + SLACK
         extra = ceiling.exp() * order * bins * decimal((bins + 4 + order * covariance.largest) * 2.0**-51)
         bound = (ceiling + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
-    tables = _tables(kernel, order)
+    tables = tables_of(kernel, order)
     log_moment_up, added = float(moment), float(extra)
 
     def draw(words: np.ndarray) -> np.ndarray:
-        uniforms = (words[: CHUNK * order] >> np.uint64(11)).astype(np.float64).reshape(CHUNK, order) * 2.0**-53
-        picks = _picks(uniforms, *tables)
-        shift = covariance.factor[picks[:, 0]]
-        for i in range(1, order):
-            shift = shift + covariance.factor[picks[:, i]]
-        drawn = normals(words[CHUNK * order :]).reshape(CHUNK, bins)
-        ratio = _log_ratio((drawn + shift) @ covariance.factor.T, kernel)
-        exponents = _exponents(kernel, picks)
-        found = (1 - order) * ratio + log_moment_up + exponents.mean(axis=1) - _log_mean_exp(exponents) + 2 * lost
+        ratio, exponent = star_samples(covariance, tables, order, words)
+        found = (1 - order) * ratio + log_moment_up + exponent + 2 * lost
         above = np.maximum(ratio - near, 0.0)
         return np.asarray(np.exp(found) * -np.expm1(-above) + added)
 
     return Weights(bound, draw, CHUNK * (order + bins))
+
+
+def star_samples(
+    covariance: Covariance, tables: tuple[np.ndarray, np.ndarray], order: int, words: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log L and mean A - log mean exp A of a chunk of the star sampler, shape (CHUNK,) each.
+
+    Args:
+        covariance: K.
+        tables: of K and m, from `tables_of`.
+        order: m.
+        words: CHUNK (m + bins) words.
+    """
+    bins = len(covariance.kernel)
+    uniforms = (words[: CHUNK * order] >> np.uint64(11)).astype(np.float64).reshape(CHUNK, order) * 2.0**-53
+    picks = _picks(uniforms, *tables)
+    shift = covariance.factor[picks[:, 0]]
+    for i in range(1, order):
+        shift = shift + covariance.factor[picks[:, i]]
+    drawn = normals(words[CHUNK * order :]).reshape(CHUNK, bins)
+    ratio = log_ratio((drawn + shift) @ covariance.factor.T, covariance.kernel)
+    exponents = _exponents(covariance.kernel, picks)
+    return ratio, np.asarray(exponents.mean(axis=1) - _log_mean_exp(exponents))
 
 
 def addition(covariance: Covariance, epsilon: float, eta: float) -> Weights:
@@ -162,8 +179,7 @@ def addition(covariance: Covariance, epsilon: float, eta: float) -> Weights:
     kernel, bins = covariance.kernel, len(covariance.kernel)
     lost = slack(covariance, 2 + eta)
     near = epsilon - lost
-    diagonal = sum(map(Fraction, np.diagonal(kernel).tolist()), Fraction(0)) / bins
-    whole = Fraction(float(kernel.sum(axis=1).sum())) / bins**2 * (1 + Fraction(1, 2**44))
+    diagonal, whole = means_of(kernel)
     with localcontext(context()):
         x = decimal(eta)
         grown = x * decimal(diagonal) / 2 + x * x * decimal(whole) / 2
@@ -174,13 +190,21 @@ def addition(covariance: Covariance, epsilon: float, eta: float) -> Weights:
 
     def draw(words: np.ndarray) -> np.ndarray:
         x = (normals(words).reshape(CHUNK, bins) + moved) @ covariance.factor.T
-        below = np.minimum(near + _log_ratio(x, kernel), 0.0)
+        below = np.minimum(near + log_ratio(x, kernel), 0.0)
         return np.asarray(-np.expm1(below) * np.exp(eta * x.mean(axis=1) + constant))
 
     return Weights(bound, draw, CHUNK * bins)
 
 
-def _tables(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
+def means_of(kernel: np.ndarray) -> tuple[Fraction, Fraction]:
+    """Return the mean of the diagonal of K, and that of all of K rounded up, whatever the signs of its entries."""
+    bins = len(kernel)
+    diagonal = sum(map(Fraction, np.diagonal(kernel).tolist()), Fraction(0)) / bins
+    whole = Fraction(float(kernel.sum(axis=1).sum())) / bins**2
+    return diagonal, whole + Fraction(float(np.abs(kernel).mean())) / 2**44
+
+
+def tables_of(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
     """Cumulative probabilities of the centre, shape (bins,), and of a pick for each centre, shape (bins, bins)."""
     rows = [float((order - 1) * row) for row in log_row_means(kernel, order)]
     centres = np.exp(np.array(rows) - max(rows))
@@ -215,7 +239,7 @@ def _exponents(kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
     return np.asarray(0.5 * order * (sums - diagonal[picks]))
 
 
-def _log_ratio(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+def log_ratio(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     """Return log L = log mean_j exp(X_j - K_jj / 2), shape (CHUNK,)."""
     return _log_mean_exp(x - 0.5 * np.diagonal(kernel))
 

@@ -153,7 +153,7 @@ def _gaussian(claim: Claim, found: Bounds, epsilon: Decimal) -> Decimal:
 def _check_direction(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
     """Check one direction; whether it was sampled."""
     part = claim.document[direction]
-    if part["rule"] == "bet":
+    if "samples" in part:
         return _check_bet(report, claim, found, direction, fresh)
     if part["rule"] == "gaussian":
         above, rule = _gaussian(claim, found, decimal(claim.epsilon)), "the Gaussian mechanism without amplification"
@@ -181,7 +181,7 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
     require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
     if samples * claim.bins > MOST_NORMALS:
         raise TooLarge(f"{samples} samples over {claim.bins} bins are above {MOST_NORMALS} normals, the limit here")
-    weights = _weights(claim, found, direction, part)
+    weights = found.weights(direction, part)
     with localcontext(context()):
         delta = decimal(claim.delta)
         if weights.bound <= delta:
@@ -199,7 +199,7 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
     with localcontext(context()):
         ratio = float(weights.bound / delta)
     report.calibration[direction] = {
-        "rule": "bet",
+        "rule": part["rule"],
         "samples": outcome.samples,
         "log_wealth": outcome.log_wealth,
         "needed": bets.NEEDED,
@@ -214,15 +214,6 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
         of=f"calibration.{direction}",
     )
     return True
-
-
-def _weights(claim: Claim, found: Bounds, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-    given = found.covariance()
-    if direction == "pq":
-        return bets.removal(given, claim.epsilon, integer(part, "m", 2, star.MOST_ORDER))
-    eta = real(part, "eta")
-    require(eta <= star.MOST_ORDER, f"qp.eta {eta!r} is above {star.MOST_ORDER}")
-    return bets.addition(given, claim.epsilon, eta)
 
 
 def _fresh_key() -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from factorize.exact.arithmetic.enclosures import context
 from factorize.exact.sampling import allocation, bets, epoch_chain, star
 from factorize.exact.sampling.bins import gram
+from factorize.exact.sampling.shared_bets import shared_addition, shared_removal
 from factorize.exact.sampling.star_claim import Claim, ClaimRefused, integer, real, require
 from factorize.exact.strategy import Strategy
 
@@ -55,11 +56,11 @@ class Bounds(ABC):
         """Return a lower bound of delta, which refutes at once: 0 where no set of steps has a weight to speak of."""
         return Decimal(0)
 
-    def covariance(self) -> bets.Covariance:
-        """Return what bets are drawn from.
+    def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
+        """Return what a bet of a direction draws.
 
         Raises:
-            ClaimRefused: the law has none.
+            ClaimRefused: the law has no bets.
         """
         raise ClaimRefused(f"{self.claim.document['protocol']} has bounds alone, and no bets")
 
@@ -94,9 +95,19 @@ class BinBounds(Bounds):
         """Theorem 8 a."""
         return star.least_delta(self._gram, self.claim.scale, self.claim.epsilon)
 
-    def covariance(self) -> bets.Covariance:
-        """Of the bins."""
-        return bets.covariance(self._gram.high, self.claim.scale)
+    def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
+        """Theorem 5 or 7."""
+        high, scale, epsilon = self._gram.high, self.claim.scale, self.claim.epsilon
+        if direction == "qp":
+            eta = real(part, "eta")
+            require(eta <= star.MOST_ORDER, f"qp.eta {eta!r} is above {star.MOST_ORDER}")
+            if part["rule"] == "shared_bet":
+                return shared_addition(high, scale, epsilon, eta, real(part, "shared"))
+            return bets.addition(bets.covariance(high, scale), epsilon, eta)
+        order = integer(part, "m", 2, star.MOST_ORDER)
+        if part["rule"] == "shared_bet":
+            return shared_removal(high, scale, epsilon, order, real(part, "shared"))
+        return bets.removal(bets.covariance(high, scale), epsilon, order)
 
     def told(self) -> dict[str, Any]:
         """The star bound at its best order."""

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-PROTOCOL = "star-1"
-SAMPLINGS = {PROTOCOL: "balls_in_bins", "redrawn-1": "redrawn_bins", "allocation-1": "random_allocation"}
+SAMPLINGS = {
+    "star-1": "balls_in_bins",
+    "star-2": "balls_in_bins",
+    "redrawn-1": "redrawn_bins",
+    "allocation-1": "random_allocation",
+}
 """Protocols, each with the sampling that it is about."""
 LARGEST_EPSILON = 1e6
 """Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
@@ -22,19 +26,22 @@ _MECHANISM = {"bins", "epochs", "factors", "gram", "n"}
 _RULES = {
     "pq": {
         "bet": {"rule", "lambda", "m", "samples"},
+        "shared_bet": {"rule", "lambda", "m", "samples", "shared"},
         "star_bound": {"rule", "m"},
         "moment": {"rule", "m"},
         "gaussian": {"rule"},
     },
     "qp": {
         "bet": {"rule", "lambda", "eta", "samples"},
+        "shared_bet": {"rule", "lambda", "eta", "samples", "shared"},
         "closed_form": {"rule"},
         "moment": {"rule", "eta"},
         "gaussian": {"rule"},
     },
 }
 _KNOWN = {
-    PROTOCOL: {"bet", "star_bound", "closed_form", "gaussian"},
+    "star-1": {"bet", "star_bound", "closed_form", "gaussian"},
+    "star-2": {"shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
     "redrawn-1": {"star_bound", "closed_form", "gaussian"},
     "allocation-1": {"moment", "gaussian"},
 }
@@ -65,7 +72,7 @@ class Claim(NamedTuple):
 
     def key(self, direction: str) -> tuple[int, int]:
         """Return the key of a direction's stream."""
-        start = f"factorize {PROTOCOL} {direction}\n".encode("ascii")
+        start = f"factorize {self.document['protocol']} {direction}\n".encode("ascii")
         digest = hashlib.sha256(start + self.canonical).digest()
         return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
 
@@ -94,6 +101,8 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; known are {sorted(rules)}")
         require(rule in _KNOWN[protocol], f"{direction}.rule is {rule!r}; {protocol} has {sorted(_KNOWN[protocol])}")
         _check_keys(part, rules[rule], direction)
+    shared = "shared_bet" in (given["pq"]["rule"], given["qp"]["rule"])
+    require(protocol != "star-2" or shared, "a claim without a shared_bet is of star-1")
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     sampling = SAMPLINGS[protocol]
     require(given["sampling"] == sampling, f"the sampling {str(given['sampling'])[:40]!r} is not {sampling}")

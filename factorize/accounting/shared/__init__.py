@@ -1,0 +1,1 @@
+"""Shared part: the noise that all bins share, integrated in closed form."""
