@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ _POSTGRES = {
     # A statement takes milliseconds; one that takes longer waits for a lock whose holder is gone or stopped.
     "options": "-c statement_timeout=30000 -c lock_timeout=20000 -c idle_in_transaction_session_timeout=60000",
 }
+_BUSY_SECONDS = 30  # that a connection to SQLite waits for others
 _CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created or changed
 
 LISTED, KEPT, REVOKED = "listed", "kept", "revoked"
@@ -295,10 +297,23 @@ def _create_private(database: str | None) -> None:
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # the begin listener decides how a transaction starts
-    connection.execute("PRAGMA busy_timeout = 30000")
-    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_SECONDS}")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous = FULL")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let the file keep a log of writes. SQLite refuses two that ask for it at once, and does not let them wait."""
+    end = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -21,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Any, Self
@@ -170,12 +170,8 @@ class _Child:
     def _start(self, folder: str) -> AnyGuard:
         request = self.request
         data_bytes = request.data_limit_mb * MEBIBYTE if _KERNEL_LIMITS_DATA else 0
-        # A file as stdin, so that a child that never reads it blocks nobody.
-        with tempfile.TemporaryFile(dir=folder) as stdin:
-            stdin.write(request.stdin)
-            stdin.seek(0)
-            forked = None
-            if request.forked and request.command is None:
+        if request.forked and request.command is None:
+            with self._asked(folder) as stdin:
                 forked = NURSERY_OF_THIS_PROCESS.fork(
                     request.module,
                     threads=request.threads,
@@ -183,12 +179,24 @@ class _Child:
                     variables={"TMPDIR": folder},
                     stdin=stdin.fileno(),
                 )
-            return forked or StartedGuard(
+            if forked is not None:
+                return forked
+        # A file of its own: a nursery that was too slow may still have a child read the other one.
+        with self._asked(folder) as stdin:
+            return StartedGuard(
                 request.command or child_command(request.module),
                 data_bytes=data_bytes,
                 environment=child_environment(request.threads, TMPDIR=folder),
                 stdin=stdin,
             )
+
+    @contextmanager
+    def _asked(self, folder: str) -> Iterator[IO[bytes]]:
+        """Give the question as a file, so that a child that never reads it blocks nobody."""
+        with tempfile.TemporaryFile(dir=folder) as stdin:
+            stdin.write(self.request.stdin)
+            stdin.seek(0)
+            yield stdin
 
     def __enter__(self) -> Self:
         return self

@@ -26,7 +26,7 @@ from factorize.api.processes.sibling import MESSAGE_BYTES
 
 SUPPORTED = sys.platform == "linux" and hasattr(os, "pidfd_open")
 _END_SECONDS = 5.0
-_PATIENCE_SECONDS = 5.0  # that the nursery gets to fork; it may be compiling, once after an installation
+_PATIENCE_SECONDS = 15.0  # that the nursery gets to fork; it may be compiling, once after an installation
 
 _log = logging.getLogger(__name__)
 

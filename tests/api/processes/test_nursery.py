@@ -135,7 +135,8 @@ def test_what_runs_outlives_a_nursery_that_is_killed_and_the_next_child_gets_ano
 
 
 def test_a_nursery_that_refuses_leaves_the_child_to_a_python_of_its_own(monkeypatch, tmp_path):
-    def refuse(*_: object) -> None:
+    def refuse(_asking: object, _order: bytes, stdin: int) -> None:
+        assert os.read(stdin, 1 << 20)  # as a child does that comes too late
         raise nursery._RefusedError("a library has started threads")
 
     monkeypatch.setattr(nursery, "_forked", refuse)

@@ -39,7 +39,7 @@ def answered(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Post a calibration and follow it to its end, as a client does."""
     answer = client.send("POST", path, body, WAIT)
     if answer.status == 202:
-        return client.until(answer.headers["location"], lambda document: "sigma" in document, 300)
+        return client.until(answer.headers["location"], lambda document: "sigma" in document)
     assert answer.status == 200, answer
     return answer.json()
 
@@ -102,7 +102,7 @@ def test_what_takes_long_is_a_job_that_is_worked_out_once(live_service: LiveServ
     assert (second.json()["calibration"], second.json()["submitted"]) == (job["calibration"], job["submitted"])
     where = first.headers["location"]
     assert where == second.headers["location"] and first.headers["retry-after"] == "1"
-    found = service.until(where, lambda document: "sigma" in document, 300)
+    found = service.until(where, lambda document: "sigma" in document)
     again = service.send("POST", path, asked)
     assert again.status == 200 and again.json() == found  # `seconds` too: nothing was computed
     assert service.get(where).json() == found
@@ -147,7 +147,7 @@ def test_a_service_that_was_killed_answers_at_the_same_address(tmp_path: Path) -
         process.kill()
         process.wait(600)
     with serving_apart(store) as (client, _):
-        found = client.until(where, lambda document: "sigma" in document, 300)
+        found = client.until(where, lambda document: "sigma" in document)
         assert Service(client.url, pause=0.1).calibrate(where.split("/")[3], asked) == found
 
 
