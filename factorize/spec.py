@@ -233,9 +233,6 @@ def _type_name(value: Any) -> str:
     return names.get(type(value), "null")
 
 
-__all__ = ["DEFAULT_TOLERANCE", "BinsSampling", "Spec", "parse_spec"]
-
-
 def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
     """Return what is to be known of the mechanism that `auto` has become: what dense noise costs, where it costs much.
 
@@ -248,3 +245,6 @@ def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
         return []
     steps = chosen.workload.n
     return [dense_note(steps, instead)] if steps >= WARNED_STEPS else []
+
+
+__all__ = ["DEFAULT_TOLERANCE", "BinsSampling", "Spec", "notes_of_choice", "parse_spec"]

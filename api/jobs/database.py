@@ -310,8 +310,9 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
                 connection.execute("PRAGMA journal_mode = WAL")
             return
-        except sqlite3.OperationalError:
-            if time.monotonic() > end:
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the low byte is the kind of an extended code
+            if not busy or time.monotonic() > end:
                 raise
             time.sleep(0.01)
 

@@ -48,7 +48,7 @@ class Warmth:
 
     def __init__(self) -> None:
         self._pieces = self._all_pieces()
-        self._needed = len(_FIRST) + 2
+        self._needed = len(_FIRST) + 2  # and the thread pools, and one solve
         self._pools: Any = None
         self._pages: list[Range] = []
 

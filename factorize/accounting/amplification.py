@@ -155,10 +155,9 @@ class _Search:
         from scipy.optimize import root_scalar
 
         try:
-            second = log - self._excess_at(log) / slope or log + self._tolerance
-            found = root_scalar(
-                self._excess_at, x0=log, x1=second, method="secant", xtol=self._tolerance / 4, maxiter=6
-            )
+            step = self._excess_at(log) / slope or self._tolerance  # the secant needs two points
+            xtol = self._tolerance / 4
+            found = root_scalar(self._excess_at, x0=log, x1=log - step, method="secant", xtol=xtol, maxiter=6)
         except (ValueError, ArithmeticError):
             return False
         near = found.converged and abs(found.root - log) < _NEAR

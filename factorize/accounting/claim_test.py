@@ -24,7 +24,7 @@ from factorize.numbers.blas_threads import one_blas_thread
 LOG_THRESHOLD = 128 * math.log(2) + 1e-6
 """Of the log of the bet: a false direction passes with probability 2^-128."""
 
-Sampler = ForwardTest | SharedTest | ReverseTest | SharedReverseTest
+Sampler = ForwardTest | ReverseTest
 _HOPELESS = -40.0  # of the log of a bet: it would take luck of e^-128 to pass from there
 
 

@@ -74,13 +74,15 @@ class ForwardTest:
     """
 
     direction = "pq"
+    _lost = 1
+    """How many times the slack of the covariance epsilon is lowered by."""
 
     def __init__(self, covariance: BinCovariance, epsilon: float, order: int) -> None:
         self.covariance, self.order = covariance, order
-        self.slack = covariance.slack(order)
+        self.slack = self._lost * covariance.slack(order)
         self.level = epsilon - self.slack
         self.tables = StarTables(covariance.matrix, order)
-        log_plain = self.tables.log_moment + log_constant(self.level, order)
+        log_plain = self.tables.log_moment + self._log_most()
         check_hopeful(log_plain, f"order m={order}", epsilon)
         b, m = covariance.bins, order
         self._rest = math.exp(log_plain) * m * b * (b + 4 + m * covariance.largest) * 2.0**-51
@@ -89,12 +91,18 @@ class ForwardTest:
     def weights(self, key: Key, chunk: int) -> np.ndarray:
         """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
         log_l, log_ratio = drawn_star(self.covariance, self.tables, key, chunk)
-        scale = self.tables.log_moment + 2 * self.slack
-        weights = forward_weights(log_l, log_ratio + scale, self.level, self.order)
+        weights = self._of(log_l, log_ratio + self.tables.log_moment + 2 * self.slack)
         return check_ceiling(weights + self._rest, self.ceiling)
 
+    def _log_most(self) -> float:
+        """Return the log of what a weight is at most, but for the moment."""
+        return log_constant(self.level, self.order)
 
-class SharedTest:
+    def _of(self, log_l: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
+        return forward_weights(log_l, log_scale, self.level, self.order)
+
+
+class SharedTest(ForwardTest):
     """Weights for delta of (P, Q) that integrate a part of the noise that all bins share (protocol star-2).
 
     L = L0 e^(t g - t^2 / 2), g is never drawn: the weight has call(log L0) in place of (L - T)_+ and L0 in place of L.
@@ -112,25 +120,17 @@ class SharedTest:
         InvalidParameter: t, epsilon or m is beyond the limits of the protocol.
     """
 
-    direction = "pq"
+    _lost = 2
 
     def __init__(self, covariance: BinCovariance, shared: float, epsilon: float, order: int) -> None:
-        self.covariance, self.order, self._spread = covariance, order, math.sqrt(shared)
-        self.slack = 2 * covariance.slack(order)
-        self.level = epsilon - self.slack
-        self.tables = StarTables(covariance.matrix, order)
-        log_plain = self.tables.log_moment + log_call_ceiling(self.level, self._spread, order)
-        check_hopeful(log_plain, f"order m={order}", epsilon)
-        b, m = covariance.bins, order
-        self._rest = math.exp(log_plain) * m * b * (b + 4 + m * covariance.largest) * 2.0**-51
-        self.ceiling = math.exp(log_plain + 2 * self.slack) + self._rest
+        self._spread = math.sqrt(shared)
+        super().__init__(covariance, epsilon, order)
 
-    def weights(self, key: Key, chunk: int) -> np.ndarray:
-        """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
-        log_l, log_ratio = drawn_star(self.covariance, self.tables, key, chunk)
-        scale = self.tables.log_moment + 2 * self.slack
-        weights = shared_weights(log_l, log_ratio + scale, self.level, self.order, self._spread)
-        return check_ceiling(weights + self._rest, self.ceiling)
+    def _log_most(self) -> float:
+        return log_call_ceiling(self.level, self._spread, self.order)
+
+    def _of(self, log_l: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
+        return shared_weights(log_l, log_scale, self.level, self.order, self._spread)
 
 
 def drawn_star(covariance: BinCovariance, tables: StarTables, key: Key, chunk: int) -> tuple[np.ndarray, np.ndarray]:
@@ -163,13 +163,15 @@ class ReverseTest:
     """
 
     direction = "qp"
+    _lost = 1
+    """How many times the slack of the covariance epsilon is lowered by."""
 
     def __init__(self, covariance: BinCovariance, epsilon: float, eta: float) -> None:
         self.covariance, self.eta = covariance, eta
-        self.slack = covariance.slack(2 + eta)
+        self.slack = self._lost * covariance.slack(2 + eta)
         self.level = epsilon - self.slack
-        self._kbar, self._kappa = float(covariance.matrix.diagonal().mean()), float(covariance.matrix.mean())
-        log_plain = log_reverse_ceiling(self._kbar, self._kappa, self.level, eta)
+        kbar, self._kappa = float(covariance.matrix.diagonal().mean()), float(covariance.matrix.mean())
+        log_plain = self._log_most(kbar, self._kappa)
         check_hopeful(log_plain, f"tilt eta={eta:g}", epsilon)
         self.ceiling = math.exp(log_plain + 2 * self.slack)
         self._drift = covariance.factor.sum(axis=0) * (-eta / covariance.bins)
@@ -178,10 +180,17 @@ class ReverseTest:
         """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
         means, log_l = drawn_reverse(self.covariance, self._drift, key, chunk)
         log_tilt = self.eta * means + self.eta**2 * self._kappa / 2 + 2 * self.slack
-        return check_ceiling(reverse_weights(log_l, log_tilt, self.level), self.ceiling)
+        return check_ceiling(self._of(log_l, log_tilt), self.ceiling)
+
+    def _log_most(self, kbar: float, kappa: float) -> float:
+        """Return the log of what a weight is at most, from the means of the diagonal and of the whole matrix."""
+        return log_reverse_ceiling(kbar, kappa, self.level, self.eta)
+
+    def _of(self, log_l: np.ndarray, log_tilt: np.ndarray) -> np.ndarray:
+        return reverse_weights(log_l, log_tilt, self.level)
 
 
-class SharedReverseTest:
+class SharedReverseTest(ReverseTest):
     """Weights for delta of (Q, P) that integrate a part of the noise that all bins share (protocol star-2).
 
     Args:
@@ -197,24 +206,18 @@ class SharedReverseTest:
         InvalidParameter: t, epsilon or eta is beyond the limits of the protocol.
     """
 
-    direction = "qp"
+    _lost = 2
 
     def __init__(self, covariance: BinCovariance, shared: float, epsilon: float, eta: float) -> None:
-        self.covariance, self.eta, self._spread = covariance, eta, math.sqrt(shared)
-        self.slack = 2 * covariance.slack(2 + eta)
-        self.level = epsilon - self.slack
-        check_level(self.level)
-        kbar, self._kappa = float(covariance.matrix.diagonal().mean()), float(covariance.matrix.mean())
-        log_plain = log_shared_reverse_ceiling(kbar, self._kappa, self.level, eta, self._spread)
-        check_hopeful(log_plain, f"tilt eta={eta:g}", epsilon)
-        self.ceiling = math.exp(log_plain + 2 * self.slack)
-        self._drift = covariance.factor.sum(axis=0) * (-eta / covariance.bins)
+        self._spread = math.sqrt(shared)
+        super().__init__(covariance, epsilon, eta)
 
-    def weights(self, key: Key, chunk: int) -> np.ndarray:
-        """Return the weights of chunk number `chunk` of a stream, shape (4096,)."""
-        means, log_l = drawn_reverse(self.covariance, self._drift, key, chunk)
-        log_tilt = self.eta * means + self.eta**2 * self._kappa / 2 + 2 * self.slack
-        return check_ceiling(shared_reverse_weights(log_l, log_tilt, self.level, self.eta, self._spread), self.ceiling)
+    def _log_most(self, kbar: float, kappa: float) -> float:
+        check_level(self.level)
+        return log_shared_reverse_ceiling(kbar, kappa, self.level, self.eta, self._spread)
+
+    def _of(self, log_l: np.ndarray, log_tilt: np.ndarray) -> np.ndarray:
+        return shared_reverse_weights(log_l, log_tilt, self.level, self.eta, self._spread)
 
 
 def drawn_reverse(covariance: BinCovariance, drift: np.ndarray, key: Key, chunk: int) -> tuple[np.ndarray, np.ndarray]:

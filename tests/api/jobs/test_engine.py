@@ -425,7 +425,8 @@ def test_a_child_told_to_end_from_outside_is_started_again(place):
     os.kill(pid, signal.SIGTERM)
     wait_for(lambda: len(place.starts()) == 2)
     place.open("go")
-    assert place.ended(digest(0)).state == "done"
+    job = place.ended(digest(0))
+    assert (job.state, job.attempts, job.deaths) == ("done", 2, 0)
 
 
 def test_kill_9_leaves_no_orphan_and_a_restart_finishes_everything(place):
