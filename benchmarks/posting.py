@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+BACKLOG = 2048  # uvicorn's own
 _END = b"\r\n\r\n"
 
 
@@ -146,7 +147,10 @@ def main() -> None:
     """Serve until terminated."""
     import uvicorn
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    # With the protocol named, asyncio turns Nagle's algorithm off, as uvicorn's own sockets have it.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(BACKLOG)
         print("{}:{}".format(*listener.getsockname()), flush=True)
         config = uvicorn.Config(bare, lifespan="off", log_level="warning", access_log=False, ws="none")
         uvicorn.Server(config).run(sockets=[listener])
