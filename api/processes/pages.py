@@ -11,6 +11,7 @@ Sources: proc_pid_pagemap(5), bits 56 and 63; madvise(2), MADV_POPULATE_WRITE (L
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from collections.abc import Callable, Sequence
@@ -76,8 +77,8 @@ def copy_ahead(ranges: Sequence[Range]) -> None:
     """Have pages copied that this process, a fork, shares with others; what is in them does not change."""
     if not ranges:
         return
-    advise = ctypes.CDLL(None).madvise
+    advise = ctypes.CDLL(None, use_errno=True).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for address, size in ranges:
-        if advise(address, size, _POPULATE_WRITE):
-            return  # an older kernel
+        if advise(address, size, _POPULATE_WRITE) and ctypes.get_errno() == errno.EINVAL:
+            return  # an older kernel; any other error is of this range alone, which the work had asked for itself

@@ -283,6 +283,33 @@ def test_pages_are_copied_ahead_and_what_is_in_them_stays(tmp_path):
     assert lines_of(tmp_path / "found", value, before=fill) == "[true, true]"
 
 
+def test_a_range_that_is_gone_keeps_no_other_from_being_copied(tmp_path):
+    fill = """
+        import mmap, os, resource
+        import numpy as np
+        from factorize.api.processes.pages import copy_ahead
+
+        def faults_of_writing(ahead):
+            held = np.ones(131_072)
+            reading, writing = os.pipe()
+            if (pid := os.fork()) == 0:
+                if ahead:
+                    start = -(-held.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+                    copy_ahead([(mmap.PAGESIZE, mmap.PAGESIZE), (start, held.nbytes - 2 * mmap.PAGESIZE)])
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                held += 1.0
+                os.write(writing, str(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before).encode())
+                os._exit(0)
+            os.waitpid(pid, 0)
+            return int(os.read(reading, 99))
+
+        without, ahead = faults_of_writing(False), faults_of_writing(True)
+        populates = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (5, 14)
+    """
+    value = "[not populates or ahead < max(without / 4, 16), without, ahead]"
+    assert lines_of(tmp_path / "found", value, before=fill).startswith("[true"), (tmp_path / "found").read_text()
+
+
 def test_a_nursery_ends_with_its_last_holder_and_starts_at_the_next_request():
     own = Nursery()
     own.hold()
