@@ -1,6 +1,6 @@
 """`python -m benchmarks.soak [--minutes N] [--seed S] [PART ...]`: what takes too long for the tests, until time is up.
 
-    power   every state that a power loss may leave while two writers put at any moments: some 20,000
+    power   every state that a power loss may leave while two writers put at any moments: some 400
     flips   100,000 random bits of larger files and every bit of a small result, on disk, while the service serves them
     kills   kill -9 of a real service, its workers included, in the middle of solves and of publications
     readers 50,000 changed factor files, each read by every reader: 0 that two of them read in two ways

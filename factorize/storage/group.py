@@ -1,7 +1,7 @@
 """A group of results that are published together: as durable as one by one, with a few waits for the medium in all.
 
-`Store.put` waits for the medium some ten times for one result: for each of its files, and for each folder that gets a
-name. A group does the same in the same order, for all of its results at each step: all files are synced, then all
+`Store.put` waits for the medium four times for one result: for its files, and for the folders after each of three
+steps. A group does the same for all of its results at each step: all files are synced, then all
 factor files get their names, then all manifests, then all entries by family, then all entries by spec; after each of
 these four steps the folders are synced. So at any moment what is visible only names what is there, and is whole; a
 crash leaves some results of the group published, and the others not. A result counts as stored after the last step.
@@ -9,7 +9,7 @@ crash leaves some results of the group published, and the others not. A result c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from factorize.storage.blobs import blob_key
 from factorize.storage.incoming import describe
 from factorize.storage.medium.location import MARKER
 from factorize.storage.objects import Staged
-from factorize.storage.publication import Publisher
+from factorize.storage.publication import Publisher, Step
 from factorize.storage.records import MAX_RECORD_BYTES, SpecEntry, manifest_key, now, seal
 from factorize.storage.store import Store
 
@@ -42,7 +42,6 @@ class CheckedFile:
 
 
 Outcome = dict[str, Any] | Exception
-Step = list[tuple[str, Staged, Callable[[], bool]]]
 
 
 class Group:
@@ -70,7 +69,7 @@ class Group:
     def _together(self, files: Sequence[CheckedFile]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         with ExitStack() as opened, self._store.objects.lock(MARKER, exclusive=False):
-            steps: tuple[Step, Step, Step, Step] = ([], [], [], [])
+            steps: tuple[list[Step], ...] = ([], [], [], [])
             for one in files:
                 try:
                     manifest = self._manifest_of(one)
@@ -107,9 +106,7 @@ class Group:
         self._store.matrices.named_by(inner["spec"])
         return {**inner, "files": [{**file, "proof": proof}], "created": now()}
 
-    def _items(
-        self, one: CheckedFile, manifest: Mapping[str, Any], opened: ExitStack
-    ) -> Iterator[tuple[str, Staged, Callable[[], bool]]]:
+    def _items(self, one: CheckedFile, manifest: Mapping[str, Any], opened: ExitStack) -> Iterator[Step]:
         """Return key, staged file and test of what may stand there already, of each of the four objects."""
         digest, sha256 = manifest["digest"], manifest["files"][0]["sha256"]
         yield blob_key(sha256), one.staged, partial(self._store.blobs.sound, sha256)

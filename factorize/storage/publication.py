@@ -10,6 +10,8 @@ from factorize.errors import CorruptObject, NotFound
 from factorize.storage.objects import Objects, Staged
 
 QUARANTINE = "quarantine"
+Step = tuple[str, Staged, Callable[[], bool]]
+"""A key, the file that gets it, and whether what stands there is sound; asked only when something does."""
 
 
 class Publisher:
@@ -46,7 +48,7 @@ class Publisher:
         if not self._objects.put(key, staged) and not intact():
             raise CorruptObject(f"{key} is damaged and another damaged object took its place; run fsck --repair")
 
-    def settle_all(self, group: Sequence[tuple[str, Staged, Callable[[], bool]]]) -> None:
+    def settle_all(self, group: Sequence[Step]) -> None:
         """Give many files their names at once; each is synced already, and the rest is as `settle` has it."""
         created = self._objects.put_all([(key, staged) for key, staged, _ in group])
         for (key, staged, intact), new in zip(group, created, strict=True):

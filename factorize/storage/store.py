@@ -10,9 +10,9 @@ Layout (docs/store.md):
     revoked/ab/<digest or sha256>.json            results that were taken back, and why
     tmp/  quarantine/                             files on their way in; what fsck took out
 
-A put publishes blob, manifest, family entry and spec entry in this order, each whole or not at all, so whatever is
-visible only names what is already there. It holds the store's lock meanwhile, together with other puts; `gc`
-holds it alone.
+A put publishes blob, manifest and the two spec entries in this order, each whole or not at all, so whatever is
+visible only names what is already there. All four are synced before the first gets its name. A put holds the store's
+lock meanwhile, together with other puts; `gc` holds it alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -40,8 +40,8 @@ from factorize.storage.matrices import Matrices
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, bucket_of, check_format, directory_of, in_bucket
-from factorize.storage.objects import Objects
-from factorize.storage.publication import Publisher
+from factorize.storage.objects import Objects, Staged
+from factorize.storage.publication import Publisher, Step
 from factorize.storage.records import SpecEntry, manifest_key, now, read_manifest, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason, taken_back_with
 
@@ -90,14 +90,14 @@ class Store:
         written = nullcontext() if known else incoming(self.objects, factorization, check)
         with written as new, self.objects.lock(MARKER, exclusive=False):
             self.matrices.put_those_of(factorization)
-            if new is not None:
+            if new is None:
+                entry = self._entry_of(digest)
+                self.fall_with_others(digest)
+                self.enter(entry)
+            else:
                 staged, file = new
-                self._publisher.settle(blob_key(file["sha256"]), staged, lambda: self.blobs.sound(file["sha256"]))
                 manifest = {**lasting(factorization.manifest), "files": [file], "created": now()}
-                self._publisher.publish(manifest_key(digest), seal(manifest), lambda: self.intact(digest))
-            entry = self._entry_of(digest)
-            self.fall_with_others(digest)
-            self.enter(entry)
+                self._publish(staged, manifest)
         return self.manifest(digest)
 
     def revoke(self, digest: str, reason: str) -> list[Revocation]:
@@ -254,10 +254,33 @@ class Store:
         """Compare the marker with this release's format; see `factorize.storage.medium.location.check_format`."""
         check_format(self.objects, self.url, create=create)
 
+    def _publish(self, file: Staged, manifest: Mapping[str, Any]) -> None:
+        """Publish a factor file, its manifest and the entries: all synced at once, then named in this order."""
+        digest, sha256 = manifest["digest"], manifest["files"][0]["sha256"]
+        with ExitStack() as opened:
+            blob = (blob_key(sha256), file, lambda: self.blobs.sound(sha256))
+            record = (manifest_key(digest), self._written(seal(manifest), opened), lambda: self.intact(digest))
+            entries = self._entries(SpecEntry.of(manifest), opened)
+            self.objects.sync_all([staged for _, staged, _ in (blob, record, *entries)])
+            for step in ([blob], [record]):
+                self._publisher.settle_all(step)
+            self.fall_with_others(digest)
+            self._publisher.settle_all(entries)
+
     def enter(self, entry: SpecEntry) -> None:
         """Publish a spec entry at its two places, unless sound ones are there."""
-        for key in entry.keys:
-            self._publisher.publish(key, entry.sealed(), partial(self.index.sound, key))
+        with ExitStack() as opened:
+            entries = self._entries(entry, opened)
+            self.objects.sync_all([staged for _, staged, _ in entries])
+            self._publisher.settle_all(entries)
+
+    def _entries(self, entry: SpecEntry, opened: ExitStack) -> list[Step]:
+        return [(key, self._written(entry.sealed(), opened), partial(self.index.sound, key)) for key in entry.keys]
+
+    def _written(self, data: bytes, opened: ExitStack) -> Staged:
+        staged = opened.enter_context(self.objects.stage())
+        staged.write(data)
+        return staged
 
     def fall_with_others(self, digest: str) -> None:
         """Revoke what has just been stored if its like was revoked meanwhile, by somebody who could not see it yet."""

@@ -7,7 +7,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,6 +158,13 @@ def together(one: Moment, other: Moment) -> Moment:
         {**one.bytes_of, **other.bytes_of},
         min(one.done, other.done),
     )
+
+
+def without_staging(moment: Moment) -> Moment:
+    """The same moment without names in `tmp/`, which mean nothing to a store: each would double the states."""
+    kept = tuple(change for change in moment.pending if change.path.parent.name != STAGING)
+    names = {path: content for path, content in moment.names.items() if path.parent.name != STAGING}
+    return replace(moment, pending=kept, names=names)
 
 
 def survivors(moment: Moment) -> Iterator[Tree]:

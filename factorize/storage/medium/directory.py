@@ -1,7 +1,8 @@
 """Objects in a directory: files below a root, published by a hard link.
 
 A publication is: write a file in `tmp/`, sync it, link it to its final name (which fails if the name is taken, so
-nothing is ever overwritten), sync the folder. A reader sees the whole object or none, after a crash too.
+nothing is ever overwritten), sync the folder, together with those above it that may be new. A reader sees the whole
+object or none, after a crash too.
 """
 
 from __future__ import annotations
@@ -62,8 +63,7 @@ class Directory:
         staged.sync()
         with reported(target):
             created = self._into(target.parent, partial(self._link, staged.path, target))
-            # Also when another process made the name: it may not have come to its own sync yet.
-            self._files.sync_directory(target.parent)
+            self._settle([target.parent])
         return created
 
     def sync_all(self, staged: Sequence[Staged]) -> None:
@@ -82,7 +82,7 @@ class Directory:
                 self._into(target.parent, partial(self._link, one.path, target))
                 for target, (_, one) in zip(targets, staged, strict=True)
             ]
-            self._files.sync_together(list(dict.fromkeys(target.parent for target in targets)))
+            self._settle([target.parent for target in targets])
         return created
 
     def open(self, key: str) -> AbstractContextManager[FileReader]:
@@ -135,7 +135,7 @@ class Directory:
         source, destination = self.root / key, self.root / target
         with reported(source, NotFound):
             self._into(destination.parent, partial(self._files.rename, source, destination))
-            self._files.sync_directory(destination.parent)
+            self._settle([destination.parent])
             self._files.sync_directory(source.parent)
 
     def delete(self, key: str) -> None:
@@ -210,7 +210,7 @@ class Directory:
         return True
 
     def _into(self, folder: Path, name: Callable[[], Value]) -> Value:
-        """Give a file a name in a folder; one that was removed behind our back is made anew."""
+        """Give a file a name in a folder; one that was removed behind our back is made anew. `_settle` comes next."""
         self._folder(folder)
         try:
             return name()
@@ -220,12 +220,20 @@ class Directory:
             return name()
 
     def _folder(self, path: Path) -> None:
-        """Create a folder and its parents so that a crash cannot lose them, once per folder and process."""
+        """Create a folder and its parents, unless a crash cannot lose them any more."""
         if path not in self._durable:
             self._folder(path.parent)
             self._files.make_directory(path)
-            self._files.sync_directory(path.parent)
-            self._durable.add(path)
+
+    def _settle(self, folders: Sequence[Path]) -> None:
+        """Put the names in these folders on the medium, and the folders themselves, once per folder and process.
+
+        Also where another process made a name or a folder: it may not have come to its own sync yet.
+        """
+        above = {path for folder in folders for path in (folder, *folder.parents) if self.root in path.parents}
+        new = above - self._durable
+        self._files.sync_directories(sorted({*folders, *(path.parent for path in new)}))
+        self._durable |= new
 
 
 def make_root(files: Files, root: Path) -> None:

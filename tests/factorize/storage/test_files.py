@@ -142,9 +142,9 @@ def test_every_step_of_a_put_is_synced_before_the_next(tmp_path):
     files = recording()
     put(Directory(tmp_path, files), "a/b", b"data")
     synced = ["sync_directory", "sync"]
-    folder = ["make_directory", *synced]
     write = ["create", "write", "close"]
-    publish = ["open", "seal", "sync", "close", *folder, "link", *synced, "unlink"]
+    folders = ["make_directory", "link", "sync_directories", *synced, *synced]
+    publish = ["open", "seal", "sync", "close", *folders, "unlink"]
     assert files.calls == ["make_directory", *write, *publish], "the temporary folder may go with what is in it"
 
 
@@ -218,7 +218,8 @@ def test_a_move_is_durable_in_both_folders(tmp_path):
             super().rename(source, target)
 
     Directory(tmp_path, Watched()).move("a/b", "quarantine/a/b")
-    assert set(synced) == {tmp_path / "a", tmp_path / "quarantine" / "a"}
+    quarantine = tmp_path / "quarantine"
+    assert set(synced) == {tmp_path / "a", quarantine / "a", quarantine, tmp_path}, "the new folders, and both names"
 
 
 def test_protecting_takes_the_write_permission_away(directory):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from power_loss import MemoryFiles, Moment, PowerModel, Tree, survivors, together
+from power_loss import MemoryFiles, Moment, PowerModel, Tree, survivors, together, without_staging
 from specs import spec_of
 from store_cases import factorization, failing, recording, toeplitz
 
@@ -192,7 +192,7 @@ def test_a_writer_killed_at_any_call_leaves_a_sound_store(tmp_path):
             assert at <= 1
             continue
         left = list((root / STAGING).glob("*"))
-        assert len(left) <= 2, "the factor file and one record"
+        assert len(left) <= 4, "the factor file and three records"
         check_and_finish(root)
         report = fsck(open_store(root), repair=True, grace_seconds=-1)
         assert report.clean and not list((root / STAGING).glob("*"))
@@ -263,7 +263,7 @@ def distinct(moments: Iterable[Moment]) -> Iterator[tuple[Tree, int]]:
     """Every state once, with the number of steps that had returned."""
     seen = set()
     for moment in moments:
-        for tree in survivors(moment):
+        for tree in survivors(without_staging(moment)):
             key = (moment.done, frozenset((path, hash(content)) for path, content in tree.items()))
             if key not in seen:
                 seen.add(key)
@@ -279,18 +279,18 @@ def test_a_power_loss_at_any_moment_leaves_a_sound_store(tmp_path):
         count += 1
         found = unsound(home, tree, done)
         assert found is None, (done, found)
-    assert count > 300
+    assert count > 80
 
 
 def test_a_power_loss_while_two_write_leaves_a_sound_store(tmp_path):
-    """Two writers, each at some moment of its put: a sample of the states (`make soak` goes through all of them)."""
+    """Two writers, each at some moment of its put: a third of the moments (`make soak` goes through all of them)."""
     home, moments = two_writers(tmp_path)
     count = 0
-    for tree, _ in distinct(itertools.islice(moments, 0, None, 41)):
+    for tree, _ in distinct(itertools.islice(moments, 0, None, 3)):
         count += 1
         found = unsound(home, tree, 0)
         assert found is None, found
-    assert count > 1000
+    assert count > 300
 
 
 def two_writers(
