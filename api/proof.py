@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,16 +95,19 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     from factorize.encoding import sha256
     from factorize.exact.file import manifest_of
     from factorize.factor_file import load
-    from factorize.format.manifest import check_manifest
+    from factorize.format.manifest import ENDLESS, check_manifest, steps_of
     from factorize.numbers.blas_threads import one_blas_thread
 
     data = path.read_bytes()
     manifest = manifest_of(data)
     check_manifest(manifest)
     user = _user_matrices(manifest["spec"], store)
-    again = load(path, matrices=user)
-    with one_blas_thread(0 if again.spec.workload.endless else again.spec.workload.n):
+    steps = steps_of(manifest)
+    with ThreadPoolExecutor(1, "reading") as beside, one_blas_thread(0 if steps == ENDLESS else steps):
+        # To hash a large file takes as long as a matrix product, on a core that the products leave idle.
+        reading, hashing = beside.submit(load, path, matrices=user), beside.submit(sha256, data)
         report = _exactly(data, user, strict)
+        again = reading.result()
     if report.unseen or not report.supported:  # else each of its numbers is proved, and double precision says less
         again.verify()
         report.checked.append(
@@ -111,7 +115,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
         )
     return {
         "digest": manifest["digest"],
-        "sha256": sha256(data),
+        "sha256": hashing.result(),
         "failed": not report.supported,
         "refused": "; ".join(report.failed),
         "claims": report.claims,

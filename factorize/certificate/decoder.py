@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from factorize.certificate.scaled_toeplitz_decoder import decoder_rows
 from factorize.errors import CertificateError
-from factorize.numbers.blas_threads import one_blas_thread
+from factorize.numbers.blas_threads import LARGEST, one_blas_thread
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix, check_dense
 
@@ -112,23 +114,34 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
     workload, n = spec.workload, strategy.n
     whole = strategy.dense()
     decoder = np.empty((workload.m, n))
-    residual = 0.0
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * n)))
-    for start in range(0, workload.m, step):
+
+    def solved(start: int) -> float:
         stop = min(start + step, workload.m)
         rows = workload.row_block(start, stop)
         with np.errstate(over="ignore", invalid="ignore"):
             decoder[start:stop] = strategy.right_solve(rows)
             used = max(_width(rows), _width(decoder[start:stop]))  # C is triangular: zeros on the right stay zeros
             product = decoder[start:stop, :used] @ whole[:used, :used]
-            # Not Python's max, which would drop a NaN and with it the evidence that the solve failed.
-            residual = float(np.maximum(residual, np.abs(product - rows[:, :used]).max()))
+            return float(np.abs(product - rows[:, :used]).max())
+
+    starts = range(0, workload.m, step)
+    # Not Python's max, which would drop a NaN and with it the evidence that the solve failed.
+    residual = float(np.max(_each(solved, starts, together=n <= LARGEST)))
     _check_residual(residual, spec)
     errors = np.einsum("ij,ij->i", decoder, decoder)
     if not spec.objective.quadratic:
         return Decoded(errors, spec.objective.of_row_errors(errors), residual)
     weighted = spec.objective.weigh(decoder)
     return Decoded(errors, spec.objective.scale(workload.m) * float(np.vdot(weighted, weighted)), residual)
+
+
+def _each(solved: Callable[[int], float], starts: Sequence[int], *, together: bool) -> list[float]:
+    """Return what is found from each start; two at a time where BLAS has one thread, the longest first."""
+    if len(starts) < 2 or not together:
+        return [solved(start) for start in starts]
+    with ThreadPoolExecutor(2, "rows") as pool:
+        return list(pool.map(solved, reversed(starts)))
 
 
 def _width(rows: np.ndarray) -> int:

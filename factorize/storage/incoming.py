@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -69,7 +70,9 @@ def _read_back(path: Path, spec: Spec) -> str:
 def describe(reader: Reader) -> dict[str, Any]:
     """Return the manifest's entry of an open file: digests of the whole and of each chunk."""
     whole, chunks = hashlib.sha256(), []
-    for chunk in read_chunks(reader):
-        whole.update(chunk)
-        chunks.append(sha256(chunk))
+    with ThreadPoolExecutor(1, "whole") as beside:  # hashing lets go of the interpreter's lock
+        for chunk in read_chunks(reader):
+            adding = beside.submit(whole.update, chunk)
+            chunks.append(sha256(chunk))
+            adding.result()
     return {"sha256": whole.hexdigest(), "bytes": reader.entry.size, "chunk_bytes": CHUNK_BYTES, "chunks": chunks}

@@ -22,7 +22,7 @@ from factorize.exact.doubles.roundings import (
     norm_of,
     row_norms,
 )
-from factorize.exact.doubles.triangles import blocks_of, roundings_of, times_lower
+from factorize.exact.doubles.triangles import blocks_of, in_pairs, roundings_of, times_lower
 from factorize.exact.doubles.workload_rows import WorkloadRows
 from factorize.exact.losses.variances import Ends, weighed
 from factorize.exact.spec import Weighing
@@ -99,9 +99,9 @@ def enclosed_losses(array: np.ndarray, inverse: np.ndarray, workload: WorkloadRo
         references, errors = References(weighing), np.zeros(workload.rows)
         ends, since = np.zeros((2, workload.rows)), np.zeros((2, workload.rows))
         residual = 0.0
-        for block in decoder_blocks(workload, inverse):
+        measured = in_pairs(lambda one: _residual(one, array, lengths, workload), decoder_blocks(workload, inverse))
+        for block, (away, largest) in measured:
             start, stop, rows = block
-            away, largest = _residual(block, array, lengths, workload)
             residual = max(residual, largest)
             errors[start:stop] = away * norm * (1 + SLACK)
             ends[:, start:stop] = _around(rows, errors[start:stop])
@@ -126,12 +126,18 @@ def inverse_norm(array: np.ndarray, inverse: np.ndarray, lengths: np.ndarray) ->
     """
     n = len(array)
     defects, sums, columns, norms = (np.zeros(n) for _ in range(4))
-    for start, stop in blocks_of(n):
+
+    def defects_of(block: tuple[int, int]) -> np.ndarray:
+        start, stop = block
         rows = inverse[start:stop, :stop]
         image = times_lower(rows, array[:stop, :stop])
         image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
+        return np.asarray(row_norms(image) * (1 + SLACK) + _rounded(np.abs(rows), lengths[:stop]))
+
+    for (start, stop), found in in_pairs(defects_of, blocks_of(n)):
+        rows = inverse[start:stop, :stop]
         sizes = np.abs(rows)
-        defects[start:stop] = row_norms(image) * (1 + SLACK) + _rounded(sizes, lengths[:stop])
+        defects[start:stop] = found
         sums[start:stop] = sizes.sum(axis=1)
         columns[:stop] += sizes.sum(axis=0)
         norms[start:stop] = row_norms(rows)

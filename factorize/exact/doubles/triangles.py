@@ -6,11 +6,17 @@ terms is off by at most gamma_k times the product of the magnitudes, k = `roundi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
+
+Block = TypeVar("Block")
+Found = TypeVar("Found")
 
 TERMS = 512
 _LEAST, _MOST, _BLOCKS, _LEAF = 64, 1024, 8, 32
@@ -25,6 +31,23 @@ def blocks_of(n: int) -> Iterator[tuple[int, int]]:
     """Yield where the blocks of n steps start and stop."""
     size = min(max(-(-n // _BLOCKS), _LEAST), _MOST)
     return ((start, min(start + size, n)) for start in range(0, n, size))
+
+
+def in_pairs(step: Callable[[Block], Found], blocks: Iterable[Block]) -> Iterator[tuple[Block, Found]]:
+    """Yield blocks with what a step makes of each, in order; two at a time, each in a thread of its own.
+
+    Each block goes the same way as alone, so that nothing of what is rounded changes. Products let go of the
+    interpreter's lock, and take one thread each where BLAS has one.
+    """
+    waiting = iter(blocks)
+
+    def made(block: Block) -> Found:
+        with np.errstate(all="ignore"):  # which threads do not take over
+            return step(block)
+
+    with ThreadPoolExecutor(2, "block") as pool:
+        while some := list(islice(waiting, 2)):
+            yield from zip(some, pool.map(made, some) if len(some) > 1 else map(made, some), strict=True)
 
 
 def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:

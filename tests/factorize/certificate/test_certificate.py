@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize import solvers
+from factorize.certificate import decoder
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.lower_bounds import bounds
 from factorize.certificate.lower_bounds.bounds import lower_bound
@@ -24,6 +25,17 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 
 def sqrt_column(n: int) -> np.ndarray:
     return np.cumprod([1.0] + [(t - 0.5) / t for t in range(1, n)])
+
+
+def test_rows_of_b_have_the_same_bits_two_blocks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 700
+    strategy = DenseMatrix(np.tril(np.random.default_rng(3).uniform(-0.2, 0.2, (n, n)), -1) / 8 + np.eye(n))
+    together = decoder.decode(spec_of(n, "dense"), strategy)
+    monkeypatch.setattr(decoder, "LARGEST", 0)
+    alone = decoder.decode(spec_of(n, "dense"), strategy)
+    np.testing.assert_array_equal(together.errors, alone.errors)
+    assert (together.objective, together.residual) == (alone.objective, alone.residual)
+    assert 0 < alone.residual < 1e-10
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -380,3 +380,19 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, lower = np.arange(14.0).reshape(2, 7), np.tril(np.arange(49.0).reshape(7, 7))
     assert (triangles.times_lower(rows, lower) == np.einsum("ij,jk->ik", rows, lower)).all()
     assert (polar_bound._gram(lower, slice(2, 5)) == (lower.T @ lower)[:, 2:5]).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(count: int) -> None:
+    held: list[int] = []
+
+    def given() -> Iterator[int]:
+        for block in range(count):
+            held.append(block)
+            yield block
+
+    found = []
+    for block, value in triangles.in_pairs(lambda block: np.float64(1e300) * 1e300 + block, given()):
+        assert len(held) <= block + 2, "no more than two blocks are in memory"
+        found.append((block, float(value)))
+    assert found == [(block, float("inf")) for block in range(count)]
