@@ -35,6 +35,7 @@ from factorize.api.telemetry.log_lines import relay
 from factorize.solution import PHASES
 
 MEBIBYTE = 1 << 20
+FIRST_SECONDS = 0.1  # before a child's progress is told at all: the end of a small solve comes sooner, and says it too
 SILENT_SECONDS = 1.5  # after which a child's last progress is told again
 GRACE_SECONDS = 5.0  # what a guard gets to kill and reap before it is killed itself
 
@@ -110,7 +111,7 @@ def run(
 
     Args:
         request: the solve.
-        report: gets the newest progress event, at most one per ``report_interval``.
+        report: gets the newest progress event, at most one per ``report_interval``, none in the first 0.1 s.
         cancelled: asked every ``poll`` seconds; True kills the child, unless its result is stored.
         stored: told, once, what the child says of its result as soon as it says it, some time before its end.
         poll: seconds between two looks at the child and the limits.
@@ -121,7 +122,7 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="factorize-solve-") as folder, _Child(request, folder) as child:
         reason = None
-        reported, last, told = float("-inf"), None, False
+        reported, last, told = time.monotonic() - report_interval + min(FIRST_SECONDS, report_interval), None, False
         while reason is None and child.returncode is None:
             child.read(poll)
             if not told and (said := child.ended(None, 0)).ending is Ending.DONE:

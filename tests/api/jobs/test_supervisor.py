@@ -167,6 +167,15 @@ def test_nonsense_on_stdout_is_passed_over():
     assert events in ([], [outcome.progress])
 
 
+def test_progress_of_the_first_moment_is_told_by_the_end_alone(monkeypatch):
+    monkeypatch.setattr(supervisor, "FIRST_SECONDS", 600.0)
+    events: list[dict[str, object]] = []
+    body = f'say(event="progress", iteration=3, seconds=2.0)\ntime.sleep(0.3)\n{DONE}'
+    outcome = run(request(body), report=events.append, cancelled=lambda: False, report_interval=600.0)
+    assert outcome.ending is Ending.DONE and outcome.progress is not None
+    assert (events, outcome.progress["iteration"]) == ([], 3)
+
+
 def test_a_silent_child_is_told_of_again_with_later_seconds(monkeypatch):
     monkeypatch.setattr(supervisor, "SILENT_SECONDS", 0.1)
     events: list[dict[str, object]] = []
