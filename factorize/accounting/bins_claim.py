@@ -16,11 +16,12 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
+from factorize.accounting.shared.shared_call import THINNED_CHUNK
 from factorize.accounting.star_sampler import CHUNK, Key
 from factorize.encoding import DIGEST, canonical_json
 from factorize.errors import InvalidParameter
 
-PROTOCOL, SHARED_PROTOCOL = "star-1", "star-2"
+PROTOCOL, SHARED_PROTOCOL, THINNED_PROTOCOL = "star-1", "star-2", "star-3"
 _STAR_RULES = frozenset({"bet", "star_bound", "closed_form", "gaussian"})
 _NAME = re.compile(f"sha256:{DIGEST}")
 MOST_SAMPLES = 1 << 30
@@ -50,11 +51,12 @@ class Evidence:
     """What shows that delta holds in one direction.
 
     Attributes:
-        rule: `bet`, `shared_bet` (samples), `star_bound` (pq), `closed_form` (qp), `moment` or `gaussian`.
+        rule: `bet`, `shared_bet` (samples), `thinned_bet` (pq, samples), `star_bound` (pq), `closed_form` (qp),
+            `moment` or `gaussian`.
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
-        samples: of a bet, a multiple of 4096.
-        shared: variance of the part that is integrated in closed form, of a `shared_bet`.
+        samples: of a bet, a multiple of 4096; of a thinned one the candidates, a multiple of 16384.
+        shared: variance of the part that is integrated in closed form, of a `shared_bet` or `thinned_bet`.
     """
 
     rule: str
@@ -66,7 +68,7 @@ class Evidence:
     @property
     def sampled(self) -> bool:
         """Whether it is a bet."""
-        return self.rule in ("bet", "shared_bet")
+        return self.rule in ("bet", "shared_bet", "thinned_bet")
 
     def document(self, direction: Direction) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -89,6 +91,8 @@ class Evidence:
         rule, name = document.get("rule"), "m" if direction == "pq" else "eta"
         fields = {"bet": {name, "lambda", "samples"}, "gaussian": set(), "moment": {name}}
         fields["shared_bet"] = fields["bet"] | {"shared"}
+        if direction == "pq":
+            fields["thinned_bet"] = fields["shared_bet"]
         fields |= {"star_bound": {"m"}} if direction == "pq" else {"closed_form": set()}
         fields = {known: own for known, own in fields.items() if known in rules}
         if not isinstance(rule, str) or rule not in fields or set(document) != fields[rule] | {"rule"}:
@@ -99,15 +103,16 @@ class Evidence:
         if "samples" not in fields[rule]:
             return cls(rule=rule, tilt=tilt)
         samples = document["samples"]
-        if not isinstance(samples, int) or not CHUNK <= samples <= MOST_SAMPLES or samples % CHUNK:
-            raise _malformed("samples", f"is no multiple of {CHUNK} up to 2^30")
+        chunk = THINNED_CHUNK if rule == "thinned_bet" else CHUNK
+        if not isinstance(samples, int) or not chunk <= samples <= MOST_SAMPLES or samples % chunk:
+            raise _malformed("samples", f"is no multiple of {chunk} up to 2^30")
         shared = _real("shared", document["shared"]) if "shared" in document else None
         return cls(rule=rule, tilt=tilt, stake=_real("lambda", document["lambda"]), samples=samples, shared=shared)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinsClaim:
-    """A claim of the protocol `star-1`, or of `star-2` where it rests on a bet with a shared part.
+    """A claim of the protocol `star-1`, of `star-2` where a bet has a shared part, of `star-3` where one is thinned.
 
     Attributes:
         factors: digest of the factorization, `sha256:` and 64 hexadecimal digits.
@@ -131,6 +136,7 @@ class BinsClaim:
     protocols: ClassVar[dict[str, frozenset[str]]] = {
         PROTOCOL: _STAR_RULES,
         SHARED_PROTOCOL: _STAR_RULES | {"shared_bet"},
+        THINNED_PROTOCOL: _STAR_RULES | {"shared_bet", "thinned_bet"},
     }
 
     factors: str

@@ -18,8 +18,9 @@ import numpy as np
 from factorize.accounting.bins_claim import MOST_ATTEMPTS, MOST_SAMPLES, BinsClaim, Direction, Evidence, double_below
 from factorize.accounting.claim_test import LOG_THRESHOLD, ClaimTest, examine
 from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.shared.shared_call import THINNED_CHUNK
 from factorize.accounting.star_bound import StarEvaluator, bins_sigma, log_gaussian, log_reverse
-from factorize.accounting.star_estimate import Sampled, StarEstimate, usual_samples
+from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work, usual_samples
 from factorize.accounting.star_sampler import CHUNK
 from factorize.errors import CertificateError
 from factorize.numbers.gaussian import gaussian_epsilon
@@ -271,14 +272,11 @@ class Search:
         quick = proposal.margin <= (_USUAL_MARGIN if self._work == WORK else _QUICK_MARGIN)
         work = min(self._work, _QUICK) if quick else self._work
         pq = plan(self.estimate, "pq", multiplier, question, self._order)
-        self._order = int(pq.tilt or 0) if pq is not None else self._order
-        if pq is None or not self._affordable(pq, work):
+        self._order = int(pq.evidence.tilt or 0) if pq is not None else self._order
+        if pq is None or pq.work > work:
             return None
         qp = plan(self.estimate, "qp", multiplier, question)
-        return None if qp is None or not self._affordable(qp, work) else (pq, qp)
-
-    def _affordable(self, evidence: Evidence, work: int) -> bool:
-        return (evidence.samples or 0) / _MORE * self._gram.bins <= work
+        return None if qp is None or qp.work > work else (pq.evidence, qp.evidence)
 
     def _by_bounds(self, proposal: Proposal) -> BinsClaim:
         question = proposal.question
@@ -295,9 +293,21 @@ def margins() -> Iterator[float]:
         margin = max(margin + _STEP, margin * _GROWTH)
 
 
+class PlannedBet(NamedTuple):
+    """Evidence with what it is expected to cost.
+
+    Attributes:
+        evidence: a rule with its numbers.
+        work: samples times bins, 0 of a bound.
+    """
+
+    evidence: Evidence
+    work: float
+
+
 def plan(
     estimate: StarEstimate, direction: Direction, multiplier: float, question: BinsQuestion, order: int = 0
-) -> Evidence | None:
+) -> PlannedBet | None:
     """Return how a direction is to be shown at this multiplier, or None where no bet would grow.
 
     Args:
@@ -310,31 +320,62 @@ def plan(
     log_delta, epsilon = math.log(question.delta), question.epsilon
     slightly = 1e-9  # between bounds here and in the test, whose multiplier is rounded
     if log_gaussian(question.gram.sensitivity, multiplier, epsilon) <= log_delta - slightly:
-        return Evidence(rule="gaussian")
+        return PlannedBet(Evidence(rule="gaussian"), 0.0)
     if direction == "qp":
         if log_reverse(question.gram, multiplier, epsilon) <= log_delta - slightly:
-            return Evidence(rule="closed_form")
+            return PlannedBet(Evidence(rule="closed_form"), 0.0)
         candidates = [estimate.reverse(multiplier, epsilon)]
     else:
         lowest, star = estimate.star.best_order(multiplier, epsilon)
         if star <= log_delta - slightly:
-            return Evidence(rule="star_bound", tilt=float(lowest))
+            return PlannedBet(Evidence(rule="star_bound", tilt=float(lowest)), 0.0)
         candidates = [estimate.forward(multiplier, epsilon, m) for m in estimate.orders(multiplier, epsilon, order)]
-    bets = (plan_bet(sampled, question.delta) for sampled in candidates)
-    return min((bet for bet in bets if bet is not None), key=lambda bet: bet.samples or 0, default=None)
+    bins = question.gram.bins
+    bets = [bet for sampled in candidates for bet in plan_bets(sampled, question.delta, bins)]
+    return min(bets, key=lambda bet: bet.work, default=None)
 
 
-def plan_bet(sampled: Sampled, delta: float) -> Evidence | None:
-    """Return the stake of the largest rate of growth, and how long it takes; None where it does not grow.
+def plan_bets(sampled: Sampled, delta: float, bins: int) -> Iterator[PlannedBet]:
+    """Yield bets that would grow on these weights: on the weights themselves, and thinned where they have chances.
+
+    Args:
+        sampled: weights of an estimate.
+        delta: to be claimed.
+        bins: b.
+    """
+    shared = sampled.shared or None
+    whole = _stake(sampled, np.ones_like(sampled.weights), delta, CHUNK)
+    if whole is not None:
+        rule = "bet" if shared is None else "shared_bet"
+        evidence = Evidence(rule=rule, tilt=sampled.tilt, stake=whole[0], samples=whole[1], shared=shared)
+        yield PlannedBet(evidence, whole[1] / _MORE * bins)
+    if sampled.chances is None:
+        return
+    thinned = _stake(sampled, sampled.chances, delta, THINNED_CHUNK)
+    if thinned is not None:
+        evidence = Evidence(rule="thinned_bet", tilt=sampled.tilt, stake=thinned[0], samples=thinned[1], shared=shared)
+        each = candidate_work(int(sampled.tilt), bins, float(sampled.chances.mean()))
+        yield PlannedBet(evidence, thinned[1] / _MORE * each)
+
+
+def _stake(sampled: Sampled, chances: np.ndarray, delta: float, chunk: int) -> tuple[float, int] | None:
+    """Return the stake of the largest rate of growth, and how many samples it takes; None where it does not grow.
 
     One standard error of the mean is added as weights at the ceiling: this very mean chose sigma.
+
+    Args:
+        sampled: weights.
+        chances: of each weight to be kept; what is kept is divided by it.
+        delta: to be claimed.
+        chunk: of which the samples are a multiple.
     """
     ceiling = sampled.ceiling * (1 + 1e-6)
     if not delta < ceiling < math.inf:
         return None
     more = min(sampled.relative_error, 1.0) * sampled.delta / ceiling
-    gains = np.append(delta - sampled.weights, [delta - ceiling, delta])
-    mass = np.append(np.full(len(sampled.weights), 1 / len(sampled.weights)), [more, -more])
+    kept = np.minimum(sampled.weights / np.maximum(chances, 1e-300), ceiling)
+    gains = np.append(delta - kept, [delta - ceiling, delta])
+    mass = np.append(chances / len(chances), [more, 1 - chances.mean() - more])
     low, high = 0.0, _CAP / (ceiling - delta)
     if not mass @ gains > 0:
         return None
@@ -345,8 +386,5 @@ def plan_bet(sampled: Sampled, delta: float) -> Evidence | None:
     rate = float(mass @ np.log1p(high * gains))
     if rate <= 0:
         return None
-    samples = math.ceil(_MORE * LOG_THRESHOLD / rate / CHUNK) * CHUNK
-    if samples > MOST_SAMPLES:
-        return None
-    rule, shared = ("shared_bet", sampled.shared) if sampled.shared else ("bet", None)
-    return Evidence(rule=rule, tilt=sampled.tilt, stake=high, samples=samples, shared=shared)
+    samples = math.ceil(_MORE * LOG_THRESHOLD / rate / chunk) * chunk
+    return None if samples > MOST_SAMPLES else (high, samples)

@@ -16,8 +16,9 @@ import numpy as np
 
 from factorize.accounting.bins_claim import BinsClaim, Direction, Evidence
 from factorize.accounting.gram_matrix import BinGram, bin_covariance
+from factorize.accounting.shared.thinned_test import ThinnedTest
 from factorize.accounting.star_bound import StarEvaluator, log_gaussian, log_reverse
-from factorize.accounting.star_sampler import CHUNK, ForwardTest, Key, ReverseTest, SharedReverseTest, SharedTest
+from factorize.accounting.star_sampler import ForwardTest, Key, ReverseTest, SharedReverseTest, SharedTest
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.numbers.blas_threads import one_blas_thread
 
@@ -94,9 +95,9 @@ def _bet(claim: BinsClaim, direction: Direction, evidence: Evidence, gram: BinGr
         return ClaimTest(False, rule, 0.0, 0, str(error))
     total, drawn = 0.0, 0
     with one_blas_thread(gram.bins):  # chunks run side by side, and threads of BLAS in each would only wait
-        for weights in chunks_of(test, key, evidence.samples // CHUNK):
+        for weights in chunks_of(test, key, evidence.samples // test.chunk):
             total += float(np.log1p(evidence.stake * (claim.delta - weights)).sum())
-            drawn += CHUNK
+            drawn += test.chunk
             if total >= LOG_THRESHOLD:
                 return ClaimTest(True, rule, total, drawn)
             if total < _HOPELESS:
@@ -110,14 +111,15 @@ def _bet(claim: BinsClaim, direction: Direction, evidence: Evidence, gram: BinGr
 
 def _weights(claim: BinsClaim, direction: Direction, evidence: Evidence, gram: BinGram) -> Sampler:
     assert evidence.tilt is not None
-    shared = evidence.shared if evidence.rule == "shared_bet" else None
+    shared = evidence.shared
     covariance = bin_covariance(gram.gram, claim.multiplier, shared or 0.0)
     if direction == "qp":
         if shared is not None:
             return SharedReverseTest(covariance, shared, claim.epsilon, evidence.tilt)
         return ReverseTest(covariance, claim.epsilon, evidence.tilt)
     if shared is not None:
-        return SharedTest(covariance, shared, claim.epsilon, int(evidence.tilt))
+        made = ThinnedTest if evidence.rule == "thinned_bet" else SharedTest
+        return made(covariance, shared, claim.epsilon, int(evidence.tilt))
     return ForwardTest(covariance, claim.epsilon, int(evidence.tilt))
 
 

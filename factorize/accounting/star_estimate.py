@@ -52,6 +52,8 @@ _NUMBERS = 1 << 23  # of normals kept
 _MOST, _LEAST = 4 * CHUNK, CHUNK
 _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
 _LIGHT = 1e4  # of m^2 times the largest K: up to there float32 is good for an estimate
+_TUPLE_WORK = 1.25  # of each pick of a tuple, in bins of a sample: 0.04 microseconds
+_FURTHER = 4  # orders beyond that of the lowest ceiling, which thinned bets may use
 _NEAR = 0.04  # relative, of sigma: around an estimate by fewer samples
 
 
@@ -63,12 +65,14 @@ class Sampled(NamedTuple):
         ceiling: W, that none exceeds.
         tilt: m of the forward direction, eta of the reverse one.
         shared: variance of the part that is integrated in closed form; 0 where all is drawn.
+        chances: of each weight's tuple to be kept by a thinned bet, shape (samples,); None where there is none.
     """
 
     weights: np.ndarray
     ceiling: float
     tilt: float
     shared: float = 0.0
+    chances: np.ndarray | None = None
 
     @property
     def delta(self) -> float:
@@ -100,6 +104,11 @@ class _Drawn:
         return self.base.astype(np.float32)
 
 
+def candidate_work(order: int, bins: int, chance: float) -> float:
+    """Return what a candidate of a thinned bet costs, in bins of a sample: its tuple, and noise where it is kept."""
+    return _TUPLE_WORK * order + chance * bins
+
+
 def usual_samples(bins: int) -> int:
     """Return how many samples an estimate takes by default: 4096 to 16384, fewer for many bins."""
     return max(_LEAST, min(_MOST, _NUMBERS // bins // CHUNK * CHUNK))
@@ -127,7 +136,7 @@ class StarEstimate:
 
     def forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
         """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest."""
-        from factorize.accounting.star_kernels import draw_tuples, scaled_with_rows
+        from factorize.accounting.star_kernels import scaled_with_rows
 
         spread = self._spread(multiplier, epsilon)
         drawn = self._shared if spread else self._whole
@@ -138,28 +147,51 @@ class StarEstimate:
         light = m * m * float(matrix.max()) < _LIGHT
         base, rows = (drawn.light, matrix.astype(np.float32)) if light else (drawn.base, matrix)
 
-        def some(start: int) -> np.ndarray:
+        def some(start: int) -> tuple[np.ndarray, np.ndarray]:
             part = slice(start, min(start + CHUNK, self.samples))
             picks, shifted = words[part], np.empty_like(base[part])
-            tuples, log_ratio = np.empty(picks.shape, dtype=np.int64), np.empty(len(picks))
-            draw_tuples(picks, tables.centres, tables.rows, matrix, tuples, log_ratio)
+            tuples, log_ratio = tables.draw(picks, matrix)
             scaled_with_rows(base[part], rows.dtype.type(1 / multiplier), tuples, rows, shifted)
             log_l = log_mixture(shifted, rows.diagonal() / 2)
             if spread:
-                return shared_weights(log_l, log_ratio + tables.log_moment, epsilon, m, spread)
-            return forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m)
+                return shared_weights(log_l, log_ratio + tables.log_moment, epsilon, m, spread), np.exp(log_ratio)
+            return forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m), np.exp(log_ratio)
 
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-            weights = np.concatenate(list(pool.map(some, range(0, self.samples, CHUNK))))
+            parts = list(pool.map(some, range(0, self.samples, CHUNK)))
+        weights, chances = (np.concatenate(part) for part in zip(*parts, strict=True))
         ceiling = math.exp(min(tables.log_moment + log_constants, 700.0))
-        return Sampled(weights, ceiling, m, self._shared_variance / multiplier**2 if spread else 0.0)
+        if not spread:
+            return Sampled(weights, ceiling, m)
+        return Sampled(weights, ceiling, m, self._shared_variance / multiplier**2, chances)
 
     def orders(self, multiplier: float, epsilon: float, known: int = 0) -> Iterable[int]:
         """Return the orders that a plan of a claim should try: `known`, if it is one, or those about the best one."""
         if known:
             return (known,)
         lowest = self._best_order(multiplier, epsilon)[0]
-        return (lowest,) if self._spread(multiplier, epsilon) else range(max(2, lowest - 2), lowest + 1)
+        if self._spread(multiplier, epsilon):
+            return (self._cheapest_order(multiplier, epsilon, lowest),)
+        return range(max(2, lowest - 2), lowest + 1)
+
+    def _cheapest_order(self, multiplier: float, epsilon: float, lowest: int) -> int:
+        """Return the order from `lowest` on whose bet takes least work, thinned or not; by some tuples of each."""
+        matrix, spread = self._shared.unit.matrix / multiplier**2, self._spread(multiplier, epsilon)
+        words = self._words(lowest + _FURTHER)[:CHUNK]
+        best, least = lowest, math.inf
+        for order in range(lowest, lowest + _FURTHER + 1):
+            try:
+                log_call_most = log_call_ceiling(epsilon, spread, order)
+            except InvalidParameter:  # of an order that is too large
+                break
+            tables = StarTables(matrix, order)
+            log_chance = tables.draw(np.ascontiguousarray(words[:, :order]), matrix)[1]
+            each = candidate_work(order, self.gram.bins, float(np.exp(log_chance).mean()))
+            work = tables.log_moment + log_call_most + math.log(min(each, self.gram.bins))
+            if work >= least:
+                break
+            best, least = order, work
+        return best
 
     def _best_order(self, multiplier: float, epsilon: float) -> tuple[int, float]:
         spread = self._spread(multiplier, epsilon)
@@ -239,13 +271,12 @@ class StarEstimate:
             epsilon: where delta is meant.
             width: standard deviation of the bump.
         """
-        from factorize.accounting.star_kernels import draw_tuples, scaled_with_rows
+        from factorize.accounting.star_kernels import scaled_with_rows
 
         m = self.star.best_order(multiplier, epsilon)[0]
         matrix = self._unit.matrix / multiplier**2
         tables = StarTables(matrix, m)
-        tuples, log_ratio = np.empty((self.samples, m), dtype=np.int64), np.empty(self.samples)
-        draw_tuples(self._words(m), tables.centres, tables.rows, matrix, tuples, log_ratio)
+        tuples, log_ratio = tables.draw(self._words(m), matrix)
         total, shifted = np.zeros_like(matrix), np.empty((CHUNK, self.gram.bins))
         for start in range(0, self.samples, CHUNK):
             part = slice(start, min(start + CHUNK, self.samples))

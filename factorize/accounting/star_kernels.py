@@ -87,27 +87,42 @@ def _signed(word, x):
     return x if word & np.uint64(1) else -x
 
 
-@numba.njit(cache=True, nogil=True)
-def _pick(sums, u):
-    """Return how many entries of the running sums are at most u, the last index at most."""
-    low, high = 0, sums.shape[0]
-    while low < high:
-        middle = (low + high) // 2
-        if sums[middle] <= u:
-            low = middle + 1
-        else:
-            high = middle
-    return min(low, sums.shape[0] - 1)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def fill_guides(sums, guides):
+    """Write where each pick may start to look: how many running sums are at most k / 2^8, the last index at most.
+
+    Args:
+        sums: rows of running sums, shape (rows, b).
+        guides: written, shape (rows, 256).
+    """
+    rows, bins = sums.shape
+    for i in range(rows):
+        at = 0
+        for k in range(guides.shape[1]):
+            while at < bins - 1 and sums[i, at] <= k * 2.0**-8:
+                at += 1
+            guides[i, k] = at
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _pick(sums, guide, word):
+    """Return how many entries of the running sums are at most u, the last index at most; some steps from a guide."""
+    u = np.float64(word >> np.uint64(11)) * 2.0**-53
+    at, last = np.int64(guide[np.int64(word >> np.uint64(56))]), sums.shape[0] - 1
+    while at < last and sums[at] <= u:
+        at += 1
+    return at
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def draw_tuples(words, centres, rows, matrix, tuples, log_ratio):
+def draw_tuples(words, centres, rows, guides, matrix, tuples, log_ratio):
     """Write the tuple of each sample and mean_i A_i - log mean_i exp(A_i), A_i = (m/2) sum_{i' != i} K of the two.
 
     Args:
         words: shape (samples, m), 64 random bits each.
         centres: running sums of the centre's probabilities, shape (b,).
         rows: running sums of the others' probabilities given the centre, shape (b, b).
+        guides: of the rows, and last of the centres, shape (b + 1, 256).
         matrix: K, shape (b, b), symmetric to the last bit.
         tuples: written, shape (samples, m).
         log_ratio: written, shape (samples,).
@@ -115,10 +130,10 @@ def draw_tuples(words, centres, rows, matrix, tuples, log_ratio):
     samples, m = words.shape
     exponents = np.empty(m)
     for n in range(samples):
-        centre = _pick(centres, np.float64(words[n, 0] >> np.uint64(11)) * 2.0**-53)
+        centre = _pick(centres, guides[-1], words[n, 0])
         tuples[n, 0] = centre
         for i in range(1, m):
-            tuples[n, i] = _pick(rows[centre], np.float64(words[n, i] >> np.uint64(11)) * 2.0**-53)
+            tuples[n, i] = _pick(rows[centre], guides[centre], words[n, i])
         exponents[:] = 0.0
         for i in range(1, m):
             row = matrix[tuples[n, i]]

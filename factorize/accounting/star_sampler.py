@@ -25,6 +25,7 @@ CHUNK = 4096
 """Samples of one chunk, which has a Philox stream of its own."""
 
 _BLOCK = 1 << 15  # normals that are made together, so that they stay in the cache
+_GUIDES = 256  # of a row of running sums
 _ROWS = 256  # whose exponentials are taken together, so that they stay in the cache
 
 Key = tuple[int, int]
@@ -42,9 +43,12 @@ class StarTables:
         log_moment: log E*(m).
         centres: running sums, shape (b,).
         rows: running sums, shape (b, b).
+        guides: where a pick starts to look in each row, and last in the centres, shape (b + 1, 256).
     """
 
     def __init__(self, matrix: np.ndarray, order: int) -> None:
+        from factorize.accounting.star_kernels import fill_guides
+
         half, top = order / 2, matrix.max(axis=1)
         self.order = order
         self.rows = np.exp(half * (matrix - top[:, None]))
@@ -56,6 +60,22 @@ class StarTables:
         self.log_moment = float(logs.max() + math.log(shares.mean()))
         self.centres = np.cumsum(shares)
         self.centres /= self.centres[-1]
+        self.guides = np.empty((len(matrix) + 1, _GUIDES), dtype=np.int16)
+        fill_guides(self.rows, self.guides[:-1])
+        fill_guides(self.centres[None], self.guides[-1:])
+
+    def draw(self, picks: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return tuples, shape (samples, m), and mean_i A_i - log mean_i exp(A_i), shape (samples,).
+
+        Args:
+            picks: words, shape (samples, m).
+            matrix: K.
+        """
+        from factorize.accounting.star_kernels import draw_tuples
+
+        tuples, log_ratio = np.empty(picks.shape, dtype=np.int64), np.empty(len(picks))
+        draw_tuples(picks, self.centres, self.rows, self.guides, matrix, tuples, log_ratio)
+        return tuples, log_ratio
 
 
 class ForwardTest:
@@ -74,6 +94,7 @@ class ForwardTest:
     """
 
     direction = "pq"
+    chunk = CHUNK
     _lost = 1
     """How many times the slack of the covariance epsilon is lowered by."""
 
@@ -135,13 +156,11 @@ class SharedTest(ForwardTest):
 
 def drawn_star(covariance: BinCovariance, tables: StarTables, key: Key, chunk: int) -> tuple[np.ndarray, np.ndarray]:
     """Return log L and mean_i A_i - log mean_i exp(A_i) of the samples of a chunk, shape (4096,) each."""
-    from factorize.accounting.star_kernels import add_rows, draw_tuples
+    from factorize.accounting.star_kernels import add_rows
 
     b, m = covariance.bins, tables.order
     words = chunk_words(key, chunk, CHUNK * (m + b))
-    tuples, log_ratio = np.empty((CHUNK, m), dtype=np.int64), np.empty(CHUNK)
-    picks = words[: CHUNK * m].reshape(CHUNK, m)
-    draw_tuples(picks, tables.centres, tables.rows, covariance.matrix, tuples, log_ratio)
+    tuples, log_ratio = tables.draw(words[: CHUNK * m].reshape(CHUNK, m), covariance.matrix)
     normals = normals_of(words[CHUNK * m :]).reshape(CHUNK, b)
     add_rows(tuples, np.ascontiguousarray(covariance.factor), normals)
     return log_mixture(multiplied(covariance.factor, normals), covariance.half_diagonal), log_ratio
@@ -163,6 +182,7 @@ class ReverseTest:
     """
 
     direction = "qp"
+    chunk = CHUNK
     _lost = 1
     """How many times the slack of the covariance epsilon is lowered by."""
 

@@ -27,7 +27,7 @@ def gram_of(data: bytes, bins: int) -> Gram:
 
 def drawn(weights: bets.Weights, key: tuple[int, int], chunks: int = PILOT) -> np.ndarray:
     """Weights of some chunks."""
-    return np.concatenate([weights.draw(words) for words in bets.words_of(key, weights.words, chunks)])
+    return np.concatenate([weights.draw(bets.Stream(key, chunk)) for chunk in range(chunks)])
 
 
 def estimate(found: Gram, sigma: float, epsilon: float, chunks: int = PILOT) -> float:

@@ -22,6 +22,8 @@ DEEPEST = 30.0
 """Standard deviations below which y is raised: -d at most."""
 LARGEST_SPREAD = 30.0
 """Of t: far beyond, nothing is private, and e^(t^2 / 2) is no double."""
+THINNED_CHUNK = 16384
+"""Candidates of one chunk of a thinned bet, most of which cost no more than their tuple."""
 LARGEST_LEVEL = 1000.0
 """Of |epsilon|: beyond, doubles lose too much of d."""
 

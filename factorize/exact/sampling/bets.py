@@ -9,7 +9,7 @@ docs/notes/amplification-proofs.md. Numpy alone draws them, in chunks of 4096.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import NamedTuple
@@ -38,18 +38,30 @@ class Covariance(NamedTuple):
     largest: float
 
 
+class Stream(NamedTuple):
+    """The words of one chunk of a key's stream."""
+
+    key: tuple[int, int]
+    chunk: int
+
+    def words(self, count: int, lane: int = 0) -> np.ndarray:
+        """Return the first words of a lane, whole numbers of 64 bits, shape (count,)."""
+        counter = np.array([0, 0, self.chunk, lane], dtype=np.uint64)
+        return np.random.Philox(key=np.array(self.key, dtype=np.uint64), counter=counter).random_raw(count)
+
+
 class Weights(NamedTuple):
     """How a direction is sampled.
 
     Attributes:
         bound: W, rounded up; no weight is above it.
-        draw: weights of a chunk of words, shape (CHUNK,).
-        words: how many words a chunk takes.
+        draw: weights of a chunk, from its words, shape (chunk,).
+        chunk: how many there are in one.
     """
 
     bound: Decimal
-    draw: Callable[[np.ndarray], np.ndarray]
-    words: int
+    draw: Callable[[Stream], np.ndarray]
+    chunk: int = CHUNK
 
 
 class BetOutcome(NamedTuple):
@@ -136,17 +148,17 @@ def removal(covariance: Covariance, epsilon: float, order: int) -> Weights:
     tables = tables_of(kernel, order)
     log_moment_up, added = float(moment), float(extra)
 
-    def draw(words: np.ndarray) -> np.ndarray:
-        ratio, exponent = star_samples(covariance, tables, order, words)
+    def draw(stream: Stream) -> np.ndarray:
+        ratio, exponent = star_samples(covariance, tables, order, stream)
         found = (1 - order) * ratio + log_moment_up + exponent + 2 * lost
         above = np.maximum(ratio - near, 0.0)
         return np.asarray(np.exp(found) * -np.expm1(-above) + added)
 
-    return Weights(bound, draw, CHUNK * (order + bins))
+    return Weights(bound, draw)
 
 
 def star_samples(
-    covariance: Covariance, tables: tuple[np.ndarray, np.ndarray], order: int, words: np.ndarray
+    covariance: Covariance, tables: tuple[np.ndarray, np.ndarray], order: int, stream: Stream
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return log L and mean A - log mean exp A of a chunk of the star sampler, shape (CHUNK,) each.
 
@@ -154,18 +166,41 @@ def star_samples(
         covariance: K.
         tables: of K and m, from `tables_of`.
         order: m.
-        words: CHUNK (m + bins) words.
+        stream: of the chunk.
     """
     bins = len(covariance.kernel)
-    uniforms = (words[: CHUNK * order] >> np.uint64(11)).astype(np.float64).reshape(CHUNK, order) * 2.0**-53
-    picks = _picks(uniforms, *tables)
-    shift = covariance.factor[picks[:, 0]]
-    for i in range(1, order):
-        shift = shift + covariance.factor[picks[:, i]]
-    drawn = normals(words[CHUNK * order :]).reshape(CHUNK, bins)
-    ratio = log_ratio((drawn + shift) @ covariance.factor.T, covariance.kernel)
+    words = stream.words(CHUNK * (order + bins))
+    picks, chances = star_picks(covariance, tables, uniforms(words[: CHUNK * order]).reshape(CHUNK, order))
+    return star_ratios(covariance, picks, words[CHUNK * order :]), chances
+
+
+def uniforms(words: np.ndarray) -> np.ndarray:
+    """Return multiples of 2^-53 in [0, 1), shape of the words."""
+    return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def star_picks(
+    covariance: Covariance, tables: tuple[np.ndarray, np.ndarray], drawn: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the picks of each sample, shape (samples, order), and mean A - log mean exp A, shape (samples,).
+
+    Args:
+        covariance: K.
+        tables: of K and m, from `tables_of`.
+        drawn: uniform, shape (samples, order).
+    """
+    picks = _picks(drawn, *tables)
     exponents = _exponents(covariance.kernel, picks)
-    return ratio, np.asarray(exponents.mean(axis=1) - _log_mean_exp(exponents))
+    return picks, np.asarray(exponents.mean(axis=1) - _log_mean_exp(exponents))
+
+
+def star_ratios(covariance: Covariance, picks: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Return log L of samples with these picks, shape (samples,), from the words of their normals, row by row."""
+    shift = covariance.factor[picks[:, 0]]
+    for i in range(1, picks.shape[1]):
+        shift = shift + covariance.factor[picks[:, i]]
+    drawn = normals(words).reshape(shift.shape)
+    return log_ratio((drawn + shift) @ covariance.factor.T, covariance.kernel)
 
 
 def addition(covariance: Covariance, epsilon: float, eta: float) -> Weights:
@@ -188,12 +223,12 @@ def addition(covariance: Covariance, epsilon: float, eta: float) -> Weights:
     moved = -(eta / bins) * covariance.factor.sum(axis=0)
     constant = float(eta * eta * whole / 2) + 2 * lost
 
-    def draw(words: np.ndarray) -> np.ndarray:
-        x = (normals(words).reshape(CHUNK, bins) + moved) @ covariance.factor.T
+    def draw(stream: Stream) -> np.ndarray:
+        x = (normals(stream.words(CHUNK * bins)).reshape(CHUNK, bins) + moved) @ covariance.factor.T
         below = np.minimum(near + log_ratio(x, kernel), 0.0)
         return np.asarray(-np.expm1(below) * np.exp(eta * x.mean(axis=1) + constant))
 
-    return Weights(bound, draw, CHUNK * bins)
+    return Weights(bound, draw)
 
 
 def means_of(kernel: np.ndarray) -> tuple[Fraction, Fraction]:
@@ -214,7 +249,7 @@ def tables_of(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _picks(uniforms: np.ndarray, centres: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The centre and the other picks of each sample, shape (CHUNK, order)."""
+    """The centre and the other picks of each sample, shape (samples, order)."""
     most = len(centres) - 1
     found = np.empty(uniforms.shape, dtype=np.int64)
     found[:, 0] = np.minimum(np.searchsorted(centres, uniforms[:, 0], side="right"), most)
@@ -227,7 +262,7 @@ def _picks(uniforms: np.ndarray, centres: np.ndarray, others: np.ndarray) -> np.
 
 
 def _exponents(kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
-    """A_i = (m / 2) sum over the other picks of K, shape (CHUNK, order)."""
+    """A_i = (m / 2) sum over the other picks of K, shape (samples, order)."""
     order, diagonal = picks.shape[1], np.diagonal(kernel)
     if order <= _GATHERED:
         sums = kernel[picks[:, :, None], picks[:, None, :]].sum(axis=2)
@@ -240,26 +275,13 @@ def _exponents(kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
 
 
 def log_ratio(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """Return log L = log mean_j exp(X_j - K_jj / 2), shape (CHUNK,)."""
+    """Return log L = log mean_j exp(X_j - K_jj / 2), shape (samples,)."""
     return _log_mean_exp(x - 0.5 * np.diagonal(kernel))
 
 
 def _log_mean_exp(values: np.ndarray) -> np.ndarray:
     most = values.max(axis=1)
     return np.asarray(most + np.log(np.exp(values - most[:, None]).mean(axis=1)))
-
-
-def words_of(key: tuple[int, int], count: int, chunks: int) -> Iterator[np.ndarray]:
-    """Yield the words of chunk after chunk of the stream of a key.
-
-    Args:
-        key: two words of 64 bits.
-        count: words of a chunk.
-        chunks: how many chunks.
-    """
-    for chunk in range(chunks):
-        counter = np.array([0, 0, chunk, 0], dtype=np.uint64)
-        yield np.random.Philox(key=np.array(key, dtype=np.uint64), counter=counter).random_raw(count)
 
 
 def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunks: int) -> BetOutcome:
@@ -278,8 +300,8 @@ def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunk
     wealth, total, drawn = 0.0, 0.0, 0
     with localcontext(context()):
         most = float(weights.bound * (1 + Decimal(10) ** -9))
-    for words in words_of(key, weights.words, chunks):
-        found = weights.draw(words)
+    for chunk in range(chunks):
+        found = weights.draw(Stream(key, chunk))
         if not (np.isfinite(found).all() and found.min() >= 0 and found.max() <= most):
             raise CertificateError(
                 f"a weight of {found.max()!r} is not between 0 and its proven bound {most!r}: a fault of this checker"

@@ -178,10 +178,10 @@ def _shown(value: Decimal) -> str:
 def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction: str, fresh: bool) -> bool:
     part = claim.document[direction]
     rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
-    require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
     if samples * claim.bins > MOST_NORMALS:
         raise TooLarge(f"{samples} samples over {claim.bins} bins are above {MOST_NORMALS} normals, the limit here")
     weights = found.weights(direction, part)
+    require(samples % weights.chunk == 0, f"{direction}.samples is {samples}, no multiple of {weights.chunk}")
     with localcontext(context()):
         delta = decimal(claim.delta)
         if weights.bound <= delta:
@@ -194,7 +194,7 @@ def _check_bet(report: CalibrationReport, claim: Claim, found: Bounds, direction
             "more than there is",
         )
     key = _fresh_key() if fresh else claim.key(direction)
-    chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
+    chunks = samples // weights.chunk * (FRESH_CHUNKS if fresh else 1)
     outcome = bets.bet(weights, claim.delta, rate, key, chunks)
     with localcontext(context()):
         ratio = float(weights.bound / delta)

@@ -14,6 +14,7 @@ from factorize.exact.sampling import allocation, bets, epoch_chain, star
 from factorize.exact.sampling.bins import gram
 from factorize.exact.sampling.shared_bets import shared_addition, shared_removal
 from factorize.exact.sampling.star_claim import Claim, ClaimRefused, integer, real, require
+from factorize.exact.sampling.thinned_bets import thinned_removal
 from factorize.exact.strategy import Strategy
 
 
@@ -105,6 +106,8 @@ class BinBounds(Bounds):
                 return shared_addition(high, scale, epsilon, eta, real(part, "shared"))
             return bets.addition(bets.covariance(high, scale), epsilon, eta)
         order = integer(part, "m", 2, star.MOST_ORDER)
+        if part["rule"] == "thinned_bet":
+            return thinned_removal(high, scale, epsilon, order, real(part, "shared"))
         if part["rule"] == "shared_bet":
             return shared_removal(high, scale, epsilon, order, real(part, "shared"))
         return bets.removal(bets.covariance(high, scale), epsilon, order)

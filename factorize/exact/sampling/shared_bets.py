@@ -18,6 +18,8 @@ from factorize.errors import InvalidParameter
 from factorize.exact.arithmetic.enclosures import SLACK, Enclosed, context, decimal, normal
 from factorize.exact.sampling.bets import (
     CHUNK,
+    Covariance,
+    Stream,
     Weights,
     covariance,
     log_ratio,
@@ -40,8 +42,45 @@ class Tangent(NamedTuple):
     slope: Enclosed
 
 
+class SharedRemoval(NamedTuple):
+    """What the bets of one direction share.
+
+    Attributes:
+        rest: the covariance of what is drawn.
+        bound: W, rounded up.
+        constant: of the logarithm of a weight.
+        added: V, to every weight.
+        near: epsilon less the slack.
+        spread: t.
+    """
+
+    rest: Covariance
+    bound: Decimal
+    constant: float
+    added: float
+    near: float
+    spread: float
+
+    def weights(self, ratio: np.ndarray, exponent: np.ndarray | float, order: int) -> np.ndarray:
+        """Return call(y) e^(-m y + exponent + constant) + V, y = log L0 or what stands for a smaller one."""
+        y = np.maximum(ratio, self.near - self.spread * (DEEPEST + self.spread / 2))
+        logarithm = log_call(y, self.near, self.spread) - order * y + exponent + self.constant
+        return np.asarray(np.exp(logarithm) + self.added)
+
+
 def shared_removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: float) -> Weights:
-    """Weights whose mean is delta where the example's contributions are taken out.
+    """Weights whose mean is delta where the example's contributions are taken out; see `removal_of`."""
+    found = removal_of(gram, scale, epsilon, order, shared)
+    tables = tables_of(found.rest.kernel, order)
+
+    def draw(stream: Stream) -> np.ndarray:
+        return found.weights(*star_samples(found.rest, tables, order, stream), order)
+
+    return Weights(found.bound, draw)
+
+
+def removal_of(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: float) -> SharedRemoval:
+    """Return the bound and the constants of bets where the example's contributions are taken out.
 
     Args:
         gram: G rounded up, shape (bins, bins).
@@ -62,16 +101,7 @@ def shared_removal(gram: np.ndarray, scale: float, epsilon: float, order: int, s
         plain = moment + log_most(decimal(epsilon) - decimal(lost), shared, order)
         extra = plain.exp() * order * len(gram) * decimal((len(gram) + 4 + order * rest.largest) * 2.0**-51)
         bound = (plain + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
-        constant, added = float(moment) + 2 * lost, float(extra)
-    tables = tables_of(rest.kernel, order)
-    least = near - spread * (DEEPEST + spread / 2)
-
-    def draw(words: np.ndarray) -> np.ndarray:
-        ratio, exponent = star_samples(rest, tables, order, words)
-        y = np.maximum(ratio, least)
-        return np.asarray(np.exp(log_call(y, near, spread) - order * y + exponent + constant) + added)
-
-    return Weights(bound, draw, CHUNK * (order + len(gram)))
+    return SharedRemoval(rest, bound, float(moment) + 2 * lost, float(extra), near, spread)
 
 
 def shared_addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared: float) -> Weights:
@@ -99,15 +129,15 @@ def shared_addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, 
     moved = -(eta / len(gram)) * rest.factor.sum(axis=0)
     constant = float(eta * eta * whole / 2) + 2 * lost
 
-    def draw(words: np.ndarray) -> np.ndarray:
-        x = (normals(words).reshape(CHUNK, len(gram)) + moved) @ rest.factor.T
+    def draw(stream: Stream) -> np.ndarray:
+        x = (normals(stream.words(CHUNK * len(gram))).reshape(CHUNK, len(gram)) + moved) @ rest.factor.T
         ratio = log_ratio(x, rest.kernel)
         u = np.minimum(near + ratio, spread * (DEEPEST + spread / 2))
         # u - near is log L0, or where that is large a smaller number, at which put(y) e^(eta y) is larger
         put = u + log_call(-u, 0.0, spread)
         return np.asarray(np.exp(put + eta * (u - near - ratio) + eta * x.mean(axis=1) + constant))
 
-    return Weights(bound, draw, CHUNK * len(gram))
+    return Weights(bound, draw)
 
 
 def _check_limits(spread: float, near: float) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 SAMPLINGS = {
     "star-1": "balls_in_bins",
     "star-2": "balls_in_bins",
+    "star-3": "balls_in_bins",
     "redrawn-1": "redrawn_bins",
     "allocation-1": "random_allocation",
 }
@@ -27,6 +28,7 @@ _RULES = {
     "pq": {
         "bet": {"rule", "lambda", "m", "samples"},
         "shared_bet": {"rule", "lambda", "m", "samples", "shared"},
+        "thinned_bet": {"rule", "lambda", "m", "samples", "shared"},
         "star_bound": {"rule", "m"},
         "moment": {"rule", "m"},
         "gaussian": {"rule"},
@@ -42,6 +44,7 @@ _RULES = {
 _KNOWN = {
     "star-1": {"bet", "star_bound", "closed_form", "gaussian"},
     "star-2": {"shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
+    "star-3": {"thinned_bet", "shared_bet", "bet", "star_bound", "closed_form", "gaussian"},
     "redrawn-1": {"star_bound", "closed_form", "gaussian"},
     "allocation-1": {"moment", "gaussian"},
 }
@@ -103,6 +106,8 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
         _check_keys(part, rules[rule], direction)
     shared = "shared_bet" in (given["pq"]["rule"], given["qp"]["rule"])
     require(protocol != "star-2" or shared, "a claim without a shared_bet is of star-1")
+    thinned = given["pq"]["rule"] == "thinned_bet"
+    require(protocol != "star-3" or thinned, "a claim without a thinned_bet is of star-1 or star-2")
     require(given["adjacency"] == "zero_out", f"the adjacency {str(given['adjacency'])[:40]!r} is not 'zero_out'")
     sampling = SAMPLINGS[protocol]
     require(given["sampling"] == sampling, f"the sampling {str(given['sampling'])[:40]!r} is not {sampling}")

@@ -28,7 +28,7 @@ from factorize.accounting import (
     epsilon_bins,
     examine,
 )
-from factorize.accounting.bins_search import BinsQuestion, FoundClaim, find_claim, plan_bet
+from factorize.accounting.bins_search import BinsQuestion, FoundClaim, find_claim, plan_bets
 from factorize.accounting.claim_test import LOG_THRESHOLD
 from factorize.accounting.levels.bins_level import find_delta
 from factorize.accounting.star_bound import log_single_bin
@@ -277,9 +277,9 @@ def test_plans_survive_estimates_that_are_far_from_sure(gram: BinGram) -> None:
     """A few large weights: the mean plus its error passes the ceiling of a single one."""
     weights = np.zeros(4096)
     weights[:4] = 1e-3
-    bet = plan_bet(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-5)
-    assert bet is not None and bet.stake is not None and 0 < bet.stake * (1e-3 - 1e-5) < 1
-    assert plan_bet(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-6) is None
+    (bet,) = plan_bets(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-5, 16)
+    assert bet.evidence.stake is not None and 0 < bet.evidence.stake * (1e-3 - 1e-5) < 1
+    assert not list(plan_bets(Sampled(weights, ceiling=1e-3, tilt=3.0), 1e-6, 16))
 
 
 def test_the_hardest_case_is_claimed_below_the_bounds() -> None:
@@ -288,4 +288,4 @@ def test_the_hardest_case_is_claimed_below_the_bounds() -> None:
     point = StarEstimate(gram).sigma(2.0, 1e-10)
     assert 0.97 * 0.8872 * math.sqrt(8) < point < 1.01 * 0.8872 * math.sqrt(8)
     found = find_claim(BinsQuestion(factors=NAME, gram=gram, epsilon=2.0, delta=1e-10))
-    assert found.claim.pq.rule == "shared_bet" and found.claim.multiplier < 0.85 * found.deterministic_multiplier
+    assert found.claim.pq.rule == "thinned_bet" and found.claim.multiplier < 0.82 * found.deterministic_multiplier

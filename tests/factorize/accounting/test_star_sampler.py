@@ -14,7 +14,6 @@ from factorize.accounting import BinGram, bin_gram, bins_sigma
 from factorize.accounting.gram_matrix import bin_covariance
 from factorize.accounting.star_bound import log_single_bin
 from factorize.accounting.star_estimate import StarEstimate
-from factorize.accounting.star_kernels import draw_tuples
 from factorize.accounting.star_sampler import (
     CHUNK,
     ForwardTest,
@@ -138,8 +137,7 @@ def test_tuples_have_the_star_law() -> None:
     matrix = np.array(PAIRS[3][0])
     tables, samples = StarTables(matrix, 3), 200_000
     words = chunk_words(KEY, 0, 3 * samples).reshape(samples, 3)
-    tuples, log_ratio = np.empty((samples, 3), dtype=np.int64), np.empty(samples)
-    draw_tuples(words, tables.centres, tables.rows, matrix, tuples, log_ratio)
+    tuples, log_ratio = tables.draw(words, matrix)
     grid = np.stack(np.meshgrid(*[range(3)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
     law = np.exp(1.5 * (matrix[grid[:, 0], grid[:, 1]] + matrix[grid[:, 0], grid[:, 2]]))
     counts = np.bincount(tuples @ [9, 3, 1], minlength=27)

@@ -64,9 +64,10 @@ def test_wealth_is_the_same_whatever_is_said_of_chunks() -> None:
 
 
 def test_words_are_those_of_the_page() -> None:
-    first, second = bets.words_of((3, 5), 8, 2)
-    whole = np.random.Philox(key=np.array([3, 5], dtype=np.uint64), counter=[0, 0, 1, 0]).random_raw(8)
-    assert (second == whole).all() and (first != second).any()
+    first, second, other = (bets.Stream((3, 5), chunk).words(8, lane) for chunk, lane in ((0, 0), (1, 0), (1, 1)))
+    for found, counter in ((second, [0, 0, 1, 0]), (other, [0, 0, 1, 1])):
+        whole = np.random.Philox(key=np.array([3, 5], dtype=np.uint64), counter=counter).random_raw(8)
+        assert (found == whole).all() and (first != found).any()
     word = np.array([(1 << 63) | 1, 1 << 63], dtype=np.uint64)
     np.testing.assert_allclose(normals(word), [0.6744897501960817, -0.6744897501960817], rtol=1e-14)
 

@@ -156,6 +156,7 @@ FALSE: dict[str, Any] = {
     "another file": lambda c: changed(c, mechanism__factors="sha256:" + "0" * 64),
     "no digest of a file": lambda c: changed(c, mechanism__factors="0" * 64),
     "another protocol": lambda c: changed(c, protocol="star-2"),
+    "the protocol after it": lambda c: changed(c, protocol="star-3"),
     "no protocol": lambda c: {k: v for k, v in c.items() if k != "protocol"},
     "another adjacency": lambda c: changed(c, adjacency="replace_one"),
     "another sampling": lambda c: changed(c, sampling="poisson"),

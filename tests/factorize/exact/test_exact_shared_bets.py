@@ -119,7 +119,7 @@ def test_forged_claims_are_refused(claim: dict[str, Any]) -> None:
         "no shared part to speak of": changed(claim, pq__shared=1e-9),
         "no shared part": changed(claim, pq=plain),
         "the protocol before": changed(claim, protocol="star-1"),
-        "a protocol to come": changed(claim, protocol="star-3"),
+        "the protocol after": changed(claim, protocol="star-3"),
         "the order in the other direction": changed(claim, qp=pq),
         "samples of half a chunk": changed(claim, pq__samples=2048),
     }
