@@ -37,6 +37,29 @@ def best_selection(high, low, separation, most):
 
 
 @numba.njit(cache=True, nogil=True)
+def add_squares(lower, high, low, error):
+    """Add the squares of each column of a lower-triangular matrix, bit by bit as `wide.squares` and `wide.add_into`."""
+    for i in range(len(lower)):
+        for j in range(i + 1):
+            value = lower[i, j]
+            moved = value * 134_217_729.0
+            upper = moved - (moved - value)
+            rest = value - upper
+            square = value * value
+            cut = (((upper * upper - square) + upper * rest) + rest * upper) + rest * rest
+            if abs(value) < 1e-130 and value != 0.0:
+                error[j] += 1e-290
+            total = high[j] + square
+            shifted = total - high[j]
+            lows = low[j] + cut
+            back = ((high[j] - (total - shifted)) + (square - shifted)) + lows
+            high[j] = total + back
+            shifted = high[j] - total
+            low[j] = (total - (high[j] - shifted)) + (back - shifted)
+            error[j] += 2.0**-51 * (abs(lows) + abs(back))
+
+
+@numba.njit(cache=True, nogil=True)
 def best_selections(high, low, separation, most, best_high, best_low, lost):
     """Write the best selection within each row."""
     for i in range(len(high)):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from factorize.numbers.wide import Wide, add_into, largest, of_doubles, squares,
 from factorize.structures.base import RowReader, StoredMatrix, check_dense
 
 _FEW = 64  # columns that are summed one by one; more go all together
+_LONG = 4096  # steps whose squares take longer to add in numpy than compiled code to import
 _ROWS = 16  # whose squares are made at once: what they need beside stays in the cache
 
 
@@ -54,8 +58,12 @@ class DenseMatrix(StoredMatrix):
         return super().rows_above()
 
     def enclosed_column_norms(self) -> Wide:
-        """Add the squares row by row; they are made for some rows at once."""
+        """Add the squares row by row; they are made for some rows at once, or all by compiled code to the same bits."""
         total = of_doubles(np.zeros(self.n))
+        add_squares = _compiled(self.n)
+        if add_squares is not None:
+            add_squares(self.array, *total)
+            return total
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, self.n, _ROWS):
                 stop = min(start + _ROWS, self.n)
@@ -80,6 +88,17 @@ class DenseMatrix(StoredMatrix):
     def bandwidth(self) -> int:
         """Counted on exact zeros."""
         return self._bands
+
+
+def _compiled(n: int) -> Callable[..., None] | None:
+    """Return the compiled sum where it is worth its import, or is there already; None in a training image."""
+    if n <= _LONG and "numba" not in sys.modules:
+        return None
+    try:
+        from factorize.numbers.wide_kernels import add_squares
+    except ModuleNotFoundError:
+        return None
+    return cast("Callable[..., None]", add_squares)
 
 
 def check_strategy(array: np.ndarray) -> np.ndarray:

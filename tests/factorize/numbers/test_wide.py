@@ -26,6 +26,7 @@ from factorize.numbers.wide import (
     sum_above,
 )
 from factorize.participation import FixedEpochs, MinSep, Single
+from factorize.structures import dense as dense_structure
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
@@ -356,3 +357,22 @@ def test_adding_in_place_gives_the_bits_of_a_sum() -> None:
     wanted = left.plus(right)
     add_into(left, right)
     assert all(np.array_equal(*parts) for parts in zip(left, wanted, strict=True))
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 300])
+@pytest.mark.parametrize("scale", [1.0, 1e-140, 1e-200, 1e160])
+def test_compiled_sums_of_squares_have_the_bits_of_those_in_numpy(
+    n: int, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(n)
+    entries = np.tril(random.standard_normal((n, n)) * np.exp(random.uniform(-30, 0, (n, n))))
+    entries[random.random((n, n)) < 0.2] *= scale
+    entries[np.arange(n), np.arange(n)] = random.uniform(0.1, 2.0, n)
+    matrix = dense_structure.DenseMatrix(entries)
+    monkeypatch.setattr(dense_structure, "_LONG", 0)
+    compiled = matrix.enclosed_column_norms()
+    monkeypatch.setattr(dense_structure, "_compiled", lambda _n: None)
+    for found, wanted in zip(compiled, matrix.enclosed_column_norms(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    if n == 300:
+        assert (compiled.error > 0).any()
