@@ -99,7 +99,8 @@ def enclosed_losses(array: np.ndarray, inverse: np.ndarray, workload: WorkloadRo
         references, errors = References(weighing), np.zeros(workload.rows)
         ends, since = np.zeros((2, workload.rows)), np.zeros((2, workload.rows))
         residual = 0.0
-        measured = in_pairs(lambda one: _residual(one, array, lengths, workload), decoder_blocks(workload, inverse))
+        blocks = decoder_blocks(workload, inverse)
+        measured = in_pairs(lambda one: _residual(one, array, lengths, workload), blocks, len(array))
         for block, (away, largest) in measured:
             start, stop, rows = block
             residual = max(residual, largest)
@@ -134,7 +135,7 @@ def inverse_norm(array: np.ndarray, inverse: np.ndarray, lengths: np.ndarray) ->
         image[np.arange(stop - start), np.arange(start, stop)] -= 1.0
         return np.asarray(row_norms(image) * (1 + SLACK) + _rounded(np.abs(rows), lengths[:stop]))
 
-    for (start, stop), found in in_pairs(defects_of, blocks_of(n)):
+    for (start, stop), found in in_pairs(defects_of, blocks_of(n), n):
         rows = inverse[start:stop, :stop]
         sizes = np.abs(rows)
         defects[start:stop] = found

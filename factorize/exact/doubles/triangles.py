@@ -18,6 +18,7 @@ from factorize.exact.arithmetic.intervals import NotEnclosed
 Block = TypeVar("Block")
 Found = TypeVar("Found")
 
+LONGEST_IN_PAIRS = 4096
 TERMS = 512
 _LEAST, _MOST, _BLOCKS, _LEAF = 64, 1024, 8, 32
 
@@ -33,11 +34,17 @@ def blocks_of(n: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + size, n)) for start in range(0, n, size))
 
 
-def in_pairs(step: Callable[[Block], Found], blocks: Iterable[Block]) -> Iterator[tuple[Block, Found]]:
+def in_pairs(step: Callable[[Block], Found], blocks: Iterable[Block], n: int) -> Iterator[tuple[Block, Found]]:
     """Yield blocks with what a step makes of each, in order; two at a time, each in a thread of its own.
 
     Each block goes the same way as alone, so that nothing of what is rounded changes. Products let go of the
-    interpreter's lock, and take one thread each where BLAS has one.
+    interpreter's lock, and take one thread each where BLAS has one. Blocks of longer rows go alone: BLAS has both cores
+    there, and memory a limit.
+
+    Args:
+        step: what is made of a block.
+        blocks: in order.
+        n: length of the rows.
     """
     waiting = iter(blocks)
 
@@ -46,7 +53,7 @@ def in_pairs(step: Callable[[Block], Found], blocks: Iterable[Block]) -> Iterato
             return step(block)
 
     with ThreadPoolExecutor(2, "block") as pool:
-        while some := list(islice(waiting, 2)):
+        while some := list(islice(waiting, 2 if n <= LONGEST_IN_PAIRS else 1)):
             yield from zip(some, pool.map(made, some) if len(some) > 1 else map(made, some), strict=True)
 
 

@@ -382,8 +382,11 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (polar_bound._gram(lower, slice(2, 5)) == (lower.T @ lower)[:, 2:5]).all()
 
 
+@pytest.mark.parametrize(("n", "together"), [(12, 2), (triangles.LONGEST_IN_PAIRS + 1, 1)])
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(count: int) -> None:
+def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(
+    count: int, n: int, together: int
+) -> None:
     held: list[int] = []
 
     def given() -> Iterator[int]:
@@ -392,7 +395,7 @@ def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(co
             yield block
 
     found = []
-    for block, value in triangles.in_pairs(lambda block: np.float64(1e300) * 1e300 + block, given()):
-        assert len(held) <= block + 2, "no more than two blocks are in memory"
+    for block, value in triangles.in_pairs(lambda block: np.float64(1e300) * 1e300 + block, given(), n):
+        assert len(held) <= block + together, "no more blocks are in memory"
         found.append((block, float(value)))
     assert found == [(block, float("inf")) for block in range(count)]
