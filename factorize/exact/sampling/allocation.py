@@ -39,7 +39,7 @@ _MOST_VARIANCE = 400
 _UNIT = 2.0**-52
 _RATIO = 1.025  # of neighbouring times
 _FIRST, _TIMES, _STRIDE = 1e-6, 1320, 10
-_CELLS, _REACH = 500, 9.6  # of e^Y, and in standard deviations
+_WIDTH, _REACH = Decimal("0.0385"), Decimal("9.6")  # of cells of Y, and of all of them, in standard deviations
 _DIGITS, _LOST = 40, Decimal(10) ** -30
 """Of the masses of cells; what a few operations on numbers below 10^3 lose at so many places is below 10^-34."""
 
@@ -139,24 +139,38 @@ class Blocks:
         return found
 
     def _cells(self) -> LossCells:
-        root = math.sqrt(float(self.variance))
-        inner = np.exp(np.linspace(-root * root / 2 - _REACH * root, root * root / 2 + _REACH * root, _CELLS))
-        places = [Decimal(float(x)) for x in inner]
-        with localcontext(context(_DIGITS)):
+        """Cells between e^(c^(1/2) z - c/2) at z = i h; h divides c^(1/2) where it can: one Phi serves two ends."""
+        with localcontext(context()):
             width = self.variance.sqrt()
-            z = [(x.ln() + self.variance / 2) / width for x in places]
-            laws, means = [_around(one) for one in z], [_around(one - width) for one in z]
-            weights = [Decimal(0)] * _CELLS
-            for i in range(_CELLS - 1):
+            shift = math.ceil(width / _WIDTH)
+            step = width / shift if shift > 1 else _WIDTH
+            half = math.ceil(_REACH / step)
+            growth = (width * step).exp()
+            ends = [(-self.variance / 2 - width * half * step).exp()]
+            for _ in range(2 * half):
+                ends.append(ends[-1] * growth)
+            known = [_around(i * step) for i in range(half + shift + 1)] if shift > 1 else []
+            laws = [_placed(known, i, i * step) for i in range(-half, half + 1)]
+            means = [_placed(known, i - shift, i * step - width) for i in range(-half, half + 1)]
+            weights = [Decimal(0)] * len(ends)
+            for i in range(2 * half):
                 mass = laws[i + 1].high - laws[i].low
                 first = means[i + 1].low - means[i].high
-                right = min(max((first - mass * places[i]) / (places[i + 1] - places[i]) - _LOST, Decimal(0)), mass)
+                right = min(max((first - mass * ends[i]) / (ends[i + 1] - ends[i]) - _LOST, Decimal(0)), mass)
                 weights[i] += mass - right
                 weights[i + 1] += right
             weights[-1] += 1 - laws[-1].low
-            below = laws[0].high
-        heights = [np.nextafter(float(weight), np.inf) for weight in (below, *weights)]
-        return LossCells(np.concatenate([[0.0], inner]), np.array(heights))
+            heights = [np.nextafter(float(weight), np.inf) for weight in (laws[0].high, *weights)]
+        places = np.array([float(end) for end in ends]) * (1 - 2 * _UNIT)  # a smaller place makes the mean larger
+        return LossCells(np.concatenate([[0.0], places]), np.array(heights))
+
+
+def _placed(known: list[Enclosed], place: int, z: Decimal) -> Enclosed:
+    """Enclose Phi(z), from what is known of it at multiples |i| of a step where there is any."""
+    if not known:
+        return _around(z)
+    found = known[abs(place)]
+    return found if place >= 0 else Enclosed(max(1 - found.high, Decimal(0)), 1 - found.low)
 
 
 def _around(z: Decimal) -> Enclosed:

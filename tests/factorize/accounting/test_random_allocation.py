@@ -46,7 +46,7 @@ NODES, WEIGHTS = roots_hermitenorm(80)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
-@pytest.mark.parametrize(("variance", "eta"), [(0.2, 1), (1.0, 3), (1.0, 12), (3.0, 2)])
+@pytest.mark.parametrize(("variance", "eta"), [(0.001, 1), (0.2, 1), (1.0, 3), (1.0, 12), (3.0, 2), (6.0, 1)])
 def test_inverse_moments_are_above_quadrature_and_close(variance: float, eta: int) -> None:
     grown = np.exp(math.sqrt(variance) * NODES - variance / 2)
     exact = {
