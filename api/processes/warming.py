@@ -23,6 +23,7 @@ from factorize.api.processes.pages import Range, copy_ahead, written
 _FIRST = (SOLVE, PROVE, "scipy.linalg", "numba")
 _ANSWERS = ("factorize.predict", "factorize.plan")
 _PREFIX = {"kind": "prefix", "n": 12}
+_LONG = {"kind": "prefix", "n": 642}
 _MECHANISMS: tuple[dict[str, Any], ...] = (
     {"kind": "dense"},
     {"kind": "square_root"},
@@ -35,8 +36,9 @@ _MECHANISMS: tuple[dict[str, Any], ...] = (
 )
 _SPECS: tuple[dict[str, Any], ...] = (
     *({"workload": _PREFIX, "mechanism": mechanism} for mechanism in _MECHANISMS),
-    {"workload": {"kind": "prefix", "n": 260}},  # the optimum is found by other routines from n = 257 on
+    {"workload": _LONG},  # the optimum is found by other routines from n = 257 on, and certified by others from 641 on
     {"workload": _PREFIX, "participation": {"kind": "fixed_epochs", "epochs": 3}},
+    {"workload": _LONG, "participation": {"kind": "fixed_epochs", "epochs": 2}},
     {"workload": _PREFIX, "participation": {"kind": "min_sep", "min_sep": 4}},
     {"workload": {**_PREFIX, "kind": "momentum", "momentum": 0.9}},
     {"workload": _PREFIX, "objective": {"kind": "max"}},
