@@ -35,6 +35,8 @@ _NEAR = 3e-11  # of its square over the columns: what another step would win is 
 _MOST_STEPS = 3
 _TOO_FAR = "the guess of the polar factor is too far from one with orthonormal columns"
 _WHOLE_GRAM = 4096  # columns up to which P^T P is held whole, as a symmetric product of half the work
+_SIDE = 256  # columns of P^T P that are made at one time
+_SAMPLES = 16  # vectors by which it is estimated how far P is from one with orthonormal columns
 
 
 def _never(_norm: Fraction) -> bool:
@@ -190,6 +192,7 @@ def norm_below(
         NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
     """
     with np.errstate(all="ignore"):
+        guess = _nearer(guess)
         for _ in range(_MOST_STEPS):
             found = _Step(guess)
             below = found.taken(weighted, factor)
@@ -197,6 +200,36 @@ def norm_below(
                 break
             guess = found.moved  # a step more costs two products of matrices, and wins what is left of E squared
     return below
+
+
+def _nearer(guess: np.ndarray) -> np.ndarray:
+    """Return P after steps in single precision, of half the work, as long as it is not near and they bring it nearer.
+
+    Whatever they return is a guess: a step in doubles proves what there is to prove of it, and mends their roundings.
+    """
+    columns = guess.shape[1]
+    away = _estimate(guess)
+    for _ in range(_MOST_STEPS if columns <= _WHOLE_GRAM else 0):
+        if not _NEAR * columns < away < _FARTHEST**2:
+            break
+        single = guess.astype(np.float32)
+        gram = single.T @ single
+        gram[np.diag_indices(columns)] -= 1
+        moved = np.empty_like(guess)
+        for first, last in blocks_of(columns):
+            moved[:, first:last] = guess[:, first:last] - 0.5 * (single @ gram[:, first:last])
+        left = _estimate(moved)
+        if not left < away:
+            break
+        guess, away = moved, left
+    return guess
+
+
+def _estimate(guess: np.ndarray) -> float:
+    """The square of the norm of P^T P - I, about: that of its products with a few vectors of random signs."""
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), (guess.shape[1], _SAMPLES))
+    away = guess.T @ (guess @ signs) - signs
+    return float(np.einsum("ij,ij->", away, away)) / _SAMPLES
 
 
 class _Step:
@@ -210,7 +243,7 @@ class _Step:
         self._guess, self.moved = guess, np.empty_like(guess)
         self._lengths, self._magnitude = column_norms(guess), _magnitude(guess)
         short = guess.shape[1] <= _WHOLE_GRAM
-        self._gram = _gram(guess, slice(0, guess.shape[1])) if short else None
+        self._gram = _whole_gram(guess) if short else None
         self.apart = 0.0
         if self._gram is not None and not _distance(self._gram) < _FARTHEST:
             raise NotEnclosed(_TOO_FAR)  # as `_spectral` finds, after more products
@@ -275,6 +308,18 @@ def _gram(guess: np.ndarray, columns: slice) -> np.ndarray:
     for first in range(0, len(guess), TERMS):
         some = guess[first : first + TERMS]
         found += some.T @ some[:, columns]
+    return found
+
+
+def _whole_gram(guess: np.ndarray) -> np.ndarray:
+    """P^T P in the same sums: what is below the blocks of its diagonal, and the same beside them."""
+    n = guess.shape[1]
+    found = np.empty((n, n))
+    for start in range(0, n, _SIDE):
+        stop = min(start + _SIDE, n)
+        below = _gram(guess[:, start:], slice(0, stop - start))
+        found[start:, start:stop] = below
+        found[start:stop, stop:] = below[stop - start :].T
     return found
 
 

@@ -380,6 +380,8 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, lower = np.arange(14.0).reshape(2, 7), np.tril(np.arange(49.0).reshape(7, 7))
     assert (triangles.times_lower(rows, lower) == np.einsum("ij,jk->ik", rows, lower)).all()
     assert (polar_bound._gram(lower, slice(2, 5)) == (lower.T @ lower)[:, 2:5]).all()
+    monkeypatch.setattr(polar_bound, "_SIDE", 3)
+    assert (polar_bound._whole_gram(rows) == rows.T @ rows).all()
 
 
 @pytest.mark.parametrize(("n", "together"), [(12, 2), (triangles.LONGEST_IN_PAIRS + 1, 1)])
@@ -399,3 +401,21 @@ def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(
         assert len(held) <= block + together, "no more blocks are in memory"
         found.append((block, float(value)))
     assert found == [(block, float("inf")) for block in range(count)]
+
+
+def test_a_guess_is_brought_nearer_in_single_precision() -> None:
+    """As long as it is neither near nor far; what it returns is near, up to what single precision rounds."""
+    luck = np.random.default_rng(3)
+    exact = np.linalg.qr(luck.standard_normal((40, 12)))[0]
+    noise = luck.standard_normal((40, 12))
+    apart = [_apart(polar_bound._nearer(exact + size * noise)) for size in (1e-7, 1e-4, 1e-2, 1.0)]
+    left = [_apart(exact + size * noise) for size in (1e-7, 1e-4, 1e-2, 1.0)]
+    assert apart[0] == left[0]
+    assert apart[3] == left[3]
+    assert max(apart[1:3]) < 2e-5 < min(left[1:])
+    lost = np.full((4, 3), np.nan)
+    assert polar_bound._nearer(lost) is lost
+
+
+def _apart(guess: np.ndarray) -> float:
+    return float(np.linalg.norm(guess.T @ guess - np.eye(guess.shape[1])))
