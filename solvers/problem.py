@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.certificate.sensitivity import sensitivity_of
+from factorize.certificate.sensitivity import sensitivity_kept
 from factorize.objective import Objective
 from factorize.participation import AnyParticipation
 from factorize.solution import LoopState, NothingKept, Progress, ProgressCallback, Unfinished
@@ -128,7 +128,7 @@ class Problem:
         """
         matrix = DenseMatrix(strategy)
         for ulps in (2, 4, 8):
-            value = sensitivity_of(matrix, self.participation).value
+            value = sensitivity_kept(matrix, self.participation).value
             if 1 - 64 * _ULP <= value <= 1:
                 break
             matrix = DenseMatrix(matrix.array * ((1 - ulps * _ULP) / value))

@@ -13,7 +13,7 @@ from factorize.certificate.decoder import RESIDUAL_LIMIT, Decoded, decode
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.class_bounds import class_lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
+from factorize.certificate.sensitivity import Sensitivity, certified_sensitivity, sensitivity_of
 from factorize.errors import CertificateError, extras_named
 from factorize.mechanisms import Banded
 from factorize.solution import Outcome
@@ -129,7 +129,7 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
-    sensitivity = sensitivity_of(strategy, spec.participation)
+    sensitivity = certified_sensitivity(strategy, spec.participation)
     decoder = decode(spec, strategy)
     loss = _losses(sensitivity.value, decoder)
     bound = lower_bound(spec, dual) or separated_lower_bound(spec, dual)

@@ -43,7 +43,8 @@ def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     absolute sum is the true value. What may be the largest is summed again, wide.
     """
     enclosed = matrix.enclosed_entries()
-    whole, left_out = enclosed.high, float((np.abs(enclosed.low) + enclosed.error).max()) * patterns.shape[1]
+    lowest = float(max(enclosed.low.max(), -enclosed.low.min()) + enclosed.error.max())
+    whole, left_out = enclosed.high, lowest * (1 + UNIT) * patterns.shape[1]
     n, count = matrix.n, patterns.shape[1]
     allowance = (n + count**2 + 2) * UNIT
     above, below, lower = [], [], 0.0

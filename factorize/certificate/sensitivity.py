@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -209,6 +210,36 @@ RULES = (
     Rule((MinSep,), two_stages),
 )
 """Asked in this order; the first answer holds."""
+
+
+_KEPT: WeakKeyDictionary[AnyStrategy, Sensitivity] = WeakKeyDictionary()
+
+
+def sensitivity_kept(matrix: AnyStrategy, participation: Participation) -> Sensitivity:
+    """Return what `sensitivity_of` does, and keep it for the certificate of this object, which asks next.
+
+    Args:
+        matrix: C, which nothing changes any more.
+        participation: see `sensitivity_of`.
+
+    Raises:
+        UnsupportedProblem, CertificateError: see `sensitivity_of`.
+    """
+    found = sensitivity_of(matrix, participation)
+    _KEPT[matrix] = found
+    return found
+
+
+def certified_sensitivity(matrix: AnyStrategy, participation: Participation) -> Sensitivity:
+    """Return what `sensitivity_of` does: once what was kept for this object and participation, else anew.
+
+    Raises:
+        UnsupportedProblem, CertificateError: see `sensitivity_of`.
+    """
+    kept = _KEPT.pop(matrix, None)
+    if kept is not None and kept.participation == participation.document():
+        return kept
+    return sensitivity_of(matrix, participation)
 
 
 def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensitivity:

@@ -15,6 +15,7 @@ from factorize.certificate import decoder
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.lower_bounds import bounds
 from factorize.certificate.lower_bounds.bounds import lower_bound
+from factorize.certificate.sensitivity import certified_sensitivity, sensitivity_kept, sensitivity_of
 from factorize.errors import CertificateError, TooLarge
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
@@ -67,6 +68,23 @@ def test_published_losses_of_the_square_root(vectors: dict[str, Any]) -> None:
     weighed = spec_of(4, "square_root", objective={"kind": "lambda_tau", "tau": 2})
     certificate = certify(weighed, ToeplitzMatrix(sqrt_column(4), 4), {}, outcome=Outcome.CLOSED_FORM)
     assert certificate.loss.objective == pytest.approx(case["lambda_tau2"], rel=1e-12)
+
+
+def test_a_kept_sensitivity_serves_one_certificate_of_one_matrix_and_participation() -> None:
+    matrix, twin = (DenseMatrix(np.tril(np.ones((6, 6)))) for _ in range(2))
+    of = {epochs: spec_of(6, "dense", participation=_epochs(epochs)).participation for epochs in (2, 3)}
+    for asked, participation, taken in ((matrix, of[2], True), (matrix, of[3], False), (twin, of[2], False)):
+        kept = sensitivity_kept(matrix, of[2])
+        found = certified_sensitivity(asked, participation)
+        assert (found is kept) == taken
+        assert found == sensitivity_of(asked, participation)
+        again = certified_sensitivity(asked, participation)
+        assert again is not kept
+        assert again == found
+
+
+def _epochs(count: int) -> dict[str, Any]:
+    return {"kind": "fixed_epochs", "epochs": count}
 
 
 def test_any_weights_certify(vectors: dict[str, Any]) -> None:
