@@ -168,9 +168,11 @@ def larger_rate(base: Base, rng: Generator) -> Forgery:
 
 
 def fewer_samples(base: Base, rng: Generator) -> Forgery:
-    """A tenth of the samples."""
-    chunks = base.claim["pq"]["samples"] // bets.CHUNK // 10
-    return base.data, _with(base.claim, pq__samples=max(chunks, 1) * bets.CHUNK)
+    """A tenth of the samples, or one chunk, with a stake that cannot earn enough on them: log1p(x) <= x."""
+    pq, delta = base.claim["pq"], float.fromhex(base.claim["delta"])
+    samples = max(pq["samples"] // bets.CHUNK // 10, 1) * bets.CHUNK
+    stake = min(float.fromhex(pq["lambda"]), bets.NEEDED / 2 / (samples * delta))
+    return base.data, _with(base.claim, pq__samples=samples, pq__lambda=stake)
 
 
 def _plain(**values: Any) -> Callable[[Base, Generator], Forgery]:
