@@ -46,15 +46,16 @@ from factorize.accounting.star_sampler import (
     shared_weights,
 )
 from factorize.errors import InvalidParameter
-from factorize.numbers.falling import descend
+from factorize.numbers.falling import descend, descend_near
 
 _NUMBERS = 1 << 23  # of normals kept
+_THREADED = 1 << 19  # of normals, from which on threads are worth their start
 _MOST, _LEAST = 4 * CHUNK, CHUNK
 _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
 _LIGHT = 1e4  # of m^2 times the largest K: up to there float32 is good for an estimate
 _TUPLE_WORK = 1.25  # of each pick of a tuple, in bins of a sample: 0.04 microseconds
 _FURTHER = 4  # orders beyond that of the lowest ceiling, which thinned bets may use
-_NEAR = 0.04  # relative, of sigma: around an estimate by fewer samples
+_NEAR = 0.1  # relative, of sigma: around a guess
 
 
 class Sampled(NamedTuple):
@@ -157,8 +158,12 @@ class StarEstimate:
                 return shared_weights(log_l, log_ratio + tables.log_moment, epsilon, m, spread), np.exp(log_ratio)
             return forward_weights(log_l, log_ratio + tables.log_moment, epsilon, m), np.exp(log_ratio)
 
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-            parts = list(pool.map(some, range(0, self.samples, CHUNK)))
+        starts = range(0, self.samples, CHUNK)
+        if self.samples * self.gram.bins < _THREADED:
+            parts = [some(start) for start in starts]
+        else:
+            with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+                parts = list(pool.map(some, starts))
         weights, chances = (np.concatenate(part) for part in zip(*parts, strict=True))
         ceiling = math.exp(min(tables.log_moment + log_constants, 700.0))
         if not spread:
@@ -298,7 +303,7 @@ class StarEstimate:
         Args:
             epsilon: of (epsilon, delta)-DP.
             delta: of (epsilon, delta)-DP.
-            near: another estimate of it; tried first, some percent around it.
+            near: another estimate of it; searched from first, some percent around it.
             tolerance: relative, of sigma.
         """
         target = math.log(delta)
@@ -310,12 +315,10 @@ class StarEstimate:
             return log_single_bin(self.gram, math.exp(log_multiplier), epsilon) - target
 
         if near is not None:
-            low, high = math.log(near) - _NEAR, math.log(near) + _NEAR
-            ends = {low: excess(low), high: excess(high)}
-            if ends[low] > 0 >= ends[high]:
-                return math.exp(
-                    descend(lambda x: ends[x] if x in ends else excess(x), low, high, tolerance=5 * tolerance)
-                )
+            # a Gaussian tail e^(-s^2 c), as delta is, has this slope
+            found = descend_near(excess, math.log(near), 2 * target, tolerance=tolerance, reach=_NEAR)
+            if found is not None:
+                return math.exp(found)
         high = math.log(bins_sigma(self.gram, epsilon=epsilon, delta=delta))
         low = high - 0.25
         while lower(low) <= 0:

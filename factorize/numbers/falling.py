@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _STEPS = 200
+_SECANTS = 6
 
 
 def descend(excess: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-7) -> float:
@@ -25,3 +26,32 @@ def descend(excess: Callable[[float], float], low: float, high: float, *, tolera
         else:
             high, at_high, at_low = point, value, at_low / 2
     return high
+
+
+def descend_near(
+    excess: Callable[[float], float], near: float, slope: float, *, tolerance: float, reach: float
+) -> float | None:
+    """Return where a falling function crosses 0, by secants from a good guess; None where they do not lead there.
+
+    The last step, which is within the tolerance, is taken and not looked at.
+
+    Args:
+        excess: the function.
+        near: the guess.
+        slope: of the function there, about; negative.
+        tolerance: of the last step.
+        reach: from the guess; what is beyond is not looked for.
+    """
+    point, value = near, excess(near)
+    for _ in range(_SECANTS):
+        step = -value / slope
+        if abs(point + step - near) > reach:
+            return None
+        if abs(step) <= tolerance:
+            return point + step
+        there = excess(point + step)
+        slope = (there - value) / step
+        if not slope < 0:
+            return None
+        point, value = point + step, there
+    return None

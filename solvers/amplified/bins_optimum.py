@@ -190,26 +190,27 @@ class _Search:
         """Minimise the loss of the forms, and go half of the way back while the estimate loses its hold."""
         variables, value, form = self._descend(start, forms), math.inf, None
         for _ in range(_BACKTRACKS):
-            value, form = self._value(variables, seed)
+            value, form = self._value(variables, seed, forms)
             if form is not None:
                 break
             variables = (variables + start) / 2
         return value, form, variables
 
-    def _value(self, variables: Array, seed: int) -> tuple[float, Array | None]:
+    def _value(self, variables: Array, seed: int, forms: Array | None = None) -> tuple[float, Array | None]:
         """Return the logarithm of the error at the privacy, and sigma's form; infinity where nothing can be told."""
         column = self.family.column(variables)
         try:
-            here = self._at(column, seed)
+            here = self._at(column, seed, forms)
         except (SolveFailed, CertificateError, InvalidParameter):
             return math.inf, None
         return math.log(here.multiplier) + self.family.log_error(column) / 2, here.form
 
-    def _at(self, column: Array, seed: int) -> Amplified:
+    def _at(self, column: Array, seed: int, forms: Array | None) -> Amplified:
         from factorize.solvers.amplified.spread_kernels import of_column
 
         privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
-        return amplified(of_column(column, self.family.n, self.bins), self.family.n, **privacy, seed=seed)
+        gram = of_column(column, self.family.n, self.bins)
+        return amplified(gram, self.family.n, **privacy, seed=seed, forms=forms)
 
     def _descend(self, start: Array, forms: Array) -> Array:
         from scipy.optimize import minimize

@@ -92,9 +92,10 @@ class ColumnFit:
         value, form = self._value(factors, first_seed)
         kept, forms, idle = (value, factors), [form], 0
         for seed in range(first_seed + 1, first_seed + 1 + _ROUNDS):
-            factors = self._descend(kept[1], np.stack(forms[-_FORMS:]))
+            held = np.stack(forms[-_FORMS:])
+            factors = self._descend(kept[1], held)
             try:
-                value, form = self._value(factors, seed)
+                value, form = self._value(factors, seed, held)
             except (SolveFailed, CertificateError, InvalidParameter):
                 break
             idle = 0 if value < kept[0] - _GAIN else idle + 1
@@ -104,12 +105,12 @@ class ColumnFit:
                 break
         return kept
 
-    def _value(self, factors: Array, seed: int) -> tuple[float, Array]:
+    def _value(self, factors: Array, seed: int, forms: Array | None = None) -> tuple[float, Array]:
         from factorize.solvers.amplified.column_kernels import gram_of
 
         gram = gram_of(self.products, factors, self.bins)
         privacy = {"epsilon": self.sampling.epsilon, "delta": self.sampling.delta}
-        here = amplified(gram, self.n, **privacy, seed=seed)
+        here = amplified(gram, self.n, **privacy, seed=seed, forms=forms)
         error = float((1 / factors) @ self.error @ (1 / factors))
         return math.log(here.multiplier) + math.log(error) / 2, here.form
 

@@ -92,7 +92,7 @@ class Amplified:
     form: Array
 
 
-def amplified(gram: Array, n: int, *, epsilon: float, delta: float, seed: int) -> Amplified:
+def amplified(gram: Array, n: int, *, epsilon: float, delta: float, seed: int, forms: Array | None = None) -> Amplified:
     """Return sigma and D of a strategy by the star sampler.
 
     Args:
@@ -101,14 +101,16 @@ def amplified(gram: Array, n: int, *, epsilon: float, delta: float, seed: int) -
         epsilon: of (epsilon, delta)-DP.
         delta: of (epsilon, delta)-DP.
         seed: of the common random numbers; an estimate chooses C and proves nothing.
+        forms: of strategies near by, shape (forms, b, b): the largest one says what sigma may be.
     """
     from factorize.accounting.gram_matrix import BinGram
     from factorize.accounting.star_estimate import StarEstimate
 
     held = BinGram(gram, n, 0.0, False)
     estimate = StarEstimate(held, seed=seed)
+    near = None if forms is None else math.sqrt(float(np.einsum("fij,ij->f", forms, gram).max()))
     with np.errstate(all="ignore"):
-        multiplier = estimate.sigma(epsilon, delta)
+        multiplier = estimate.sigma(epsilon, delta, near=near)
     if not _LEAST * held.sensitivity < multiplier < math.inf:
         raise SolveFailed(f"the estimate lost sigma at epsilon={epsilon:g}: {multiplier:g} is no noise")
     form = estimate.pair_weights(multiplier, epsilon, width=_WIDTH)
