@@ -28,6 +28,9 @@ def reverse_cholesky(gram: Array) -> Array:
     with one_blas_thread(n):
         # Of rows as columns, which is how LAPACK reads them, what is below the diagonal is what X has below its own.
         factor, failed = dpotrf(reversed_steps.T, lower=1, clean=1, overwrite_a=1)
+    roots = factor.diagonal()
+    if not failed and not (roots > 0).all():  # a library's own dpotrf may let a NaN pass
+        failed = int(np.argmin(roots > 0)) + 1
     if failed:
         raise FloatingPointError(f"the Gram matrix is not definite in double precision (step {n - failed})")
     return np.ascontiguousarray(factor.T[::-1, ::-1])

@@ -324,10 +324,19 @@ def test_cholesky_from_the_end(n):
     assert np.abs(strategy.T @ strategy - gram).max() < 1e-13 * gram.max() * math.sqrt(n)
 
 
-def test_cholesky_refuses_what_is_not_definite():
+@pytest.mark.parametrize("wrong", [-1.0, 0.0, math.nan, -math.inf])
+def test_cholesky_refuses_what_is_not_definite(wrong):
     gram = np.eye(100)
-    gram[70, 70] = -1.0
+    gram[70, 70] = wrong
     with pytest.raises(FloatingPointError, match="step 70"):
+        reverse_cholesky(gram)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_cholesky_refuses_what_is_no_number_beside_the_diagonal(wrong):
+    gram = np.eye(100)
+    gram[70, 40] = gram[40, 70] = wrong
+    with pytest.raises(FloatingPointError, match="not definite"):
         reverse_cholesky(gram)
 
 
