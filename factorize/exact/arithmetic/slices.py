@@ -16,6 +16,7 @@ import numpy as np
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import check_products
+from factorize.exact.arithmetic.pairs import in_pairs
 
 KEPT = 86
 """Binary places below the largest entry of a column that slices hold, beside those by which rows add up."""
@@ -133,9 +134,9 @@ def gram_blocks(array: np.ndarray, patterns: np.ndarray) -> Numbers:
     """
     check_products()
     rows, k = len(array), patterns.shape[1]
-    found = []
     step = max(4 * _BLOCK // (rows * k), 1)
-    for start in range(0, len(patterns), step):
+
+    def sums_of(start: int) -> tuple[np.ndarray, np.ndarray, int]:
         some = patterns[start : start + step]
         cut = sliced(array[:, some.ravel()], rows)
         parts = [part.reshape(rows, len(some), k).swapaxes(0, 1) for part in cut.parts]
@@ -144,8 +145,9 @@ def gram_blocks(array: np.ndarray, patterns: np.ndarray) -> Numbers:
             one = (parts[s].swapaxes(1, 2) @ parts[t]).astype(np.int64)
             sums[s + t] += one + one.swapaxes(1, 2) if s < t else one
         each = cut.exponents.reshape(len(some), k)
-        found.append(cut.joined(sums, each[:, :, None] + each[:, None, :]))
-    return _aligned(found)
+        return cut.joined(sums, each[:, :, None] + each[:, None, :])
+
+    return _aligned([found for _, found in in_pairs(sums_of, range(0, len(patterns), step), rows)])
 
 
 def _pairs(count: int) -> Iterator[tuple[int, int]]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.pairs import in_pairs
 from factorize.exact.doubles.roundings import (
     ROOT_OF_TINY,
     SLACK,
@@ -22,7 +23,7 @@ from factorize.exact.doubles.roundings import (
     norm_of,
     row_norms,
 )
-from factorize.exact.doubles.triangles import blocks_of, in_pairs, roundings_of, times_lower
+from factorize.exact.doubles.triangles import blocks_of, roundings_of, times_lower
 from factorize.exact.doubles.workload_rows import WorkloadRows
 from factorize.exact.losses.variances import Ends, weighed
 from factorize.exact.spec import Weighing

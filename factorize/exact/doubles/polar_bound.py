@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.pairs import in_pairs
 from factorize.exact.doubles.dense_losses import References, decoder_blocks
 from factorize.exact.doubles.roundings import (
     SLACK,
@@ -35,12 +37,25 @@ _NEAR = 3e-11  # of its square over the columns: what another step would win is 
 _MOST_STEPS = 3
 _TOO_FAR = "the guess of the polar factor is too far from one with orthonormal columns"
 _WHOLE_GRAM = 4096  # columns up to which P^T P is held whole, as a symmetric product of half the work
+_PARTS = 16  # in which columns of W A F are made where patterns are many, two of them at one time
 _SIDE = 256  # columns of P^T P that are made at one time
 _SAMPLES = 16  # vectors by which it is estimated how far P is from one with orthonormal columns
 
 
 def _never(_norm: Fraction) -> bool:
     return False
+
+
+class TargetBlock(NamedTuple):
+    """Some columns of W A F, not made yet.
+
+    Attributes:
+        columns: which.
+        make: returns them, and at least the norm of what they are off by.
+    """
+
+    columns: slice
+    make: Callable[[], tuple[np.ndarray, float]]
 
 
 class Factor(NamedTuple):
@@ -65,9 +80,14 @@ class Factor(NamedTuple):
             rows[:] = rows[:, self.patterns.ravel()] * self._inverses[:, 0, 0]
             return rows
         turned = self._inverses.swapaxes(1, 2)
-        for start, stop in blocks_of(len(rows)):
+
+        def turn(block: tuple[int, int]) -> None:
+            start, stop = block
             parts = rows[start:stop, self.patterns.ravel()].reshape(stop - start, count, k).swapaxes(0, 1)
             rows[start:stop] = (parts @ turned).swapaxes(0, 1).reshape(stop - start, count * k)
+
+        for _ in in_pairs(turn, blocks_of(len(rows)), rows.shape[1]):
+            pass
         return rows
 
     @property
@@ -77,43 +97,53 @@ class Factor(NamedTuple):
         except np.linalg.LinAlgError:
             raise NotEnclosed("the evidence is singular, so that no polar factor is guessed from C") from None
 
-    def targets(self, weighted: WeightedTarget) -> Iterator[tuple[slice, np.ndarray, float]]:
-        """Yield W A F by columns in the order of the patterns, and at least the norm of what they are off by."""
+    def targets(self, weighted: WeightedTarget) -> Iterator[TargetBlock]:
+        """Yield W A F by columns in the order of the patterns."""
         count, k = self.patterns.shape
         if count == 1 < k:
             yield from self._targets_of_one(weighted)
             return
-        step = max(weighted.workload.columns // (8 * k), 1)
+        step = max(weighted.workload.columns // (_PARTS * k), 1)
         for first in range(0, count, step):
-            some, blocks = self.patterns[first : first + step], self.blocks[first : first + step]
-            given = weighted.column_block(some.ravel())
-            parts = given.values.reshape(len(given.values), len(some), k).swapaxes(0, 1)
-            together = parts * blocks if k == 1 else parts @ blocks
-            made = together.swapaxes(0, 1).reshape(len(given.values), len(some) * k)
-            sizes = np.sqrt(np.einsum("pij,pij->p", parts, parts)) * (1 + gamma(given.values.size))
-            errors = norm_of(np.sqrt(np.einsum("ij->i", np.square(given.errors))) * (1 + gamma(given.values.size)))
-            factors = np.sqrt(np.einsum("pij,pij->p", blocks, blocks)) * (1 + gamma(k * k))
-            off = gamma(k + 2) * norm_of(sizes * factors) + errors * float(factors.max()) + made.size * k * TINY
-            yield slice(first * k, (first + len(some)) * k), np.ascontiguousarray(made), off * (1 + SLACK)
+            some = slice(first, min(first + step, count))
+            yield TargetBlock(slice(first * k, some.stop * k), partial(self._target, weighted, some))
 
-    def _targets_of_one(self, weighted: WeightedTarget) -> Iterator[tuple[slice, np.ndarray, float]]:
+    def _target(self, weighted: WeightedTarget, place: slice) -> tuple[np.ndarray, float]:
+        """Columns of some patterns."""
+        some, blocks = self.patterns[place], self.blocks[place]
+        k = some.shape[1]
+        given = weighted.column_block(some.ravel())
+        parts = given.values.reshape(len(given.values), len(some), k).swapaxes(0, 1)
+        together = parts * blocks if k == 1 else parts @ blocks
+        made = together.swapaxes(0, 1).reshape(len(given.values), len(some) * k)
+        sizes = np.sqrt(np.einsum("pij,pij->p", parts, parts)) * (1 + gamma(given.values.size))
+        errors = norm_of(np.sqrt(np.einsum("ij->i", np.square(given.errors))) * (1 + gamma(given.values.size)))
+        factors = np.sqrt(np.einsum("pij,pij->p", blocks, blocks)) * (1 + gamma(k * k))
+        off = gamma(k + 2) * norm_of(sizes * factors) + errors * float(factors.max()) + made.size * k * TINY
+        return np.ascontiguousarray(made), off * (1 + SLACK)
+
+    def _targets_of_one(self, weighted: WeightedTarget) -> Iterator[TargetBlock]:
         """The same where one lower-triangular factor is for all steps."""
         block = self.blocks[0]
         given = weighted.column_block(self.patterns[0])
         lengths, errors = column_norms(given.values.T), column_norms(given.errors.T)
-        for first, last in blocks_of(len(block)):
+
+        def made(first: int, last: int) -> tuple[np.ndarray, float]:
             some = block[first:, first:last]
-            made = given.values[:, first:] @ some
             own = norm_of(column_norms(some))
-            off = (gamma(len(some) + 2) * norm_of(lengths) + norm_of(errors)) * own + made.size * len(some) * TINY
-            yield slice(first, last), made, off * (1 + SLACK)
+            product = given.values[:, first:] @ some
+            off = (gamma(len(some) + 2) * norm_of(lengths) + norm_of(errors)) * own + product.size * len(some) * TINY
+            return product, off * (1 + SLACK)
+
+        for first, last in blocks_of(len(block)):
+            yield TargetBlock(slice(first, last), partial(made, first, last))
 
 
 class TargetSource(Protocol):
     """F, of which W A F is asked."""
 
-    def targets(self, weighted: WeightedTarget) -> Iterator[tuple[slice, np.ndarray, float]]:
-        """Yield W A F by columns, and at least the norm of what they are off by."""
+    def targets(self, weighted: WeightedTarget) -> Iterator[TargetBlock]:
+        """Yield W A F by columns."""
 
 
 class WeightedTarget(NamedTuple):
@@ -170,10 +200,15 @@ def weighted_decoder_by_inverse(weighted: WeightedTarget, inverse: np.ndarray) -
     """Return W A N N^T, nearly."""
     n = len(inverse)
     out = np.empty((weighted.workload.rows, n))
-    for start, stop, rows in weighted.decoder(inverse):
+
+    def fill(block: tuple[int, int, np.ndarray]) -> None:
+        start, stop, rows = block
         for first, last in blocks_of(n):
             width = min(rows.shape[1], last)
-            out[start:stop, first:last] = rows[:, :width] @ inverse[first:last, :width].T
+            np.matmul(rows[:, :width], inverse[first:last, :width].T, out=out[start:stop, first:last])
+
+    for _ in in_pairs(fill, weighted.decoder(inverse), n):
+        pass
     return out
 
 
@@ -213,11 +248,7 @@ def _nearer(guess: np.ndarray) -> np.ndarray:
         if not _NEAR * columns < away < _FARTHEST**2:
             break
         single = guess.astype(np.float32)
-        gram = single.T @ single
-        gram[np.diag_indices(columns)] -= 1
-        moved = np.empty_like(guess)
-        for first, last in blocks_of(columns):
-            moved[:, first:last] = guess[:, first:last] - 0.5 * (single @ gram[:, first:last])
+        moved = _moved(guess, single, _whole_gram(single))
         left = _estimate(moved)
         if not left < away:
             break
@@ -225,11 +256,33 @@ def _nearer(guess: np.ndarray) -> np.ndarray:
     return guess
 
 
+def _moved(guess: np.ndarray, single: np.ndarray, gram: np.ndarray) -> np.ndarray:
+    """P (3 - P^T P) / 2, with the product of P in single precision and P^T P."""
+    out = np.empty_like(guess)
+    gram[np.diag_indices(len(gram))] -= 1
+
+    def fill(block: tuple[int, int]) -> None:
+        columns = slice(*block)
+        np.subtract(guess[:, columns], 0.5 * (single @ gram[:, columns]), out=out[:, columns])
+
+    for _ in in_pairs(fill, blocks_of(len(gram)), len(gram)):
+        pass
+    return out
+
+
 def _estimate(guess: np.ndarray) -> float:
     """The square of the norm of P^T P - I, about: that of its products with a few vectors of random signs."""
     signs = np.random.default_rng(0).choice((-1.0, 1.0), (guess.shape[1], _SAMPLES))
     away = guess.T @ (guess @ signs) - signs
     return float(np.einsum("ij,ij->", away, away)) / _SAMPLES
+
+
+class _Share(NamedTuple):
+    """What some columns give: terms of the trace; from above, what these are off by and the norm of E there."""
+
+    parts: list[float]
+    lost: float
+    apart: float
 
 
 class _Step:
@@ -257,23 +310,32 @@ class _Step:
 
     def taken(self, weighted: WeightedTarget, factor: TargetSource) -> Fraction:
         """Return a lower bound of tr(Q^T W A F) over one of |Q| from above."""
-        guess, parts, lost, squares = self._guess, [], 0.0, 0.0
-        for columns, target, off in factor.targets(weighted):
-            near = self._less_one(columns)
-            turned = guess @ near
-            self.moved[:, columns] = guess[:, columns] - 0.5 * turned
-            sizes, apart, steps = column_norms(target), norm_of(column_norms(near)), column_norms(turned)
-            parts += _products(guess[:, columns], target) + [-0.5 * part for part in _products(turned, target)]
-            squares += apart**2 * (1 + SLACK)
-            rounded = gamma(len(near) + 1) * self._magnitude * apart * (1 + SLACK) + near.size * TINY
-            both = self._lengths[columns] + 0.5 * steps
-            lost += gamma(len(guess) + 4) * math.fsum((both * sizes).tolist()) * (1 + SLACK)
-            lost += (0.5 * rounded * norm_of(sizes) + (norm_of(both) + rounded) * off) * (1 + SLACK)
-            lost += target.size * TINY
+        parts, lost, squares = [], 0.0, 0.0
+        together = in_pairs(self._share, factor.targets(weighted), self._guess.shape[1])
+        for _, share in together:
+            parts += share.parts
+            lost += share.lost
+            squares += share.apart**2 * (1 + SLACK)
         self.apart = math.sqrt(squares) * (1 + SLACK)
         finite(self.apart, lost, *parts)
         below = math.fsum(parts) * (1 - SLACK) - lost * (1 + SLACK)
         return Fraction(max(below, 0.0)) / Fraction(self._spectral())
+
+    def _share(self, block: TargetBlock) -> _Share:
+        """The part of some columns, for which P takes the step."""
+        guess, columns = self._guess, block.columns
+        target, off = block.make()
+        near = self._less_one(columns)
+        turned = guess @ near
+        np.subtract(guess[:, columns], 0.5 * turned, out=self.moved[:, columns])
+        sizes, apart, steps = column_norms(target), norm_of(column_norms(near)), column_norms(turned)
+        rounded = gamma(len(near) + 1) * self._magnitude * apart * (1 + SLACK) + near.size * TINY
+        both = self._lengths[columns] + 0.5 * steps
+        lost = gamma(len(guess) + 4) * math.fsum((both * sizes).tolist()) * (1 + SLACK)
+        lost += (0.5 * rounded * norm_of(sizes) + (norm_of(both) + rounded) * off) * (1 + SLACK)
+        lost += target.size * TINY
+        parts = _products(guess[:, columns], target) + [-0.5 * part for part in _products(turned, target)]
+        return _Share(parts, lost, apart)
 
     def _spectral(self) -> float:
         """At least |Q|."""
@@ -304,7 +366,7 @@ def _distance(gram: np.ndarray) -> float:
 
 def _gram(guess: np.ndarray, columns: slice) -> np.ndarray:
     """Some columns of P^T P, in sums of at most `TERMS` products."""
-    found = np.zeros((guess.shape[1], columns.stop - columns.start))
+    found = np.zeros((guess.shape[1], columns.stop - columns.start), guess.dtype)
     for first in range(0, len(guess), TERMS):
         some = guess[first : first + TERMS]
         found += some.T @ some[:, columns]
@@ -314,12 +376,16 @@ def _gram(guess: np.ndarray, columns: slice) -> np.ndarray:
 def _whole_gram(guess: np.ndarray) -> np.ndarray:
     """P^T P in the same sums: what is below the blocks of its diagonal, and the same beside them."""
     n = guess.shape[1]
-    found = np.empty((n, n))
-    for start in range(0, n, _SIDE):
+    found = np.empty((n, n), guess.dtype)
+
+    def fill(start: int) -> None:
         stop = min(start + _SIDE, n)
         below = _gram(guess[:, start:], slice(0, stop - start))
         found[start:, start:stop] = below
         found[start:stop, stop:] = below[stop - start :].T
+
+    for _ in in_pairs(fill, range(0, n, _SIDE), n):
+        pass
     return found
 
 

@@ -6,19 +6,13 @@ terms is off by at most gamma_k times the product of the magnitudes, k = `roundi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Iterator
 
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.arithmetic.pairs import in_pairs
 
-Block = TypeVar("Block")
-Found = TypeVar("Found")
-
-LONGEST_IN_PAIRS = 4096
 TERMS = 512
 _LEAST, _MOST, _BLOCKS, _LEAF = 64, 1024, 8, 32
 
@@ -32,29 +26,6 @@ def blocks_of(n: int) -> Iterator[tuple[int, int]]:
     """Yield where the blocks of n steps start and stop."""
     size = min(max(-(-n // _BLOCKS), _LEAST), _MOST)
     return ((start, min(start + size, n)) for start in range(0, n, size))
-
-
-def in_pairs(step: Callable[[Block], Found], blocks: Iterable[Block], n: int) -> Iterator[tuple[Block, Found]]:
-    """Yield blocks with what a step makes of each, in order; two at a time, each in a thread of its own.
-
-    Each block goes the same way as alone, so that nothing of what is rounded changes. Products let go of the
-    interpreter's lock, and take one thread each where BLAS has one. Blocks of longer rows go alone: BLAS has both cores
-    there, and memory a limit.
-
-    Args:
-        step: what is made of a block.
-        blocks: in order.
-        n: length of the rows.
-    """
-    waiting = iter(blocks)
-
-    def made(block: Block) -> Found:
-        with np.errstate(all="ignore"):  # which threads do not take over
-            return step(block)
-
-    with ThreadPoolExecutor(2, "block") as pool:
-        while some := list(islice(waiting, 2 if n <= LONGEST_IN_PAIRS else 1)):
-            yield from zip(some, pool.map(made, some) if len(some) > 1 else map(made, some), strict=True)
 
 
 def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:
@@ -73,20 +44,28 @@ def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:
 
 
 def inverse_of(lower: np.ndarray) -> np.ndarray:
-    """Return a guess of the inverse, zero above the diagonal: substitution by blocks.
+    """Return a guess of the inverse, zero above the diagonal: substitution by blocks, for some columns at a time.
 
     Raises:
         NotEnclosed: it leaves the range of doubles.
     """
     n = len(lower)
-    found = np.zeros((n, n))
-    with np.errstate(all="ignore"):
-        for start, stop in blocks_of(n):
-            own = _small_inverse(np.ascontiguousarray(lower[start:stop, start:stop]))
-            found[start:stop, start:stop] = own
-            if start:
-                below = times_lower(lower[start:stop, :start], found[:start, :start])
-                np.matmul(-own, below, out=found[start:stop, :start])
+    found, blocks = np.zeros((n, n)), list(blocks_of(n))
+
+    def own(block: tuple[int, int]) -> np.ndarray:
+        return _small_inverse(np.ascontiguousarray(lower[slice(*block), slice(*block)]))
+
+    inverses = dict(in_pairs(own, blocks, n))
+
+    def fill(block: tuple[int, int]) -> None:
+        first, last = block
+        found[first:last, first:last] = inverses[block]
+        for start, stop in (one for one in blocks if one[0] >= last):
+            above = lower[start:stop, first:start] @ found[first:start, first:last]
+            np.matmul(-inverses[start, stop], above, out=found[start:stop, first:last])
+
+    for _ in in_pairs(fill, blocks, n):
+        pass
     if not np.isfinite(found[:, 0]).all() or not np.isfinite(np.einsum("ij->", found)):
         raise NotEnclosed("C is too ill-conditioned to be inverted in double precision")
     return found

@@ -17,7 +17,7 @@ import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import Piece
-from factorize.exact.doubles.polar_bound import Factor, WeightedTarget, norm_below
+from factorize.exact.doubles.polar_bound import Factor, TargetBlock, WeightedTarget, norm_below
 from factorize.exact.doubles.roundings import SLACK, TINY, gamma
 
 LARGEST_VECTORS = 2048
@@ -34,12 +34,12 @@ class GroupedFactor(NamedTuple):
 
     groups: tuple[Factor, ...]
 
-    def targets(self, weighted: WeightedTarget) -> Iterator[tuple[slice, np.ndarray, float]]:
-        """Yield W A F by columns in the order of the groups, and at least the norm of what they are off by."""
+    def targets(self, weighted: WeightedTarget) -> Iterator[TargetBlock]:
+        """Yield W A F by columns in the order of the groups."""
         start = 0
         for group in self.groups:
-            for columns, made, off in group.targets(weighted):
-                yield slice(start + columns.start, start + columns.stop), made, off
+            for columns, make in group.targets(weighted):
+                yield TargetBlock(slice(start + columns.start, start + columns.stop), make)
             start += group.patterns.size
 
     def cost(self) -> Fraction:
@@ -90,8 +90,8 @@ def bound_by_vectors(weighted: WeightedTarget, factors: GroupedFactor) -> Fracti
 def _guess(weighted: WeightedTarget, factors: GroupedFactor, columns: int) -> np.ndarray:
     whole = np.empty((weighted.workload.rows, columns))
     with np.errstate(all="ignore"):  # what leaves the range of doubles is refused by `norm_below`
-        for place, made, _ in factors.targets(weighted):
-            whole[:, place] = made
+        for place, make in factors.targets(weighted):
+            whole[:, place] = make()[0]
         try:
             return _polar_factor(whole)
         except np.linalg.LinAlgError:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from factorize import parse_spec, solvers
 from factorize.errors import CertificateError
 from factorize.exact import check_factor_file
+from factorize.exact.arithmetic import pairs
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import lower_bound
 from factorize.exact.doubles import dense_losses, polar_bound, roundings, triangles, vector_bound
@@ -384,7 +385,7 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (polar_bound._whole_gram(rows) == rows.T @ rows).all()
 
 
-@pytest.mark.parametrize(("n", "together"), [(12, 2), (triangles.LONGEST_IN_PAIRS + 1, 1)])
+@pytest.mark.parametrize(("n", "together"), [(12, 2), (pairs.LONGEST_IN_PAIRS + 1, 1)])
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(
     count: int, n: int, together: int
@@ -397,7 +398,7 @@ def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(
             yield block
 
     found = []
-    for block, value in triangles.in_pairs(lambda block: np.float64(1e300) * 1e300 + block, given(), n):
+    for block, value in pairs.in_pairs(lambda block: np.float64(1e300) * 1e300 + block, given(), n):
         assert len(held) <= block + together, "no more blocks are in memory"
         found.append((block, float(value)))
     assert found == [(block, float("inf")) for block in range(count)]
