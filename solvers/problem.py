@@ -131,7 +131,9 @@ class Problem:
             value = sensitivity_kept(matrix, self.participation).value
             if 1 - 64 * _ULP <= value <= 1:
                 break
-            matrix = DenseMatrix(matrix.array * ((1 - ulps * _ULP) / value))
+            scaled = matrix.array * ((1 - ulps * _ULP) / value)
+            scaled.setflags(write=False)
+            matrix = DenseMatrix(scaled)
         return matrix
 
 

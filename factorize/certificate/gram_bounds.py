@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 
 from factorize.errors import CertificateError
+from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.pattern_sums import around_products, gram_sums
 from factorize.numbers.rounding import UNIT
-from factorize.numbers.wide import check_finite
+from factorize.numbers.wide import check_finite, of_constants
 from factorize.structures.base import Matrix
 
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
 _PATTERNS = 16  # at a time
+_LONG = 512  # steps from which a thread pays
 
 
 def best_selection(values: np.ndarray, separation: int, most: int) -> float:
@@ -47,26 +55,55 @@ def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     whole, left_out = enclosed.high, lowest * (1 + UNIT) * patterns.shape[1]
     n, count = matrix.n, patterns.shape[1]
     allowance = (n + count**2 + 2) * UNIT
-    above, below, lower = [], [], 0.0
-    for start in range(0, len(patterns), _PATTERNS):
-        some = patterns[start : start + _PATTERNS]
+
+    def columns_of(start: int) -> np.ndarray:
+        """Columns of some patterns, shape (patterns, count, n)."""
         # Neighbouring patterns hold neighbouring columns: fetched together, they share cache lines.
-        columns = np.ascontiguousarray(np.take(whole, some.T.ravel(), axis=1).T)
-        columns = columns.reshape(count, len(some), n).transpose(1, 0, 2)
+        some = patterns[start : start + _PATTERNS]
+        found = np.ascontiguousarray(np.take(whole, some.T.ravel(), axis=1).T)
+        return np.asarray(found.reshape(count, len(some), n).transpose(1, 0, 2))
+
+    def around(start: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """Sums from above and below, and what some contribution attains."""
+        columns = columns_of(start)
         grams = columns @ columns.transpose(0, 2, 1)
         rows = np.abs(columns).sum(axis=1)  # the sum of all entries of |C|^T |C| is that of their squares
         sums, slack = np.abs(grams).sum(axis=(1, 2)), 2 * allowance * np.einsum("ji,ji->j", rows, rows)
         slack = slack + 2 * left_out * (rows.sum(axis=1) + n * left_out)
-        above.append(sums + slack)
-        below.append(sums - slack)
         signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
         attained = (grams.sum(axis=(1, 2)), np.einsum("js,jst,jt->j", signs, grams, signs), np.einsum("jss->j", grams))
-        lower = max(lower, *(float(totals.max()) for totals in attained))
-    least = np.concatenate(below).max()
-    candidates = np.flatnonzero(np.concatenate(above) >= least)
-    if not len(candidates):
+        return sums + slack, sums - slack, max(float(totals.max()) for totals in attained)
+
+    starts = range(0, len(patterns), _PATTERNS)
+    found = _in_threads(around, starts, n)
+    above, least = [one[0] for one in found], np.concatenate([one[1] for one in found]).max()
+    chosen = [(start, np.flatnonzero(sums >= least)) for start, sums in zip(starts, above, strict=True)]
+    chosen = [(start, which) for start, which in chosen if len(which)]
+    if not chosen:
         raise CertificateError("the sensitivity overflows double precision; scale C down")
-    return max(gram_sums(enclosed.take(slice(None), patterns[j])) for j in candidates), lower
+
+    def summed(some: tuple[int, np.ndarray]) -> Fraction:
+        """The largest sum over the candidates of some patterns."""
+        start, which = some
+        if left_out or len(which) == 1:
+            return max(gram_sums(enclosed.take(slice(None), patterns[start + j])) for j in which)
+        columns = columns_of(start)
+        return max(gram_sums(of_constants(columns[j].T)) for j in which)
+
+    return max(_in_threads(summed, chosen, n)), max(0.0, *(one[2] for one in found))
+
+
+def _in_threads(step: Callable[[Given], Found], given: Sequence[Given], n: int) -> list[Found]:
+    """Return what is made of each, in order; long columns in two threads, with one of BLAS each."""
+
+    def made(one: Given) -> Found:
+        with np.errstate(over="ignore", invalid="ignore"):  # which threads do not take over
+            return step(one)
+
+    if n < _LONG or len(given) < 2:
+        return [made(one) for one in given]
+    with one_blas_thread(n), ThreadPoolExecutor(2, "patterns") as pool:
+        return list(pool.map(made, given))
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -7,6 +7,7 @@ decides, and integers refute what they do not prove, as long as whole matrices o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
@@ -26,6 +27,9 @@ from factorize.exact.sensitivity import Bracket
 from factorize.exact.strategy import Strategy
 
 Route = Callable[[Report], None]
+
+_BESIDE = 1024
+"""Longest n for which the matrices of two bounds are in memory together: 8 MB each."""
 
 
 class Reach(NamedTuple):
@@ -51,14 +55,28 @@ class Routes:
     ) -> None:
         self._file, self._strategy, self._bracket, self._user, self._reach = file, strategy, bracket, user, reach
         self._integers = strategy.n <= reach.integers
+        self._ahead: Future[Fraction] | None = None
 
     def check(self, report: Report) -> None:
         """File what is proved, false or out of reach."""
-        certificate, matrices = self._file.manifest["certificate"], self._file.matrices
+        matrices = self._file.matrices
         if not check_whole.is_known(self._file, self._user):
             check_whole.leave_unknown(report)
             self._check_inverse(report)
             return
+        with ThreadPoolExecutor(1, "class") as beside:
+            if self._both_in_doubles:
+                self._ahead = beside.submit(self._class_bound)
+            self._check_bounds(report)
+        self._check_inverse(report)
+        if "B" in matrices:
+            self._check_stored(report)
+            return
+        check_added_noise(report, self._file, None)
+        self._first(report, LOSS, [self._losses_of_recursion, self._losses_in_doubles], self._losses_in_integers)
+
+    def _check_bounds(self, report: Report) -> None:
+        certificate = self._file.manifest["certificate"]
         if certificate["lower_bound"] is None:
             check_bound(report, self._file, None)
         else:
@@ -67,12 +85,20 @@ class Routes:
         if certificate.get("class_lower_bound") is not None:
             of_class = [self._class_of_series, self._class_in_doubles]
             self._first(report, CLASS_BOUND, of_class, self._class_in_integers)
-        self._check_inverse(report)
-        if "B" in matrices:
-            self._check_stored(report)
-            return
-        check_added_noise(report, self._file, None)
-        self._first(report, LOSS, [self._losses_of_recursion, self._losses_in_doubles], self._losses_in_integers)
+
+    @property
+    def _both_in_doubles(self) -> bool:
+        """Whether two lower bounds that do not follow from each other may be proved by products of short matrices."""
+        certificate, n = self._file.manifest["certificate"], self._strategy.n
+        both = certificate["lower_bound"], certificate.get("class_lower_bound")
+        banded = self._file.manifest["spec"]["mechanism"]["kind"] == "banded"
+        if not banded or None in both or n > min(_BESIDE, self._reach.doubles):
+            return False
+        return bool(both[0]["objective"] < both[1]["objective"])
+
+    def _class_bound(self) -> Fraction:
+        with np.errstate(all="ignore"):  # which a thread does not take over
+            return self._dense.class_bound(self._wanted("class_lower_bound"))
 
     def _first(self, report: Report, claim: str, quick: Sequence[Route], integers: Route) -> None:
         """File the first trial that proves a claim; else what integers say, or the last trial that said anything."""
@@ -135,7 +161,8 @@ class Routes:
         check_class_bound(report, self._file, self._strategy, None, self._class_of_band)
 
     def _class_of_band(self) -> Fraction:
-        return self._enough("class_lower_bound", self._dense.class_bound(self._wanted("class_lower_bound")))
+        found = self._class_bound() if self._ahead is None else self._ahead.result()
+        return self._enough("class_lower_bound", found)
 
     def _wanted(self, name: str) -> float:
         """Return a bound that supports the claim, with room for what is rounded in the comparison."""

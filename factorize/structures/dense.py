@@ -12,11 +12,12 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.numbers.triangular import right_solve
-from factorize.numbers.wide import Wide, add_into, largest, of_doubles, squares, sum_above
+from factorize.numbers.wide import Wide, add_into, largest, of_constants, of_doubles, squares, sum_above
 from factorize.structures.base import RowReader, StoredMatrix, check_dense
 
 _FEW = 64  # columns that are summed one by one; more go all together
 _LONG = 4096  # steps whose squares take longer to add in numpy than compiled code to import
+_HIGH = 256  # rows above whose diagonal is looked at one time
 _ROWS = 16  # whose squares are made at once: what they need beside stays in the cache
 
 
@@ -24,7 +25,8 @@ class DenseMatrix(StoredMatrix):
     """Any lower-triangular matrix, stored whole.
 
     Args:
-        array: shape (n, n); exact zeros above the diagonal, positive diagonal.
+        array: shape (n, n); exact zeros above the diagonal, positive diagonal. It is copied, unless it owns its numbers
+            and they cannot be written.
 
     Raises:
         InvalidStrategy: otherwise.
@@ -35,6 +37,10 @@ class DenseMatrix(StoredMatrix):
     def __init__(self, array: np.ndarray) -> None:
         self.array = check_strategy(array)
         self.n = len(self.array)
+
+    def enclosed_entries(self) -> Wide:
+        """The array itself, which cannot be written."""
+        return of_constants(self.array)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return a copy of the rows."""
@@ -82,8 +88,7 @@ class DenseMatrix(StoredMatrix):
 
     @cached_property
     def _bands(self) -> int:
-        offsets = [d for d in range(self.n) if np.diagonal(self.array, -d).any()]
-        return offsets[-1] + 1
+        return 1 + next(d for d in range(self.n - 1, -1, -1) if np.diagonal(self.array, -d).any())
 
     def bandwidth(self) -> int:
         """Counted on exact zeros."""
@@ -112,13 +117,23 @@ def check_strategy(array: np.ndarray) -> np.ndarray:
         raise InvalidStrategy(f"a strategy matrix is square and not empty; got shape {checked.shape}")
     if not np.isfinite(checked).all():
         raise InvalidStrategy("the strategy matrix holds NaN or infinity; every entry must be finite")
-    if np.triu(checked, 1).any():
+    if _filled_above(checked):
         i, j = np.argwhere(np.triu(checked, 1))[0]
         raise InvalidStrategy(f"entry ({i}, {j}) above the diagonal is {float(checked[i, j])!r}; it must be exactly 0")
     lowest = int(np.argmin(np.diagonal(checked)))
     if checked[lowest, lowest] <= 0:
         raise InvalidStrategy(f"diagonal entry {lowest} is {float(checked[lowest, lowest])!r}; it must be positive")
-    if checked is array or checked.base is array:
+    kept = checked is array and array.flags.owndata and not array.flags.writeable  # by somebody who gives it away
+    if not kept and (checked is array or checked.base is array):
         checked = checked.copy()
     checked.setflags(write=False)
     return checked
+
+
+def _filled_above(array: np.ndarray) -> bool:
+    """Whether there is an entry above the diagonal: by blocks of rows, without a copy of the whole."""
+    for start in range(0, len(array), _HIGH):
+        stop = start + _HIGH
+        if array[start:stop, stop:].any() or np.triu(array[start:stop, start:stop], 1).any():
+            return True
+    return False

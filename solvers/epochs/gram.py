@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 
 _COLUMNS = 4 * WIDTH  # block columns at a time
 _GROUPS = 8  # and positions within a block: what is carried along is then 4 KiB per row
+_SQUARE = 128  # rows of a block that is added to its transpose
 _FADED = 1e-19  # of the largest entry: below the rounding of the sum
 
 
@@ -46,7 +47,19 @@ def whole_gram(ring: Ring, at: DualPoint) -> Array:
     tasks = [(first, group) for first in range(0, b // 2, _COLUMNS) for group in range(0, 2 * k, _GROUPS)]
     shares = [np.array(tasks[half::2], dtype=np.int64).reshape(-1, 2) for half in (0, 1)]
     run([partial(_fill, transfers, inverses, ring.classes, share, gram) for share in shares], together=True)
-    return np.add(gram, gram.T)
+    run([partial(_mirrored, gram, half) for half in (0, 1)], together=True)
+    return gram
+
+
+def _mirrored(gram: Array, half: int) -> None:
+    """Add the transpose in place, by every other row of square blocks; what a block needs beside fits in the cache."""
+    n = len(gram)
+    for start in range(half * _SQUARE, n, 2 * _SQUARE):
+        rows = slice(start, start + _SQUARE)
+        for first in range(0, start + 1, _SQUARE):
+            columns = slice(first, first + _SQUARE)
+            total = gram[rows, columns] + gram[columns, rows].T
+            gram[rows, columns], gram[columns, rows] = total, total.T
 
 
 def _prepare(
