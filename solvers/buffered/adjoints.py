@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.numbers.compiling import assign
-from factorize.solvers.buffered.kernels import EVERY, error_step, factor_step, read_step
+from factorize.solvers.buffered.kernels import EVERY, error_step, factor_step
 from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.lanes import WIDTH, load, spread, store, total
 
 Array = NDArray[np.float64]
 
 
 @compiled
 def error_adjoint(
+    m: int,
     ratio: Array,
-    follow: Array,
-    feed: Array,
     inputs: Array,
     outputs: Array,
     diagonal: Array,
@@ -33,58 +33,58 @@ def error_adjoint(
     outputs_bar: Array,
     diagonal_bar: Array,
 ) -> None:
-    """Fill the derivatives of the loss by log ratio, inputs, outputs and diagonal through recursion 3."""
-    n, m = ratio.shape
-    size = m + 1
-    kept = np.empty((EVERY, size, size))
-    cov, image = np.zeros((size, size)), np.zeros(size)
-    t, load, row = np.zeros(size), np.zeros(size), np.zeros(size)
-    bar, turned = np.zeros((size, size)), np.zeros(size)
+    """Fill the derivatives of the loss by log ratio, inputs, outputs and diagonal through recursion 3.
+
+    What stands in the columns from m on is no derivative.
+    """
+    n, width = ratio.shape
+    rows, size = width // WIDTH, m + 1
+    kept = np.empty((EVERY, size * width))
+    cov, bar = np.zeros(size * width), np.zeros(size * width)
+    image, turned, row = np.zeros(width), np.zeros(width), np.zeros(width)
     for segment in range(marks.shape[0] - 1, -1, -1):
         first, last = segment * EVERY, min(n, (segment + 1) * EVERY)
         assign(cov, marks[segment])
         for i in range(first, last):
-            read_step(i, ratio, follow, feed, inputs, outputs, diagonal, t, load, row)
-            for a in range(size):
-                for b in range(size):
-                    kept[i - first, a, b] = cov[a, b] * (t[a] * t[b])
-            if i + 1 < last:
-                error_step(t, load, row, 1.0 / (diagonal[i] * diagonal[i]), cov, image)
+            error_step(m, i, ratio, inputs, outputs, diagonal, cov, kept[i - first], image)
         for i in range(last - 1, first - 1, -1):
-            read_step(i, ratio, follow, feed, inputs, outputs, diagonal, t, load, row)
-            z = kept[i - first]
-            d = diagonal[i]
-            bar[m, m] += 1.0
-            inner, onto = 1.0 / (d * d), 0.0
-            for a in range(size):
-                image[a], turned[a] = 0.0, 0.0
-                for b in range(size):
-                    image[a] += z[a, b] * row[b]
-                    turned[a] += bar[a, b] * load[b]
-                inner += image[a] * row[a]
-                onto += turned[a] * load[a]
-            of_diagonal = -2.0 * onto / (d * d * d)
-            for a in range(m):
-                through, by_row = inner * turned[a], onto * image[a]
-                for b in range(size):
-                    through += bar[a, b] * image[b]
-                    by_row += z[a, b] * turned[b]
-                inputs_bar[i, a] = 2.0 * through
-                outputs_bar[i, a] = -2.0 * by_row / d
-                of_diagonal -= 2.0 * by_row * row[a] / d
-            diagonal_bar[i] = of_diagonal
-            for a in range(size):
-                along = 0.0
-                for b in range(size):
-                    bar[a, b] += row[a] * turned[b] + (turned[a] + onto * row[a]) * row[b]
-                    along += bar[a, b] * z[a, b]
-                    bar[a, b] *= t[a] * t[b]
-                if a < m:
-                    ratio_bar[i, a] = 2.0 * along
+            z, at = kept[i - first], i * rows
+            inverse = 1.0 / diagonal[i]
+            bar[m * width + m] += 1.0
+            inner, onto = spread(0.0), spread(0.0)
+            for w in range(rows):
+                x, y = spread(0.0), spread(0.0)
+                for a in range(size):
+                    x = x + spread(outputs[i, a]) * load(z, a * rows + w)
+                    y = y + spread(inputs[i, a]) * load(bar, a * rows + w)
+                r, x = load(outputs, at + w) * spread(-inverse), x * spread(-inverse)
+                store(row, w, r)
+                store(image, w, x)
+                store(turned, w, y)
+                inner, onto = inner + x * r, onto + y * load(inputs, at + w)
+            noise, whole = inverse * inverse + total(inner), total(onto)
+            of_row = spread(0.0)
+            for w in range(rows):
+                through, by_row = spread(noise) * load(turned, w), spread(whole) * load(image, w)
+                for a in range(size):
+                    through = through + spread(image[a]) * load(bar, a * rows + w)
+                    by_row = by_row + spread(turned[a]) * load(z, a * rows + w)
+                store(inputs_bar, at + w, spread(2.0) * through)
+                store(outputs_bar, at + w, spread(-2.0 * inverse) * by_row)
+                of_row = of_row + by_row * load(row, w)
+            diagonal_bar[i] = -2.0 * inverse * (whole * inverse * inverse + total(of_row))
+            for w in range(rows):
+                t, y, r, along = load(ratio, at + w), load(turned, w), load(row, w), spread(0.0)
+                for a in range(size):
+                    grown = load(bar, a * rows + w) + (spread(row[a]) * y + spread(turned[a] + whole * row[a]) * r)
+                    along = along + grown * load(z, a * rows + w)
+                    store(bar, a * rows + w, grown * (spread(ratio[i, a]) * t))
+                store(ratio_bar, at + w, spread(2.0) * along)
 
 
 @compiled
 def factor_adjoint(
+    m: int,
     ratio: Array,
     inputs: Array,
     targets: Array,
@@ -97,51 +97,59 @@ def factor_adjoint(
     outputs_bar: Array,
     diagonal_bar: Array,
 ) -> None:
-    """Carry the derivatives back through recursion 2: add to ratio's and inputs'; ``outputs_bar`` becomes that by h."""
-    n, m = ratio.shape
-    kept = np.empty((EVERY + 1, m, m))
-    gram, now, image_bar = np.zeros((m, m)), np.zeros(m), np.zeros(m)
-    bar, mixed = np.zeros((m, m)), np.zeros((m, m))
+    """Carry the derivatives back through recursion 2: add to ratio's and inputs'; ``outputs_bar`` becomes that by h.
+
+    Columns from m on are zero in ``inputs`` and ``outputs_bar``. ``outputs`` is written again, with what it holds.
+    """
+    n, width = ratio.shape
+    rows = width // WIDTH
+    kept = np.zeros((EVERY + 1, marks.shape[1]))
+    gram, bar = np.zeros(marks.shape[1]), np.zeros(marks.shape[1])
+    now, image_bar = np.zeros(width), np.zeros(width)
     for segment in range(marks.shape[0]):
         first, last = segment * EVERY, min(n, (segment + 1) * EVERY)
         assign(gram, marks[segment])
         for i in range(last - 1, first - 1, -1):
             assign(kept[i - first + 1], gram)
-            factor_step(ratio[i], inputs[i], targets[i], own[i], gram, now)
+            factor_step(m, i, ratio, inputs, targets, own, gram, outputs)
         assign(kept[0], gram)
         for i in range(first, last):
-            after, before = kept[i - first], kept[i - first + 1]
-            d = diagonal[i]
-            for a in range(m):
-                along = 0.0
-                for b in range(m):
-                    along += bar[a, b] * after[a, b]
-                    mixed[a, b] = bar[a, b] * (ratio[i, a] * ratio[i, b])
-                ratio_bar[i, a] += 2.0 * along
-            square_bar = diagonal_bar[i]
-            for a in range(m):
-                total = outputs_bar[i, a]
-                for b in range(m):
-                    total += 2.0 * mixed[a, b] * outputs[i, b]
-                now[a] = total / d
-                square_bar -= now[a] * outputs[i, a]
-            square_bar /= 2.0 * d
+            after, before, at = kept[i - first], kept[i - first + 1], i * rows
+            inverse = 1.0 / diagonal[i]
+            of_square = spread(0.0)
+            for w in range(rows):
+                r, along, sums = load(ratio, at + w), spread(0.0), spread(0.0)
+                for a in range(m):
+                    held = load(bar, a * rows + w)
+                    along = along + held * load(after, a * rows + w)
+                    mixed = held * (spread(ratio[i, a]) * r)
+                    store(bar, a * rows + w, mixed)
+                    sums = sums + spread(outputs[i, a]) * mixed
+                store(ratio_bar, at + w, load(ratio_bar, at + w) + spread(2.0) * along)
+                x = spread(inverse) * (load(outputs_bar, at + w) + spread(2.0) * sums)
+                store(now, w, x)
+                of_square = of_square + x * load(outputs, at + w)
+            square_bar = 0.5 * inverse * (diagonal_bar[i] - total(of_square))
             diagonal_bar[i] = square_bar
-            for a in range(m):
-                image_bar[a] = -now[a] - square_bar * inputs[i, a]
-            for a in range(m):
-                image, pulled = 0.0, 0.0
-                for b in range(m):
-                    image += before[a, b] * inputs[i, b]
-                    pulled += before[a, b] * image_bar[b]
-                inputs_bar[i, a] += square_bar * (targets[i, a] - image) + pulled
-                outputs_bar[i, a] = now[a] + square_bar * inputs[i, a]
-                for b in range(m):
-                    bar[a, b] = mixed[a, b] + 0.5 * (image_bar[a] * inputs[i, b] + inputs[i, a] * image_bar[b])
+            for w in range(rows):
+                x = load(now, w) + spread(square_bar) * load(inputs, at + w)
+                store(outputs_bar, at + w, x)
+                store(image_bar, w, spread(-1.0) * x)
+            for w in range(rows):
+                g, back = load(inputs, at + w), load(image_bar, w)
+                image, pulled = load(targets, at + w), load(inputs_bar, at + w)
+                for a in range(m):
+                    gram_row = load(before, a * rows + w)
+                    image = image - spread(inputs[i, a]) * gram_row
+                    pulled = pulled + spread(image_bar[a]) * gram_row
+                    pair = spread(0.5 * image_bar[a]) * g + spread(0.5 * inputs[i, a]) * back
+                    store(bar, a * rows + w, load(bar, a * rows + w) + pair)
+                store(inputs_bar, at + w, pulled + spread(square_bar) * image)
 
 
 @compiled
 def sweep_adjoint(
+    m: int,
     p2: Array,
     q2: Array,
     tau: Array,
@@ -159,16 +167,16 @@ def sweep_adjoint(
 
     ``ratio_bar`` becomes the derivative by log tau, ``outputs_bar`` that by log scale; ``inputs_bar`` is used up.
     """
-    n, m = tau.shape
+    n = tau.shape[0]
     for i in range(n):
-        total, by_root = extra[i], 0.0
+        size, by_root = extra[i], 0.0
         for j in range(m):
             kappa = 1.0 / (above[i, j] + (held[i, j] - tau[i, j]))
-            total += scale[i, j] * scale[i, j] * kappa
+            size += scale[i, j] * scale[i, j] * kappa
             by_root += scale[i, j] * (outputs_bar[i, j] + kappa * inputs_bar[i, j])
-        root = 1.0 / math.sqrt(total)
+        root = 1.0 / math.sqrt(size)
         by_root += 2.0 * extra[i] * root * own_bar[i]
-        by_total = -0.5 * by_root * root / total
+        by_total = -0.5 * by_root * root / size
         own_bar[i] = extra[i] * (root * root * own_bar[i] + by_total)
         for j in range(m):
             d = scale[i, j]

@@ -15,6 +15,10 @@ positive
    ``S <- Z + l c^T + c l^T + (a . c + 1 / delta^2) l l^T``, ``c = Z a``; the loss is the sum of ``S_uu``.
 
 Each leaves marks, its matrix at every `EVERY`-th step, for its adjoint (adjoints.py).
+
+All matrices are symmetric, so that every product with a vector is a sum of rows, and a row is one vector of eight or
+a few (solvers/methods/lanes.py).  Arrays of shape (n, m) therefore have `width_of(m)` columns: m of the buffers, one of
+the decoder's state in recursion 3, and zeros.  Matrices are flat, one padded row after the other.
 """
 
 from __future__ import annotations
@@ -26,19 +30,25 @@ from numpy.typing import NDArray
 
 from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.lanes import WIDTH, load, spread, store, total
 
 Array = NDArray[np.float64]
 
 EVERY = 256
 
 
+def width_of(buffers: int) -> int:
+    """Return the columns of a row of buffers and the decoder's state, whole vectors."""
+    return -(-(buffers + 1) // WIDTH) * WIDTH
+
+
 @compiled
-def sweep(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Array, ratio: Array) -> None:
+def sweep(m: int, p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Array, ratio: Array) -> None:
     """Fill the pivots from above e, those from below with their own term h, and the ratios; all of shape (n, m).
 
     ``root[i] = q[i] p[i-1]``.
     """
-    n, m = tau.shape
+    n = tau.shape[0]
     for j in range(m):
         held[n - 1, j] = tau[n - 1, j] + p2[n - 1]
         above[0, j] = tau[0, j]
@@ -54,119 +64,116 @@ def sweep(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Arr
 
 @compiled
 def generate(
-    tau: Array, above: Array, held: Array, scale: Array, extra: Array, inputs: Array, outputs: Array, own: Array
+    m: int, tau: Array, above: Array, held: Array, scale: Array, extra: Array, inputs: Array, outputs: Array, own: Array
 ) -> None:
     """Fill g and h, shape (n, m), and the diagonal term, shape (n,), of X with unit diagonal."""
-    n, m = tau.shape
-    for i in range(n):
-        total = extra[i]
+    for i in range(tau.shape[0]):
+        size = extra[i]
         for j in range(m):
             inputs[i, j] = scale[i, j] / (above[i, j] + (held[i, j] - tau[i, j]))
-            total += inputs[i, j] * scale[i, j]
-        total = 1.0 / math.sqrt(total)
+            size += inputs[i, j] * scale[i, j]
+        size = 1.0 / math.sqrt(size)
         for j in range(m):
-            inputs[i, j] *= total
-            outputs[i, j] = scale[i, j] * total
-        own[i] = extra[i] * total * total
+            inputs[i, j] *= size
+            outputs[i, j] = scale[i, j] * size
+        own[i] = extra[i] * size * size
 
 
 @compiled
-def factor_step(ratio: Array, g: Array, h: Array, own: float, gram: Array, now: Array) -> float:
-    """One step of recursion 2 in place; return delta^2, and eta in ``now``."""
-    m = g.size
-    square = own
-    for a in range(m):
-        image = 0.0
-        for b in range(m):
-            image += gram[a, b] * g[b]
-        now[a] = h[a] - image
-        square += now[a] * g[a]
+def factor_step(
+    m: int, i: int, ratio: Array, inputs: Array, targets: Array, own: Array, gram: Array, outputs: Array
+) -> float:
+    """Step i of recursion 2 in place; return delta^2, and eta in ``outputs[i]``."""
+    rows = ratio.shape[1] // WIDTH
+    at = i * rows
+    along = spread(0.0)
+    for w in range(rows):
+        now = load(targets, at + w)
+        for a in range(m):
+            now = now - spread(inputs[i, a]) * load(gram, a * rows + w)
+        store(outputs, at + w, now)
+        along = along + now * load(inputs, at + w)
+    square = own[i] + total(along)
     if not square > 0.0:
         return square
-    size = 1.0 / math.sqrt(square)
-    for a in range(m):
-        now[a] *= size
-    for a in range(m):
-        for b in range(m):
-            gram[a, b] = (gram[a, b] + now[a] * now[b]) * (ratio[a] * ratio[b])
+    size = spread(1.0 / math.sqrt(square))
+    for w in range(rows):
+        store(outputs, at + w, size * load(outputs, at + w))
+    for w in range(rows):
+        now, r = load(outputs, at + w), load(ratio, at + w)
+        for a in range(m):
+            entry = a * rows + w
+            store(gram, entry, (load(gram, entry) + spread(outputs[i, a]) * now) * (spread(ratio[i, a]) * r))
     return square
 
 
 @compiled
 def factor(
-    ratio: Array, inputs: Array, targets: Array, own: Array, diagonal: Array, outputs: Array, marks: Array
+    m: int, ratio: Array, inputs: Array, targets: Array, own: Array, diagonal: Array, outputs: Array, marks: Array
 ) -> int:
     """Recursion 2: fill ``diagonal`` (n,), ``outputs`` (n, m) and the marks; return the step that failed, or -1.
 
-    ``marks[k]`` is P before step ``min(n, (k + 1) EVERY) - 1``, shape (ceil(n / EVERY), m, m).
+    ``marks[k]`` is P before step ``min(n, (k + 1) EVERY) - 1``, shape (ceil(n / EVERY), (m + 1) width).
     """
-    n, m = ratio.shape
-    gram, now = np.zeros((m, m)), np.zeros(m)
+    n = ratio.shape[0]
+    gram = np.zeros(marks.shape[1])
     for i in range(n - 1, -1, -1):
         if i == n - 1 or i % EVERY == EVERY - 1:
             assign(marks[i // EVERY], gram)
-        square = factor_step(ratio[i], inputs[i], targets[i], own[i], gram, now)
+        square = factor_step(m, i, ratio, inputs, targets, own, gram, outputs)
         if not square > 0.0:
             return i
         diagonal[i] = math.sqrt(square)
-        assign(outputs[i], now)
     return -1
 
 
 @compiled
-def error_step(t: Array, load: Array, row: Array, noise: float, cov: Array, image: Array) -> None:
-    """One step of recursion 3 in place, from ``T = diag(t)``, l, a and ``1 / delta^2``."""
-    size = t.size
-    for a in range(size):
-        for b in range(size):
-            cov[a, b] *= t[a] * t[b]
-    inner = noise
-    for a in range(size):
-        image[a] = 0.0
-        for b in range(size - 1):
-            image[a] += cov[a, b] * row[b]
-        inner += image[a] * row[a]
-    for a in range(size):
-        for b in range(size):
-            cov[a, b] += load[a] * image[b] + (image[a] + inner * load[a]) * load[b]
-
-
-@compiled
-def read_step(
+def error_step(
+    m: int,
     i: int,
     ratio: Array,
-    follow: Array,
-    feed: Array,
     inputs: Array,
     outputs: Array,
     diagonal: Array,
-    t: Array,
-    load: Array,
-    row: Array,
+    cov: Array,
+    moved: Array,
+    image: Array,
 ) -> None:
-    """Gather one step's T, l and a."""
-    m = ratio.shape[1]
-    for j in range(m):
-        t[j] = ratio[i, j]
-        load[j] = inputs[i, j]
-        row[j] = -outputs[i, j] / diagonal[i]
-    t[m], load[m], row[m] = follow[i], feed[i], 0.0
+    """Step i of recursion 3 on ``cov`` in place; Z is left in ``moved``, which may be ``cov``."""
+    rows, size = ratio.shape[1] // WIDTH, m + 1
+    at = i * rows
+    inverse = 1.0 / diagonal[i]
+    along = spread(0.0)
+    for w in range(rows):
+        t, sums = load(ratio, at + w), spread(0.0)
+        for a in range(size):
+            z = load(cov, a * rows + w) * (spread(ratio[i, a]) * t)
+            store(moved, a * rows + w, z)
+            sums = sums + spread(outputs[i, a]) * z
+        sums = sums * spread(-inverse)
+        store(image, w, sums)
+        along = along + sums * load(outputs, at + w)
+    inner = inverse * (inverse - total(along))
+    for w in range(rows):
+        through, by = load(image, w), load(inputs, at + w)
+        for a in range(size):
+            own = spread(image[a] + inner * inputs[i, a])
+            z = load(moved, a * rows + w)
+            store(cov, a * rows + w, z + (spread(inputs[i, a]) * through + own * by))
 
 
 @compiled
-def error(
-    ratio: Array, follow: Array, feed: Array, inputs: Array, outputs: Array, diagonal: Array, marks: Array
-) -> float:
-    """Recursion 3: return the loss and fill the marks, S before every step that `EVERY` divides."""
-    n, m = ratio.shape
-    size = m + 1
-    cov, image = np.zeros((size, size)), np.zeros(size)
-    t, load, row = np.zeros(size), np.zeros(size), np.zeros(size)
-    total = 0.0
+def error(m: int, ratio: Array, inputs: Array, outputs: Array, diagonal: Array, marks: Array) -> float:
+    """Recursion 3: return the loss and fill the marks, S before every step that `EVERY` divides.
+
+    Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.
+    """
+    n, width = ratio.shape
+    cov, image = np.zeros(marks.shape[1]), np.zeros(width)
+    loss = 0.0
     for i in range(n):
         if i % EVERY == 0:
             assign(marks[i // EVERY], cov)
-        read_step(i, ratio, follow, feed, inputs, outputs, diagonal, t, load, row)
-        error_step(t, load, row, 1.0 / (diagonal[i] * diagonal[i]), cov, image)
-        total += float(cov[m, m])
-    return total
+        error_step(m, i, ratio, inputs, outputs, diagonal, cov, cov, image)
+        loss += float(cov[m * width + m])
+    return loss

@@ -43,7 +43,7 @@ class BufferedLoss:
         self._root = np.concatenate([[0.0], q[1:] * p[:-1]])
         self._follow, self._feed = q / p, 1.0 / p
         self._v, self._log_v = v, np.log(v)[:, None]
-        self._log_nodes, self._half_log_weights = np.zeros(m), np.zeros(m)
+        self._log_nodes, self._half_log_weights = np.zeros((2, kernels.width_of(m)))
         self._extra = np.zeros(n)
         self._basis = _splines(places(q), intervals)
         self._transposed = self._basis.T.tocsr()
@@ -52,10 +52,11 @@ class BufferedLoss:
 
     def _make_room(self) -> None:
         (n,), m = self._v.shape, self.shape[2]
-        self._arrays = np.empty((9, n, m))
+        width = kernels.width_of(m)
+        self._arrays = np.zeros((11, n, width))
+        self._arrays[4, :, m] = self._follow
         self._vectors = np.empty((3, n))
-        marks = -(-n // kernels.EVERY)
-        self._factor_marks, self._error_marks = np.empty((marks, m, m)), np.empty((marks, m + 1, m + 1))
+        self._marks = np.empty((2, -(-n // kernels.EVERY), (m + 1) * width))
 
     def twin(self) -> BufferedLoss:
         """Return the same function with arrays of its own, for another thread."""
@@ -71,16 +72,16 @@ class BufferedLoss:
     def use(self, poles: Poles) -> None:
         """Set the poles that profiles refer to, one more than there are buffers."""
         m = self.shape[2]
-        self._log_nodes, self._half_log_weights = np.log(poles.nodes[:m]), 0.5 * np.log(poles.weights[:m])
+        self._log_nodes[:m], self._half_log_weights[:m] = np.log(poles.nodes[:m]), 0.5 * np.log(poles.weights[:m])
         self._extra = poles.weights[m] / poles.nodes[m] / self._v
 
     def value(self, z: Array) -> float:
         """Return loss / lower bound - 1, infinite where C is lost to rounding."""
         if not self._build(z):
             return np.inf
-        _, _, _, _, ratio, inputs, _, outputs, _ = self._arrays
-        state = (ratio, self._follow, self._feed, inputs, outputs, self._vectors[1])
-        return kernels.error(*state, self._error_marks) / self._bound - 1.0
+        ratio, inputs, outputs = self._arrays[4], self._arrays[5], self._arrays[7]
+        loss = kernels.error(self.shape[2], ratio, inputs, outputs, self._vectors[1], self._marks[1])
+        return loss / self._bound - 1.0
 
     def __call__(self, z: Array) -> tuple[float, Array]:
         """Return loss / lower bound - 1 (infinite where C is lost to rounding) and its gradient.
@@ -88,23 +89,24 @@ class BufferedLoss:
         Args:
             z: coefficients of all profiles, shape (2 x splines x buffers,).
         """
-        tau, scale, above, held, ratio, inputs, targets, outputs, ratio_bar = self._arrays
+        m = self.shape[2]
+        tau, scale, above, held, ratio, inputs, targets, outputs, ratio_bar, inputs_bar, outputs_bar = self._arrays
         own, diagonal, own_bar = self._vectors
         if not self._build(z):
             return np.inf, np.zeros(z.size)
-        state = (ratio, self._follow, self._feed, inputs, outputs, diagonal)
-        loss = kernels.error(*state, self._error_marks)
-        inputs_bar, outputs_bar = np.empty_like(inputs), np.empty_like(outputs)
-        adjoints.error_adjoint(*state, self._error_marks, ratio_bar, inputs_bar, outputs_bar, own_bar)
+        state = (m, ratio, inputs, outputs, diagonal, self._marks[1])
+        loss = kernels.error(*state)
+        adjoints.error_adjoint(*state, ratio_bar, inputs_bar, outputs_bar, own_bar)
+        inputs[:, m], outputs_bar[:, m:] = 0.0, 0.0
         adjoints.factor_adjoint(
-            ratio, inputs, targets, own, diagonal, outputs, self._factor_marks,
+            m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0],
             ratio_bar, inputs_bar, outputs_bar, own_bar,
         )  # fmt: skip
         adjoints.sweep_adjoint(
-            self._p2, self._q2, tau, above, held, ratio, scale, self._extra,
+            m, self._p2, self._q2, tau, above, held, ratio, scale, self._extra,
             inputs_bar, outputs_bar, ratio_bar, own_bar,
         )  # fmt: skip
-        gradient = np.concatenate([(self._transposed @ bar).ravel() for bar in (ratio_bar, outputs_bar)])
+        gradient = np.concatenate([(self._transposed @ bar)[:, :m].ravel() for bar in (ratio_bar, outputs_bar)])
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)
         return loss / self._bound - 1.0, gradient / self._bound
@@ -117,22 +119,25 @@ class BufferedLoss:
         """
         if not self._build(z):
             raise FloatingPointError("a pivot of the factor is lost to rounding")
-        ratio, inputs, outputs = self._arrays[4], self._arrays[5], self._arrays[7]
+        ratio, inputs, outputs = (self._arrays[at, :, : self.shape[2]] for at in (4, 5, 7))
         return unit_columns(BufferedMatrix(self._vectors[1], ratio, inputs, outputs))
 
     def _build(self, z: Array) -> bool:
         """Fill the arrays of the strategy; return whether all pivots are positive."""
-        tau, scale, above, held, ratio, inputs, targets, outputs, _ = self._arrays
+        tau, scale, above, held, ratio, inputs, targets, outputs = self._arrays[:8]
         own, diagonal, _ = self._vectors
-        poles, weights = z.reshape(self.shape)
+        m = self.shape[2]
+        profiles = np.zeros((*self.shape[:2], tau.shape[1]))
+        profiles[:, :, :m] = z.reshape(self.shape)
         with np.errstate(over="ignore"):
-            np.exp(self._basis @ poles + self._log_nodes + self._log_v, out=tau)
-            np.exp(self._basis @ weights + self._half_log_weights, out=scale)
+            np.exp(self._basis @ profiles[0] + self._log_nodes + self._log_v, out=tau)
+            np.exp(self._basis @ profiles[1] + self._half_log_weights, out=scale)
         if not (np.isfinite(tau).all() and np.isfinite(scale).all()):
             return False
-        kernels.sweep(self._p2, self._q2, self._root, tau, above, held, ratio)
-        kernels.generate(tau, above, held, scale, self._extra, inputs, targets, own)
-        return kernels.factor(ratio, inputs, targets, own, diagonal, outputs, self._factor_marks) < 0
+        inputs[:, m] = self._feed
+        kernels.sweep(m, self._p2, self._q2, self._root, tau, above, held, ratio)
+        kernels.generate(m, tau, above, held, scale, self._extra, inputs, targets, own)
+        return kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0]) < 0
 
 
 def unit_columns(matrix: BufferedMatrix) -> BufferedMatrix:

@@ -5,6 +5,8 @@ same algebra for eight poles has no short loops: every number becomes a vector o
 has registers of 512 bits, a few of them elsewhere.  `Lanes` is that vector inside compiled code, with the operations
 that the kernels use: ``+ - *``, `load`, `store`, `spread`, `total`, `reciprocal`.
 
+In the recursions of buffered strategies (solvers/buffered/kernels.py) a vector is eight entries of one matrix row.
+
 Entries live in flat float64 arrays, eight consecutive doubles each; offsets count entries, not doubles.
 """
 

@@ -12,53 +12,84 @@ import numpy as np
 
 from factorize.numbers.compiling import assign
 
+LANES = 8  # rows that a sweep serves at once: one instruction where registers have 512 bits
+
 
 @numba.njit(cache=True, nogil=True)
 def fill_rows(diagonal, transition, inputs, outputs, start, out):
-    """Write rows start, start + 1, ... of X into `out`, shape (r, n): one backward sweep per row, O(n) each."""
+    """Write rows start, start + 1, ... of X into `out`, shape (r, n): one backward sweep per `LANES` rows, O(n) each.
+
+    A row joins the sweep left of its diagonal; until then its lane carries zeros.
+    """
     groups, states = inputs.shape[1], inputs.shape[2]
-    carried = np.empty((groups, states))
-    stepped = np.empty(states)
-    for r in range(out.shape[0]):
-        i = start + r
-        out[r, i + 1 :] = 0.0
-        out[r, i] = diagonal[i]
-        assign(carried, outputs[i])
-        for j in range(i - 1, -1, -1):
-            entry = 0.0
-            for g in range(groups):
-                for b in range(states):
-                    stepped[b] = 0.0
-                    for a in range(states):
-                        stepped[b] += transition[j + 1, g, a, b] * carried[g, a]
-                for b in range(states):
-                    carried[g, b] = stepped[b]
-                    entry += stepped[b] * inputs[j, g, b]
-            out[r, j] = entry
-
-
-@numba.njit(cache=True, nogil=True)
-def solve_rows(diagonal, transition, inputs, outputs, block, out):
-    """Solve y X = b for each row b of `block`, from the last column to the first; O(n) per row."""
-    n, groups, states = inputs.shape
-    carried = np.empty((groups, states))
-    stepped = np.empty(states)
-    for r in range(block.shape[0]):
+    carried, stepped, entry = np.empty((groups, states, LANES)), np.empty((states, LANES)), np.empty(LANES)
+    for first in range(0, out.shape[0], LANES):
+        last = min(first + LANES, out.shape[0])
+        for r in range(first, last):
+            out[r, start + r + 1 :] = 0.0
+            out[r, start + r] = diagonal[start + r]
         carried[:] = 0.0
-        for j in range(n - 1, -1, -1):
-            known = block[r, j]
+        for j in range(start + last - 2, -1, -1):
+            joining = j + 1 - start - first
+            if joining >= 0:
+                for g in range(groups):
+                    for a in range(states):
+                        carried[g, a, joining] = outputs[j + 1, g, a]
+            entry[:] = 0.0
+            for g in range(groups):
+                stepped[:] = 0.0
+                for b in range(states):
+                    for a in range(states):
+                        for k in range(LANES):
+                            stepped[b, k] += transition[j + 1, g, a, b] * carried[g, a, k]
+                for b in range(states):
+                    for k in range(LANES):
+                        carried[g, b, k] = stepped[b, k]
+                        entry[k] += stepped[b, k] * inputs[j, g, b]
+            for k in range(max(joining, 0), last - first):
+                out[first + k, j] = entry[k]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")  # divisors are positive
+def solve_rows(diagonal, transition, inputs, outputs, block, out):
+    """Solve y X = b for each row b of `block`, from the last column to the first, `LANES` rows at a time; O(n) each.
+
+    Zeros to the right of all the rows' entries stay zeros and are passed over.
+    """
+    n, groups, states = inputs.shape
+    carried, stepped = np.empty((groups, states, LANES)), np.empty((states, LANES))
+    known, y = np.zeros(LANES), np.zeros(LANES)
+    for first in range(0, block.shape[0], LANES):
+        last = min(first + LANES, block.shape[0])
+        width = 0
+        for r in range(first, last):
+            right = n
+            while right > width and block[r, right - 1] == 0.0:
+                right -= 1
+            width = max(width, right)
+        for r in range(first, last):
+            out[r, width:] = 0.0
+        carried[:] = 0.0
+        for j in range(width - 1, -1, -1):
+            for k in range(last - first):
+                known[k] = block[first + k, j]
             for g in range(groups):
                 for a in range(states):
-                    known -= carried[g, a] * inputs[j, g, a]
-            y = known / diagonal[j]
-            out[r, j] = y
+                    for k in range(LANES):
+                        known[k] -= carried[g, a, k] * inputs[j, g, a]
+            for k in range(LANES):
+                y[k] = known[k] / diagonal[j]
+            for k in range(last - first):
+                out[first + k, j] = y[k]
             for g in range(groups):
+                stepped[:] = 0.0
                 for b in range(states):
-                    stepped[b] = 0.0
                     for a in range(states):
-                        stepped[b] += transition[j, g, a, b] * (carried[g, a] + outputs[j, g, a] * y)
+                        for k in range(LANES):
+                            stepped[b, k] += transition[j, g, a, b] * (carried[g, a, k] + outputs[j, g, a] * y[k])
                 for b in range(states):
-                    carried[g, b] = stepped[b]
+                    for k in range(LANES):
+                        carried[g, b, k] = stepped[b, k]
 
 
 @numba.njit(cache=True, nogil=True)
