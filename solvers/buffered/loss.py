@@ -129,9 +129,13 @@ class BufferedLoss:
         m = self.shape[2]
         profiles = np.zeros((*self.shape[:2], tau.shape[1]))
         profiles[:, :, :m] = z.reshape(self.shape)
+        log_tau, log_scale = self._basis @ profiles[0], self._basis @ profiles[1]
+        log_tau += self._log_nodes
+        log_tau += self._log_v
+        log_scale += self._half_log_weights
         with np.errstate(over="ignore"):
-            np.exp(self._basis @ profiles[0] + self._log_nodes + self._log_v, out=tau)
-            np.exp(self._basis @ profiles[1] + self._half_log_weights, out=scale)
+            np.exp(log_tau, out=tau)
+            np.exp(log_scale, out=scale)
         if not (np.isfinite(tau).all() and np.isfinite(scale).all()):
             return False
         inputs[:, m] = self._feed
