@@ -25,6 +25,7 @@ import numpy as np
 
 from factorize.certificate.lower_bounds import block_resolvents, determinants, resolvents
 from factorize.errors import CertificateError
+from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.rounding import UNIT
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
@@ -38,6 +39,7 @@ MAX_RESOLVENT_RULE = "nuclear norm dual with row weights, by resolvents of the b
 MAX_DETERMINANT_RULE = "nuclear norm dual with row weights, by log-determinants of the recursion"
 BLOCK_RESOLVENT_RULE = "nuclear norm dual, by block resolvents of the bidiagonal inverse"
 _DIRECT_SVD = 640
+_ONE_THREAD = 1024  # side up to which a second thread of BLAS slows singular values down on a busy machine
 _LARGEST_DENSE = 8192
 
 
@@ -221,4 +223,5 @@ def nuclear_norm_below(matrix: np.ndarray) -> float:
     Args:
         matrix: shape (m, n).
     """
-    return float(np.linalg.svd(matrix, compute_uv=False).sum())
+    with one_blas_thread(max(matrix.shape), largest=_ONE_THREAD):
+        return float(np.linalg.svd(matrix, compute_uv=False).sum())
