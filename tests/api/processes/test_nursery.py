@@ -60,6 +60,13 @@ def lines_of(path: Path, body_value: str, *, threads: int = 1, before: str = "")
     return path.read_text()
 
 
+def test_what_the_nursery_has_reserved_is_not_taken_from_what_a_child_may_reserve():
+    # 64 MB, and 512 + 64 for libraries and stacks of which a Python of its own takes 160.
+    assert ending_of(body("block = bytearray(460 << 20)")).ending is Ending.DONE
+    outcome = ending_of(body("block = bytearray(660 << 20)"))
+    assert outcome.error is not None and outcome.error["type"] == "out_of_memory", outcome
+
+
 def test_a_solve_and_its_proof_give_the_same_result_forked_and_started(tmp_path):
     found, proofs = [], []
     for forked in (True, False):
