@@ -212,6 +212,13 @@ def test_the_recommended_row_is_the_best_of_all_options(benchmark_of: Any, monke
     assert len(found) == 3 and all(-1e-3 < share <= choosing.WITHIN for _, share, _ in found), found
 
 
+def test_what_is_listed_as_a_change_of_no_answer_is_a_change(benchmark_of: Any) -> None:
+    listed, mutants = benchmark_of("mutants").equivalents(), benchmark_of("code_changes").mutants
+    modules = [import_module(name) for name in sorted({module for module, _, _ in listed})]
+    found = {(mutant.module, mutant.function, mutant.text) for module in modules for mutant in mutants(module)}
+    assert sorted(listed.keys() - found) == []
+
+
 def test_changes_of_code(benchmark_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every change is another program, said in one line; messages, defaults and assertions are left alone."""
     lines = (
