@@ -297,13 +297,14 @@ class StarEstimate:
     def sigma(self, epsilon: float, delta: float, *, near: float | None = None, tolerance: float = _CLOSE) -> float:
         """Return the multiplier s at which the estimated delta of (P, Q) is `delta`, to 2e-4 by default.
 
-        It lies between that of the single-bin lower bound and that of the star bound, whatever the samples say: a
-        proposal that never meets the event it is for would report a mean of 0, and a sigma of 0 with it.
+        It lies between that of the single-bin lower bound and that of the star bound, or within a tenth of `near`,
+        whatever the samples say: a proposal that never meets the event it is for would report a mean of 0, and a
+        sigma of 0 with it.
 
         Args:
             epsilon: of (epsilon, delta)-DP.
             delta: of (epsilon, delta)-DP.
-            near: another estimate of it; searched from first, some percent around it.
+            near: another estimate of it; searched from first, a tenth of it to either side.
             tolerance: relative, of sigma.
         """
         target = math.log(delta)

@@ -60,6 +60,7 @@ class StarTables:
         self.log_moment = float(logs.max() + math.log(shares.mean()))
         self.centres = np.cumsum(shares)
         self.centres /= self.centres[-1]
+        # places of bins, of which there are at most LARGEST_BINS = 4096 (gram_matrix.py)
         self.guides = np.empty((len(matrix) + 1, _GUIDES), dtype=np.int16)
         fill_guides(self.rows, self.guides[:-1])
         fill_guides(self.centres[None], self.guides[-1:])

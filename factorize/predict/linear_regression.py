@@ -135,10 +135,6 @@ class LinearRegressionQuestion(Regression):
         labels = [eta * value * sgd / (2 - eta * value) / 2 for value in self.eigenvalues]
         return {"eigenvalue": list(self.eigenvalues), "privacy": one, "sampling": labels}
 
-    def stationary_upper(self) -> float:
-        """Return the upper bound of C.15."""
-        return float(self.answer().terms["upper_bound_gaussian_inputs"])
-
 
 class LinearRegressionFinite(LinearRegressionQuestion):
     """C24, theorem D.11: suboptimality after finitely many steps.

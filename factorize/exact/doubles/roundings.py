@@ -43,11 +43,6 @@ def norm_of(numbers: np.ndarray) -> float:
     return math.sqrt(math.fsum((numbers * numbers).tolist())) * (1 + SLACK) + ROOT_OF_TINY
 
 
-def total_up(numbers: np.ndarray) -> float:
-    """Return a number not below the sum of numbers that are not negative."""
-    return math.fsum(numbers.tolist()) * (1 + SLACK)
-
-
 def finite(*numbers: float) -> None:
     """Refuse to go on with bounds that left the range of doubles.
 
