@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -77,10 +78,12 @@ class Factorization(ViewedFactors, CalibratedFactors):
         Raises:
             CertificateError: the claim does not hold.
         """
-        certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
+        with ThreadPoolExecutor(1, "digests") as beside:  # hashing lets go of the interpreter's lock
+            stored = beside.submit(_stored, solution.strategy, solution.strategy.tensors(), solution.dual)
+            certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome)
         stopped = {"iterations": solution.iterations, "outcome": solution.outcome.name.lower()}
         provenance = {**solver, **solution.provenance, **stopped}
-        manifest = _manifest(spec, solution.strategy, solution.dual, certificate, provenance)
+        manifest = _manifest(spec, stored.result(), certificate, provenance)
         return cls(spec, solution.strategy, solution.dual, manifest)
 
     @property
@@ -335,25 +338,23 @@ def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, n
     return "dense", {"": base.rows(name, 0, rows)}
 
 
-def _manifest(
-    spec: Spec,
-    strategy: AnyStrategy,
-    dual: Mapping[str, np.ndarray],
-    certificate: Certificate,
-    solver: Mapping[str, Any],
-) -> dict[str, Any]:
+def _stored(strategy: AnyStrategy, tensors: Mapping[str, np.ndarray], dual: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return what a manifest says of the tensors, which takes a digest of all their bytes."""
     n = strategy.side
+    evidence = {"tensors": [f"dual.{name}" for name in dual], "sha256": tensor_digest(dual.values())} if dual else None
+    return {"matrices": {"C": describe("C", strategy.structure, tensors, (n, n))}, "dual": evidence}
+
+
+def _manifest(
+    spec: Spec, stored: Mapping[str, Any], certificate: Certificate, solver: Mapping[str, Any]
+) -> dict[str, Any]:
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "spec": spec.document(),
         "spec_digest": spec.digest,
         "certificate": certificate.document(),
-        "matrices": {"C": describe("C", strategy.structure, strategy.tensors(), (n, n))},
-        "dual": None,
+        **stored,
         "solver": dict(solver),
     }
-    if dual:
-        names = [f"dual.{name}" for name in dual]
-        manifest["dual"] = {"tensors": names, "sha256": tensor_digest(dual.values())}
     manifest["digest"] = manifest_digest(manifest)
     return json.loads(canonical_json(manifest))

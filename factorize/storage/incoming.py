@@ -44,10 +44,13 @@ def incoming(
     plain.manifest = lasting(factorization.manifest)
     with objects.stage() as staged:
         staged.produce(plain.save)
-        proof = dict(check(staged.path)) if check else {}
-        digest = proof.pop("digest") if check else _read_back(staged.path, plain.spec)
-        with staged.open() as reader:
-            file = describe(reader)
+        if check is None:
+            proof, digest, file = {}, _read_back(staged.path, plain.spec), _described(staged)
+        else:
+            with ThreadPoolExecutor(1, "described") as beside:  # the check waits for a process, most of the time
+                coming = beside.submit(_synced, staged)
+                proof = dict(check(staged.path))
+                digest, file = proof.pop("digest"), coming.result()
         if digest != factorization.digest or proof.pop("sha256", file["sha256"]) != file["sha256"]:
             message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
             raise CorruptObject(message)
@@ -65,6 +68,17 @@ def _read_back(path: Path, spec: Spec) -> str:
         return load(path, matrices=bound_matrices(spec)).digest
     except OSError as error:
         raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
+
+
+def _synced(staged: Staged) -> dict[str, Any]:
+    """Put the file on the medium, which has less to do then when the file is published, and read it back."""
+    staged.sync()
+    return _described(staged)
+
+
+def _described(staged: Staged) -> dict[str, Any]:
+    with staged.open() as reader:
+        return describe(reader)
 
 
 def describe(reader: Reader) -> dict[str, Any]:
