@@ -9,6 +9,7 @@ install, a user's site-packages and a PYTHONPATH of absolute folders go on worki
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -66,7 +67,10 @@ def _run(module: str, path: list[str]) -> None:
 
     sys.path[:] = path
     sys.argv = [module]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        gc.freeze()  # whoever waits for its end need not wait for a last collection of all that was imported
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,11 +154,24 @@ def _user_matrices(spec: dict[str, Any], store: str) -> dict[str, np.ndarray]:
 
 def main() -> int:
     """Answer what stdin asks for; see `serve`."""
-    # Imported before the question comes, which may be while a solve is still running (`sibling.begun`).
-    import factorize.exact.file
-    import factorize.factor_file  # noqa: F401
-
+    _make_ready()
     return serve(check)
+
+
+def _make_ready() -> None:
+    """Load what every check needs before the question comes, which may be while a solve still runs (`sibling.begun`).
+
+    The test of this machine's floating point is such a thing too: its outcome is kept.
+    """
+    import factorize.exact.file
+    import factorize.factor_file
+    import factorize.storage.records  # noqa: F401
+    from factorize.exact.arithmetic.intervals import NotEnclosed
+    from factorize.exact.arithmetic.machine import check_products
+    from factorize.numbers.blas_threads import one_blas_thread
+
+    with suppress(NotEnclosed), one_blas_thread(1):  # a check that needs it says why not
+        check_products()
 
 
 if __name__ == "__main__":

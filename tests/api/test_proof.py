@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from copy import deepcopy
 from functools import partial
@@ -45,6 +46,20 @@ def overclaiming():
 
 def holds_nothing(store: Store) -> bool:
     return not list(store.items()) and not list(store.objects.list("blobs")) and not list(store.objects.list(STAGING))
+
+
+def test_the_process_of_a_proof_is_ready_for_a_dense_file_before_it_is_asked(store, tmp_path):
+    file = tmp_path / "dense.safetensors"
+    solvers.solve(spec_of(12, mechanism={"kind": "dense"})).save(file)
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom factorize.api import proof\nproof._make_ready()\n"
+        "from factorize.exact.arithmetic import machine\n"
+        "before, tested = set(sys.modules), machine._fault.cache_info().currsize\n"
+        f"proof.inspect(Path({str(file)!r}), {store.url!r}, strict=False)\n"
+        "print(tested, *sorted(name for name in set(sys.modules) - before if name.startswith('factorize')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
 
 
 def test_what_was_checked_is_kept_beside_the_file(store):

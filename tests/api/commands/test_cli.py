@@ -118,6 +118,16 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
     assert "typer" in loaded and not loaded & absent, loaded & absent
 
 
+def test_a_command_ends_without_a_look_at_all_that_it_has_imported() -> None:
+    code = (
+        "import atexit, gc, sys\nfrom factorize.api.cli import main\n"
+        "atexit.register(lambda: print('KEPT', gc.get_freeze_count(), len(gc.get_objects())))\nmain(['--version'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    frozen, left = map(int, done.stdout.split()[-2:])
+    assert frozen > 10_000 > 10 * left, done.stdout
+
+
 def test_version(factorize: CommandLine) -> None:
     assert factorize("--version") == Run(0, f"factorize {__version__}\n", "")
 
