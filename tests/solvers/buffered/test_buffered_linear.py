@@ -14,7 +14,9 @@ from factorize.solvers import automatic
 from factorize.solvers.buffered import buffered_optimum as buffered_linear
 from factorize.solvers.buffered.buffered_optimum import optimise, thinned
 from factorize.solvers.buffered.loss import BufferedLoss, places, starts_of_blocks
+from factorize.solvers.buffered.points import differences
 from factorize.solvers.buffered.tuned_poles import tune
+from factorize.solvers.methods import trust_region
 from factorize.solvers.methods.poles import zolotarev_with
 from factorize.solvers.methods.trust_region import minimise
 from factorize.solvers.problem import Reporter
@@ -275,20 +277,52 @@ def test_what_the_callback_raises_ends_the_solve() -> None:
         solvers.solve(buffered(SPECS["prefix"], 2), progress=cancel)
 
 
-def test_differences_on_a_second_core_are_those_on_one() -> None:
+@pytest.mark.parametrize(("n", "m"), [(30, 1), (37, 2), (45, 3)])
+def test_eight_points_at_a_time_give_the_differences_of_single_ones(n: int, m: int) -> None:
+    """37 and 45 steps are no whole segments, and 20 or 30 coefficients no whole vectors."""
+    loss, _, _ = example(n=n, m=m)
+    z = 0.1 * np.random.default_rng(n).normal(size=loss.origin.size)
+    _, gradient = loss(z)
+    told: list[None] = []
+    found = loss.hessian(z, gradient, 1e-4, lambda: told.append(None))
+    one_by_one = trust_region._differences(loss, z, gradient, 1e-4, lambda: None)
+    assert told
+    assert (found == found.T).all()
+    np.testing.assert_allclose(found, one_by_one, atol=1e-9 * np.abs(one_by_one).max())
+
+
+def test_two_cores_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     loss, _, _ = example(n=60)
-    made: list[BufferedLoss] = []
+    gradient = loss(loss.origin)[1]
+    alone = loss.hessian(loss.origin, gradient, 1e-4, lambda: None)
+    monkeypatch.setattr(differences, "_PARALLEL_WORK", 0)
+    assert (loss.hessian(loss.origin, gradient, 1e-4, lambda: None) == alone).all()
 
-    def twin() -> BufferedLoss:
-        made.append(loss.twin())
-        return made[-1]
 
-    alone, beside = (
-        minimise(loss, loss.origin, tolerance=1e-9, rounds=1, report=lambda _step, _value: None, twin=one)
-        for one in (None, twin)
-    )
-    assert len(made) == 1 and not np.shares_memory(made[0]._arrays, loss._arrays)
-    assert (alone.hessian == beside.hessian).all() and (alone.z == beside.z).all()
+def test_a_point_where_pivots_are_lost_has_no_derivatives() -> None:
+    loss, _, _ = example(n=30, m=1)
+    gradient = loss(loss.origin)[1]
+    assert not loss.hessian(loss.origin, gradient, 1e6, lambda: None).any()  # beyond the numbers of doubles
+
+
+def test_what_ends_a_hessian_ends_the_search() -> None:
+    loss, _, _ = example(n=30, m=1)
+
+    def cancel() -> None:
+        raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        loss.hessian(loss.origin, loss(loss.origin)[1], 1e-4, cancel)
+
+
+@pytest.mark.parametrize("largest", [0, 1 << 17])
+def test_many_buffers_over_many_steps_are_moved_one_by_one(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight points take memory; either way leads to the same place."""
+    monkeypatch.setattr(buffered_linear, "_MOST_AT_POINTS", largest)
+    found = optimise(np.ones(64), np.r_[0.0, np.ones(63)], 2, 1e-6, QUIET)
+    assert found.end.finished
+    assert (len(found.loss._points) > 0) == (largest > 0)
+    assert found.end.value == pytest.approx(6.24e-4, rel=5e-3)
 
 
 def test_the_trust_region_leaves_a_saddle() -> None:
