@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.numbers.compiling import assign
-from factorize.solvers.buffered.kernels import EVERY, error_step, factor_step
+from factorize.solvers.buffered.kernels import EVERY, Places, error_step, factor_step
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.lanes import WIDTH, load, spread, store, total
+from factorize.solvers.methods.lane_algebra import vectors
+from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
 
 Array = NDArray[np.float64]
 
@@ -39,9 +40,9 @@ def error_adjoint(
     """
     n, width = ratio.shape
     rows, size = width // WIDTH, m + 1
-    kept = np.empty((EVERY, size * width))
-    cov, bar = np.zeros(size * width), np.zeros(size * width)
-    image, turned, row = np.zeros(width), np.zeros(width), np.zeros(width)
+    kept = vectors(EVERY * size * rows).reshape(EVERY, size * width)
+    cov, bar = vectors(size * rows), vectors(size * rows)
+    image, turned, row = vectors(rows), vectors(rows), vectors(rows)
     for segment in range(marks.shape[0] - 1, -1, -1):
         first, last = segment * EVERY, min(n, (segment + 1) * EVERY)
         assign(cov, marks[segment])
@@ -103,9 +104,10 @@ def factor_adjoint(
     """
     n, width = ratio.shape
     rows = width // WIDTH
-    kept = np.zeros((EVERY + 1, marks.shape[1]))
-    gram, bar = np.zeros(marks.shape[1]), np.zeros(marks.shape[1])
-    now, image_bar = np.zeros(width), np.zeros(width)
+    entries = marks.shape[1]
+    kept = vectors((EVERY + 1) * (m + 1) * rows).reshape(EVERY + 1, entries)
+    gram, bar = vectors((m + 1) * rows), vectors((m + 1) * rows)
+    now, image_bar = vectors(rows), vectors(rows)
     for segment in range(marks.shape[0]):
         first, last = segment * EVERY, min(n, (segment + 1) * EVERY)
         assign(gram, marks[segment])
@@ -149,7 +151,6 @@ def factor_adjoint(
 
 @compiled
 def sweep_adjoint(
-    m: int,
     p2: Array,
     q2: Array,
     tau: Array,
@@ -166,40 +167,56 @@ def sweep_adjoint(
     """Carry the derivatives back through recursion 1.
 
     ``ratio_bar`` becomes the derivative by log tau, ``outputs_bar`` that by log scale; ``inputs_bar`` is used up.
+    What stands beside the buffers is no derivative, and ``outputs_bar`` is zero there.
     """
-    n = tau.shape[0]
+    n, rows = tau.shape[0], tau.shape[1] // WIDTH
+    kappa, carried, by_tau = vectors(rows), vectors(rows), vectors(rows)
     for i in range(n):
-        size, by_root = extra[i], 0.0
-        for j in range(m):
-            kappa = 1.0 / (above[i, j] + (held[i, j] - tau[i, j]))
-            size += scale[i, j] * scale[i, j] * kappa
-            by_root += scale[i, j] * (outputs_bar[i, j] + kappa * inputs_bar[i, j])
+        sums, of_root = spread(0.0), spread(0.0)
+        for w in range(rows):
+            at = i * rows + w
+            k, d = reciprocal(load(above, at) + (load(held, at) - load(tau, at))), load(scale, at)
+            store(kappa, w, k)
+            sums = sums + d * d * k
+            of_root = of_root + d * (load(outputs_bar, at) + k * load(inputs_bar, at))
+        size = extra[i] + total(sums)
         root = 1.0 / math.sqrt(size)
-        by_root += 2.0 * extra[i] * root * own_bar[i]
+        by_root = total(of_root) + 2.0 * extra[i] * root * own_bar[i]
         by_total = -0.5 * by_root * root / size
         own_bar[i] = extra[i] * (root * root * own_bar[i] + by_total)
-        for j in range(m):
-            d = scale[i, j]
-            kappa = 1.0 / (above[i, j] + (held[i, j] - tau[i, j]))
-            of_scale = root * (outputs_bar[i, j] + kappa * inputs_bar[i, j]) + 2.0 * by_total * d * kappa
-            outputs_bar[i, j] = d * of_scale
-            inputs_bar[i, j] = -(root * d * inputs_bar[i, j] + by_total * d * d) * kappa * kappa
-    carried, by_tau = np.zeros(m), np.zeros(m)
+        for w in range(rows):
+            at = i * rows + w
+            k, d, of = load(kappa, w), load(scale, at), load(inputs_bar, at)
+            of_scale = spread(root) * (load(outputs_bar, at) + k * of) + spread(2.0 * by_total) * (d * k)
+            store(outputs_bar, at, d * of_scale)
+            store(inputs_bar, at, spread(-1.0) * d * (spread(root) * of + spread(by_total) * d) * (k * k))
     for i in range(n):
-        for j in range(m):
+        for w in range(rows):
             # held_i = tau_i + below_i; the ratio and the pivot below_{i-1} depend on it
-            of_held = carried[j]
+            at, of_held = i * rows + w, load(carried, w)
             if i > 0:
-                of_held -= ratio_bar[i, j] / (q2[i] + held[i, j])
-            of_below = of_held + inputs_bar[i, j]
-            ratio_bar[i, j] = of_held
-            if i + 1 < n:
-                sum_below = q2[i + 1] + held[i + 1, j]
-                carried[j] = of_below * p2[i] * q2[i + 1] / (sum_below * sum_below)
+                by = reciprocal(spread(q2[i]) + load(held, at))
+                of_held = spread(q2[i]) * (of_held * (by * by)) - load(ratio_bar, at) * by
+            store(ratio_bar, at, of_held)
+            store(carried, w, (of_held + load(inputs_bar, at)) * spread(p2[i]))
     for i in range(n - 1, -1, -1):
-        for j in range(m):
-            of_above = by_tau[j] + inputs_bar[i, j]
-            ratio_bar[i, j] = (ratio_bar[i, j] + of_above) * tau[i, j]
+        for w in range(rows):
+            at = i * rows + w
+            of_above = load(by_tau, w) + load(inputs_bar, at)
+            store(ratio_bar, at, (load(ratio_bar, at) + of_above) * load(tau, at))
             if i > 0:
-                sum_above = p2[i - 1] + above[i - 1, j]
-                by_tau[j] = of_above * q2[i] * p2[i - 1] / (sum_above * sum_above)
+                by = reciprocal(spread(p2[i - 1]) + load(above, at - rows))
+                store(by_tau, w, of_above * spread(q2[i] * p2[i - 1]) * (by * by))
+
+
+@compiled
+def profile_adjoint(first: Places, weights: Array, bar: Array, out: Array) -> None:
+    """Fill the derivatives by coefficients, shape (splines, width), from those by a profile, shape (n, width)."""
+    rows = out.shape[1] // WIDTH
+    for at in range(out.shape[0] * rows):
+        store(out, at, spread(0.0))
+    for i in range(first.size):
+        for s in range(weights.shape[1]):
+            for w in range(rows):
+                to = (first[i] + s) * rows + w
+                store(out, to, load(out, to) + spread(weights[i, s]) * load(bar, i * rows + w))

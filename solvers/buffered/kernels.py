@@ -30,9 +30,11 @@ from numpy.typing import NDArray
 
 from factorize.numbers.compiling import assign
 from factorize.solvers.methods.compiled import compiled
-from factorize.solvers.methods.lanes import WIDTH, load, spread, store, total
+from factorize.solvers.methods.lane_algebra import vectors
+from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store, total
 
 Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 EVERY = 256
 
@@ -43,39 +45,67 @@ def width_of(buffers: int) -> int:
 
 
 @compiled
-def sweep(m: int, p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Array, ratio: Array) -> None:
-    """Fill the pivots from above e, those from below with their own term h, and the ratios; all of shape (n, m).
+def profile(first: Places, weights: Array, coefficients: Array, out: Array) -> None:
+    """Fill a profile, shape (n, width), from its coefficients, shape (splines, width).
+
+    Args:
+        first: of the splines that are not zero at each step, shape (n,).
+        weights: their values, shape (n, splines that are not zero).
+        coefficients: of the splines.
+        out: filled.
+    """
+    rows = out.shape[1] // WIDTH
+    for i in range(first.size):
+        for w in range(rows):
+            found = spread(0.0)
+            for s in range(weights.shape[1]):
+                found = found + spread(weights[i, s]) * load(coefficients, (first[i] + s) * rows + w)
+            store(out, i * rows + w, found)
+
+
+@compiled
+def sweep(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Array, ratio: Array) -> None:
+    """Fill the pivots from above e, those from below with their own term h, and the ratios; all of shape (n, width).
 
     ``root[i] = q[i] p[i-1]``.
     """
-    n = tau.shape[0]
-    for j in range(m):
-        held[n - 1, j] = tau[n - 1, j] + p2[n - 1]
-        above[0, j] = tau[0, j]
-        ratio[0, j] = 0.0
+    n, rows = tau.shape[0], tau.shape[1] // WIDTH
+    for w in range(rows):
+        at = (n - 1) * rows + w
+        store(held, at, load(tau, at) + spread(p2[n - 1]))
+        store(above, w, load(tau, w))
+        store(ratio, w, spread(0.0))
     for i in range(n - 2, -1, -1):
-        for j in range(m):
-            held[i, j] = tau[i, j] + p2[i] * held[i + 1, j] / (q2[i + 1] + held[i + 1, j])
+        for at in range(i * rows, (i + 1) * rows):
+            below = load(held, at + rows)
+            by = reciprocal(spread(q2[i + 1]) + below)
+            store(held, at, load(tau, at) + spread(p2[i]) * (below * by))
+            store(ratio, at + rows, spread(root[i + 1]) * by)
     for i in range(1, n):
-        for j in range(m):
-            above[i, j] = tau[i, j] + q2[i] * above[i - 1, j] / (p2[i - 1] + above[i - 1, j])
-            ratio[i, j] = root[i] / (q2[i] + held[i, j])
+        for at in range(i * rows, (i + 1) * rows):
+            before = load(above, at - rows)
+            store(above, at, load(tau, at) + spread(q2[i]) * (before * reciprocal(spread(p2[i - 1]) + before)))
 
 
 @compiled
 def generate(
-    m: int, tau: Array, above: Array, held: Array, scale: Array, extra: Array, inputs: Array, outputs: Array, own: Array
+    tau: Array, above: Array, held: Array, scale: Array, extra: Array, inputs: Array, outputs: Array, own: Array
 ) -> None:
-    """Fill g and h, shape (n, m), and the diagonal term, shape (n,), of X with unit diagonal."""
+    """Fill g and h, shape (n, width), and the diagonal term, shape (n,), of X with unit diagonal.
+
+    ``scale`` is zero beside the buffers, and so are g and h.
+    """
+    rows = tau.shape[1] // WIDTH
     for i in range(tau.shape[0]):
-        size = extra[i]
-        for j in range(m):
-            inputs[i, j] = scale[i, j] / (above[i, j] + (held[i, j] - tau[i, j]))
-            size += inputs[i, j] * scale[i, j]
-        size = 1.0 / math.sqrt(size)
-        for j in range(m):
-            inputs[i, j] *= size
-            outputs[i, j] = scale[i, j] * size
+        sums = spread(0.0)
+        for at in range(i * rows, (i + 1) * rows):
+            of = load(scale, at) * reciprocal(load(above, at) + (load(held, at) - load(tau, at)))
+            store(inputs, at, of)
+            sums = sums + of * load(scale, at)
+        size = 1.0 / math.sqrt(extra[i] + total(sums))
+        for at in range(i * rows, (i + 1) * rows):
+            store(inputs, at, load(inputs, at) * spread(size))
+            store(outputs, at, load(scale, at) * spread(size))
         own[i] = extra[i] * size * size
 
 
@@ -116,7 +146,7 @@ def factor(
     ``marks[k]`` is P before step ``min(n, (k + 1) EVERY) - 1``, shape (ceil(n / EVERY), (m + 1) width).
     """
     n = ratio.shape[0]
-    gram = np.zeros(marks.shape[1])
+    gram = vectors(marks.shape[1] // WIDTH)
     for i in range(n - 1, -1, -1):
         if i == n - 1 or i % EVERY == EVERY - 1:
             assign(marks[i // EVERY], gram)
@@ -169,7 +199,7 @@ def error(m: int, ratio: Array, inputs: Array, outputs: Array, diagonal: Array, 
     Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.
     """
     n, width = ratio.shape
-    cov, image = np.zeros(marks.shape[1]), np.zeros(width)
+    cov, image = vectors(marks.shape[1] // WIDTH), vectors(width // WIDTH)
     loss = 0.0
     for i in range(n):
         if i % EVERY == 0:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from factorize.solvers.buffered import adjoints, kernels
 from factorize.solvers.buffered.points.differences import Centre, Points, hessian
+from factorize.solvers.methods.lane_algebra import vectors
+from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix
 
@@ -44,17 +46,19 @@ class BufferedLoss:
         self._root = np.concatenate([[0.0], q[1:] * p[:-1]])
         self._follow, self._feed = q / p, 1.0 / p
         self._v, self._log_v = v, np.log(v)[:, None]
-        self._log_nodes, self._half_log_weights = np.zeros((2, kernels.width_of(m)))
+        self._log_nodes = np.zeros(kernels.width_of(m))
+        self._half_log_weights = np.full(kernels.width_of(m), -np.inf)  # zeros beside the buffers
         self._extra = np.zeros(n)
-        self._basis = _splines(places(q), intervals)
-        self._transposed = self._basis.T.tocsr()
+        self._first, self._weights = _splines(places(q), intervals)
         self._bound = lower_bound
         self._points: list[Points] = []
         width = kernels.width_of(m)
-        self._arrays = np.zeros((11, n, width))
-        self._arrays[4, :, m] = self._follow
+        rows = width // WIDTH
+        self._arrays = [vectors(n * rows).reshape(n, width) for _ in range(11)]
+        self._coefficients = vectors(self.shape[1] * rows).reshape(self.shape[1], width)
         self._vectors = np.empty((3, n))
-        self._marks = np.empty((2, -(-n // kernels.EVERY), (m + 1) * width))
+        marks = -(-n // kernels.EVERY)
+        self._marks = [vectors(marks * (m + 1) * rows).reshape(marks, (m + 1) * width) for _ in range(2)]
 
     @property
     def origin(self) -> Array:
@@ -95,13 +99,16 @@ class BufferedLoss:
             ratio_bar, inputs_bar, outputs_bar, own_bar,
         )  # fmt: skip
         adjoints.sweep_adjoint(
-            m, self._p2, self._q2, tau, above, held, ratio, scale, self._extra,
+            self._p2, self._q2, tau, above, held, ratio, scale, self._extra,
             inputs_bar, outputs_bar, ratio_bar, own_bar,
         )  # fmt: skip
-        gradient = np.concatenate([(self._transposed @ bar)[:, :m].ravel() for bar in (ratio_bar, outputs_bar)])
+        gradient = np.empty(self.shape)
+        for bar, out in zip((ratio_bar, outputs_bar), gradient, strict=True):
+            adjoints.profile_adjoint(self._first, self._weights, bar, self._coefficients)
+            out[:] = self._coefficients[:, :m]
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)
-        return loss / self._bound - 1.0, gradient / self._bound
+        return loss / self._bound - 1.0, gradient.ravel() / self._bound
 
     def hessian(self, z: Array, gradient: Array, step: float, alive: Callable[[], None]) -> Array:
         """Return the second derivatives at z by forward differences.
@@ -113,14 +120,14 @@ class BufferedLoss:
             alive: called between parts; what it raises ends the calculation.
         """
         self._build(z)
-        m, per_step = self.shape[2], _DEGREE + 1
+        m = self.shape[2]
         centre = Centre(
             pivots=np.array([self._p2, self._q2, self._root]),
             decoder=np.array([self._follow, self._feed]),
             extra=self._extra,
-            profiles=np.ascontiguousarray(self._arrays[:2, :, :m]),
-            first=self._basis.indices.reshape(-1, per_step)[:, 0].astype(np.int64),
-            weights=self._basis.data.reshape(-1, per_step),
+            profiles=np.array([array[:, :m] for array in self._arrays[:2]]),
+            first=self._first,
+            weights=self._weights,
             splines=self.shape[1],
         )
         return hessian(centre, gradient * self._bound, step, alive, self._points) / self._bound
@@ -133,7 +140,7 @@ class BufferedLoss:
         """
         if not self._build(z):
             raise FloatingPointError("a pivot of the factor is lost to rounding")
-        ratio, inputs, outputs = (self._arrays[at, :, : self.shape[2]] for at in (4, 5, 7))
+        ratio, inputs, outputs = (self._arrays[at][:, : self.shape[2]] for at in (4, 5, 7))
         return unit_columns(BufferedMatrix(self._vectors[1], ratio, inputs, outputs))
 
     def _build(self, z: Array) -> bool:
@@ -141,20 +148,20 @@ class BufferedLoss:
         tau, scale, above, held, ratio, inputs, targets, outputs = self._arrays[:8]
         own, diagonal, _ = self._vectors
         m = self.shape[2]
-        profiles = np.zeros((*self.shape[:2], tau.shape[1]))
-        profiles[:, :, :m] = z.reshape(self.shape)
-        log_tau, log_scale = self._basis @ profiles[0], self._basis @ profiles[1]
-        log_tau += self._log_nodes
-        log_tau += self._log_v
-        log_scale += self._half_log_weights
+        for coefficients, out in zip(z.reshape(self.shape), (tau, scale), strict=True):
+            self._coefficients[:, :m], self._coefficients[:, m:] = coefficients, 0.0
+            kernels.profile(self._first, self._weights, self._coefficients, out)
+        tau += self._log_nodes
+        tau += self._log_v
+        scale += self._half_log_weights
         with np.errstate(over="ignore"):
-            np.exp(log_tau, out=tau)
-            np.exp(log_scale, out=scale)
+            np.exp(tau, out=tau)
+            np.exp(scale, out=scale)
         if not (np.isfinite(tau).all() and np.isfinite(scale).all()):
             return False
-        inputs[:, m] = self._feed
-        kernels.sweep(m, self._p2, self._q2, self._root, tau, above, held, ratio)
-        kernels.generate(m, tau, above, held, scale, self._extra, inputs, targets, own)
+        kernels.sweep(self._p2, self._q2, self._root, tau, above, held, ratio)
+        kernels.generate(tau, above, held, scale, self._extra, inputs, targets, own)
+        ratio[:, m], inputs[:, m] = self._follow, self._feed
         return kernels.factor(m, ratio, inputs, targets, own, diagonal, outputs, self._marks[0]) < 0
 
 
@@ -179,11 +186,17 @@ def places(q: Array) -> Array:
     return np.log(inside / (np.repeat(lengths, lengths) - inside))
 
 
-def _splines(x: Array, intervals: int):  # type: ignore[no-untyped-def]  # a sparse matrix of scipy, which has no types
-    """Return the cubic B-splines on equal intervals over the places, a sparse matrix of shape (n, intervals + 3)."""
+def _splines(x: Array, intervals: int) -> tuple[NDArray[np.int64], Array]:
+    """Return the cubic B-splines on equal intervals over the places.
+
+    Returns:
+        The first of those that are not zero at each step, shape (n,), and the values of these, shape (n, 4), of
+        intervals + 3 in all.
+    """
     from scipy.interpolate import BSpline
 
     reach = max(float(np.abs(x).max()), 1e-3)
     knots = np.linspace(-reach, reach, intervals + 1)
     padded = np.concatenate([[-reach] * _DEGREE, knots, [reach] * _DEGREE])
-    return BSpline.design_matrix(np.clip(x, -reach, reach), padded, _DEGREE).tocsr()
+    found = BSpline.design_matrix(np.clip(x, -reach, reach), padded, _DEGREE).tocsr()
+    return found.indices.reshape(len(x), -1)[:, 0].astype(np.int64), found.data.reshape(len(x), -1).copy()

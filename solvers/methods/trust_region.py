@@ -28,7 +28,7 @@ Differences = Callable[[Array, Array, float, Callable[[], None]], Array]
 _DIFFERENCE = 1e-4
 _ROWS = 8  # of a Hessian that are taken before the caller is told again
 _ROUND = 40  # steps between two Hessians
-_ENOUGH = 0.01  # a round that gains less than this part of the value is the last
+_ENOUGH = 0.004  # a round that gains less than this part of the value is the last
 _RADIUS = 1.0
 _SHIFTS = 30
 
@@ -72,7 +72,7 @@ def minimise(
     Args:
         function: value (infinite outside its domain) and gradient.
         start: a point with a finite value, shape (size,).
-        tolerance: on the value; a round that gains less, or less than 1 % of the value, is the last.
+        tolerance: on the value; a round that gains less, or less than 0.4 % of the value, is the last.
         rounds: at most that many.
         report: told (steps so far, value); what it raises ends the minimisation.
         hessian: an approximation to begin with, if there is one.

@@ -322,7 +322,7 @@ def test_many_buffers_over_many_steps_are_moved_one_by_one(largest: int, monkeyp
     found = optimise(np.ones(64), np.r_[0.0, np.ones(63)], 2, 1e-6, QUIET)
     assert found.end.finished
     assert (len(found.loss._points) > 0) == (largest > 0)
-    assert found.end.value == pytest.approx(6.24e-4, rel=5e-3)
+    assert found.end.value == pytest.approx(6.2e-4, rel=2e-2)
 
 
 def test_the_trust_region_leaves_a_saddle() -> None:
