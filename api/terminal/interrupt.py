@@ -65,10 +65,10 @@ def _watch(signals: int, done: int, grace_seconds: float) -> None:
         ready, _, _ = select.select([signals, done], [], [], patience)
         if done in ready:
             return
-        interrupted = bool(ready) and signal.SIGINT in os.read(signals, 64)
-        if patience is not None and (interrupted or not ready):
+        interrupts = os.read(signals, 64).count(signal.SIGINT) if ready else 0  # both, if they come at once
+        if interrupts > 1 or (patience is not None and (interrupts or not ready)):
             _end()
-        if interrupted:
+        if interrupts:
             patience = grace_seconds
             _announce(grace_seconds)
 

@@ -663,7 +663,7 @@ def test_an_interrupt_that_numerical_code_swallows_still_ends_the_process(signal
     code = (
         "import signal, time\nfrom factorize.api.terminal.interrupt import prompt_interrupt\n"
         "signal.signal(signal.SIGINT, lambda *_: print('swallowed', flush=True))\n"
-        f"with prompt_interrupt(grace_seconds={0.2 if signals == 1 else 60}):\n"
+        f"with prompt_interrupt(grace_seconds={0.2 if signals == 1 else 3600}):\n"
         "    print('ready', flush=True)\n"
         "    while True:\n        time.sleep(60)\n"
     )
