@@ -173,7 +173,8 @@ def _factors(exact: Coefficient) -> _Factor | None | list[_Factor | None]:
 
 def _factor(exact: Fraction) -> _Factor | None:
     value = float(exact)
-    return _Factor(value, 0.0 if exact == value else UNIT * abs(value)) if exact else None
+    away = UNIT * abs(value) + TINY  # below the normal numbers it may be off by more than u of it
+    return _Factor(value, 0.0 if exact == value else away) if exact else None
 
 
 def _run(program: Program, inputs: Any) -> Iterator[tuple[Any, Any]]:
