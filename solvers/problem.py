@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from factorize.certificate.gram_bounds import near_gram_blocks
 from factorize.certificate.sensitivity import sensitivity_kept
 from factorize.objective import Objective
 from factorize.participation import AnyParticipation
@@ -18,6 +20,7 @@ from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
 
 _ULP = 2.0**-52
+_NEAR_ULPS = 8  # left for the roundings of sums in doubles
 
 StepReport = Callable[[int, float | None], None]
 """What an iteration tells its step and its gap; it may raise `Cancelled`."""
@@ -126,6 +129,11 @@ class Problem:
         Args:
             strategy: lower-triangular, shape (n, n).
         """
+        patterns = self.participation.patterns(len(strategy))
+        near = None if patterns is None else near_gram_blocks(strategy, patterns)
+        if near is not None and 0.0 < near < np.inf:  # which leaves the last units to one sum in wide numbers
+            strategy = strategy * ((1 - _NEAR_ULPS * _ULP) / math.sqrt(near))
+            strategy.setflags(write=False)
         matrix = DenseMatrix(strategy)
         for ulps in (2, 4, 8):
             value = sensitivity_kept(matrix, self.participation).value

@@ -14,10 +14,12 @@ from factorize.errors import CertificateError
 from factorize.numbers.blas_threads import LARGEST, one_blas_thread
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix, check_dense
+from factorize.structures.dense import DenseMatrix
 
 RESIDUAL_LIMIT = 2.0**-40
 _BLOCK_BYTES = 2**26
 _BLOCK_ROWS = 256  # few enough that the zeros to the right of a triangle's rows are left out
+_BLOCK_COLUMNS = 512
 _WHOLE_CHECK = 2048  # up to here every row of B counts, whatever the structure of C
 
 
@@ -112,7 +114,7 @@ def _sampled_residual(spec: Spec, strategy: Matrix) -> float:
 
 def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
     workload, n = spec.workload, strategy.n
-    whole = strategy.dense()
+    whole = strategy.array if isinstance(strategy, DenseMatrix) else strategy.dense()
     decoder = np.empty((workload.m, n))
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * n)))
 
@@ -122,8 +124,7 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
         with np.errstate(over="ignore", invalid="ignore"):
             decoder[start:stop] = strategy.right_solve(rows)
             used = max(_width(rows), _width(decoder[start:stop]))  # C is triangular: zeros on the right stay zeros
-            product = decoder[start:stop, :used] @ whole[:used, :used]
-            return float(np.abs(product - rows[:, :used]).max())
+            return _residual(decoder[start:stop, :used], whole, rows)
 
     starts = range(0, workload.m, step)
     # Not Python's max, which would drop a NaN and with it the evidence that the solve failed.
@@ -134,6 +135,17 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
         return Decoded(errors, spec.objective.of_row_errors(errors), residual)
     weighted = spec.objective.weigh(decoder)
     return Decoded(errors, spec.objective.scale(workload.m) * float(np.vdot(weighted, weighted)), residual)
+
+
+def _residual(decoded: np.ndarray, whole: np.ndarray, rows: np.ndarray) -> float:
+    """Return the largest entry of B C - A for some rows, by columns below whose diagonal the others of C are zero."""
+    used, found = decoded.shape[1], [0.0]
+    for first in range(0, used, _BLOCK_COLUMNS):
+        last = min(first + _BLOCK_COLUMNS, used)
+        product = decoded[:, first:] @ whole[first:used, first:last]
+        product -= rows[:, first:last]
+        found.append(float(np.abs(product).max()))
+    return float(np.max(found))
 
 
 def _each(solved: Callable[[int], float], starts: Sequence[int], *, together: bool) -> list[float]:

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
+from factorize.certificate import epoch_grams
 from factorize.errors import CertificateError
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.pattern_sums import around_products, gram_sums
@@ -51,10 +53,15 @@ def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
     absolute sum is the true value. What may be the largest is summed again, wide.
     """
     enclosed = matrix.enclosed_entries()
-    lowest = float(max(enclosed.low.max(), -enclosed.low.min()) + enclosed.error.max())
+    lowest = _largest(enclosed.low) + _largest(enclosed.error)
     whole, left_out = enclosed.high, lowest * (1 + UNIT) * patterns.shape[1]
     n, count = matrix.n, patterns.shape[1]
     allowance = (n + count**2 + 2) * UNIT
+    epochs = 0 if left_out else epoch_grams.epochs_of(patterns, n)
+    if epochs:
+        together = _of_epochs(whole, epochs, allowance)
+        if together is not None:
+            return together
 
     def columns_of(start: int) -> np.ndarray:
         """Columns of some patterns, shape (patterns, count, n)."""
@@ -70,9 +77,7 @@ def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
         rows = np.abs(columns).sum(axis=1)  # the sum of all entries of |C|^T |C| is that of their squares
         sums, slack = np.abs(grams).sum(axis=(1, 2)), 2 * allowance * np.einsum("ji,ji->j", rows, rows)
         slack = slack + 2 * left_out * (rows.sum(axis=1) + n * left_out)
-        signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
-        attained = (grams.sum(axis=(1, 2)), np.einsum("js,jst,jt->j", signs, grams, signs), np.einsum("jss->j", grams))
-        return sums + slack, sums - slack, max(float(totals.max()) for totals in attained)
+        return sums + slack, sums - slack, _attained(grams)
 
     starts = range(0, len(patterns), _PATTERNS)
     found = _in_threads(around, starts, n)
@@ -91,6 +96,43 @@ def gram_blocks(matrix: Matrix, patterns: np.ndarray) -> tuple[Fraction, float]:
         return max(gram_sums(of_constants(columns[j].T)) for j in which)
 
     return max(_in_threads(summed, chosen, n)), max(0.0, *(one[2] for one in found))
+
+
+def _of_epochs(whole: np.ndarray, epochs: int, allowance: float) -> tuple[Fraction, float] | None:
+    """The same for all patterns of a few long epochs of a C that is stored whole; None where doubles do not reach."""
+    grams, rows = epoch_grams.gram_matrices(whole, epochs), epoch_grams.magnitudes(whole, epochs)
+    sums, slack = np.abs(grams).sum(axis=(1, 2)), 2 * allowance * np.einsum("ij,ij->j", rows, rows)
+    chosen = np.flatnonzero(sums + slack >= (sums - slack).max())
+    if not len(chosen):
+        raise CertificateError("the sensitivity overflows double precision; scale C down")
+    wide = _in_threads(
+        partial(epoch_grams.largest_sum, whole, epochs), list(epoch_grams.groups(chosen, len(grams))), len(whole)
+    )
+    found = [one for one in wide if one is not None]
+    return (max(found), max(0.0, _attained(grams))) if len(found) == len(wide) else None
+
+
+def near_gram_blocks(whole: np.ndarray, patterns: np.ndarray) -> float | None:
+    """Return the largest absolute Gram block sum in doubles, within some roundings; None for all but few long epochs.
+
+    Args:
+        whole: lower-triangular, shape (n, n).
+        patterns: see `gram_blocks`.
+    """
+    epochs = epoch_grams.epochs_of(patterns, len(whole))
+    return float(np.abs(epoch_grams.gram_matrices(whole, epochs)).sum(axis=(1, 2)).max()) if epochs else None
+
+
+def _largest(part: np.ndarray) -> float:
+    """The largest magnitude; of one number in all places without a look at each."""
+    return float(np.abs(part[(slice(1),) * part.ndim] if not any(part.strides) else part).max())
+
+
+def _attained(grams: np.ndarray) -> float:
+    """What some contribution attains: all ones, the signs of a pattern's first row, or the mean over random signs."""
+    signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
+    totals = (grams.sum(axis=(1, 2)), np.einsum("js,jst,jt->j", signs, grams, signs), np.einsum("jss->j", grams))
+    return max(float(total.max()) for total in totals)
 
 
 def _in_threads(step: Callable[[Given], Found], given: Sequence[Given], n: int) -> list[Found]:

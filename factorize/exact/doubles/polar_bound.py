@@ -28,6 +28,7 @@ from factorize.exact.doubles.roundings import (
     gamma,
     norm_of,
 )
+from factorize.exact.doubles.suffix_sums import SuffixSums, Traces
 from factorize.exact.doubles.triangles import TERMS, blocks_of, roundings_of
 from factorize.exact.doubles.workload_rows import Near, WorkloadRows
 from factorize.exact.spec import Weighing
@@ -103,10 +104,14 @@ class Factor(NamedTuple):
         if count == 1 < k:
             yield from self._targets_of_one(weighted)
             return
-        step = max(weighted.workload.columns // (_PARTS * k), 1)
-        for first in range(0, count, step):
-            some = slice(first, min(first + step, count))
-            yield TargetBlock(slice(first * k, some.stop * k), partial(self._target, weighted, some))
+        for some in self.groups(weighted.workload.columns):
+            yield TargetBlock(slice(some.start * k, some.stop * k), partial(self._target, weighted, some))
+
+    def groups(self, n: int) -> Iterator[slice]:
+        """Yield groups of patterns with about a sixteenth of n steps."""
+        count, k = self.patterns.shape
+        step = max(n // (_PARTS * k), 1)
+        return (slice(first, min(first + step, count)) for first in range(0, count, step))
 
     def _target(self, weighted: WeightedTarget, place: slice) -> tuple[np.ndarray, float]:
         """Columns of some patterns."""
@@ -168,6 +173,11 @@ class WeightedTarget(NamedTuple):
             other = Near(*(np.where(before[:, None] >= 0, part[np.maximum(before, 0)], 0.0) for part in found))
             found = found.minus(other)
         return found if (self.scales == 1).all() else found.times(self.scales[:, None])
+
+    @property
+    def of_ones(self) -> bool:
+        """Whether W A is the matrix of prefix sums: exactly 1 on and below the diagonal."""
+        return self.workload.of_ones and self.weighing.tau is None and bool((self.scales == 1).all())
 
     def decoder(self, inverse: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yield W B for B = A N, nearly, block by block."""
@@ -277,14 +287,6 @@ def _estimate(guess: np.ndarray) -> float:
     return float(np.einsum("ij,ij->", away, away)) / _SAMPLES
 
 
-class _Share(NamedTuple):
-    """What some columns give: terms of the trace; from above, what these are off by and the norm of E there."""
-
-    parts: list[float]
-    lost: float
-    apart: float
-
-
 class _Step:
     """One step from P to P (I - E / 2), and what it proves.
 
@@ -293,7 +295,7 @@ class _Step:
     """
 
     def __init__(self, guess: np.ndarray) -> None:
-        self._guess, self.moved = guess, np.empty_like(guess)
+        self._guess, self._moved, self._has_moved = guess, np.empty_like(guess), False
         self._lengths, self._magnitude = column_norms(guess), _magnitude(guess)
         short = guess.shape[1] <= _WHOLE_GRAM
         self._gram = _whole_gram(guess) if short else None
@@ -311,8 +313,7 @@ class _Step:
     def taken(self, weighted: WeightedTarget, factor: TargetSource) -> Fraction:
         """Return a lower bound of tr(Q^T W A F) over one of |Q| from above."""
         parts, lost, squares = [], 0.0, 0.0
-        together = in_pairs(self._share, factor.targets(weighted), self._guess.shape[1])
-        for _, share in together:
+        for share in self._shares(weighted, factor):
             parts += share.parts
             lost += share.lost
             squares += share.apart**2 * (1 + SLACK)
@@ -321,13 +322,45 @@ class _Step:
         below = math.fsum(parts) * (1 - SLACK) - lost * (1 + SLACK)
         return Fraction(max(below, 0.0)) / Fraction(self._spectral())
 
-    def _share(self, block: TargetBlock) -> _Share:
+    @property
+    def moved(self) -> np.ndarray:
+        """P (I - E / 2), nearly."""
+        if not self._has_moved:
+
+            def move(block: tuple[int, int]) -> None:
+                columns = slice(*block)
+                turned = self._guess @ self._less_one(columns)
+                np.subtract(self._guess[:, columns], 0.5 * turned, out=self._moved[:, columns])
+
+            for _ in in_pairs(move, blocks_of(self._guess.shape[1]), self._guess.shape[1]):
+                pass
+            self._has_moved = True
+        return self._moved
+
+    def _shares(self, weighted: WeightedTarget, factor: TargetSource) -> Iterator[Traces]:
+        """What the columns give, some of them at a time."""
+        columns, gram = self._guess.shape[1], self._gram
+        if gram is None or not isinstance(factor, Factor) or not (len(factor.patterns) > 1 and weighted.of_ones):
+            self._has_moved = True
+            return (share for _, share in in_pairs(self._share, factor.targets(weighted), columns))
+        sums, k = SuffixSums.of(self._guess, self._lengths), factor.patterns.shape[1]
+
+        def share(some: slice) -> Traces:
+            """E here is the transposed of the computed one, which is off by as much."""
+            own = np.arange(some.start * k, some.stop * k)
+            near = gram[own[0] : own[-1] + 1].copy()
+            near[own - own[0], own] -= 1.0
+            return sums.traces(factor.patterns[some], factor.blocks[some], int(own[0]), near)
+
+        return (found for _, found in in_pairs(share, factor.groups(columns), columns))
+
+    def _share(self, block: TargetBlock) -> Traces:
         """The part of some columns, for which P takes the step."""
         guess, columns = self._guess, block.columns
         target, off = block.make()
         near = self._less_one(columns)
         turned = guess @ near
-        np.subtract(guess[:, columns], 0.5 * turned, out=self.moved[:, columns])
+        np.subtract(guess[:, columns], 0.5 * turned, out=self._moved[:, columns])
         sizes, apart, steps = column_norms(target), norm_of(column_norms(near)), column_norms(turned)
         rounded = gamma(len(near) + 1) * self._magnitude * apart * (1 + SLACK) + near.size * TINY
         both = self._lengths[columns] + 0.5 * steps
@@ -335,7 +368,7 @@ class _Step:
         lost += (0.5 * rounded * norm_of(sizes) + (norm_of(both) + rounded) * off) * (1 + SLACK)
         lost += target.size * TINY
         parts = _products(guess[:, columns], target) + [-0.5 * part for part in _products(turned, target)]
-        return _Share(parts, lost, apart)
+        return Traces(parts, lost, apart)
 
     def _spectral(self) -> float:
         """At least |Q|."""

@@ -55,7 +55,7 @@ def inverse_of(lower: np.ndarray) -> np.ndarray:
     def own(block: tuple[int, int]) -> np.ndarray:
         return _small_inverse(np.ascontiguousarray(lower[slice(*block), slice(*block)]))
 
-    inverses = dict(in_pairs(own, blocks, n))
+    inverses = {block: own(block) for block in blocks}  # of short rows, where threads would wait for each other
 
     def fill(block: tuple[int, int]) -> None:
         first, last = block

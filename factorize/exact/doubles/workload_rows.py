@@ -70,6 +70,13 @@ class WorkloadRows:
         """Whether entries above the diagonal are known to be 0."""
         return self._array is None
 
+    @property
+    def of_ones(self) -> bool:
+        """Whether every entry on and below the diagonal is known to be exactly 1."""
+        if self._column is None or self.rows != self.columns:
+            return False
+        return bool((self._column.values == 1).all()) and not self._column.errors.any()
+
     def row_block(self, start: int, stop: int) -> Near:
         """Return some rows."""
         if self._array is not None:

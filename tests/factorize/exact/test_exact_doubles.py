@@ -385,7 +385,7 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (polar_bound._whole_gram(rows) == rows.T @ rows).all()
 
 
-@pytest.mark.parametrize(("n", "together"), [(12, 2), (pairs.LONGEST_IN_PAIRS + 1, 1)])
+@pytest.mark.parametrize(("n", "together"), [(12, 3), (pairs.LONGEST_IN_PAIRS + 1, 1)])
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(
     count: int, n: int, together: int
