@@ -14,7 +14,6 @@ from factorize.errors import CertificateError
 from factorize.numbers.blas_threads import LARGEST, one_blas_thread
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix, check_dense
-from factorize.structures.dense import DenseMatrix
 
 RESIDUAL_LIMIT = 2.0**-40
 _BLOCK_BYTES = 2**26
@@ -114,7 +113,7 @@ def _sampled_residual(spec: Spec, strategy: Matrix) -> float:
 
 def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
     workload, n = spec.workload, strategy.n
-    whole = strategy.array if isinstance(strategy, DenseMatrix) else strategy.dense()
+    whole = strategy.whole()
     decoder = np.empty((workload.m, n))
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * n)))
 

@@ -228,6 +228,14 @@ class Matrix(ABC):
         check_dense(self.n)
         return self.rows(0, self.n)
 
+    def whole(self) -> np.ndarray:
+        """Return the same to be read only: without a copy of what is stored so.
+
+        Raises:
+            TooLarge: see `dense`.
+        """
+        return self.dense()
+
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 of the inverse, shape (stop - start, n)."""
         units = np.zeros((stop - start, self.n))

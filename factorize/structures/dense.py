@@ -42,6 +42,11 @@ class DenseMatrix(StoredMatrix):
         """The array itself, which cannot be written."""
         return of_constants(self.array)
 
+    def whole(self) -> np.ndarray:
+        """The array itself."""
+        check_dense(self.n)
+        return self.array
+
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return a copy of the rows."""
         return self.array[start:stop].copy()
