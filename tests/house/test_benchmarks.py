@@ -212,6 +212,12 @@ def test_the_recommended_row_is_the_best_of_all_options(benchmark_of: Any, monke
     assert len(found) == 3 and all(-1e-3 < share <= choosing.WITHIN for _, share, _ in found), found
 
 
+def test_a_change_of_the_checker_meets_every_test_of_the_package_that_asks_it(benchmark_of: Any) -> None:
+    asking = {path for path in (ROOT / "tests/factorize").rglob("test_*.py") if "factorize.exact" in path.read_text()}
+    assert asking
+    assert asking <= {Path(name) for name in benchmark_of("mutants").tests_of(["exact"])}
+
+
 def test_what_is_listed_as_a_change_of_no_answer_is_a_change(benchmark_of: Any) -> None:
     listed, mutants = benchmark_of("mutants").equivalents(), benchmark_of("code_changes").mutants
     modules = [import_module(name) for name in sorted({module for module, _, _ in listed})]
