@@ -10,12 +10,10 @@ import gc
 import sys
 from collections.abc import Callable
 
-from factorize.api.isolated import leave_working_folder
+from factorize.api.isolated import SELDOM, leave_working_folder
 
 INTERRUPTED = 130
 MISSING = 2
-SELDOM = (10_000, 10, 10)
-"""Thresholds of the garbage collector: imports make much and drop little of it, a tenth of a second's looking."""
 
 
 def main(arguments: list[str] | None = None) -> None:

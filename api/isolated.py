@@ -28,6 +28,9 @@ SOLVE, COMPARE, RECOMMEND, PROVE, CALIBRATE, ANSWER, EXPAND, NURSERY, BATCH_SOLV
 )
 """The modules that run in a process of their own."""
 
+SELDOM = (10_000, 10, 10)
+"""Thresholds of the garbage collector: imports make much and drop little of it, a tenth of a second's looking."""
+
 _HERE = Path(os.path.abspath(__file__))  # in a checkout, by way of the link factorize/api
 _ROOT = os.path.realpath(_HERE.parents[__name__.count(".")])
 """The folder that holds our packages: a source checkout, or site-packages."""

@@ -128,6 +128,11 @@ class Dispatch:
         """Why what answers at the scheduler's address is none, if something does."""
         return "" if self._link is None else self._link.unreadable
 
+    @property
+    def loads(self) -> bool:
+        """True while the process from which children of the in-process worker are forked loads code."""
+        return self.embedded is not None and self._forked and NURSERY_OF_THIS_PROCESS.loads
+
     def worker_loads(self) -> list[WorkerLoad]:
         """Return what each worker does."""
         return [] if self._link is None else self._link.worker_loads()

@@ -159,6 +159,11 @@ class JobEngine:
         return self._dispatch.connected
 
     @property
+    def loads(self) -> bool:
+        """True while the process from which solves are forked loads code, for which some of them wait."""
+        return self._dispatch.loads
+
+    @property
     def unreadable_scheduler(self) -> str:
         """Why what answers at the scheduler's address is none; empty where nothing does, or a scheduler."""
         return self._dispatch.unreadable

@@ -42,8 +42,9 @@ STATES = {
     "scheduler-unreadable": "what answers at its address is no scheduler of this release's dask",
     "no-workers": "a scheduler answers and no worker of this release; jobs wait",
     "other-worker": "a worker of another release is there, and is given nothing",
+    "loading": "the service is young: solves may wait for code that is loaded once",
 }
-NOTES = ("no-workers", "other-worker")
+NOTES = ("no-workers", "other-worker", "loading")
 """What keeps solves waiting, and no request from being answered."""
 _STORE_STATES = (
     (re.compile("clock is off"), "store-clock"),
@@ -159,6 +160,9 @@ class Readiness:
         found = [Missing("engine", "other-worker", text) for text in self._engine.other_workers()]
         if self._engine.capacity_mb is None:
             found.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))
+        if self._engine.loads:
+            detail = "the process from which solves are forked still loads code; that takes some seconds"
+            found.append(Missing("engine", "loading", detail))
         return found
 
 

@@ -38,8 +38,16 @@ class _Process:
     process: subprocess.Popen[bytes]
     asking: socket.socket
 
+    @property
+    def loads(self) -> bool:
+        """Whether it has still to load code, whose end it says on its stdout."""
+        assert self.process.stdout is not None
+        return self.process.poll() is None and not select.select([self.process.stdout], [], [], 0)[0]
+
     def end(self) -> None:
         self.asking.close()  # it ends when nobody can ask any more
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         try:
             self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -87,6 +95,15 @@ class Nursery:
         """Process number, or None while there is none."""
         with self._lock:
             return None if self._running is None else self._running.process.pid
+
+    @property
+    def loads(self) -> bool:
+        """Whether there is a process that still loads code, so that a child may have to wait for it; does not wait."""
+        running = self._running  # without the lock, which whoever waits for a child holds
+        try:
+            return running is not None and running.loads
+        except ValueError:  # it is ended meanwhile
+            return False
 
     def fork(
         self, module: str, *, threads: int, data_bytes: int, variables: Mapping[str, str], stdin: int
@@ -139,7 +156,7 @@ class Nursery:
                 process = subprocess.Popen(
                     child_command(NURSERY),
                     stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
                     env=child_environment(1),
                     start_new_session=True,
                 )

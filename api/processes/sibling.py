@@ -2,7 +2,8 @@
 
 A child that the nursery has forked (nursery_process.py) asks its guard for one, and the guard forks it from what it
 was before the child ran: imports are done and compiled code is loaded, and nothing that the child has done is in its
-memory. Any other process starts a Python of its own. Both speak the child protocol (api/child_protocol.py).
+memory. Any other process starts a Python of its own. Both speak the child protocol (api/child_protocol.py), and are
+over for whoever asks once they have said their last word: what they have mapped is given back beside its next step.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import IO
 
+from factorize.api.child_protocol import last_word
 from factorize.api.isolated import child_command
 
 ASKING = 3
@@ -22,15 +26,18 @@ MESSAGE_BYTES = 1 << 16
 STATUS_BYTES = 4
 
 _guard: socket.socket | None = None
-_begun: dict[str, subprocess.Popen[str]] = {}
+_owing = False
+"""Whether the guard has still to tell the end of a process whose last word was enough."""
+_begun: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process that has ended.
+    """A process that has ended, or has said its last word and is about to.
 
     Attributes:
-        returncode: exit status, or minus the number of the signal that killed it.
+        returncode: exit status, or minus the number of the signal that killed it; of a last word, the status that the
+            child protocol gives it.
         stdout: what it has written there.
         stderr: likewise.
     """
@@ -48,7 +55,10 @@ def attach(guard: socket.socket) -> None:
 
 def received(asking: socket.socket, most: int) -> tuple[bytes, list[int]]:
     """Wait for a message with so many descriptors at most; an empty one is the end."""
-    message, descriptors, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, most)
+    try:
+        message, descriptors, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, most)
+    except ConnectionResetError:  # the other side has ended, and left something unread
+        return b"", []
     return message, descriptors
 
 
@@ -75,8 +85,11 @@ def begun(module: str) -> Iterator[None]:
         yield
         return
     pipe = subprocess.PIPE
-    with subprocess.Popen(child_command(module), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        _begun[module] = process
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(child_command(module), stdin=pipe, stdout=pipe, stderr=errors) as process,
+    ):
+        _begun[module] = process, errors
         try:
             yield
         finally:
@@ -93,22 +106,51 @@ def beside(module: str, line: str) -> Ended:
         line: what it reads from stdin.
     """
     if module in _begun:
-        process = _begun.pop(module)
-        out, err = process.communicate(line)
-        return Ended(process.returncode, out, err)
+        return _answer(*_begun.pop(module), line)
     if _guard is None:
         done = subprocess.run(child_command(module), input=line, capture_output=True, text=True)
         return Ended(done.returncode, done.stdout, done.stderr)
-    streams = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
-    try:
-        os.pwrite(streams[0], line.encode(), 0)
-        socket.send_fds(_guard, [module.encode()], streams)
-        status = int.from_bytes(_guard.recv(STATUS_BYTES), "little")
-        out, err = (_read(stream) for stream in streams[1:])
-        return Ended(os.waitstatus_to_exitcode(status), out, err)
-    finally:
-        for stream in streams:
-            os.close(stream)
+    return _ask(_guard, module, line)
+
+
+def _answer(process: subprocess.Popen[bytes], errors: IO[bytes], line: str) -> Ended:
+    """Have a process that was started ahead answer."""
+    assert process.stdin is not None and process.stdout is not None
+    with suppress(BrokenPipeError), process.stdin as stdin:  # it has died
+        stdin.write(line.encode())
+    out, status = _words(process.stdout.fileno())
+    return Ended(process.wait() if status is None else status, out, _read(errors.fileno()))
+
+
+def _ask(guard: socket.socket, module: str, line: str) -> Ended:
+    """Have the guard fork a process that answers."""
+    global _owing
+    if _owing:
+        guard.recv(STATUS_BYTES)
+        _owing = False
+    asked, errors = (os.memfd_create(name) for name in ("stdin", "stderr"))
+    reading, writing = os.pipe()
+    with closing([asked, errors, reading]):
+        os.pwrite(asked, line.encode(), 0)
+        with closing([writing]):
+            socket.send_fds(guard, [module.encode()], [asked, writing, errors])
+        _owing = True
+        out, status = _words(reading)
+        if status is None:
+            status = os.waitstatus_to_exitcode(int.from_bytes(guard.recv(STATUS_BYTES), "little"))
+            _owing = False
+        return Ended(status, out, _read(errors))
+
+
+def _words(stream: int) -> tuple[str, int | None]:
+    """Return what a process says until its last word, with the status of that, or until its end, with None."""
+    said = b""
+    while more := os.read(stream, MESSAGE_BYTES):
+        said += more
+        end = last_word(said.decode(errors="replace")) if said.endswith(b"\n") else None
+        if end is not None:
+            return said.decode(errors="replace"), int(end["event"] != "done")
+    return said.decode(errors="replace"), None
 
 
 def _read(stream: int) -> str:

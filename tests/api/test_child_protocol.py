@@ -107,9 +107,9 @@ def test_a_process_that_was_begun_ahead_answers_the_first_question_and_is_ended_
 
     monkeypatch.setattr(sibling, "child_command", command)
     with sibling.begun("first"):
-        process = sibling._begun["first"]
+        process, _ = sibling._begun["first"]
         assert sibling.beside("first", "question\n").stdout.split() == [str(process.pid), "question"]
         assert sibling.beside("first", "again\n").stdout.split()[1] == "again"
     with sibling.begun("second"):
-        process = sibling._begun["second"]
+        process, _ = sibling._begun["second"]
     assert process.returncode == -9 and commands == ["first", "first", "second"]

@@ -34,6 +34,7 @@ class StandingEngine:
     capacity_mb: int | None = 100
     others: list[str] = field(default_factory=list)
     unreadable_scheduler: str = ""
+    loads: bool = False
 
     def other_workers(self) -> list[str]:
         return self.others
@@ -191,10 +192,11 @@ def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
     assert states(ledger, store, garbage) == {"scheduler-unreadable": garbage.unreadable_scheduler}
     found = states(ledger, store, StandingEngine(capacity_mb=None, others=["the worker x is of factorize-0"]))
     assert list(found) == ["other-worker", "no-workers"]
+    assert list(states(ledger, store, StandingEngine(loads=True))) == ["loading"]
 
 
 def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(Settings(store=str(tmp_path / "store"))) as live:
+    with serving(Settings(store=str(tmp_path / "store"), fork_children=False)) as live:
         monkeypatch.setattr(live.service.engine, "other_workers", lambda: ["the worker x is of factorize-0"])
         document = live.get("/readyz").json()
         assert document["status"] == "ready" and document["missing"] == []

@@ -242,6 +242,61 @@ def test_a_family_is_forked_ahead_and_carries_out_one_order(cold, tmp_path):
     assert not psutil.wait_procs(family, timeout=600)[1]
 
 
+def test_a_nursery_says_that_it_loads_until_it_has(monkeypatch, tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    slow = COLD.replace("iter(())", f"iter([lambda: open({str(gate)!r}).read()])")
+    monkeypatch.setattr(nursery, "child_command", lambda _module: (sys.executable, "-I", "-c", slow))
+    own = Nursery()
+    assert not own.loads
+    own.start()
+    try:
+        assert own.loads
+        gate.write_text("go on")
+        waiting(own)
+        assert not own.loads
+    finally:
+        own.close()
+    assert not own.loads
+
+
+def test_the_last_word_of_a_process_beside_is_enough_and_its_end_is_awaited_before_the_next(cold, tmp_path):
+    gate, found = tmp_path / "gate", tmp_path / "found"
+    stay = f"""
+import json, os, time
+print(json.dumps({{"event": "done", "pid": os.getpid()}}), flush=True)
+while not os.path.exists({str(gate)!r}):
+    time.sleep(0.01)
+"""
+    ask = f"""
+import json
+from factorize.api.processes.sibling import beside
+first = beside("forked_body", json.dumps({{"store": {stay!r}}}) + chr(10))
+pid = json.loads(first.stdout)["pid"]
+lives = open(f"/proc/{{pid}}/stat").read().split()[2] != "Z"
+open({str(gate)!r}, "w").close()
+second = beside("forked_body", json.dumps({{"store": "raise SystemExit(7)"}}) + chr(10))
+open({str(found)!r}, "w").write(json.dumps([first.returncode, lives, second.returncode, second.stdout]))
+"""
+    guard = forked_by(cold, tmp_path / "asked", ask)
+    assert guard.wait(600) == 0, guard.streams[1].readall()
+    guard.close()
+    assert json.loads(found.read_text()) == [0, True, 7, ""]
+
+
+def test_a_child_that_ends_before_it_has_heard_of_the_end_beside_it_ends_well(cold, tmp_path):
+    said = "import json; print(json.dumps({'event': 'done'}), flush=True)"
+    ask = f"""
+import json, select
+from factorize.api.processes import sibling
+assert sibling.beside("forked_body", json.dumps({{"store": {said!r}}}) + chr(10)).returncode == 0
+select.select([sibling._guard], [], [])
+"""
+    guard = forked_by(cold, tmp_path / "asked", ask)
+    assert guard.wait(600) == 0, guard.streams[1].readall()
+    guard.close()
+
+
 @pytest.mark.parametrize("number", [None, signal.SIGKILL])
 def test_a_family_without_an_order_ends_with_its_nursery(cold, number):
     family = waiting(cold)
