@@ -134,7 +134,7 @@ def gram_blocks(array: np.ndarray, patterns: np.ndarray) -> Numbers:
     """
     check_products()
     rows, k = len(array), patterns.shape[1]
-    step = max(4 * _BLOCK // (rows * k), 1)
+    step = max(2 * _BLOCK // (rows * k), 1)  # twice as many, and each array is memory that the system has to clear
 
     def sums_of(start: int) -> tuple[np.ndarray, np.ndarray, int]:
         some = patterns[start : start + step]

@@ -208,6 +208,8 @@ def polar_guess(weighted: WeightedTarget, factor: Factor, inverse: np.ndarray) -
 
 def weighted_decoder_by_inverse(weighted: WeightedTarget, inverse: np.ndarray) -> np.ndarray:
     """Return W A N N^T, nearly."""
+    if weighted.of_ones:
+        return _sums_of_rows(_symmetric_product(inverse))
     n = len(inverse)
     out = np.empty((weighted.workload.rows, n))
 
@@ -220,6 +222,29 @@ def weighted_decoder_by_inverse(weighted: WeightedTarget, inverse: np.ndarray) -
     for _ in in_pairs(fill, weighted.decoder(inverse), n):
         pass
     return out
+
+
+def _symmetric_product(inverse: np.ndarray) -> np.ndarray:
+    """N N^T, nearly, of half the work."""
+    n = len(inverse)
+    out = np.empty((n, n))
+
+    def fill(block: tuple[int, int]) -> None:
+        first, last = block
+        for start, stop in (one for one in blocks_of(n) if one[1] <= last):
+            product = inverse[first:last, :stop] @ inverse[start:stop, :stop].T
+            out[first:last, start:stop], out[start:stop, first:last] = product, product.T
+
+    for _ in in_pairs(fill, reversed(list(blocks_of(n))), n):  # the longest first
+        pass
+    return out
+
+
+def _sums_of_rows(array: np.ndarray) -> np.ndarray:
+    """A times an array, in place, for prefix sums A; row by row is ten times as quick as a cumulative sum over rows."""
+    for i in range(1, len(array)):
+        np.add(array[i], array[i - 1], out=array[i])
+    return array
 
 
 def norm_below(
@@ -399,10 +424,12 @@ def _distance(gram: np.ndarray) -> float:
 
 def _gram(guess: np.ndarray, columns: slice) -> np.ndarray:
     """Some columns of P^T P, in sums of at most `TERMS` products."""
-    found = np.zeros((guess.shape[1], columns.stop - columns.start), guess.dtype)
+    found, product = (np.empty((guess.shape[1], columns.stop - columns.start), guess.dtype) for _ in range(2))
     for first in range(0, len(guess), TERMS):
         some = guess[first : first + TERMS]
-        found += some.T @ some[:, columns]
+        np.matmul(some.T, some[:, columns], out=product if first else found)
+        if first:
+            found += product
     return found
 
 

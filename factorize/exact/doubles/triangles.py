@@ -14,7 +14,7 @@ from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.pairs import in_pairs
 
 TERMS = 512
-_LEAST, _MOST, _BLOCKS, _LEAF = 64, 1024, 8, 32
+_LEAST, _MOST, _BLOCKS, _LEAF, _COLUMNS = 64, 1024, 8, 32, 256
 
 
 def roundings_of(terms: int) -> int:
@@ -35,11 +35,16 @@ def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:
         rows: shape (any, k).
         lower: shape (k, k), zero above the diagonal.
     """
-    out = np.zeros((len(rows), lower.shape[1]))
-    for start, stop in blocks_of(lower.shape[1]):
+    out = np.empty((len(rows), len(lower)))
+    size = max(_COLUMNS, min(len(lower) // _BLOCKS, _MOST))
+    for start in range(0, len(lower), size):
+        some = out[:, start : start + size]
         for first in range(start, len(lower), TERMS):
-            last = min(first + TERMS, len(lower))
-            out[:, start:stop] += rows[:, first:last] @ lower[first:last, start:stop]
+            terms = slice(first, first + TERMS)
+            if first == start:
+                np.matmul(rows[:, terms], lower[terms, start : start + size], out=some)
+            else:
+                some += rows[:, terms] @ lower[terms, start : start + size]
     return out
 
 
