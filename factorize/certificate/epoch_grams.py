@@ -51,11 +51,10 @@ def magnitudes(whole: np.ndarray, epochs: int) -> np.ndarray:
     return total
 
 
-def groups(chosen: np.ndarray, count: int) -> Iterator[np.ndarray]:
-    """Yield patterns of `count`, in ascending order, in two groups of neighbours or more."""
-    size = min(_TOGETHER, -(-count // 2))
-    for group in np.unique(chosen // size):
-        yield chosen[chosen // size == group]
+def groups(chosen: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield patterns, in ascending order, in groups of neighbours."""
+    for group in np.unique(chosen // _TOGETHER):
+        yield chosen[chosen // _TOGETHER == group]
 
 
 def largest_sum(whole: np.ndarray, epochs: int, patterns: np.ndarray) -> Fraction | None:

@@ -105,9 +105,7 @@ def _of_epochs(whole: np.ndarray, epochs: int, allowance: float) -> tuple[Fracti
     chosen = np.flatnonzero(sums + slack >= (sums - slack).max())
     if not len(chosen):
         raise CertificateError("the sensitivity overflows double precision; scale C down")
-    wide = _in_threads(
-        partial(epoch_grams.largest_sum, whole, epochs), list(epoch_grams.groups(chosen, len(grams))), len(whole)
-    )
+    wide = _in_threads(partial(epoch_grams.largest_sum, whole, epochs), list(epoch_grams.groups(chosen)), len(whole))
     found = [one for one in wide if one is not None]
     return (max(found), max(0.0, _attained(grams))) if len(found) == len(wide) else None
 
