@@ -193,7 +193,7 @@ def test_the_widest_loss() -> None:
 
 OBJECTIVES: list[dict[str, Any]] = [
     {"kind": "mean"},
-    {"kind": "lambda_tau", "tau": 2},
+    {"kind": "lambda_tau", "tau": 1},
     {"kind": "lambda_tau", "tau": 3},
 ]
 
@@ -227,6 +227,25 @@ def test_losses_with_what_their_rows_are_off_by(objective: dict[str, Any], monke
             moved[: len(rows[before])] -= rows[before]
             error += errors[before]
         near(since[:, i], around(moved, error * (1 + S)))
+
+
+def test_numbers_that_leave_the_range_of_doubles_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge, weighing = Rows(exact=True), weighing_of({"kind": "mean"}, N)
+    huge.near = Near(np.tril(np.full((N, N), 1e200)), np.zeros((1, 1)))
+    with pytest.raises(NotEnclosed, match="range of doubles"):
+        dense_losses.enclosed_losses(np.eye(N), np.eye(N), huge, weighing)  # type: ignore[arg-type]
+    source = SimpleNamespace(
+        targets=lambda _: [polar_bound.TargetBlock(slice(0, N), lambda: (np.full((N, N), 1.5e308), 0.0))]
+    )
+    with pytest.raises(NotEnclosed, match="range of doubles"):
+        polar_bound.norm_below(None, source, np.full((N, N), 1e-3) + np.eye(N))  # type: ignore[arg-type]
+
+
+def test_how_far_a_gram_matrix_is_from_one_of_orthonormal_columns() -> None:
+    gram = some(18, 4, 4)
+    near(polar_bound._distance(gram), np.linalg.norm(gram - np.eye(4)))
+    near(polar_bound._distance(np.eye(4)), 0.0)
+    assert polar_bound._distance(gram * np.inf) == np.inf
 
 
 @pytest.mark.parametrize("sizes", [[1] * 12, [5, 5, 2], [2, 1, 9], [12], [7, 1, 4]])
@@ -444,6 +463,7 @@ def test_what_steps_of_a_program_carry_along() -> None:
     assert third is not None and exact is not None
     near(third, [1 / 3, U / 3 + T])
     near(exact, [-2.5, 0.0])
+    near(workload_rows._factor(Fraction(-2, 3)), [-2 / 3, 2 * U / 3 + T])
     assert workload_rows._factor(Fraction(0)) is None
     value, off = 7.0, 0.25
     by_third = ((off / 3 + third.away * (value + off)) + U * value / 3) * GROWN + T
@@ -473,8 +493,26 @@ def test_sums_are_off_by_what_they_round(late: bool) -> None:
     assert total == 2.0**60 and 1 <= error <= 1 + 1e-12
 
 
+def test_sums_of_which_both_parts_round() -> None:
+    """The larger comes second, and what is lost of the two has opposite signs."""
+    one = workload_rows._Factor(1.0, 0.0)
+    small, large = float.fromhex("0x1.dbc799a2723f3p-1"), float.fromhex("0x1.be6c6fe51008fp+0")
+    total, error = workload_rows._sum([((small, 0.0), one), ((large, 0.0), one)], 0.0)
+    lost = abs(Fraction(small) + Fraction(large) - Fraction(total))
+    assert 0 < lost <= Fraction(error) <= lost * (1 + Fraction(1, 10**12))
+
+
 def test_where_a_user_matrix_or_a_window_has_its_rows() -> None:
     window = WorkloadRows({"kind": "window", "n": N, "width": 3}, {})
     assert not window.triangular
     assert window.row_block(0, N).values.tolist() == [[float(0 <= i - j < 3) for j in range(N)] for i in range(N)]
     assert WorkloadRows({"kind": "prefix", "n": N}, {}).triangular
+
+
+def test_a_program_times_a_matrix_where_steps_have_no_weight() -> None:
+    rates = [0.0, 0.5, 0.0, 1.0, 0.25, 2.0]
+    document = {"kind": "schedule", "n": N, "learning_rates": rates}
+    matrix = some(19, N, 4)
+    found = WorkloadRows(document, {}).applied(matrix, 0, N, {})
+    near(found[1:], np.cumsum(np.array(rates)[:, None] * matrix, axis=0)[1:])
+    assert not found[0].any()

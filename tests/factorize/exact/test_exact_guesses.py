@@ -1,0 +1,201 @@
+"""Guesses that proofs in doubles rest on: each is what it is said to be, and what cannot be guessed is refused.
+
+A wrong guess proves nothing false. It proves less of an honest file than there is to prove, which these tests notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.bounds.bound import Piece
+from factorize.exact.doubles import band_bound, dense_losses, polar_bound, vector_bound
+from factorize.exact.doubles.polar_bound import Factor, WeightedTarget
+from factorize.exact.doubles.workload_rows import WorkloadRows
+from factorize.exact.spec import weighing_of
+
+N = 6
+MEAN: dict[str, Any] = {"kind": "mean"}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (dense_losses, polar_bound):
+        monkeypatch.setattr(module, "blocks_of", by_fours)
+
+
+def by_fours(n: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + 4, n)) for start in range(0, n, 4))
+
+
+def some(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def weighted_by(array: np.ndarray, objective: dict[str, Any] = MEAN, *, whole: bool = True) -> WeightedTarget:
+    """W A for a matrix of a user, or for prefix sums."""
+    document = {"kind": "matrix", "shape": list(array.shape), "sha256": "x"}
+    workload = WorkloadRows(document, {"x": array}) if whole else WorkloadRows({"kind": "prefix", "n": len(array)}, {})
+    return WeightedTarget(workload, weighing_of(objective, len(array)), np.linspace(1, 2, len(array)))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_decoder_of_c_turned_back(whole: bool) -> None:
+    """W A N N^T, in blocks of which rows know where they end."""
+    inverse = np.tril(some(1, N, N))
+    array = some(2, N, N) if whole else np.tril(np.ones((N, N)))
+    weighted = weighted_by(array, whole=whole)
+    found = polar_bound.weighted_decoder_by_inverse(weighted, inverse)
+    assert np.allclose(found, weighted.scales[:, None] * (array @ inverse @ inverse.T), rtol=1e-12, atol=1e-12)
+
+
+def test_rows_turned_back_by_f() -> None:
+    for count, k in ((6, 1), (3, 2), (2, 3), (1, 6)):
+        patterns, blocks, rows = (
+            np.random.default_rng(3).permutation(N).reshape(count, k),
+            some(4, count, k, k),
+            some(5, N, N),
+        )
+        wanted = np.hstack([rows[:, p] @ np.linalg.inv(b).T for p, b in zip(patterns, blocks, strict=True)])
+        assert np.allclose(Factor(patterns, blocks).undone(rows.copy()), wanted)
+
+
+def test_a_guess_that_leaves_the_range_of_doubles() -> None:
+    """It is nothing, or so small that its scale is lost; the same sizes with another scale are brought to one norm."""
+    factor = Factor(np.arange(N)[:, None], np.ones((N, 1, 1)))
+    for scale in (0.0, 2.0**-515, 2.0**515):
+        with pytest.raises(NotEnclosed, match="range of doubles"):
+            polar_bound.polar_guess(weighted_by(np.eye(N) * scale), factor, np.eye(N))
+    for scale in (2.0**-400, 1.0, 2.0**400):
+        found = polar_bound.polar_guess(weighted_by(np.eye(N) * scale), factor, np.eye(N))
+        assert (found**2).sum() == pytest.approx(N)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3, 9])
+def test_evidence_of_a_band_has_no_entries_within_it(bands: int) -> None:
+    """F F^T is Z^T Z without its entries of the band off the diagonal, for a C that is not the best of its class."""
+    array, inverse = np.diag(np.linspace(1, 2, N)) + 0.05 * some(6, N, N), np.eye(N) + 0.05 * np.tril(some(7, N, N))
+    weighted = weighted_by(array)
+    target = weighted.scales[:, None] * (array @ inverse @ inverse.T)
+    apart = np.abs(np.subtract.outer(np.arange(N), np.arange(N)))
+    wanted = np.where((apart == 0) | (apart >= bands), target.T @ target, 0.0)
+    factor, guess = band_bound.band_evidence(weighted, inverse, bands)
+    root = factor.blocks[0]
+    assert np.allclose(root @ root.T, wanted) and factor.patterns.tolist() == [list(range(N))]
+    assert np.allclose(guess, target @ np.linalg.inv(root).T)
+
+
+def test_a_c_that_is_no_evidence_of_a_band() -> None:
+    """Without the entries of the band the matrix is not positive; or numbers overflow."""
+    with pytest.raises(NotEnclosed, match="too far from the best of its class"):
+        band_bound.band_evidence(weighted_by(np.ones((N, N)) + 0.1 * np.eye(N)), np.eye(N), 2)
+    with pytest.raises(NotEnclosed, match="range of doubles"):
+        band_bound.band_evidence(weighted_by(np.eye(N)), np.eye(N) * 1e120, 2)
+
+
+@pytest.mark.parametrize("power", [-900, 0, 40])
+def test_factors_by_lengths_of_patterns(power: int) -> None:
+    """The largest entry of all comes near 1; blocks of one length stand together, cut to squares."""
+    pieces = [
+        Piece((0, 3), np.ldexp(np.array([[1.0, 2.0], [3.0, 40.0]]), power)),
+        Piece((1,), np.ldexp(np.array([[7.0, 9.0]]), power)),
+        Piece((2, 4), np.ldexp(np.array([[5.0, 6.0], [7.0, 8.0]]), power)),
+    ]
+    ones, twos = vector_bound.grouped(pieces).groups
+    assert ones.patterns.tolist() == [[1]] and twos.patterns.tolist() == [[0, 3], [2, 4]]
+    assert (ones.blocks * 64 == [[[7.0]]]).all()
+    assert (twos.blocks * 64 == [[[1.0, 2.0], [3.0, 40.0]], [[5.0, 6.0], [7.0, 8.0]]]).all()
+    assert vector_bound.grouped([]).groups == ()
+
+
+def test_which_evidence_singular_vectors_are_computed_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    weighted = weighted_by(some(8, N, 4))
+    square, zero = Factor(np.array([[0, 1]]), some(9, 1, 2, 2)), Factor(np.array([[2], [3]]), np.zeros((2, 1, 1)))
+    wide = Factor(np.array([[2]]), some(10, 1, 1, 3))
+    monkeypatch.setattr(vector_bound, "LARGEST_VECTORS", 4)
+    whole = np.hstack(
+        [
+            (weighted.scales[:, None] * weighted.workload.row_block(0, N).values)[:, :2] @ square.blocks[0],
+            np.zeros((N, 2)),
+        ]
+    )
+    nuclear = np.linalg.svd(whole, compute_uv=False).sum()
+    both = vector_bound.GroupedFactor((square, zero))
+    assert float(vector_bound.bound_by_vectors(weighted, both)) == pytest.approx(nuclear**2 / float(both.cost()))
+    short = WeightedTarget(weighted_by(some(8, 3, 4)).workload, weighing_of(MEAN, 3), np.ones(3))
+    refused: list[tuple[WeightedTarget, tuple[Factor, ...]]] = [(weighted, (square, wide)), (short, (square, zero))]
+    for given, groups in refused:
+        with pytest.raises(NotEnclosed, match="square blocks up to n=4"):
+            vector_bound.bound_by_vectors(given, vector_bound.GroupedFactor(groups))
+    with pytest.raises(NotEnclosed, match="all zero"):
+        vector_bound.bound_by_vectors(weighted, vector_bound.GroupedFactor((zero,)))
+    monkeypatch.setattr(vector_bound, "LARGEST_VECTORS", 3)
+    with pytest.raises(NotEnclosed, match="square blocks up to n=3"):
+        vector_bound.bound_by_vectors(weighted, both)
+
+
+def test_singular_vectors_that_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_: np.ndarray) -> np.ndarray:
+        raise np.linalg.LinAlgError("no convergence")
+
+    monkeypatch.setattr(vector_bound, "_polar_factor", none)
+    factors = vector_bound.GroupedFactor((Factor(np.arange(N)[None], np.eye(N)[None]),))
+    with pytest.raises(NotEnclosed, match="no singular vectors"):
+        vector_bound.bound_by_vectors(weighted_by(np.eye(N)), factors)
+
+
+@pytest.mark.parametrize("least", [1.0, 1e-9])
+def test_a_polar_factor_of_more_rows_than_columns(least: float) -> None:
+    left, right = np.linalg.qr(some(11, 9, 4))[0], np.linalg.qr(some(12, 4, 4))[0]
+    guess = vector_bound._polar_factor(left * np.geomspace(1.0, least, 4) @ right)
+    assert np.abs(guess - left @ right).max() < 1e-6
+
+
+def steps_of(guess: np.ndarray, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> tuple[int, float]:
+    """How many steps are taken from a guess that is not brought nearer beforehand, and what they prove of 7 Q."""
+    target, steps, taken = 7 * np.eye(*guess.shape), [], polar_bound._Step.taken
+    source = SimpleNamespace(
+        targets=lambda _: [polar_bound.TargetBlock(slice(0, guess.shape[1]), lambda: (target, 0.0))]
+    )
+    monkeypatch.setattr(polar_bound, "_nearer", lambda given: given)
+    monkeypatch.setattr(polar_bound._Step, "taken", lambda self, *given: steps.append(self) or taken(self, *given))
+    below = polar_bound.norm_below(None, source, guess, **asked)  # type: ignore[arg-type]
+    monkeypatch.undo()
+    return len(steps), float(below)
+
+
+def test_steps_are_taken_until_a_guess_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """|E|^2 up to 3e-11 of the columns is near; a step squares what is left, and three are the most."""
+    orthonormal = np.eye(5, 3)
+    for apart, steps in ((5e-6, 1), (1e-4, 2), (0.1, 3), (0.4, 3)):
+        found, below = steps_of(orthonormal * np.sqrt(1 + apart / np.sqrt(3)), monkeypatch)
+        assert found == steps, apart
+        assert below <= 21
+        assert below == pytest.approx(21, rel=1e-9 if apart < 0.2 else 1e-3)
+    found, below = steps_of(orthonormal * 1.01, monkeypatch, enough=lambda norm: norm > 20)
+    assert found == 1
+
+
+def test_which_guesses_are_brought_nearer_in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those from 3e-11 of the columns to a quarter, of no more columns than a whole P^T P has, and while it helps."""
+    guess = np.linalg.qr(some(13, 40, 12))[0] + 1e-3 * some(14, 40, 12)
+    monkeypatch.setattr(polar_bound, "_WHOLE_GRAM", 11)
+    assert polar_bound._nearer(guess) is guess
+    monkeypatch.setattr(polar_bound, "_WHOLE_GRAM", 12)
+    assert polar_bound._nearer(guess) is not guess
+    for estimates, moves in (([0.2, 1e-12], True), ([0.3], False), ([0.2, 0.21], False), ([1e-12], False)):
+        said = iter(estimates)
+        monkeypatch.setattr(polar_bound, "_estimate", lambda _, s=said: next(s))
+        assert (polar_bound._nearer(guess) is not guess) == moves, estimates
+
+
+def test_how_far_a_guess_is_by_signs_of_both_kinds() -> None:
+    """The sum of all columns tells nothing of this one: E is 0.1 of (1, -1) by (1, -1)."""
+    values, vectors = np.linalg.eigh(np.eye(2) + 0.1 * np.array([[1.0, -1.0], [-1.0, 1.0]]))
+    found = polar_bound._estimate(vectors * np.sqrt(values) @ vectors.T)
+    assert 0.01 < found < 0.16
