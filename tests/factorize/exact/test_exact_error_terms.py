@@ -17,7 +17,15 @@ import pytest
 from exact_files import fractions
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.doubles import band_bound, dense_losses, polar_bound, roundings, vector_bound, workload_rows
+from factorize.exact.doubles import (
+    band_bound,
+    dense_losses,
+    polar_bound,
+    roundings,
+    suffix_sums,
+    vector_bound,
+    workload_rows,
+)
 from factorize.exact.doubles.dense_losses import RowBlock
 from factorize.exact.doubles.polar_bound import Factor, WeightedTarget
 from factorize.exact.doubles.workload_rows import Near, WorkloadRows
@@ -50,7 +58,7 @@ def near(found: Any, wanted: Any) -> None:
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     units = {"gamma": g, "UNIT": U, "SLACK": S, "TINY": T, "ROOT_OF_TINY": R, "_GROWN": GROWN}
-    for module in (roundings, dense_losses, polar_bound, band_bound, vector_bound, workload_rows):
+    for module in (roundings, dense_losses, polar_bound, suffix_sums, band_bound, vector_bound, workload_rows):
         for name, value in units.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
@@ -424,6 +432,33 @@ def test_what_a_step_loses(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None
             polar_bound._Step(worse).taken(None, source)  # type: ignore[arg-type]
     target = -target
     assert polar_bound._Step(guess).taken(None, source) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_what_suffix_sums_lose(k: int) -> None:
+    """Traces against A F for prefix sums A: what sums of sums round, by norms of columns, and products with E."""
+    guess, n = some(20, N, N), N
+    blocks, patterns = some(21, N // k, k, k), np.random.default_rng(22).permutation(N).reshape(N // k, k)
+    near_e = some(23, N, N) / 10
+    whole = np.hstack([np.tril(np.ones((N, N)))[:, p] @ b for p, b in zip(patterns, blocks, strict=True)])
+    lengths = np.array([row_norm(column) for column in guess.T])
+    sums = suffix_sums.SuffixSums.of(guess, lengths)
+    near(sums.values, np.tril(np.ones((N, N))).T @ guess)
+    sizes = lengths * math.sqrt(N) * (1 + S)
+    near(sums.sizes, sizes)
+    for chosen in (slice(0, 1), slice(1, N // k)):
+        own = slice(chosen.start * k, chosen.stop * k)
+        e = near_e[own]
+        found = sums.traces(patterns[chosen], blocks[chosen], own.start, e)
+        wanted = (guess[:, own] * whole[:, own]).sum() - 0.5 * ((guess @ e.T) * whole[:, own]).sum()
+        near(math.fsum(found.parts), wanted)
+        apart = norm([row_norm(row) for row in e])
+        near(found.apart, apart)
+        column_sums = np.abs(blocks[chosen]).sum(axis=1).ravel() * (1 + g(k))
+        lost = g(n + k * k + 4) * (sizes[own] * column_sums).sum()
+        lost += 0.5 * g(n + k + N + 8) * apart * norm(sizes) * norm(column_sums) + (k + 1) ** 2 * e.size * T
+        near(found.lost, lost * (1 + S))
 
 
 @pytest.mark.usefixtures("coarse")
