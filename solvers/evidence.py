@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from factorize.certificate.lower_bounds.bounds import LowerBound, lower_bound
 from factorize.certificate.lower_bounds.separated_bounds import separated_lower_bound
 from factorize.errors import Cancelled, SolveFailed
-from factorize.solution import Solution
+from factorize.solution import Progress, Solution
 from factorize.solvers.epochs import decompositions, separated_evidence
 from factorize.solvers.epochs import epochs_optimum as epoch_optimum
 from factorize.solvers.epochs import recursions as recursion_optimum
+from factorize.solvers.methods.threads import CORES
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single import max_error
 from factorize.solvers.single.ascent import maximise as ascent_of
@@ -27,10 +33,50 @@ LARGEST_TWO_SIDED = 512
 LARGEST_EPOCHS = 512
 LARGEST_RING = 1 << 22  # n x epochs^2
 _ACCURACY = 1e-7
+_WORTH_A_THREAD = 1e8  # multiplications, some ten milliseconds
+_LOOK_SECONDS = 0.1  # between two looks whether to go on, while the evidence is waited for
 _OF_THE_CLASS = "class_"  # begins the names of evidence for a bound within a class of matrices
 
 
-def with_evidence(problem: Problem, solution: Solution, report: Reporter) -> Solution:
+Found = dict[str, np.ndarray]
+
+
+@contextmanager
+def begun(spec: Spec, *, own: bool) -> Iterator[Callable[[Reporter], Found]]:
+    """Search evidence on a second core within the block, where that takes long, since it does not ask for a claim.
+
+    Gives what returns the evidence: what was searched meanwhile, else it is searched then. Leaving the block without
+    having asked ends the search.
+
+    Args:
+        spec: see `evidence`.
+        own: whether the claim will bring its own.
+    """
+    if own or CORES < 2 or not spec.participation.free or work(spec) < _WORTH_A_THREAD:
+        yield partial(evidence, spec)
+        return
+    left = threading.Event()
+
+    def alive(_progress: Progress) -> None:
+        if left.is_set():
+            raise Cancelled("nobody asks for the evidence any more")
+
+    def found(report: Reporter) -> Found:
+        while wait([search], timeout=_LOOK_SECONDS).not_done:
+            report(0, None)
+        return search.result()
+
+    with ThreadPoolExecutor(1, "evidence") as pool:
+        search = pool.submit(evidence, spec, Reporter(alive, "bound"))
+        try:
+            yield found
+        finally:
+            left.set()
+
+
+def with_evidence(
+    problem: Problem, solution: Solution, report: Reporter, found: Callable[[Reporter], Found] | None = None
+) -> Solution:
     """Return a claim with evidence for a bound over all matrices, unless that is too dear.
 
     The solver's own is kept where it has solved for the workload that is evaluated on, and where there is no other.
@@ -39,12 +85,13 @@ def with_evidence(problem: Problem, solution: Solution, report: Reporter) -> Sol
         problem: what was solved.
         solution: the claim.
         report: told nothing of this side calculation, but asked after each step whether to go on.
+        found: returns the evidence; see `begun`.
     """
     of_class = {name: array for name, array in solution.dual.items() if name.startswith(_OF_THE_CLASS)}
     if problem.evaluates_itself and len(of_class) < len(solution.dual):
         return solution
-    found = evidence(problem.spec, report)
-    return replace(solution, dual=found | of_class) if found else solution
+    dual = (found or partial(evidence, problem.spec))(report)
+    return replace(solution, dual=dual | of_class) if dual else solution
 
 
 def bound_with_dual(spec: Spec, report: Reporter) -> tuple[LowerBound | None, dict[str, np.ndarray]]:

@@ -15,7 +15,7 @@ from factorize.factorization import Factorization
 from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
 from factorize.solution import NothingKept, Outcome, Progress, ProgressCallback, Solution, Unfinished
 from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
-from factorize.solvers.evidence import with_evidence
+from factorize.solvers.evidence import begun, with_evidence
 from factorize.solvers.evidence import work as evidence_work
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import Entry, choose, entry_for
@@ -95,13 +95,14 @@ def _solved(
     told, kept = _Told(progress or _ignore, needed.seconds), unfinished or NothingKept()
     problem = Problem(spec, unfinished=kept)
     found = None
-    if kept.step:
-        solution = _gone_on(problem, entry, told)
-    else:
-        found = None if warm_start is None else _solved_from(warm_start, problem, entry, told)
-        solution = entry.solve(problem, told) if found is None else found
-    if evidence:
-        solution = with_evidence(problem, solution, Reporter(told, "bound"))
+    with begun(spec, own=entry.dual or not evidence) as searched:
+        if kept.step:
+            solution = _gone_on(problem, entry, told)
+        else:
+            found = None if warm_start is None else _solved_from(warm_start, problem, entry, told)
+            solution = entry.solve(problem, told) if found is None else found
+        if evidence:
+            solution = with_evidence(problem, solution, Reporter(told, "bound"), searched)
     provenance = _provenance(spec, time.monotonic() - began)
     if warm_start is not None and found is not None:
         provenance["warm_start"] = warm_start.digest

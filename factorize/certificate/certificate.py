@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from factorize.spec import Spec
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
 _ENDLESS_CHECK = 4096  # steps of a strategy without end
+_BOUND_BESIDE = 128  # steps from which a lower bound under min_sep pays for a thread
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,15 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
-    sensitivity = certified_sensitivity(strategy, spec.participation)
-    decoder = decode(spec, strategy)
-    loss = _losses(sensitivity.value, decoder)
-    bound = lower_bound(spec, dual) or separated_lower_bound(spec, dual)
-    class_bound = class_lower_bound(spec, strategy, decoder.objective, dual)
+    with ThreadPoolExecutor(1, "bound") as beside:
+        # Singular values take one core, and as long as all the rest where columns are apart from each other.
+        together = spec.participation.free and "factors" in dual and strategy.n >= _BOUND_BESIDE
+        bounding = beside.submit(_lower_bound, spec, dual) if together else None
+        sensitivity = certified_sensitivity(strategy, spec.participation)
+        decoder = decode(spec, strategy)
+        loss = _losses(sensitivity.value, decoder)
+        class_bound = class_lower_bound(spec, strategy, decoder.objective, dual)
+        bound = _lower_bound(spec, dual) if bounding is None else bounding.result()
     gap = None if bound is None or bound.objective <= 0 else loss.objective / bound.objective - 1
     class_gap = None if class_bound is None else loss.objective / class_bound.objective - 1
     judged = gap if class_gap is None else class_gap
@@ -148,6 +154,10 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
         converged=converged,
         warnings=_warnings(spec, sensitivity, judged, converged, outcome) + decoder.remarks,
     )
+
+
+def _lower_bound(spec: Spec, dual: Mapping[str, np.ndarray]) -> LowerBound | None:
+    return lower_bound(spec, dual) or separated_lower_bound(spec, dual)
 
 
 def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> Certificate:

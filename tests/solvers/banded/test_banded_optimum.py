@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,21 @@ from hypothesis import strategies as st
 from specs import solved, spec_of
 
 from factorize import solvers
+from factorize.certificate import certificate as certificate_room
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.lower_bounds import band_recurrences, class_bounds, class_terms, separated_bounds
 from factorize.certificate.lower_bounds.separated_bounds import disjoint_patterns, separated_lower_bound
-from factorize.errors import Cancelled, CertificateError, InvalidSpec, TooLarge, UnsupportedProblem
+from factorize.errors import Cancelled, CertificateError, InvalidSpec, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.mechanisms import Banded
 from factorize.participation import MinSep
 from factorize.solution import Outcome, Progress, Solution
+from factorize.solvers import evidence as evidence_room
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.banded.gram_descent import GramDescent, Landscape
 from factorize.solvers.banded.knots import KnotLandscape, Knots
 from factorize.solvers.banded.preconditioner import Preconditioner
 from factorize.solvers.epochs.separated_evidence import _by_decompositions, _by_ring
-from factorize.solvers.evidence import with_evidence
+from factorize.solvers.evidence import begun, with_evidence
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
@@ -633,3 +636,44 @@ def test_the_class_is_not_worse_than_its_toeplitz_member_on_momentum_and_cosine(
         for kind in ("banded", "banded_toeplitz")
     ]
     assert losses[0] <= losses[1]
+
+
+APART = separated(128, 16)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_evidence_that_is_searched_beside_a_solver_is_the_same(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_room, "CORES", cores)
+    alone = evidence_room.evidence(APART, Reporter(quiet))
+    with begun(APART, own=False) as found:
+        beside = found(Reporter(quiet))
+    assert beside.keys() == alone.keys() == {"factors"}
+    assert (beside["factors"] == alone["factors"]).all()
+
+
+def test_a_search_for_evidence_ends_with_the_solve_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_room, "CORES", 2)
+    asked = threading.Event()
+
+    def endless(_spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
+        while True:
+            asked.set()
+            report(0, None)
+
+    monkeypatch.setattr(evidence_room, "evidence", endless)
+    with pytest.raises(SolveFailed, match="no answer"), begun(APART, own=False):
+        assert asked.wait(600)
+        raise SolveFailed("no answer")
+    with begun(APART, own=False) as found:
+
+        def cancel(_progress: Progress) -> None:
+            raise Cancelled("enough")
+
+        with pytest.raises(Cancelled, match="enough"):
+            found(Reporter(cancel))
+
+
+def test_a_bound_beside_the_losses_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    solution, beside = searched(APART)
+    monkeypatch.setattr(certificate_room, "_BOUND_BESIDE", 1 << 20)
+    assert certify(APART, solution.strategy, solution.dual, outcome=solution.outcome) == beside
