@@ -38,9 +38,14 @@ from factorize.storage.store import Store, open_store
 
 REFERENCE_RATE = 3e10  # multiplications a second for which solvers estimate their seconds
 SMALLEST_SECONDS = 0.05  # what every estimate of a solver begins with; it is measured here
-PROOF_PRODUCTS = 8.0  # matrix products of side n in the whole proof of a dense result
+PROOF_PRODUCTS = 2.0
+"""Products of side n, at the pace of small ones, that the whole proof of a dense result takes as long as."""
+STRUCTURED_PRODUCTS = 3.0  # the same of a structured result
+EPOCHS_PRODUCTS = 4.0  # more of them under fixed epochs, whose evidence has blocks
+APART_PRODUCTS = 12.0  # more of them under min_sep: a polar factor is guessed, and two bounds are proved
 PROOF_SQUARES = 8192.0  # multiplications per n^2 in the proof of a large structured one
 LARGEST_DENSE_PROOF = 1024
+LARGEST_VECTORS = 2048  # up to which bounds of evidence in blocks are proved whole
 STORED_DENSE = ("dense", "semidefinite")
 ROWS_OF_TINY, MOST_ROWS = 200.0, 1024
 """Rows of which certificate and proof take as long as a tiny spec, row by row in Python; up to so many, they do."""
@@ -109,8 +114,12 @@ def around_products(spec: Spec) -> float:
 def proof_multiplications(spec: Spec) -> float:
     """Return what the proof of a result costs, in multiplications."""
     n = 1 if spec.workload.endless else spec.workload.n
-    products = PROOF_PRODUCTS * n**3
-    if spec.mechanism.kind in STORED_DENSE or n <= LARGEST_DENSE_PROOF:
+    dense = spec.mechanism.kind in STORED_DENSE
+    each = PROOF_PRODUCTS if dense else STRUCTURED_PRODUCTS
+    if n <= LARGEST_VECTORS:
+        each += APART_PRODUCTS if spec.participation.free else EPOCHS_PRODUCTS if spec.participation.periodic else 0.0
+    products = each * n**3
+    if dense or n <= LARGEST_DENSE_PROOF:
         return products
     return min(products, PROOF_SQUARES * n**2)
 

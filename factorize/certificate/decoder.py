@@ -113,7 +113,7 @@ def _sampled_residual(spec: Spec, strategy: Matrix) -> float:
 
 def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
     workload, n = spec.workload, strategy.n
-    whole = strategy.whole()
+    whole = None if strategy.multiplied_by_recurrence else strategy.whole()
     decoder = np.empty((workload.m, n))
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * n)))
 
@@ -122,6 +122,8 @@ def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
         rows = workload.row_block(start, stop)
         with np.errstate(over="ignore", invalid="ignore"):
             decoder[start:stop] = strategy.right_solve(rows)
+            if whole is None:
+                return float(np.abs(strategy.left_multiply(decoder[start:stop]) - rows).max())
             used = max(_width(rows), _width(decoder[start:stop]))  # C is triangular: zeros on the right stay zeros
             return _residual(decoder[start:stop, :used], whole, rows)
 

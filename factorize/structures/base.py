@@ -219,6 +219,11 @@ class Matrix(ABC):
         """Return the number of diagonals that may be non-zero, the main one included."""
         return self.n
 
+    @property
+    def multiplied_by_recurrence(self) -> bool:
+        """Whether many rows are multiplied in less time by a recurrence than by an array."""
+        return False
+
     def dense(self) -> np.ndarray:
         """Return the whole matrix.
 

@@ -58,6 +58,11 @@ class BufferedMatrix(Matrix):
         return "buffered" if self.transition.ndim == 2 else "state_space"
 
     @property
+    def multiplied_by_recurrence(self) -> bool:
+        """Where buffers do not mix: full transitions take as many multiplications as an array."""
+        return self.transition.ndim == 2
+
+    @property
     def arrays(self) -> tuple[np.ndarray, ...]:
         """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
         return self._arrays

@@ -38,7 +38,8 @@ LARGEST_WHOLE = 2**22  # of n x bands, above which columns are interpolated betw
 _LEAST_EPOCHS = 64  # of `bands` steps, for knots to be worth it
 MOST_STATES = 16
 _START_TOLERANCE = 1e-3
-_STEP_COST = 30.0  # multiplications of a step in units of n (bands + 8)^2
+_STEP_COST = 60.0  # multiplications of a step in units of n (bands + 8)^2, at the pace of a product of matrices
+_KNOT_COST = 30.0  # the same on knots
 _KNOT_WORK = 1.5e11  # of all steps in that unit
 _FEW_STEPS, MOST_STEPS = 50, 2000  # of a search on all columns
 _LEAST_STEPS, _MOST_STEPS = 25, 1000
@@ -76,7 +77,7 @@ def estimate(spec: Spec) -> Estimate:
     steps = min(_FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, MOST_STEPS)
     entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
     if knotted(spec.workload.n, spec.mechanism.bands):
-        entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2 * most_steps(spec.workload.n, int(b))
+        entries, work = 7.0 * n * (b + 12), _KNOT_COST * n * (b + 8) ** 2 * most_steps(spec.workload.n, int(b))
     needed = estimate_of(entries=entries, multiplications=work)
     if n * b > LARGEST:
         raise TooLarge(

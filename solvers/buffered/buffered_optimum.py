@@ -97,11 +97,14 @@ def _refuse_filtered(workload: Workload, buffers: int) -> str | None:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
+    """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays.
+
+    A Hessian at eight points at a time counts as few of them.
+    """
     n, buffers = float(spec.workload.n), buffers_of(spec)
     if n <= _LARGEST_PROJECTED and outline_of(spec).bidiagonal_inverse() is None:
         return estimate_of(entries=3 * n * n, multiplications=n * n * (buffers**2 + 100))
-    gradients = 160 if n > _COARSE else 600
+    gradients = 160
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
     points = 2 * 96 * (buffers + 1) * n if n * buffers <= _MOST_AT_POINTS else 0.0  # eight of them on each core
     return estimate_of(entries=n * (24 * buffers + 200) + points, multiplications=20 * work)

@@ -92,7 +92,7 @@ def test_seconds_are_processes_and_work_at_this_pace() -> None:
     tiny = solvers.choose(spec_of(12, "square_root"))
     nothing = solvers.estimate(tiny).seconds
     rows = 0.2 * 12 / 200
-    assert SLOW.work(tiny, nothing) == pytest.approx(rows + (8 * 12**3 + 3e10 * (nothing - 0.05)) / 1e10)
+    assert SLOW.work(tiny, nothing) == pytest.approx(rows + (3 * 12**3 + 3e10 * (nothing - 0.05)) / 1e10)
     assert SLOW.command(tiny, 0.05) == pytest.approx(0.2 + 2.0 + rows, rel=1e-5)
     assert SLOW.service(tiny, 0.05) == pytest.approx(0.2 + 2 * SLOW.fork + rows, rel=1e-5)
     assert SLOW.lane(tiny, 0.05) == pytest.approx(0.2 + rows, rel=1e-5)
@@ -105,6 +105,18 @@ def test_the_proof_of_a_large_structured_result_grows_with_the_square() -> None:
     structured = [solvers.choose(spec_of(n, "square_root")) for n in (4000, 8000)]
     assert proof_multiplications(dense[1]) == 8 * proof_multiplications(dense[0])
     assert proof_multiplications(structured[1]) == 4 * proof_multiplications(structured[0])
+
+
+def test_bounds_of_evidence_in_blocks_take_more_to_prove() -> None:
+    single, epochs, apart = (
+        proof_multiplications(solvers.choose(spec_of(400, kind, participation)))
+        for kind, participation in (
+            ("dense", None),
+            ("dense", {"kind": "fixed_epochs", "epochs": 4}),
+            ({"kind": "banded", "bands": 8}, {"kind": "min_sep", "min_sep": 8}),
+        )
+    )
+    assert (epochs / single, apart / single) == (3.0, 7.5)
 
 
 def test_what_stands_around_the_products_grows_with_the_rows_and_with_short_searches() -> None:

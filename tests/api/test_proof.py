@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import threading
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -176,6 +177,27 @@ def test_double_precision_is_asked_where_a_claim_is_not_proved_and_only_there(st
         unseen = [claim for claim in found["claims"] if claim["status"] != "proved"]
         assert not found["failed"] and len(asked) == times and bool(unseen) == bool(times)
         assert any("computed anew in double precision" in text for text in found["checked"]) == bool(times)
+
+
+def test_double_precision_is_asked_beside_the_proof_where_it_will_be_in_any_case(store, tmp_path, monkeypatch):
+    threads = []
+    real = factorize.Factorization.verify
+
+    def asked(self):
+        threads.append(threading.current_thread().name)
+        return real(self)
+
+    monkeypatch.setattr(factorize.Factorization, "verify", asked)
+    solvers.solve(spec_of(6, {"kind": "blt", "buffers": 1})).save(tmp_path / "f.safetensors")
+    assert not inspect(tmp_path / "f.safetensors", store.url, strict=False)["failed"]
+    assert [name.startswith("reading") for name in threads] == [True]
+
+    def refuse(self):
+        raise CertificateError("double precision says otherwise")
+
+    monkeypatch.setattr(factorize.Factorization, "verify", refuse)
+    with pytest.raises(CertificateError, match="says otherwise"):
+        inspect(tmp_path / "f.safetensors", store.url, strict=False)
 
 
 def test_a_tree_whose_selection_only_its_nodes_prove_is_published(store):

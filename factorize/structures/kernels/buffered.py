@@ -197,25 +197,45 @@ def _transform(transition, follow, cov, half, image):
 
 @numba.njit(cache=True, nogil=True)
 def multiply_rows(diagonal, transition, inputs, outputs, block, out):
-    """Write b X for each row b of `block`, from the last column to the first; O(n) per row."""
+    """Write b X for each row b of `block`, from the last column to the first, `LANES` rows at a time; O(n) per row.
+
+    Zeros to the right of all the rows' entries stay zeros and are passed over.
+    """
     n, groups, states = inputs.shape
-    carried = np.empty((groups, states))
-    stepped = np.empty(states)
-    for r in range(block.shape[0]):
+    carried, stepped = np.empty((groups, states, LANES)), np.empty((states, LANES))
+    entry, given = np.empty(LANES), np.zeros(LANES)
+    for first in range(0, block.shape[0], LANES):
+        last = min(first + LANES, block.shape[0])
+        width = 0
+        for r in range(first, last):
+            right = n
+            while right > width and block[r, right - 1] == 0.0:
+                right -= 1
+            width = max(width, right)
+        for r in range(first, last):
+            out[r, width:] = 0.0
         carried[:] = 0.0
-        for j in range(n - 1, -1, -1):
-            entry = block[r, j] * diagonal[j]
+        given[:] = 0.0
+        for j in range(width - 1, -1, -1):
+            for k in range(last - first):
+                given[k] = block[first + k, j]
+            for k in range(LANES):
+                entry[k] = given[k] * diagonal[j]
             for g in range(groups):
                 for a in range(states):
-                    entry += carried[g, a] * inputs[j, g, a]
-            out[r, j] = entry
+                    for k in range(LANES):
+                        entry[k] += carried[g, a, k] * inputs[j, g, a]
+            for k in range(last - first):
+                out[first + k, j] = entry[k]
             for g in range(groups):
+                stepped[:] = 0.0
                 for b in range(states):
-                    stepped[b] = 0.0
                     for a in range(states):
-                        stepped[b] += transition[j, g, a, b] * (carried[g, a] + outputs[j, g, a] * block[r, j])
+                        for k in range(LANES):
+                            stepped[b, k] += transition[j, g, a, b] * (carried[g, a, k] + outputs[j, g, a] * given[k])
                 for b in range(states):
-                    carried[g, b] = stepped[b]
+                    for k in range(LANES):
+                        carried[g, b, k] = stepped[b, k]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -677,3 +677,12 @@ def test_a_bound_beside_the_losses_is_the_same(monkeypatch: pytest.MonkeyPatch) 
     solution, beside = searched(APART)
     monkeypatch.setattr(certificate_room, "_BOUND_BESIDE", 1 << 20)
     assert certify(APART, solution.strategy, solution.dual, outcome=solution.outcome) == beside
+
+
+def test_evidence_is_priced_by_the_method_that_finds_it() -> None:
+    """Newton's method on 32 or 64 epochs, 8320 unknowns at most; decompositions; the recurrences of rings."""
+    newton, decompositions, ring = (evidence_room.work(separated(n, b)) for n, b in ((256, 4), (256, 16), (257, 16)))
+    assert newton == pytest.approx(300 * 256**3 + 1.4 * 8320**3)
+    assert decompositions == 300 * 256**3
+    assert ring == pytest.approx(2000 * 257 * (257 / 16 + 1) ** 2)
+    assert evidence_room.work(separated(256, 8)) > 20 * decompositions

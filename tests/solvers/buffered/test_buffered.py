@@ -65,6 +65,19 @@ def test_contract_of_the_structure(structure: str, layout: tuple[int, ...], m: i
     np.testing.assert_array_equal(again.dense(), matrix.dense())
 
 
+@pytest.mark.parametrize(("structure", "layout", "m"), LAYOUTS)
+def test_many_rows_with_zeros_on_the_right_are_multiplied(structure: str, layout: tuple[int, ...], m: int) -> None:
+    """19 rows are two vectors of rows and a part of one."""
+    matrix = example(19, layout, m)
+    assert matrix.multiplied_by_recurrence == (structure == "buffered")
+    block = np.tril(np.random.default_rng(2).normal(size=(19, 19)))
+    block[7] = 0.0
+    product = matrix.left_multiply(block)
+    np.testing.assert_allclose(product, block @ matrix.dense(), rtol=1e-11, atol=1e-13)
+    assert not np.triu(product, 1).any()
+    np.testing.assert_array_equal(matrix.left_multiply(block[3:4]), product[3:4])
+
+
 WORKLOADS: list[dict[str, Any]] = [
     {"kind": "prefix"},
     {"kind": "momentum", "momentum": 0.9, "nesterov": True},
