@@ -45,12 +45,16 @@ def incoming(
     with objects.stage() as staged:
         staged.produce(plain.save)
         if check is None:
-            proof, digest, file = {}, _read_back(staged.path, plain.spec), _described(staged)
+            proof, digest, (file, _) = {}, _read_back(staged.path, plain.spec), _described(staged)
         else:
             with ThreadPoolExecutor(1, "described") as beside:  # the check waits for a process, most of the time
                 coming = beside.submit(_synced, staged)
                 proof = dict(check(staged.path))
-                digest, file = proof.pop("digest"), coming.result()
+                digest, (file, seen) = proof.pop("digest"), coming.result()
+            with staged.open() as reader:
+                same = reader.entry.version == seen
+            if not same:  # it was touched after it was read
+                file, _ = _described(staged)
         if digest != factorization.digest or proof.pop("sha256", file["sha256"]) != file["sha256"]:
             message = f"{staged.path} reads back as another factorization; check memory and disk, and try again"
             raise CorruptObject(message)
@@ -70,15 +74,16 @@ def _read_back(path: Path, spec: Spec) -> str:
         raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
-def _synced(staged: Staged) -> dict[str, Any]:
+def _synced(staged: Staged) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Put the file on the medium, which has less to do then when the file is published, and read it back."""
     staged.sync()
     return _described(staged)
 
 
-def _described(staged: Staged) -> dict[str, Any]:
+def _described(staged: Staged) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Return the entry of the file, and the version of it that was read."""
     with staged.open() as reader:
-        return describe(reader)
+        return describe(reader), reader.entry.version
 
 
 def describe(reader: Reader) -> dict[str, Any]:

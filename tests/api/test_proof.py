@@ -102,10 +102,13 @@ def test_a_certificate_that_double_precision_refutes_is_refused_too(store):
     assert holds_nothing(store)
 
 
-def test_bytes_that_change_after_the_check_are_not_published(store):
+@pytest.mark.parametrize("changed", [lambda data: data + b" ", lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+def test_bytes_that_change_after_the_check_are_not_published(store, changed):
+    """The file is read back beside the check, and again where it was touched since."""
+
     def check(path: Path):
         proof = prove(path, store=store.url)
-        overwrite(path, path.read_bytes() + b" ")
+        overwrite(path, changed(path.read_bytes()))
         return proof
 
     with pytest.raises(CorruptObject, match="reads back as another"):
