@@ -60,7 +60,8 @@ def inverse_of(lower: np.ndarray) -> np.ndarray:
     def own(block: tuple[int, int]) -> np.ndarray:
         return _small_inverse(np.ascontiguousarray(lower[slice(*block), slice(*block)]))
 
-    inverses = {block: own(block) for block in blocks}  # of short rows, where threads would wait for each other
+    with np.errstate(all="ignore"):  # of short rows, where threads would wait for each other
+        inverses = {block: own(block) for block in blocks}
 
     def fill(block: tuple[int, int]) -> None:
         first, last = block

@@ -462,6 +462,67 @@ def test_what_suffix_sums_lose(k: int) -> None:
 
 
 @pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_a_step_by_suffix_sums_and_one_by_products(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suffix sums are for prefix sums alone, and for many patterns; what a step moves P to is the same."""
+    guess = guess_near_orthonormal(24, N, N)
+    blocks, patterns = some(25, N // k, k, k), np.random.default_rng(26).permutation(N).reshape(N // k, k)
+    factor = Factor(patterns, blocks * 1e-3)
+    whole = np.hstack([np.tril(np.ones((N, N)))[:, p] @ b for p, b in zip(patterns, factor.blocks, strict=True)])
+    flips = np.sign((guess * whole).sum(axis=0)).reshape(N // k, 1, k)
+    factor = Factor(patterns, factor.blocks * flips)
+    e, lengths = guess.T @ guess - np.eye(N), np.array([row_norm(column) for column in guess.T])
+    sums = suffix_sums.SuffixSums.of(guess, lengths)
+    mean, prefix = weighing_of({"kind": "mean"}, N), WorkloadRows({"kind": "prefix", "n": N}, {})
+    step, found = polar_bound._Step(guess), []
+    for some_of in factor.groups(N):
+        own = slice(some_of.start * k, some_of.stop * k)
+        found.append(sums.traces(patterns[some_of], factor.blocks[some_of], own.start, e[own]))
+    shares = list(step._shares(WeightedTarget(prefix, mean, np.ones(N)), factor))
+    assert len(shares) == len(found)
+    for share, wanted in zip(shares, found, strict=True):
+        near(math.fsum(share.parts), math.fsum(wanted.parts))
+        near([share.lost, share.apart], [wanted.lost, wanted.apart])
+    near(step.moved, guess - 0.5 * guess @ e)
+    moved = step.moved
+    moved[0, 0] = 7.0
+    assert step.moved[0, 0] == 7.0  # it is made once
+    scaled = WeightedTarget(prefix, mean, np.full(N, 2.0))
+    by_ones = WeightedTarget(prefix, mean, np.ones(N))
+    for weighted, short in ((scaled, True), (by_ones, False)):
+        if not short:
+            monkeypatch.setattr(polar_bound, "_WHOLE_GRAM", 2)
+        step = polar_bound._Step(guess)
+        shares = list(step._shares(weighted, factor))
+        targets = list(factor.targets(weighted))
+        assert [share.lost for share in shares] == [step._share(block).lost for block in targets]
+        near(step.moved, guess - 0.5 * guess @ e)
+        step.moved[0, 0] = 7.0
+        assert step.moved[0, 0] == 7.0
+
+
+def test_which_workloads_are_known_to_be_prefix_sums() -> None:
+    """Exactly 1 on and below the diagonal; a matrix of a user is not looked at."""
+    prefix = WorkloadRows({"kind": "prefix", "n": N}, {})
+    assert prefix.of_ones is True
+    others: list[dict[str, Any]] = [
+        {"kind": "identity", "n": N},
+        {"kind": "decay", "n": N, "rate": 0.7},
+        {"kind": "schedule", "n": N, "learning_rates": [1.0, 0.5] * 3},
+        {"kind": "window", "n": N, "width": 3},
+    ]
+    for document in others:
+        assert WorkloadRows(document, {}).of_ones is False
+    near_ones = WorkloadRows({"kind": "prefix", "n": N}, {})
+    near_ones._column = Near(np.ones(N), np.full(N, 1e-17))
+    assert near_ones.of_ones is False
+    mean, restarted = weighing_of({"kind": "mean"}, N), weighing_of({"kind": "lambda_tau", "tau": 2}, N)
+    assert WeightedTarget(prefix, mean, np.ones(N)).of_ones is True
+    for weighing, scale in ((mean, 2.0), (restarted, 1.0)):
+        assert not WeightedTarget(prefix, weighing, np.full(N, scale)).of_ones
+
+
+@pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize("bands", [1, 3, 9])
 def test_what_a_factor_costs_within_a_band(bands: int) -> None:
     """The trace of F F^T and twice its absolute entries in the band, each with what its sum rounds."""

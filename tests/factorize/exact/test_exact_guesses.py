@@ -11,13 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exact_files import parts, sealed
 
+from factorize import parse_spec, solvers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import Piece
-from factorize.exact.doubles import band_bound, dense_losses, polar_bound, vector_bound
+from factorize.exact.doubles import band_bound, dense_losses, dense_proof, polar_bound, triangles, vector_bound
+from factorize.exact.doubles.dense_proof import DenseProof
 from factorize.exact.doubles.polar_bound import Factor, WeightedTarget
 from factorize.exact.doubles.workload_rows import WorkloadRows
+from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.spec import weighing_of
+from factorize.exact.strategy import Strategy
 
 N = 6
 MEAN: dict[str, Any] = {"kind": "mean"}
@@ -44,14 +49,36 @@ def weighted_by(array: np.ndarray, objective: dict[str, Any] = MEAN, *, whole: b
     return WeightedTarget(workload, weighing_of(objective, len(array)), np.linspace(1, 2, len(array)))
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@pytest.mark.parametrize("objective", [MEAN, {"kind": "lambda_tau", "tau": 3}])
 @pytest.mark.parametrize("whole", [True, False])
-def test_the_decoder_of_c_turned_back(whole: bool) -> None:
-    """W A N N^T, in blocks of which rows know where they end."""
+def test_the_decoder_of_c_turned_back(whole: bool, objective: dict[str, Any], scale: float) -> None:
+    """W A N N^T, in blocks of which rows know where they end; for prefix sums by sums of rows."""
     inverse = np.tril(some(1, N, N))
     array = some(2, N, N) if whole else np.tril(np.ones((N, N)))
-    weighted = weighted_by(array, whole=whole)
+    weighted = weighted_by(array, objective, whole=whole)._replace(scales=np.linspace(1.0, scale, N))
+    rows = array.copy()
+    for i, before in enumerate(weighted.weighing.references):
+        if before >= 0:
+            rows[i] = array[i] - array[before]
     found = polar_bound.weighted_decoder_by_inverse(weighted, inverse)
-    assert np.allclose(found, weighted.scales[:, None] * (array @ inverse @ inverse.T), rtol=1e-12, atol=1e-12)
+    assert np.allclose(found, weighted.scales[:, None] * (rows @ inverse @ inverse.T), rtol=1e-12, atol=1e-12)
+
+
+def test_columns_of_the_target_by_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polar_bound, "_PARTS", 1)
+    weighted = weighted_by(some(2, 12, 12))
+    array = weighted.scales[:, None] * weighted.workload.row_block(0, 12).values
+    for count, k in ((12, 1), (6, 2), (5, 2), (1, 12)):
+        patterns = np.random.default_rng(3).permutation(12)[: count * k].reshape(count, k)
+        blocks = np.tril(some(4, count, k, k))
+        found, start = [], 0
+        for place, make in Factor(patterns, blocks).targets(weighted):
+            assert place.start == start
+            start = place.stop
+            found.append(make()[0])
+        wanted = np.hstack([array[:, p] @ b for p, b in zip(patterns, blocks, strict=True)])
+        assert start == count * k and np.allclose(np.hstack(found), wanted)
 
 
 def test_rows_turned_back_by_f() -> None:
@@ -199,3 +226,85 @@ def test_how_far_a_guess_is_by_signs_of_both_kinds() -> None:
     values, vectors = np.linalg.eigh(np.eye(2) + 0.1 * np.array([[1.0, -1.0], [-1.0, 1.0]]))
     found = polar_bound._estimate(vectors * np.sqrt(values) @ vectors.T)
     assert 0.01 < found < 0.16
+
+
+def banded(bands: int, apart: int) -> FactorFile:
+    asked = {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "banded", "bands": bands}}
+    return read_factor_file(
+        sealed(*parts(solvers.solve(parse_spec({**asked, "participation": {"kind": "min_sep", "min_sep": apart}}))))
+    )
+
+
+def class_proof(file: FactorFile, **spec: Any) -> DenseProof:
+    strategy = Strategy(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], 12)
+    return DenseProof({**file.manifest["spec"], **spec}, strategy, file.dual, {})
+
+
+def test_the_bound_of_a_class_and_what_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bands of C, at most those of the class, at most as many steps as participations are apart."""
+    file = banded(3, 3)
+    claimed = file.manifest["certificate"]["loss"]["objective"]
+    found = float(class_proof(file).class_bound())
+    assert found <= claimed and found == pytest.approx(claimed, rel=1e-2)
+    banded_class = file.manifest["spec"]["mechanism"]
+    for changed in (
+        {"mechanism": {**banded_class, "kind": "dense"}},
+        {"mechanism": {**banded_class, "bands": 2}},
+        {"mechanism": {**banded_class, "bands": 4}},
+        {"mechanism": {name: value for name, value in banded_class.items() if name != "bands"}},
+        {"objective": {"kind": "max"}},
+    ):
+        with pytest.raises(NotEnclosed, match="class is not evaluated"):
+            class_proof(file, **changed).class_bound()
+    one = banded(1, 3)
+    assert class_proof(one).class_bound() > 0
+    with pytest.raises(NotEnclosed, match="class is not evaluated"):
+        class_proof(one, mechanism={"kind": "banded"}).class_bound()
+    steps, taken = [], polar_bound._Step.taken
+    monkeypatch.setattr(polar_bound, "_NEAR", 0.0)
+    monkeypatch.setattr(polar_bound._Step, "taken", lambda self, *given: steps.append(self) or taken(self, *given))
+    for wanted, most in ((found * (1 - 1e-9), 1), (found * (1 + 1e-9), 3)):
+        steps.clear()
+        class_proof(file).class_bound(wanted)
+        assert len(steps) == most
+
+
+def test_losses_that_are_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    proof = class_proof(banded(3, 3))
+    assert proof.losses().residual < 1e-12
+    monkeypatch.setattr(dense_proof, "WIDEST", 1e-18)
+    with pytest.raises(NotEnclosed, match="enclose the losses to relative"):
+        proof.losses()
+
+
+def test_what_is_asked_of_the_machine_and_of_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, asked = banded(3, 3), []
+    monkeypatch.setattr(dense_proof, "check_products", lambda: asked.append(1))
+    monkeypatch.setattr(dense_proof, "LARGEST", 12)
+    class_proof(file)
+    assert asked
+    with pytest.raises(NotEnclosed, match="not evaluated"):
+        class_proof(file, objective={"kind": "max"}).lower_bound_by_vectors()
+    monkeypatch.setattr(dense_proof, "LARGEST", 11)
+    with pytest.raises(NotEnclosed, match="up to n=11"):
+        class_proof(file)
+
+
+def test_blocks_of_steps() -> None:
+    """An eighth of the steps, at least 64 and at most 1024."""
+    sizes = {5: 5, 64: 64, 513: 65, 800: 100, 8192: 1024, 20000: 1024}
+    for n, size in sizes.items():
+        blocks = list(triangles.blocks_of(n))
+        assert blocks[0] == (0, size) and blocks[-1][1] == n
+        assert all(stop == start for (_, stop), (start, _) in zip(blocks, blocks[1:], strict=False))
+
+
+@pytest.mark.parametrize("place", [0, 40, 99])
+def test_no_inverse_of_what_has_a_zero_on_its_diagonal(place: int) -> None:
+    lower = np.tril(np.ones((100, 100)))
+    lower[place, place] = 0.0
+    with pytest.raises(NotEnclosed, match="ill-conditioned"):
+        triangles.inverse_of(lower)
+    lower[place, place] = 1e-320
+    with pytest.raises(NotEnclosed, match="ill-conditioned"):
+        triangles.inverse_of(lower)

@@ -117,7 +117,7 @@ def test_sums_of_stored_columns_and_of_solved_ones() -> None:
 
 
 def test_sums_of_a_recursion() -> None:
-    groups, states = 2, 2
+    groups, states = 3, 2
     moves, inputs, outputs = (
         some(7, N, groups, states, states) / 3,
         some(8, N, groups, states),
@@ -166,6 +166,27 @@ def test_products_of_sums_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     near(found.high, high.T @ high)
     near(found.near, (high.T @ high) * (1 - 4 * U) - LEAST)
     near(found.least, around((low**2).sum(axis=0), N + 2)[0])
+    monkeypatch.setattr(bins, "_LEAST", 0.0)
+    apart = np.diag([1.0, 2.0, 3.0])
+    found = bins._of_columns(ClassSums(apart, apart))
+    assert (found.near[~np.eye(3, dtype=bool)] == 0).all() and (found.high[~np.eye(3, dtype=bool)] == 0).all()
+
+
+def test_doubles_above_integers_of_any_size() -> None:
+    for value in (1, 3, 2**999 + 1, 2**1500 + 1, 2**2000 - 1):
+        above = Fraction(float(bins.doubles_up(np.array([value], dtype=object), -1450)[0]))
+        exact = Fraction(value) / 2**1450
+        assert exact < above <= max(exact * (1 + Fraction(1, 2**50)), Fraction(1, 2**1070))
+    assert bins.doubles_up(np.array([0, 0], dtype=object), 3).tolist() == [0, 0]
+    near(bins.doubles_up(np.array([[1, -7]], dtype=object), -1, 2), [[1.5, 4.5]])
+
+
+def test_how_long_columns_may_be() -> None:
+    """65536 steps are added up, if whoever reads their columns is not what ends it, as here."""
+    for given in ({"series": SimpleNamespace()}, {"entries_of": None}):
+        long: Any = SimpleNamespace(n=65536, scale=None, **given)
+        with pytest.raises((AttributeError, TypeError)):
+            bins._scaled_series(long, B) if "series" in given else bins._of_stored(long, np.ones(3), B)
 
 
 def test_what_is_told_of_sums() -> None:
@@ -270,29 +291,40 @@ def test_the_chain_of_epochs(order: int) -> None:
 
 
 def test_the_other_direction_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Means of the Gram matrix over sigma^2, each end from the ends of its parts."""
+    """Means of the Gram matrix over sigma^2, each end from the ends of its parts; 2^-40 covers sums of doubles."""
     monkeypatch.setattr(epoch_chain.star, "closed_form", lambda *given: given)
-    high, low, sigma = KERNEL[:6, :6], KERNEL[:6, :6] * 0.999, 1.25
-    gram: Any = SimpleNamespace(high=high, near=low)
-    mean, whole, epsilon = epoch_chain.addition(gram, B, sigma, 0.75)  # type: ignore[misc]
+    sigma, grown, slack = 1.25, Fraction(1, 2**40), Fraction(Decimal(SLACK))
 
-    def parts(part: np.ndarray) -> tuple[float, float, float]:
-        own = part[:3, :3].sum() + part[3:, 3:].sum()
-        return float(np.trace(part)) / 3, float(own) / 9, float(part.sum()) / 9
+    def parts(part: np.ndarray) -> tuple[Fraction, Fraction, Fraction]:
+        own = sum(Fraction(float(one.sum(axis=1).sum())) for one in (part[:3, :3], part[3:, 3:]))
+        whole = Fraction(float(part.sum(axis=1).sum()))
+        return Fraction(float(np.trace(part))) / 3, own / Fraction(9), whole / 9
 
-    (d0, o0, w0), (d1, o1, w1), square = parts(low), parts(high), sigma**2
-    near([float(one) for one in whole], [w0 / square * (1 - SLACK), w1 / square * (1 + SLACK)], 1e-11)
-    near(
-        [float(one) for one in mean],
-        [(d0 + w0 - o1) / square * (1 - SLACK), (d1 + w1 - o0) / square * (1 + SLACK)],
-        1e-11,
-    )
-    assert epsilon == Decimal("0.75")
-    exact = Fraction(float(high.sum(axis=1).sum())) / 9 * (1 + Fraction(1, 2**40)) / Fraction(sigma) ** 2
-    assert abs(Fraction(whole.high) / (1 + Fraction(Decimal(SLACK))) / exact - 1) < Fraction(1, 10**50)
-    for nothing in (np.zeros((6, 6)), -high):
+    for scale in (1.0, 0.05):
+        high, low = KERNEL[:6, :6] * scale, KERNEL[:6, :6] * (scale * 0.999)
+        gram: Any = SimpleNamespace(high=high, near=low)
+        mean, whole, epsilon = epoch_chain.addition(gram, B, sigma, 0.75)  # type: ignore[misc]
+        (d0, o0, w0), (d1, o1, w1), square = parts(low), parts(high), Fraction(sigma) ** 2
+        wanted = [
+            w0 * (1 - grown) / square * (1 - slack),
+            w1 * (1 + grown) / square * (1 + slack),
+            ((d0 + w0) * (1 - grown) - o1 * (1 + grown)) / square * (1 - slack),
+            ((d1 + w1) * (1 + grown) - o0 * (1 - grown)) / square * (1 + slack),
+        ]
+        assert 0 < wanted[2] and (scale == 1 or max(wanted) < 1)
+        for end, true in zip((*whole, *mean), wanted, strict=True):
+            assert abs(Fraction(end) / true - 1) < Fraction(1, 10**40)
+        assert epsilon == Decimal("0.75")
+    for nothing in (np.zeros((6, 6)), -high, high * 0.01):
         gram = SimpleNamespace(high=high, near=nothing)
         assert epoch_chain.addition(gram, B, sigma, 0.75) == (Decimal(0), Decimal(1))
+
+
+def test_how_epochs_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half of an epoch that is far from its neighbour: the later one of the next, the earlier one of the last."""
+    assert Epochs(KERNEL, 4)._far_part(0, 1) == slice(2, None) and Epochs(KERNEL, 4)._far_part(1, 0) == slice(None, 2)
+    monkeypatch.setattr(epoch_chain, "MOST_STEPS", N)
+    assert Epochs(KERNEL, 4).number == 2
 
 
 def blocks(variance: float, count: int = 4, number: int = 3) -> Blocks:
@@ -365,7 +397,7 @@ def test_heights_and_what_they_make_of_an_inverse_moment(monkeypatch: pytest.Mon
         near(float(found.addition(eta, 0.5)), math.exp(3 * math.log(value) + constant + SLACK) * (1 + SLACK), 1e-10)
 
 
-@pytest.mark.parametrize(("variance", "shift"), [(0.01, 1), (1.0, 3), (4.0, 5)])
+@pytest.mark.parametrize(("variance", "shift"), [(0.01, 1), (0.49, 2), (1.0, 3), (4.0, 5)])
 def test_cells_of_a_lognormal_law(variance: float, shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mass and mean of each cell from both ends of the distribution function, what is beyond it with its own mass."""
     monkeypatch.setattr(allocation, "_WIDTH", Decimal("0.41"))
@@ -411,3 +443,5 @@ def test_the_largest_square_of_one_band() -> None:
         allocation.largest_square(SimpleNamespace(bandwidth=2))  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="so little noise"):
         Blocks(Fraction(401), 1.0, 2, 2)
+    assert float(Blocks(Fraction(400), 1.0, 2, 2).variance) == pytest.approx(400 * (1 + SLACK))
+    assert float(Blocks(Fraction(2), 0.5, 2, 2).variance) == pytest.approx(8 * (1 + SLACK))
