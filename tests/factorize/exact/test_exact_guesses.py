@@ -308,3 +308,11 @@ def test_no_inverse_of_what_has_a_zero_on_its_diagonal(place: int) -> None:
     lower[place, place] = 1e-320
     with pytest.raises(NotEnclosed, match="ill-conditioned"):
         triangles.inverse_of(lower)
+    alone = np.eye(100)
+    alone[place, place] = 1e-320
+    with pytest.raises(NotEnclosed, match="ill-conditioned"):
+        triangles.inverse_of(alone)
+    if 0 < place < 99:  # what overflows is far from the first column
+        alone[place, place], alone[place + 5, place] = 1e-200, 1e200
+        with pytest.raises(NotEnclosed, match="ill-conditioned"):
+            triangles.inverse_of(alone)

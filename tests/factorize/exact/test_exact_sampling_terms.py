@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from factorize.errors import InvalidParameter, TooLarge
+from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 from factorize.exact.arithmetic.enclosures import Enclosed
 from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.sampling import allocation, bins, epoch_chain
 from factorize.exact.sampling.allocation import Blocks, LossCells
 from factorize.exact.sampling.bins import ClassSums
 from factorize.exact.sampling.epoch_chain import Epochs, Scaled
+from factorize.exact.strategy import Strategy
 
 U, LEAST, EXP, LOST = 1 / 512, 1 / 4096, 1 / 300, 1e-4
 SLACK = 1 / 700
@@ -187,6 +188,49 @@ def test_how_long_columns_may_be() -> None:
         long: Any = SimpleNamespace(n=65536, scale=None, **given)
         with pytest.raises((AttributeError, TypeError)):
             bins._scaled_series(long, B) if "series" in given else bins._of_stored(long, np.ones(3), B)
+
+
+def test_what_is_too_much_for_a_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bins, and products: n b for the shifts of one column, n b^2 for columns; and squares beyond doubles."""
+    shifts = Strategy("banded_toeplitz", {"coefficients": np.array([1.0, 0.5])}, N)
+    columns = Strategy("dense", {"": np.tril(some(17, N, N))}, N)
+    for number in (0, -1, True, 2.0):
+        with pytest.raises(InvalidParameter, match="at least 1"):
+            bins.gram(shifts, number)  # type: ignore[arg-type]
+    assert bins.gram(shifts, 1).high.shape == (1, 1)
+    for strategy, work in ((shifts, N * B), (columns, N * B * B)):
+        monkeypatch.setattr(bins, "MOST_BINS", B)
+        monkeypatch.setattr(bins, "MOST_WORK", work)
+        assert bins.gram(strategy, B).high.shape == (B, B)
+        monkeypatch.setattr(bins, "MOST_WORK", work - 1)
+        with pytest.raises(TooLarge, match="products, above"):
+            bins.gram(strategy, B)
+        monkeypatch.setattr(bins, "MOST_BINS", B - 1)
+        with pytest.raises(TooLarge, match="limited to 2 bins"):
+            bins.gram(strategy, B)
+    monkeypatch.undo()
+    huge = Strategy("banded_toeplitz", {"coefficients": np.array([1e160, 1.0])}, N)
+    with pytest.raises(InvalidStrategy, match="beyond the range"):
+        bins.gram(huge, B)
+    some_lost = bins.Gram(np.full((B, B), np.inf), np.ones((B, B)), np.ones(B))
+    monkeypatch.setattr(bins, "_of_shifts", lambda *_: some_lost)
+    with pytest.raises(InvalidStrategy, match="beyond the range"):
+        bins.gram(shifts, B)
+
+
+def test_long_columns_are_solved_and_short_ones_are_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.tril(np.random.default_rng(18).integers(1, 9, (N, N)))
+    solved = SimpleNamespace(n=N, magnitudes=lambda j: (array[:, j] * 0.5, array[:, j] * 2.0))
+    reading = SimpleNamespace(buffers=None, diagonals=lambda _: None, by_columns=solved)
+    strategy: Any = SimpleNamespace(
+        toeplitz=None, series=None, n=N, scale=None, reading=reading, numbers=lambda: Numbers(array.astype(object), 0)
+    )
+    monkeypatch.setattr(bins, "LARGEST_WHOLE", N)
+    near(bins.column_sums(strategy, B).high, classes(array))
+    monkeypatch.setattr(bins, "LARGEST_WHOLE", N - 1)
+    near(bins.column_sums(strategy, B).high, around(classes(array) * 2.0, 4)[1])
+    reading.by_columns = None
+    near(bins.column_sums(strategy, B).high, classes(array))
 
 
 def test_what_is_told_of_sums() -> None:
