@@ -24,7 +24,7 @@ from factorize.solvers.single import max_error
 from factorize.solvers.single.ascent import maximise as ascent_of
 from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.dense import restore_weights
-from factorize.solvers.single.structured import SMALLEST, dual_weights, structure_of
+from factorize.solvers.single.structured import SMALLEST, dual_weights, has_structure, structure_of
 from factorize.spec import Spec
 
 LARGEST_SINGLE = 1024
@@ -122,7 +122,7 @@ def work(spec: Spec) -> float:
         epochs = participation.spread(own.n).most
         by_rings = own.n * epochs**2 <= LARGEST_RING and _rings(own, epochs)
         return 3000.0 * n * epochs**2 if by_rings else 3000.0 * n**3 if side <= LARGEST_EPOCHS else 0.0
-    structured = SMALLEST <= own.n <= LARGEST_STRUCTURED and structure_of(own.workload, own.spec) is not None
+    structured = SMALLEST <= own.n <= LARGEST_STRUCTURED and has_structure(own.workload, own.spec)
     return 12_000.0 * n if structured else 800.0 * n**3 if side <= LARGEST_SINGLE else 0.0
 
 

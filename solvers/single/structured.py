@@ -84,15 +84,26 @@ def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Filtered | None
         from factorize.solvers.single.bidiagonal import Bidiagonal
 
         return Bidiagonal(*weighted)
-    filtered = filtered_of(workload) if isinstance(spec.objective, Mean) else None
-    if filtered is not None:
-        return filtered
+    if _takes_filters(workload, spec):
+        return filtered_of(workload)
     merged = merged_of(workload, spec)
     if merged is not None:
         from factorize.solvers.single.bidiagonal import Bidiagonal
 
         return Bidiagonal(merged.p, merged.q)
     return None
+
+
+def has_structure(workload: Workload, spec: Spec) -> bool:
+    """Return whether `structure_of` finds a form, without loading the compiled code of one: an estimate asks."""
+    inverse = workload.bidiagonal_inverse()
+    if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
+        return True
+    return _takes_filters(workload, spec) or merged_of(workload, spec) is not None
+
+
+def _takes_filters(workload: Workload, spec: Spec) -> bool:
+    return isinstance(spec.objective, Mean) and is_filtered(workload)
 
 
 def dual_weights(workload: Workload, spec: Spec, v: np.ndarray) -> np.ndarray:

@@ -70,20 +70,19 @@ def test_agrees_with_decompositions(case: Spec) -> None:
     assert certificate.loss.objective == pytest.approx(loss, rel=2e-9)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        asked({"kind": "prefix"}, participation={"kind": "fixed_epochs", "epochs": 2}),
-        asked({"kind": "prefix", "n": 8}),
-        asked({"kind": "momentum", "momentum": 0.9}, objective={"kind": "lambda_tau", "tau": 4}),
-        asked({"kind": "srg", "momentum": 0.9, "decay": 0.5}, objective={"kind": "lambda_tau", "tau": 4}),
-        asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [0.1] * 80 + [1.0] * 80}),
-        asked({"kind": "momentum", "momentum": 0.0001, "nesterov": True}),
-        asked({"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9}),  # it oscillates
-        asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [1.0] * 159 + [0.0]}),
-    ],
-    ids=name,
-)
+UNSUPPORTED = [
+    asked({"kind": "prefix"}, participation={"kind": "fixed_epochs", "epochs": 2}),
+    asked({"kind": "prefix", "n": 8}),
+    asked({"kind": "momentum", "momentum": 0.9}, objective={"kind": "lambda_tau", "tau": 4}),
+    asked({"kind": "srg", "momentum": 0.9, "decay": 0.5}, objective={"kind": "lambda_tau", "tau": 4}),
+    asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [0.1] * 80 + [1.0] * 80}),
+    asked({"kind": "momentum", "momentum": 0.0001, "nesterov": True}),
+    asked({"kind": "weight_decay", "rate": 0.1, "mode": "coupled", "momentum": 0.9}),  # it oscillates
+    asked({"kind": "momentum", "momentum": 0.9, "nesterov": True, "learning_rates": [1.0] * 159 + [0.0]}),
+]
+
+
+@pytest.mark.parametrize("case", UNSUPPORTED, ids=name)
 def test_says_what_it_does_not_do(case: Spec) -> None:
     assert structured.supports(case)
     assert (
@@ -115,6 +114,12 @@ def chain(factors: np.ndarray) -> np.ndarray:
     for i in range(1, len(factors)):
         out[i, :i] = out[i - 1, :i] * factors[i - 1]
     return out
+
+
+@pytest.mark.parametrize("case", STRUCTURED + UNSUPPORTED, ids=name)
+def test_whether_there_is_a_form_is_known_without_making_it(case: Spec) -> None:
+    found = structured.structure_of(case.workload, case)
+    assert structured.has_structure(case.workload, case) == (found is not None)
 
 
 def test_forms_are_the_workload() -> None:
