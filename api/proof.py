@@ -176,7 +176,7 @@ def _make_ready() -> None:
     """
     import factorize.exact.file
     import factorize.factor_file
-    import factorize.storage.records  # noqa: F401
+    import factorize.storage.records  # noqa: F401  loaded ahead, that is all
     from factorize.exact.arithmetic.intervals import NotEnclosed
     from factorize.exact.arithmetic.machine import check_products
     from factorize.numbers.blas_threads import one_blas_thread

@@ -12,9 +12,10 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
-from factorize.exact.doubles.polar_bound import Factor, WeightedTarget, weighted_decoder_by_inverse
+from factorize.exact.doubles.polar_bound import weighted_decoder_by_inverse
 from factorize.exact.doubles.roundings import SLACK, TINY, finite, gamma
 from factorize.exact.doubles.triangles import inverse_of
+from factorize.exact.doubles.weighted_targets import Factor, WeightedTarget
 
 
 def band_evidence(weighted: WeightedTarget, inverse: np.ndarray, bands: int) -> tuple[Factor, np.ndarray]:

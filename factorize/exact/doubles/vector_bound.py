@@ -17,8 +17,9 @@ import numpy as np
 
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import Piece
-from factorize.exact.doubles.polar_bound import Factor, TargetBlock, WeightedTarget, norm_below
+from factorize.exact.doubles.polar_bound import norm_below
 from factorize.exact.doubles.roundings import SLACK, TINY, gamma
+from factorize.exact.doubles.weighted_targets import Factor, TargetBlock, WeightedTarget
 
 LARGEST_VECTORS = 2048
 """Longest n for which singular vectors are computed: about 30 products of matrices of that size."""

@@ -24,10 +24,11 @@ from factorize.exact.doubles import (
     roundings,
     suffix_sums,
     vector_bound,
+    weighted_targets,
     workload_rows,
 )
 from factorize.exact.doubles.dense_losses import RowBlock
-from factorize.exact.doubles.polar_bound import Factor, WeightedTarget
+from factorize.exact.doubles.weighted_targets import Factor, TargetBlock, WeightedTarget
 from factorize.exact.doubles.workload_rows import Near, WorkloadRows
 from factorize.exact.spec import weighing_of
 
@@ -58,11 +59,20 @@ def near(found: Any, wanted: Any) -> None:
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     units = {"gamma": g, "UNIT": U, "SLACK": S, "TINY": T, "ROOT_OF_TINY": R, "_GROWN": GROWN}
-    for module in (roundings, dense_losses, polar_bound, suffix_sums, band_bound, vector_bound, workload_rows):
+    for module in (
+        roundings,
+        dense_losses,
+        polar_bound,
+        weighted_targets,
+        suffix_sums,
+        band_bound,
+        vector_bound,
+        workload_rows,
+    ):
         for name, value in units.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
-    for module in (dense_losses, polar_bound):
+    for module in (dense_losses, polar_bound, weighted_targets):
         monkeypatch.setattr(module, "blocks_of", by_fours)
 
 
@@ -242,9 +252,7 @@ def test_numbers_that_leave_the_range_of_doubles_prove_nothing(monkeypatch: pyte
     huge.near = Near(np.tril(np.full((N, N), 1e200)), np.zeros((1, 1)))
     with pytest.raises(NotEnclosed, match="range of doubles"):
         dense_losses.enclosed_losses(np.eye(N), np.eye(N), huge, weighing)  # type: ignore[arg-type]
-    source = SimpleNamespace(
-        targets=lambda _: [polar_bound.TargetBlock(slice(0, N), lambda: (np.full((N, N), 1.5e308), 0.0))]
-    )
+    source = SimpleNamespace(targets=lambda _: [TargetBlock(slice(0, N), lambda: (np.full((N, N), 1.5e308), 0.0))])
     with pytest.raises(NotEnclosed, match="range of doubles"):
         polar_bound.norm_below(None, source, np.full((N, N), 1e-3) + np.eye(N))  # type: ignore[arg-type]
 
@@ -408,7 +416,7 @@ def test_what_a_step_loses(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None
         own = g(rows + 4) * sum(a * b for a, b in zip(both, sizes, strict=True)) * (1 + S)
         own += (0.5 * rounded * norm(sizes) + (norm(both) + rounded) * off) * (1 + S) + rows * len(sizes) * T
         moved = guess[:, block] - 0.5 * turned
-        share = step._share(polar_bound.TargetBlock(block, lambda b=block, o=off: (target[:, b], o)))
+        share = step._share(TargetBlock(block, lambda b=block, o=off: (target[:, b], o)))
         near(share.lost, own)
         near(share.apart, apart)
         near(math.fsum(share.parts), (moved * target[:, block]).sum())
@@ -416,7 +424,7 @@ def test_what_a_step_loses(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None
         parts, lost, squares = parts + (moved * target[:, block]).sum(), lost + own, squares + apart**2 * (1 + S)
     source = SimpleNamespace(
         targets=lambda _: (
-            polar_bound.TargetBlock(b, lambda b=b, o=o: (target[:, b], o)) for b, o in zip(blocks, offs, strict=True)
+            TargetBlock(b, lambda b=b, o=o: (target[:, b], o)) for b, o in zip(blocks, offs, strict=True)
         )
     )
     found = polar_bound._Step(guess)

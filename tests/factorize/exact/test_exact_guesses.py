@@ -16,9 +16,17 @@ from exact_files import parts, sealed
 from factorize import parse_spec, solvers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import Piece
-from factorize.exact.doubles import band_bound, dense_losses, dense_proof, polar_bound, triangles, vector_bound
+from factorize.exact.doubles import (
+    band_bound,
+    dense_losses,
+    dense_proof,
+    polar_bound,
+    triangles,
+    vector_bound,
+    weighted_targets,
+)
 from factorize.exact.doubles.dense_proof import DenseProof
-from factorize.exact.doubles.polar_bound import Factor, WeightedTarget
+from factorize.exact.doubles.weighted_targets import Factor, TargetBlock, WeightedTarget
 from factorize.exact.doubles.workload_rows import WorkloadRows
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.spec import weighing_of
@@ -30,7 +38,7 @@ MEAN: dict[str, Any] = {"kind": "mean"}
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (dense_losses, polar_bound):
+    for module in (dense_losses, polar_bound, weighted_targets):
         monkeypatch.setattr(module, "blocks_of", by_fours)
 
 
@@ -66,7 +74,7 @@ def test_the_decoder_of_c_turned_back(whole: bool, objective: dict[str, Any], sc
 
 
 def test_columns_of_the_target_by_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polar_bound, "_PARTS", 1)
+    monkeypatch.setattr(weighted_targets, "_PARTS", 1)
     weighted = weighted_by(some(2, 12, 12))
     array = weighted.scales[:, None] * weighted.workload.row_block(0, 12).values
     for count, k in ((12, 1), (6, 2), (5, 2), (1, 12)):
@@ -186,9 +194,7 @@ def test_a_polar_factor_of_more_rows_than_columns(least: float) -> None:
 def steps_of(guess: np.ndarray, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> tuple[int, float]:
     """How many steps are taken from a guess that is not brought nearer beforehand, and what they prove of 7 Q."""
     target, steps, taken = 7 * np.eye(*guess.shape), [], polar_bound._Step.taken
-    source = SimpleNamespace(
-        targets=lambda _: [polar_bound.TargetBlock(slice(0, guess.shape[1]), lambda: (target, 0.0))]
-    )
+    source = SimpleNamespace(targets=lambda _: [TargetBlock(slice(0, guess.shape[1]), lambda: (target, 0.0))])
     monkeypatch.setattr(polar_bound, "_nearer", lambda given: given)
     monkeypatch.setattr(polar_bound._Step, "taken", lambda self, *given: steps.append(self) or taken(self, *given))
     below = polar_bound.norm_below(None, source, guess, **asked)  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from factorize.exact.doubles import polar_bound
-from factorize.exact.doubles.polar_bound import Factor, WeightedTarget
 from factorize.exact.doubles.roundings import column_norms
 from factorize.exact.doubles.suffix_sums import SuffixSums
+from factorize.exact.doubles.weighted_targets import Factor, WeightedTarget
 from factorize.exact.doubles.workload_rows import WorkloadRows
 from factorize.exact.spec import weighing_of
 
