@@ -133,7 +133,7 @@ def _sized(
         return
     sizes = [(min(n, 16) if report.quick else n) + step for step in range(1 if report.quick else repeats)]
     times = [done(connection, spec(size)) for size in sizes]
-    connection.close()  # a service hangs up on who is silent for as long as a large product takes; the next post connects
+    connection.close()  # a service hangs up on who is silent for as long as a large product takes
     middle = statistics.median(times)
     product = dgemm(side * sizes[0], repeats=2)
     limit = products * product + rest
