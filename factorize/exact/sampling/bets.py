@@ -27,7 +27,9 @@ HOPELESS = -40.0
 """A bet that stands there is given up: to refuse is always sound."""
 _GATHERED = 24  # largest order for which pairs of picks are looked up, and not counted
 _TRIES = 16
-_LARGEST_SLACK = 2.0**-10
+_LEAST_SLACK, _LARGEST_SLACK = 2.0**-30, 2.0**-10
+UNIT = 2.0**-53
+"""What one operation on doubles rounds by, relatively."""
 
 
 class Covariance(NamedTuple):
@@ -93,10 +95,10 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
     """
     bins = len(gram)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        least = gram / (scale * scale) * (1 + 2.0**-50)
+        least = gram / (scale * scale) * (1 + 8 * UNIT)
     if not (np.isfinite(least).all() and least.max() < 1e8):
         raise InvalidParameter(f"sigma gives the unit noise {scale!r}, so small that nothing is private", field="sigma")
-    rest, tau = least - shared, 2.0**-47 * bins * float(least.max())
+    rest, tau = least - shared, 64 * UNIT * bins * float(least.max())
     for _ in range(_TRIES):
         try:
             factor = np.linalg.cholesky(rest + tau * (1 + np.eye(bins)))
@@ -105,7 +107,7 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
             continue
         whole = factor @ factor.T
         kernel = np.maximum(whole, whole.T)
-        if (kernel >= rest + tau / 2).all():  # far above what the product has lost: (b + 2) 2^-53 times the largest
+        if (kernel >= rest + tau / 2).all():  # far above what the product has lost: (b + 2) units of the largest
             return Covariance(kernel, factor, float(np.diagonal(kernel).max()))
         tau *= 4
     raise InvalidParameter("the Gram matrix of the bins has no Cholesky factor in doubles; take fewer bins")
@@ -117,15 +119,19 @@ def slack(covariance: Covariance, order: float) -> float:
     Raises:
         InvalidParameter: above 2^-10.
     """
-    bins, most = len(covariance.kernel), covariance.largest
-    drawn = math.sqrt(most) * (math.sqrt(bins) + 15) + 2 * order * most + 1
-    lost = 2.0**-50 * (bins + order + 16) * ((order + 1) * drawn + order * order * most)
-    found = 2.0**-30
+    lost, found = _lost(covariance, order), _LEAST_SLACK
     while found < lost:
         found *= 2
     if found > _LARGEST_SLACK:
         raise InvalidParameter(f"doubles lose {found:.3g} of a weight's logarithm, more than {_LARGEST_SLACK:.3g}")
     return found
+
+
+def _lost(covariance: Covariance, order: float) -> float:
+    """What doubles lose of a weight's logarithm at most."""
+    bins, most = len(covariance.kernel), covariance.largest
+    drawn = math.sqrt(most) * (math.sqrt(bins) + 15) + 2 * order * most + 1
+    return 8 * UNIT * (bins + order + 16) * ((order + 1) * drawn + order * order * most)
 
 
 def removal(covariance: Covariance, epsilon: float, order: int) -> Weights:
@@ -143,7 +149,7 @@ def removal(covariance: Covariance, epsilon: float, order: int) -> Weights:
     with localcontext(context()):
         m, less = Decimal(order), Decimal(order - 1)
         ceiling = moment + less * (less.ln() - decimal(epsilon) + decimal(lost)) - m * m.ln() + SLACK
-        extra = ceiling.exp() * order * bins * decimal((bins + 4 + order * covariance.largest) * 2.0**-51)
+        extra = ceiling.exp() * order * bins * decimal((bins + 4 + order * covariance.largest) * (4 * UNIT))
         bound = (ceiling + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
     tables = tables_of(kernel, order)
     log_moment_up, added = float(moment), float(extra)

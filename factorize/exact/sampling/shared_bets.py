@@ -18,6 +18,7 @@ from factorize.errors import InvalidParameter
 from factorize.exact.arithmetic.enclosures import SLACK, Enclosed, context, decimal, normal
 from factorize.exact.sampling.bets import (
     CHUNK,
+    UNIT,
     Covariance,
     Stream,
     Weights,
@@ -99,7 +100,7 @@ def removal_of(gram: np.ndarray, scale: float, epsilon: float, order: int, share
     with localcontext(context()):
         moment = log_moment(rest.kernel, order)
         plain = moment + log_most(decimal(epsilon) - decimal(lost), shared, order)
-        extra = plain.exp() * order * len(gram) * decimal((len(gram) + 4 + order * rest.largest) * 2.0**-51)
+        extra = plain.exp() * order * len(gram) * decimal((len(gram) + 4 + order * rest.largest) * (4 * UNIT))
         bound = (plain + 2 * decimal(lost)).exp() + extra * (1 + SLACK)
     return SharedRemoval(rest, bound, float(moment) + 2 * lost, float(extra), near, spread)
 
@@ -197,7 +198,7 @@ def log_most(near: Decimal, shared: float, order: int | Decimal) -> Decimal:
             else:
                 break
         left = _tangent(low, near, spread, order)
-        return left.value.high + max(left.slope.high, Decimal(0)) * (high - low) + SLACK
+        return left.value.high + left.slope.high * (high - low) + SLACK  # at low the slope is not below 0
 
 
 def _tangent(y: Decimal, near: Decimal, spread: Decimal, order: int | Decimal) -> Tangent:

@@ -30,6 +30,7 @@ from factorize.exact.structures.base import ComputedReading, KeptNumbers, compil
 LARGEST = 2048
 LARGEST_BY_COLUMNS = 16_384
 _WIDEST = 1 << (PLACES - 80)
+_SLACK = 2.0**-50  # of a sum of two doubles
 _ABOVE = 1 + 2.0**-30  # covers a few operations on doubles, and sums of `LARGEST_BY_COLUMNS` positive ones
 
 
@@ -182,7 +183,7 @@ class ByColumns:
         """Return both ends of the magnitudes of one column, shape (n,)."""
         high, low, _ = self._columns(np.array([column]))
         size, off = np.abs(high[:, 0]), np.abs(low[:, 0]) + self._norms[2][column]
-        return np.maximum(size - off * _ABOVE, 0.0) * (1 - 2.0**-50), (size + off * _ABOVE) * (1 + 2.0**-50)
+        return np.maximum(size - off * _ABOVE, 0.0) * (1 - _SLACK), (size + off * _ABOVE) * (1 + _SLACK)
 
     def gram(self, indices: np.ndarray) -> Numbers:
         """Return the Gram matrix of some columns."""

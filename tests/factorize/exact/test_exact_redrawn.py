@@ -412,6 +412,51 @@ class TestBoundsOfColumns:
         assert self.near(norms.radius, max(off))
         assert self.near(gram.radius, max(*off, 5 * far[1] + 2 * far[0] + far[0] * far[1]))
 
+    def test_every_bound_is_rounded_up(self, monkeypatch):
+        """The same with what covers roundings as large as the bounds, with low parts, and with errors of the products."""
+        above, slack, errors = 1 + 1 / 8, 1 / 50, np.array([[0.3, 0.7], [0.7, 0.5]])
+        monkeypatch.setattr(redrawn, "_ABOVE", above)
+        monkeypatch.setattr(redrawn, "_SLACK", slack)
+        high, low = np.array([[3.0, 0.0], [-4.0, 2.0]]), np.array([[0.25, -0.5], [0.125, 0.5]])
+        defects, asked = np.array([0.2, 0.1]), []
+
+        def products(chosen: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            places = [[0, 1] if chosen.shape[1] == 2 else [int(chosen[0, 0] == 0)]][0]
+            asked.append(rest)
+            found = np.zeros((len(places), len(places), 2))
+            found[..., 0] = chosen.T @ chosen
+            return found, errors[np.ix_(places, places)]
+
+        monkeypatch.setattr(redrawn, "_products", products)
+        given = self.columns(0, 0)
+        given._columns = lambda indices: (high[:, indices], low[:, indices], defects[indices])  # type: ignore[method-assign]
+        rest = np.sqrt(0.05) * above
+        far = defects * np.sqrt(25 + 4 + 0.3 + 0.5) / (1 - rest) * above * above
+        assert self.near(
+            given.column_norms().radius,
+            max(e + (2 * size * above + f) * f for e, size, f in zip([0.3, 0.5], [5, 2], far, strict=True)),
+        )
+        mixed = [[e + 5 * above * f, e + 2 * above * f] for e, f in zip([0.3, 0.5], far, strict=True)]
+        largest = max(
+            0.3 + 2 * 5 * above * far[0] + far[0] ** 2,
+            0.5 + 2 * 2 * above * far[1] + far[1] ** 2,
+            0.7 + (5 * far[1] + 2 * far[0]) * above + far[0] * far[1],
+        )
+        assert mixed and self.near(given.gram(np.array([0, 1])).radius, largest)
+        for column in (0, 1):
+            off = (np.abs(low[:, column]) + far[column]) * above
+            below, most = given.magnitudes(column)
+            assert below == pytest.approx(np.maximum(np.abs(high[:, column]) - off, 0) * (1 - slack), rel=1e-12)
+            assert most == pytest.approx((np.abs(high[:, column]) + off) * (1 + slack), rel=1e-12)
+        assert [one.shape[1] for one in asked] == [1, 1, 2]
+
+    def test_a_defect_is_rounded_up(self, monkeypatch):
+        monkeypatch.setattr(redrawn, "_ABOVE", 1 + 1 / 8)
+        none = np.zeros((1, 1))
+        given = redrawn.RedrawnInverse(none, none, np.zeros((2, 1, 1)), np.array([[2.0], [0.0]]), 1)
+        (defect,) = redrawn.ByColumns(given)._columns(np.array([0]))[2]
+        assert defect == pytest.approx(2 * 2.0**-100 * (1 + 1 / 8), rel=2.0**-18, abs=0)
+
     def test_a_defect_of_one_half_is_refused(self):
         assert self.columns(0.35, 0.35).column_norms().radius
         with pytest.raises(TooLarge, match=r"differs from I by 0\.509"):
