@@ -111,14 +111,21 @@ def weigh(rows: np.ndarray, scales: np.ndarray, references: list[int]) -> np.nda
 
 
 def polar(target: np.ndarray, pieces: list[Piece]) -> Limbs:
-    """Return something near the polar factor of W A F on a grid of 2^-54, as exact numbers."""
+    """Return something near the polar factor of W A F on a grid of 2^-54, as exact numbers.
+
+    Raises:
+        CertificateError: W A F leaves the range of doubles.
+    """
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             whole = np.concatenate([target[:, piece.steps] @ piece.block for piece in pieces], axis=1)
-        left, _, right = np.linalg.svd(whole, full_matrices=False)
+            left, _, right = np.linalg.svd(whole, full_matrices=False)
+            guess = left @ right
+        if not np.isfinite(guess).all():  # some libraries say so in place of an error
+            raise np.linalg.LinAlgError("it is not finite")
     except np.linalg.LinAlgError as error:
         raise CertificateError(f"no polar factor of the target was found: {error}") from None
-    return limbs(left @ right, _GUESS_BITS)._replace(radius=0)
+    return limbs(guess, _GUESS_BITS)._replace(radius=0)
 
 
 def trace(guess: Limbs, scales: np.ndarray, references: list[int], pieces: list[Piece], workload: Numbers) -> Fraction:

@@ -97,7 +97,7 @@ def _squares_in_doubles(
         below = (moved if same else moved[1:]) / (once[1:] * w[:-1])
     parts = [e, w, v, square, once, once * w, diagonal, k[k != 0], moved[k != 0], below[below != 0], once[1:] * w[:-1]]
     safe = all(((np.abs(part) > _SAFE) & (np.abs(part) < 1 / _SAFE)).all() for part in parts)
-    return (diagonal, below) if safe and ((below != 0) == (moved if same else moved[1:]).astype(bool)).all() else None
+    return (diagonal, below) if safe else None
 
 
 def _squares(

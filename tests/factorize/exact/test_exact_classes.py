@@ -250,6 +250,52 @@ class TestByHand:
         top = max(np.linalg.eigvals(dense).real)
         assert top * (1 - 1e-12) <= found <= top * (1 + 1e-11)
 
+    def test_ratios_of_one_number(self) -> None:
+        """1 / 3 of the unit of the weight, rounded up, over the count 7 and x = 1."""
+        for exponent in (0, -8, 8):
+            weights, counts = Numbers(np.array([3], dtype=object), exponent), np.array([7], dtype=object)
+            found = classes._largest_ratio(np.array([1.0]), weights, counts, np.array([1.0]))
+            true = Fraction(1, 21) / Fraction(2) ** exponent
+            assert true < found <= true * (1 + Fraction(1, 2**85))
+
+    def test_what_is_above_is_not_negative(self) -> None:
+        numbers = Numbers(np.array([-5, -1, 0, 3], dtype=object), -2, 1)
+        found = classes._above(numbers)
+        assert (found.values.tolist(), found.exponent, found.radius) == ([0, 0, 1, 4], -2, 0)
+
+    def test_multipliers_are_scaled_to_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """C = (2, 0, 0), A = (4, 2, 6) and W = (1, 2, 3): b = (2, 1, 3), W b = (2, 2, 9), over c_0 the same."""
+        workload, weights, column = np.array([4.0, 2.0, 6.0]), np.array([1.0, 2.0, 3.0]), np.array([2.0, 0.0, 0.0])
+        found = classes._multipliers(workload, weights, column)
+        assert found == pytest.approx([2 / 9, 2 / 9, 1], rel=1e-12)
+        for outcome in ([1.0, np.inf, 2.0], [1.0, -np.inf, 2.0], [np.nan, 1.0, 2.0], [0.0, 0.0, 0.0]):
+            with monkeypatch.context() as patched, pytest.raises(NotEnclosed, match="grows too much"):
+                patched.setattr(series, "approximate_product", lambda *_, found=outcome: np.array(found))
+                classes._multipliers(workload, weights, column)
+
+    def test_multipliers_that_are_zero_are_not_of_both_signs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
+        monkeypatch.setattr(classes, "_NEGATIVE", 0.0)
+        monkeypatch.setattr(classes, "_multipliers", lambda *_: np.array([1.0, 0.0, 0.0]))
+        assert float(self.bound([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])) == pytest.approx(2, rel=1e-12)
+
+    def test_overlapping_columns_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        dual = {"class_column": np.array([1.0, 0.5, 0.25]), "class_signs": np.ones((2, 1))}
+        spec = self.SPEC | {"mechanism": {"kind": "banded_toeplitz", "bands": 3}}
+        strategy = Strategy("toeplitz", {"coefficients": dual["class_column"]}, 3)
+
+        def bound(**given: np.ndarray) -> Fraction:
+            return classes.class_bound(spec, strategy, None, integers(np.ones(3)), given)
+
+        monkeypatch.setattr(classes, "LARGEST_WHOLE", 3)
+        assert bound(**dual) > 0
+        for name in dual:
+            with pytest.raises(NotEnclosed, match="need evidence"):
+                bound(**{name: dual[name]})
+        monkeypatch.setattr(classes, "LARGEST_WHOLE", 2)
+        with pytest.raises(NotEnclosed, match="need evidence, and n at most 2"):
+            bound(**dual)
+
 
 class TestBanded:
     @staticmethod

@@ -81,6 +81,24 @@ def test_what_cannot_be_proved_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
         overlaps.largest_eigenvalue(integers.integers(np.diag([1.0, 1 / 3, 0.1])), one)
 
 
+def test_what_numbers_are_off_by_is_beside_what_the_triangle_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """t M - N = L L^T + d + D, with an L that leaves 0.3 d of either sign: N may be off by 0.6 d, and not by 0.8 d."""
+    margin, root = 1e-9, np.linalg.cholesky
+    shift = 0.5 * margin * 1.0
+    monkeypatch.setattr(overlaps, "_MARGINS", (margin,))
+    one = integers.integers(np.eye(1))
+    for left in (-0.3, 0.3):
+        with monkeypatch.context() as patched:
+            patched.setattr(np.linalg, "cholesky", lambda given, left=left: root(given + left * shift))
+            for radius, proved in ((0.6, True), (0.8, False), (1.25, False), (1e3, False)):
+                gram = integers.Numbers(np.array([[2**60]], dtype=object), -60, int(radius * shift * 2**60))
+                if proved:
+                    assert overlaps.largest_eigenvalue(gram, one) == Fraction(1 + margin)
+                else:
+                    with pytest.raises(NotEnclosed, match="largest eigenvalue"):
+                        overlaps.largest_eigenvalue(gram, one)
+
+
 PARTICIPATIONS: list[dict[str, Any]] = [
     {"kind": "min_sep", "min_sep": 4, "max_participations": 3},
     {"kind": "fixed_epochs", "epochs": 3},

@@ -74,51 +74,12 @@ def test_too_many_rows_are_refused() -> None:
         slices.sliced(np.ones((1, 1)), 1 << 32)
 
 
-def strassen(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """One step of Strassen's algorithm, for even sides."""
-    if any(side % 2 for side in (*left.shape, right.shape[1])):
-        return left @ right
-    (a, b), (c, d) = ([half for half in np.hsplit(part, 2)] for part in np.vsplit(left, 2))
-    (e, f), (g, h) = ([half for half in np.hsplit(part, 2)] for part in np.vsplit(right, 2))
-    p = [(a + d) @ (e + h), (c + d) @ e, a @ (f - h), d @ (g - e), (a + b) @ h, (c - a) @ (e + f), (b - d) @ (g + h)]
-    return np.block([[p[0] + p[3] - p[4] + p[6], p[2] + p[4]], [p[1] + p[3], p[0] - p[1] + p[2] + p[5]]])
-
-
-class TestMachine:
-    """Products that break what is assumed are found out."""
-
-    def test_this_one_is_fit(self) -> None:
-        assert machine._fault() == "" and not machine._fault_of_products(8, 16, 8)
-        machine.check_products()
-
-    def fault(self, monkeypatch: pytest.MonkeyPatch, product: object) -> str:
-        monkeypatch.setattr(machine, "_product", product)
-        return machine._fault_of_products(64, 512, 96)
-
-    def test_strassen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert "loses bits" in self.fault(monkeypatch, strassen)
-
-    def test_fewer_bits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def short(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-            fraction, exponent = np.frexp(left)
-            return np.ldexp(np.rint(fraction * 2.0**21) * 2.0**-21, exponent) @ right
-
-        assert "loses bits" in self.fault(monkeypatch, short)
-
-    def test_integers_take_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        array = np.tril(np.random.default_rng(2).standard_normal((5, 5)))
-        with machine.integers_only(), pytest.raises(NotEnclosed, match="asked for"):
-            machine.check_products()
-        monkeypatch.setattr(machine, "_fault", lambda: "it is broken")
-        with pytest.raises(NotEnclosed, match="it is broken"):
-            slices.squared_norms(array, triangular=True)
-        assert not norms(array).minus(norms_in_integers(array)).values.any()
-
-    def test_rounding(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        machine._fault.cache_clear()
-        monkeypatch.setattr(machine, "_rounds_to_nearest", lambda: False)
-        assert "flushed to zero" in machine._fault()
-        machine._fault.cache_clear()
+def test_integers_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.tril(np.random.default_rng(2).standard_normal((5, 5)))
+    monkeypatch.setattr(machine, "_fault", lambda: "it is broken")
+    with pytest.raises(NotEnclosed, match="it is broken"):
+        slices.squared_norms(array, triangular=True)
+    assert not norms(array).minus(norms_in_integers(array)).values.any()
 
 
 def test_what_slices_lose_by_hand() -> None:
