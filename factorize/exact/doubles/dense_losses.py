@@ -95,24 +95,62 @@ def enclosed_losses(array: np.ndarray, inverse: np.ndarray, workload: WorkloadRo
         NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
     """
     with np.errstate(all="ignore"):
-        lengths = row_norms(array)
-        norm = inverse_norm(array, inverse, lengths)
-        references, errors = References(weighing), np.zeros(workload.rows)
-        ends, since = np.zeros((2, workload.rows)), np.zeros((2, workload.rows))
-        residual = 0.0
+        lengths, references = row_norms(array), References(weighing)
+        differences = Differences(len(array)) if workload.of_ones else None
+        norms, since = np.zeros((2, workload.rows)), np.zeros((2, workload.rows))
+        away, residual = np.zeros(workload.rows), 0.0
         blocks = decoder_blocks(workload, inverse)
         measured = in_pairs(lambda one: _residual(one, array, lengths, workload), blocks, len(array))
-        for block, (away, largest) in measured:
-            start, stop, rows = block
-            residual = max(residual, largest)
-            errors[start:stop] = away * norm * (1 + SLACK)
-            ends[:, start:stop] = _around(rows, errors[start:stop])
+        for block, (off, largest) in measured:
+            own = slice(block.start, block.stop)
+            residual, away[own], norms[:, own] = max(residual, largest), off, _norms_around(block.rows)
+            if differences is not None:
+                differences.add(block)
             if weighing.tau is not None:
-                moved, before = references.subtracted(block)
-                beside = np.where(before >= 0, errors[np.maximum(before, 0)], 0.0)
-                since[:, start:stop] = _around(moved, (errors[start:stop] + beside) * (1 + SLACK))
-        finite(norm, residual, float(ends.sum()), float(since.sum()))
-    return DenseLosses(weighed(ends, weighing, None if weighing.tau is None else since), residual)
+                since[:, own] = _norms_around(references.subtracted(block)[0])
+        norm = inverse_norm(array, inverse, lengths) if differences is None else differences.inverse_norm(away)
+        errors = away * norm * (1 + SLACK)
+        ends, ends_since = _around(norms, errors), None
+        if weighing.tau is not None:
+            before = np.array(weighing.references)
+            beside = np.where(before >= 0, errors[np.maximum(before, 0)], 0.0)
+            ends_since = _around(since, (errors + beside) * (1 + SLACK))
+        finite(norm, residual, float(ends.sum()), 0.0 if ends_since is None else float(ends_since.sum()))
+    return DenseLosses(weighed(ends, weighing, ends_since), residual)
+
+
+class Differences:
+    """Rows of A^-1 B for prefix sums A: those of B less the ones before them. They are C^-1 but for what B is off by.
+
+    Args:
+        n: side.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._sums, self._columns, self._norms = (np.zeros(n) for _ in range(3))
+        self._before = np.zeros(0)
+
+    def add(self, block: RowBlock) -> None:
+        """Look at the next rows of B."""
+        sizes = block.rows.copy()
+        sizes[1:] -= block.rows[:-1]
+        sizes[0, : len(self._before)] -= self._before
+        self._before = block.rows[-1].copy()
+        self._norms[block.start : block.stop] = row_norms(sizes)
+        np.abs(sizes, out=sizes)
+        self._sums[block.start : block.stop] = sizes.sum(axis=1)
+        self._columns[: sizes.shape[1]] += sizes.sum(axis=0)
+
+    def inverse_norm(self, away: np.ndarray) -> float:
+        """Return at least the spectral norm of C^-1.
+
+        Args:
+            away: at least the norms of the rows of B C - A.
+
+        Raises:
+            NotEnclosed: B is too far from A C^-1.
+        """
+        return _norm_with_defect(self._sums, self._columns, self._norms, 2 * norm_of(away) * (1 + SLACK))
 
 
 def inverse_norm(array: np.ndarray, inverse: np.ndarray, lengths: np.ndarray) -> float:
@@ -143,11 +181,25 @@ def inverse_norm(array: np.ndarray, inverse: np.ndarray, lengths: np.ndarray) ->
         sums[start:stop] = sizes.sum(axis=1)
         columns[:stop] += sizes.sum(axis=0)
         norms[start:stop] = row_norms(rows)
-    defect = norm_of(defects)
+    return _norm_with_defect(sums, columns, norms, norm_of(defects))
+
+
+def _norm_with_defect(sums: np.ndarray, columns: np.ndarray, norms: np.ndarray, defect: float) -> float:
+    """Return at least |N| / (1 - |D|), where N C = I + D.
+
+    Args:
+        sums: of the magnitudes of the rows of N.
+        columns: of those of its columns.
+        norms: of its rows.
+        defect: at least |D|.
+
+    Raises:
+        NotEnclosed: N is too far from C^-1.
+    """
     if not defect < 0.5:
         raise NotEnclosed("C is too ill-conditioned: the norm of its inverse cannot be bounded in doubles")
     most = min(math.sqrt(float(sums.max()) * float(columns.max())), norm_of(norms))
-    return most * (1 + gamma(4 * n)) / (1 - defect) * (1 + SLACK)
+    return most * (1 + gamma(4 * len(sums))) / (1 - defect) * (1 + SLACK)
 
 
 def _rounded(sizes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -171,11 +223,20 @@ def _residual(
     return away, float((np.abs(image).max(axis=1) * (1 + SLACK) + off).max())
 
 
-def _around(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    """Ends of the squared norms of rows that are off by at most some norm, shape (2, rows)."""
+def _norms_around(rows: np.ndarray) -> np.ndarray:
+    """Ends of the norms of rows, shape (2, rows)."""
     high = row_norms(rows)
-    low = high * (1 - 2 * gamma(rows.shape[1] + 8)) - 2 * ROOT_OF_TINY
-    ends = np.maximum(low - errors * (1 + SLACK), 0.0), (high + errors) * (1 + SLACK)
+    return np.stack([high * (1 - 2 * gamma(rows.shape[1] + 8)) - 2 * ROOT_OF_TINY, high])
+
+
+def _around(norms: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Ends of the squared norms of rows that are off by at most some norm, shape (2, rows).
+
+    Args:
+        norms: ends of the norms of the rows as they are, shape (2, rows).
+        errors: at least the norms of what they are off by.
+    """
+    ends = np.maximum(norms[0] - errors * (1 + SLACK), 0.0), (norms[1] + errors) * (1 + SLACK)
     return np.stack([ends[0] * ends[0] * (1 - SLACK), ends[1] * ends[1] * (1 + SLACK)])
 
 

@@ -39,8 +39,11 @@ def column_norms(array: np.ndarray) -> np.ndarray:
 
 
 def norm_of(numbers: np.ndarray) -> float:
-    """Return a number not below the norm of a vector of numbers that are not negative."""
-    return math.sqrt(math.fsum((numbers * numbers).tolist())) * (1 + SLACK) + ROOT_OF_TINY
+    """Return a number not below the norm of a vector of numbers that are not negative; infinity where it overflows."""
+    try:
+        return math.sqrt(math.fsum((numbers * numbers).tolist())) * (1 + SLACK) + ROOT_OF_TINY
+    except OverflowError:
+        return math.inf
 
 
 def finite(*numbers: float) -> None:

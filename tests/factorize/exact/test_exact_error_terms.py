@@ -104,6 +104,13 @@ def test_norms() -> None:
     near(roundings.norm_of(np.abs(array[0])), norm(array[0]))
 
 
+def test_a_norm_that_overflows() -> None:
+    assert roundings.norm_of(np.full(3, 7e153)) == pytest.approx(math.sqrt(3) * 7e153)
+    assert roundings.norm_of(np.full(3, 1e154)) == math.inf
+    with np.errstate(over="ignore"):
+        assert roundings.norm_of(np.array([1e200, 1.0])) == math.inf
+
+
 def test_numbers_that_are_not_finite() -> None:
     roundings.finite()
     roundings.finite(1.0, -1e308)
@@ -148,12 +155,52 @@ def test_the_norm_of_an_inverse_with_its_defect(inverse: np.ndarray) -> None:
         dense_losses.inverse_norm(array, inverse, lengths * 1000)
 
 
+def decoder_of_sums(seed: int, *, cross: bool) -> np.ndarray:
+    """B for prefix sums: sums of the rows of a C^-1."""
+    return np.asarray(np.cumsum(CROSS if cross else np.eye(N) + 0.2 * np.tril(some(seed, N, N), -1), axis=0))
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("cross", [False, True], ids=["by sums", "by squares"])
+def test_the_norm_of_an_inverse_by_differences_of_rows_of_the_decoder(cross: bool) -> None:
+    """A^-1 B for prefix sums A, in blocks of rows as long as they are, and |A^-1| <= 2 times what B C is off by."""
+    decoder, away = decoder_of_sums(14, cross=cross), np.linspace(0.01, 0.03, N)
+    differences = np.diff(decoder, axis=0, prepend=0.0)
+    found = dense_losses.Differences(N)
+    for start, stop in by_fours(N):
+        rows = decoder[start:stop, :stop].copy()
+        found.add(RowBlock(start, stop, rows))
+        assert (rows == decoder[start:stop, :stop]).all()
+    width = dict.fromkeys(range(4), 4) | dict.fromkeys(range(4, N), N)
+    by_sums = math.sqrt(np.abs(differences).sum(axis=0).max() * np.abs(differences).sum(axis=1).max())
+    by_squares = norm(row_norm(differences[i, : width[i]]) for i in range(N))
+    assert (by_sums < by_squares) == (not cross)
+    defect = 2 * norm(away) * (1 + S)
+    near(found.inverse_norm(away), min(by_sums, by_squares) * (1 + g(4 * N)) / (1 - defect) * (1 + S))
+    with pytest.raises(NotEnclosed, match="ill-conditioned"):
+        found.inverse_norm(away * 10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_norm_of_an_inverse_is_not_below_the_truth_however_far_the_decoder_is_off(seed: int) -> None:
+    """For B = A C^-1 and something, as large as a tenth: with R = B C - A the inverse is A^-1 (B - R C^-1)."""
+    luck = np.random.default_rng(seed)
+    array = np.eye(N) + 0.3 * np.tril(luck.standard_normal((N, N)), -1)
+    inverse, ones = np.linalg.inv(array), np.tril(np.ones((N, N)))
+    decoder = ones @ inverse + 0.05 * np.tril(luck.standard_normal((N, N))) / N
+    found = dense_losses.Differences(N)
+    for start, stop in by_fours(N):
+        found.add(RowBlock(start, stop, decoder[start:stop, :stop]))
+    away = np.linalg.norm(decoder @ array - ones, axis=1)
+    assert np.linalg.norm(inverse, 2) <= found.inverse_norm(away)
+
+
 class Rows:
     """A workload of some rows, off by something."""
 
     def __init__(self, *, exact: bool) -> None:
         self.rows = self.columns = N
-        self.triangular = True
+        self.triangular, self.of_ones = True, False
         self.near = Near(np.tril(some(6, N, N)), np.zeros((1, 1)) if exact else np.abs(some(7, N, N)) / 100)
 
     def row_block(self, start: int, stop: int) -> Near:
@@ -200,7 +247,10 @@ def test_rows_of_the_residual(exact: bool) -> None:
 @pytest.mark.usefixtures("coarse")
 def test_ends_of_squared_norms() -> None:
     rows, errors = some(11, 4, N) * 3, np.array([0.0, 0.1, 1.0, 100.0])
-    near(dense_losses._around(rows, errors).T, [around(*one) for one in zip(rows, errors, strict=True)])
+    near(
+        dense_losses._around(dense_losses._norms_around(rows), errors).T,
+        [around(*one) for one in zip(rows, errors, strict=True)],
+    )
 
 
 def test_the_widest_loss() -> None:
@@ -245,6 +295,25 @@ def test_losses_with_what_their_rows_are_off_by(objective: dict[str, Any], monke
             moved[: len(rows[before])] -= rows[before]
             error += errors[before]
         near(since[:, i], around(moved, error * (1 + S)))
+
+
+def test_the_norm_of_an_inverse_is_that_of_differences_where_the_workload_is_of_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside the norm of N C - I, which a workload of any other numbers takes."""
+    array, weighing = lower(15, 0.1), weighing_of({"kind": "mean"}, N)
+    inverse, ones = np.linalg.inv(array), Rows(exact=True)
+    ones.near, ones.of_ones = Near(np.tril(np.ones((N, N))), np.zeros((1, 1))), True
+    found = dense_losses.enclosed_losses(array, inverse, ones, weighing)  # type: ignore[arg-type]
+    ones.of_ones = False
+    other = dense_losses.enclosed_losses(array, inverse, ones, weighing)  # type: ignore[arg-type]
+    assert found.residual == other.residual
+    near(found.ends, other.ends)
+    asked: list[np.ndarray] = []
+    monkeypatch.setattr(dense_losses.Differences, "inverse_norm", lambda _, away: asked.append(away) or 0.7)
+    ones.of_ones = True
+    again = dense_losses.enclosed_losses(array, inverse, ones, weighing)  # type: ignore[arg-type]
+    assert again.residual == found.residual and asked[0].shape == (N,) and 0.0 < asked[0].max() < 1e-10
 
 
 def test_numbers_that_leave_the_range_of_doubles_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
