@@ -97,7 +97,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     from factorize import __version__
     from factorize.encoding import sha256
     from factorize.exact.file import manifest_of
-    from factorize.factor_file import load
+    from factorize.factor_file import from_bytes
     from factorize.format.manifest import ENDLESS, check_manifest, steps_of
     from factorize.numbers.blas_threads import one_blas_thread
 
@@ -108,7 +108,7 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     steps = steps_of(manifest)
     with ThreadPoolExecutor(1, "reading") as beside, one_blas_thread(0 if steps == ENDLESS else steps):
         # To hash a large file takes as long as a matrix product, on a core that the products leave idle.
-        reading, hashing = beside.submit(load, path, matrices=user), beside.submit(sha256, data)
+        reading, hashing = beside.submit(from_bytes, data, matrices=user), beside.submit(sha256, data)
         verifying = beside.submit(lambda: reading.result().verify()) if _rests_on_its_solver(manifest) else None
         report = _exactly(data, user, strict)
         again = reading.result()

@@ -35,6 +35,13 @@ def load(path: str | Path, *, matrices: Mapping[str, np.ndarray] | None = None) 
     return from_container(Container(path), matrices=matrices)
 
 
+def from_bytes(data: bytes, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
+    """Open a factor file from its bytes, in which its numbers stay; see `load`."""
+    container = Container(data)
+    manifest = read_manifest(container)
+    return from_tensors(manifest, {name: container.lying(name) for name in container.names}, matrices=matrices)
+
+
 def from_container(container: Container, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
     """Open a factor file from its path or from its bytes; see `load`."""
     manifest = read_manifest(container)

@@ -25,8 +25,8 @@ class DenseMatrix(StoredMatrix):
     """Any lower-triangular matrix, stored whole.
 
     Args:
-        array: shape (n, n); exact zeros above the diagonal, positive diagonal. It is copied, unless it owns its numbers
-            and they cannot be written.
+        array: shape (n, n); exact zeros above the diagonal, positive diagonal. It is copied, unless its numbers cannot
+            be written, and it owns them or they lie in bytes.
 
     Raises:
         InvalidStrategy: otherwise.
@@ -128,11 +128,21 @@ def check_strategy(array: np.ndarray) -> np.ndarray:
     lowest = int(np.argmin(np.diagonal(checked)))
     if checked[lowest, lowest] <= 0:
         raise InvalidStrategy(f"diagonal entry {lowest} is {float(checked[lowest, lowest])!r}; it must be positive")
-    kept = checked is array and array.flags.owndata and not array.flags.writeable  # by somebody who gives it away
+    kept = checked is array and not array.flags.writeable and _unchanging(array)
     if not kept and (checked is array or checked.base is array):
         checked = checked.copy()
     checked.setflags(write=False)
     return checked
+
+
+def _unchanging(array: np.ndarray) -> bool:
+    """Whether nobody has another way to the numbers of a read-only array: who owns them gives them away."""
+    if array.flags.owndata:
+        return True
+    base: object = array.base
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.obj if isinstance(base, memoryview) else base.base
+    return isinstance(base, bytes)
 
 
 def _filled_above(array: np.ndarray) -> bool:

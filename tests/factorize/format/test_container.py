@@ -46,6 +46,23 @@ def test_tensors_in_the_order_of_their_bytes(kind: Any, tmp_path: Path) -> None:
     assert str(refusal.value) == f"{what} is not a factor file: it lacks the tensor {'c' * 60!r}"
 
 
+@pytest.mark.parametrize("shift", [0, 4])
+def test_tensors_of_bytes_where_they_lie(shift: int, tmp_path: Path) -> None:
+    """Where that is a multiple of their size; those of a file, or of a view, are read."""
+    data = raw(TWO, BODY, pad=" " * (-len(raw(TWO)) % 8 + shift))
+    found, view = Container(data), Container(memoryview(data))
+    for name in "ba":
+        here, there = found.lying(name), name == "a" or shift == 0
+        assert (here == found.read(name)).all() and (here == view.lying(name)).all()
+        assert np.shares_memory(here, np.frombuffer(data, np.uint8)) == there == (not here.flags.writeable)
+    path = tmp_path / "f.safetensors"
+    path.write_bytes(data)
+    assert Container(path).lying("a").tolist() == [[3, 4, 5]]
+    for lost in (found, view):
+        with pytest.raises(CorruptObject, match="lacks the tensor 'c'"):
+            lost.lying("c")
+
+
 def test_where_tensors_are() -> None:
     data = raw(TWO, BODY)
     start = len(data) - len(BODY)
