@@ -1,21 +1,31 @@
-"""C with C^T C = X: the Cholesky factorization from the end, by LAPACK's on the steps in reverse order."""
+"""C with C^T C = X: the Cholesky factorization from the end, in blocks of rows from the last to the first.
+
+X_pj = sum_{i >= p} C_ip^T C_ij in blocks. So the last rows give C_pp by LAPACK's factorization in reverse order, then
+C_pj = C_pp^-T X_pj for j < p, and C_pi^T C_pj is taken off what is above: two blocks of rows at a time, on two cores.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.numbers.blas_threads import one_blas_thread
+from factorize.numbers.blas_threads import LARGEST, one_blas_thread
 
 Array = NDArray[np.float64]
 
 _ROWS = 128
+_TOGETHER = 512
+"""Steps from which a second thread pays."""
 
 
 def reverse_cholesky(gram: Array) -> Array:
     """Return lower-triangular C with C^T C = X, shape (n, n).
 
-    One thread up to n = 4096: on a machine that is busy otherwise more were seen to take ten times as long.
+    One thread of BLAS up to n = 4096, in each of two of ours: those of BLAS wait in loops, and were seen to take ten
+    times as long on a machine that is busy otherwise.
 
     Args:
         gram: X, symmetric positive definite, shape (n, n); only entries on and below the diagonal are read.
@@ -23,23 +33,57 @@ def reverse_cholesky(gram: Array) -> Array:
     Raises:
         FloatingPointError: X is not definite in double precision.
     """
+    n = len(gram)
+    out = _lower(gram)
+    with one_blas_thread(n), ThreadPoolExecutor(2, "rows") as pool:
+
+        def each(step: Callable[[slice], None], parts: Iterable[slice]) -> None:
+            def quiet(part: slice) -> None:
+                with np.errstate(all="ignore"):  # which threads do not take over; what is not finite is found below
+                    step(part)
+
+            for _ in (pool.map if _TOGETHER <= n <= LARGEST else map)(quiet, parts):
+                pass
+
+        for start in reversed(range(0, n, _ROWS)):
+            _factor(out, slice(start, min(start + _ROWS, n)), each)
+    return out
+
+
+def _factor(out: Array, own: slice, each: Callable[[Callable[[slice], None], Iterable[slice]], None]) -> None:
+    """Make some rows of C from what is left of X there, and take their share off the rows above."""
+    from scipy.linalg.blas import dtrsm
+
+    root = _last_factor(out[own, own], own.stop)
+    out[own, own] = root.T[::-1, ::-1]
+
+    def solve(columns: slice) -> None:
+        reverse = out[own, columns][::-1].copy()
+        out[own, columns] = dtrsm(1.0, root, reverse.T, side=1, lower=1, trans_a=1, overwrite_b=1).T[::-1]
+
+    def update(rows: slice) -> None:
+        out[rows, : rows.stop] -= out[own, rows].T @ out[own, : rows.stop]
+
+    above = own.start
+    each(solve, [slice(first, min(first + _TOGETHER, above)) for first in range(0, above, _TOGETHER)])
+    each(update, [slice(first, first + _ROWS) for first in reversed(range(0, above, _ROWS))])
+
+
+def _last_factor(block: Array, stop: int) -> Array:
+    """Return lower-triangular L with L L^T the block in reverse order, whose last step is `stop` - 1."""
     from scipy.linalg.lapack import dpotrf
 
-    n = len(gram)
-    reversed_steps = gram[::-1, ::-1].copy()
-    with one_blas_thread(n):
-        # Of rows as columns, which is how LAPACK reads them, what is below the diagonal is what X has below its own.
-        factor, failed = dpotrf(reversed_steps.T, lower=1, clean=0, overwrite_a=1)
-    roots = factor.diagonal()
+    root, failed = dpotrf(block[::-1, ::-1].T, lower=1, clean=1)
+    roots = root.diagonal()
     if not failed and not (roots > 0).all():  # a library's own dpotrf may let a NaN pass
         failed = int(np.argmin(roots > 0)) + 1
     if failed:
-        raise FloatingPointError(f"the Gram matrix is not definite in double precision (step {n - failed})")
-    return _lower(factor.T[::-1, ::-1])
+        raise FloatingPointError(f"the Gram matrix is not definite in double precision (step {stop - failed})")
+    return np.asarray(root)
 
 
 def _lower(array: Array) -> Array:
-    """Return a copy of what is on and below the diagonal; to have LAPACK clear the rest takes a fifth longer."""
+    """Return a copy of what is on and below the diagonal."""
     n = len(array)
     out = np.zeros((n, n))
     for start in range(0, n, _ROWS):
