@@ -77,7 +77,8 @@ def check_parts(structure: str, parts: Mapping[str, np.ndarray], n: int | None) 
         raise CorruptObject("a factor of a column is not positive, or not in [1e-60, 1e60]")
     if structure == "tree" and ("" in parts) != (n is not None and n <= LARGEST_STORED_TREE):
         raise CorruptObject(f"a tree is stored whole too exactly where n <= {LARGEST_STORED_TREE}")
-    if parts.get("transition", np.empty((0, 0, 0))).ndim < 3 or parts.get("decay", np.empty((0, 0))).ndim != 2:
+    axes = {name: part.ndim for name, part in parts.items()}
+    if axes.get("transition", 3) < 3 or axes.get("decay", 2) != 2:
         raise CorruptObject("a transition or a decay has another shape than its structure")
     decays, scales, column = (parts.get(name, none) for name in ("theta", "omega", "inverse_coefficients"))
     if (decays < 0).any() or (scales < 0).any() or (np.diff(np.sort(decays, axis=None)) < 2.0**-43).any():

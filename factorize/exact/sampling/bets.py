@@ -257,12 +257,12 @@ def tables_of(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
 def _picks(uniforms: np.ndarray, centres: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The centre and the other picks of each sample, shape (samples, order)."""
     most = len(centres) - 1
-    found = np.empty(uniforms.shape, dtype=np.int64)
-    found[:, 0] = np.minimum(np.searchsorted(centres, uniforms[:, 0], side="right"), most)
-    by_centre = np.argsort(found[:, 0], kind="stable")
-    starts = np.flatnonzero(np.diff(found[by_centre, 0], prepend=-1))
-    for rows in np.split(by_centre, starts[1:]):
-        table = others[found[rows[0], 0]]
+    chosen = np.minimum(np.searchsorted(centres, uniforms[:, 0], side="right"), most)
+    found = np.repeat(chosen[:, None], uniforms.shape[1], axis=1)
+    by_centre = np.argsort(chosen, kind="stable")
+    starts = np.flatnonzero(np.diff(chosen[by_centre])) + 1
+    for rows in np.split(by_centre, starts):
+        table = others[chosen[rows[0]]]
         found[rows, 1:] = np.minimum(np.searchsorted(table, uniforms[rows, 1:], side="right"), most)
     return found
 

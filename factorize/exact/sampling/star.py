@@ -103,7 +103,7 @@ def best_order(kernel: np.ndarray, epsilon: float) -> int:
             values[order] = moment - (order - 1) * (epsilon - np.log(order - 1)) - order * np.log(order)
         return values[order]
 
-    low, high = 2, 4
+    high = 4
     while high < MOST_ORDER and rough(high) < rough(high // 2):
         high *= 2
     low = max(high // 4, 2)

@@ -129,7 +129,10 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
         integer(mechanism, "bins", 1, 1 << 53),
         epsilons[1],
     )
-    digest = hashlib.sha256(found.canonical).hexdigest()
+    try:
+        digest = hashlib.sha256(found.canonical).hexdigest()
+    except (TypeError, ValueError):
+        raise ClaimRefused("the claim holds something that JSON does not") from None
     if stated is not None and str(stated).removeprefix("sha256:") != digest:
         raise ClaimRefused(f"the claim hashes to sha256:{digest}, not to {str(stated)[:80]!r} as stated beside it")
     if inner is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorize.errors import CorruptObject
+from factorize.errors import CorruptObject, InvalidParticipation
 from factorize.exact.description import check_description, check_parts, part_of
 from factorize.exact.participation import KINDS, allowed, allowed_endless, check_canonical
 
@@ -357,6 +357,30 @@ def test_canonical_participations() -> None:
     ):
         with pytest.raises(CorruptObject, match=f"is no participation of the {n} steps"):
             check_canonical(given, n)
+
+
+def test_patterns_that_are_not() -> None:
+    """A count below 1 would allow no step, and C any sensitivity."""
+    other = {"kind": "poisson", "epochs": 1, "more": "x" * 99}
+    for given in (
+        epochs(0),
+        epochs(-1),
+        epochs(5),
+        epochs(13),
+        min_sep(0),
+        min_sep(13),
+        min_sep(3, 0),
+        min_sep(13, 2),
+        other,
+    ):
+        with pytest.raises(InvalidParticipation) as reason:
+            allowed(given, 12)
+        known = "this checker knows single, fixed_epochs, min_sep"
+        assert str(reason.value) == f"participation {str(given)[:80]} does not fit n=12; {known}"
+    for given in (epochs(2), min_sep(3), min_sep(3, None), min_sep(3, 0), min_sep(0, 3), other):
+        with pytest.raises(InvalidParticipation) as reason:
+            allowed_endless(given)
+        assert str(reason.value) == f"participation {str(given)[:80]} has no finite sensitivity without end"
 
 
 def test_patterns_that_are_allowed() -> None:

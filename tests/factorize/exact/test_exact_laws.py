@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
@@ -160,6 +161,9 @@ class Known(Bounds):
     def least(self) -> Decimal:
         return self.floor
 
+    def told(self) -> dict[str, Any]:
+        return {"told": 5}
+
     def weights(self, direction: str, part: Any) -> bets.Weights:
         return bets.Weights(self.bound, lambda _: np.zeros(self.chunk), self.chunk)
 
@@ -196,7 +200,8 @@ class TestDirections:
     def test_what_is_shown_is_compared_with_the_claim(self, delta: float, holds: bool) -> None:
         for direction in ("pq", "qp"):
             report, part = reported(), {"rule": "star_bound", "delta": delta}
-            assert not calibrations._check_direction(report, claim(**{direction: part}), Known(), direction, False)
+            given = claim(**{direction: part})
+            assert calibrations._check_direction(report, given, Known(), direction, False) is False
             assert report.supported is holds and set(report.findings) == {f"calibration.{direction}"}
             assert report.calibration[direction] == {"rule": "star_bound", "delta": delta}
             told = (report.checked or report.failed)[0]
@@ -277,7 +282,7 @@ class TestBets:
         for samples in (4096, 1 << 30):
             assert calibrations._check_bet(reported(), betting(samples=samples), Known(), "pq", False)
         for samples in (4095, (1 << 30) + 1):
-            with pytest.raises(ClaimRefused, match="samples is"):
+            with pytest.raises(ClaimRefused, match=f"samples is {samples}; it is an integer from 4096 to {1 << 30}$"):
                 calibrations._check_bet(reported(), betting(samples=samples), Known(), "pq", False)
         with pytest.raises(ClaimRefused, match="no multiple of 5"):
             calibrations._check_bet(reported(), betting(), Known(chunk=5), "pq", False)
@@ -311,7 +316,10 @@ class TestWhole:
             assert report.supported and report.calibration["seed"] == ("fresh" if fresh else "claim")
             assert report.calibration["accepted"].startswith("accepted: false with probability")
             assert report.calibration["accepted"] in report.checked and "what is known" in report.checked
-            assert report.calibration["least_delta"] == 0.0
+            assert report.calibration["least_delta"] == 0.0 and report.calibration["told"] == 5
+            assert report.document()["calibration"] == report.calibration and report.document()["checked"]
+            assert re.fullmatch("sha256:[0-9a-f]{64}", report.calibration["claim_digest"])
+            assert report.findings["calibration.unamplified"]
             assert sum("SHA-256" in text for text in report.not_checked) == (not fresh)
             assert sum("Philox" in text for text in report.not_checked) == 1
             assert any("in secret" in text for text in report.not_checked)

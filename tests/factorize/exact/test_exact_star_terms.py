@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.exact.arithmetic.enclosures import Enclosed
@@ -221,10 +221,12 @@ class TestCovariance:
         near(tried, [least + tau * (1 + np.eye(B)), least + 4 * tau * (1 + np.eye(B))])
         near(found.kernel, tried[1] - 5.9 * tau * np.diag([0.0, 0.0, 1.0]))
 
-    def test_what_is_too_large(self) -> None:
+    def test_what_is_too_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
         below = np.array([[0.5, 0.25], [0.25, 0.99e8 / (1 + 8 * U)]])
         assert bets.covariance(below, 1.0).largest > 0.98e8
-        for entry in (1e8, np.inf, np.nan):
+        monkeypatch.setattr(bets, "UNIT", 1 / 8)  # so that twice the quotient is taken
+        assert bets.covariance(np.array([[0.5, 0.25], [0.25, math.nextafter(5e7, 0)]]), 1.0).largest > 1e8
+        for entry in (5e7, np.inf, np.nan):
             above = np.array([[0.5, 0.25], [0.25, entry]])
             with pytest.raises(InvalidParameter, match="so small"):
                 bets.covariance(above, 1.0)
@@ -332,12 +334,25 @@ class TestWeights:
         """A number above the last entry of a table is its last pick; at an entry the next begins."""
         tables = np.array([0.25, 0.5, 0.9]), np.array([[0.25, 0.5, 0.9], [0.1, 0.2, 0.3], [0.5, 0.5, 1.0]])
         drawn = np.array([[0.25, 0.5, 0.95], [0.95, 0.5, 0.25], [0.0, 0.25, 0.24], [0.6, 0.49, 1.0 - 2.0**-53]])
-        assert bets._picks(drawn, *tables).tolist() == [[1, 2, 2], [2, 2, 0], [0, 1, 0], [2, 0, 2]]
+        picks = [[1, 2, 2], [2, 2, 0], [0, 1, 0], [2, 0, 2]]
+        for rows in (range(4), (0, 1), (3, 0, 1, 0), (2, 2), (1, 0, 2)):
+            assert bets._picks(drawn[list(rows)], *tables).tolist() == [picks[row] for row in rows]
+
+    def test_tables_of_exponents_beyond_doubles(self) -> None:
+        """Only the differences within a row are looked at, and between the rows."""
+        kernel = np.array([[3000.0, 0.0], [0.0, 1.0]])
+        centres, others = bets.tables_of(kernel, 2)
+        near(centres, [1.0, 1.0])
+        near(others, [[1.0, 1.0], [1 / (1 + math.e), 1.0]])
+        centres, others = bets.tables_of(KERNEL, 3)
+        moments = np.exp(1.5 * KERNEL).mean(axis=1) ** 2
+        near(centres, np.cumsum(moments) / moments.sum())
+        near(others, np.cumsum(np.exp(1.5 * KERNEL), axis=1) / np.exp(1.5 * KERNEL).sum(axis=1)[:, None])
 
     @pytest.mark.parametrize("most", [24, 3, 2])
     def test_exponents_of_picks(self, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bets, "_GATHERED", most)
-        picks = np.array([[0, 1, 1], [2, 2, 2], [2, 0, 1]])
+        picks = np.array([[0, 1, 1], [2, 2, 2], [1, 0, 1]])
         wanted = [
             [1.5 * sum(KERNEL[row[k], row[h]] for h in range(3) if h != k) for k in range(3)] for row in picks.tolist()
         ]
@@ -379,8 +394,8 @@ class TestBet:
 
     def test_weights_beyond_their_bound_end_it(self) -> None:
         """A part in 10^9 above the bound is what doubles lose; nothing is below 0."""
-        for fine in (0.0, 0.5, 0.5 * (1 + 0.9e-9)):
-            assert bets.bet(drawing([fine]), 0.25, 1.0, (1, 2), 1).samples == 1
+        for fine in (0.0, 0.5, 0.5 * (1 + 0.9e-9), float(Decimal("0.5") * (1 + Decimal("1e-9")))):
+            assert bets.bet(drawing([fine]), 0.25, 1.0, (1, 2), 1)[2:] == (1, fine)
         for wrong in (0.5 * (1 + 1.1e-9), -1e-300, math.nan, math.inf):
             with pytest.raises(CertificateError, match="proven bound"):
                 bets.bet(drawing([0.25, wrong]), 0.25, 1.0, (1, 2), 1)
@@ -395,7 +410,16 @@ def log_call(y: np.ndarray, near_by: float, spread: float) -> np.ndarray:
 class TestShared:
     @pytest.mark.parametrize(
         ("most", "left", "width"),
-        [(-0.25, -2, 3), (1.4, 0, 2), (-1.4, -2, 1.5), (-1.5, -2, 1.5), (0.5, -0.5, 1.5), (0, -2, 3), (-1, -2, 3)],
+        [
+            (-0.25, -2, 3),
+            (1.4, 0, 2),
+            (1.7, 1, 1.5),
+            (-1.4, -2, 1.5),
+            (-1.5, -2, 1.5),
+            (0.5, -0.5, 1.5),
+            (0, -2, 3),
+            (-1, -2, 3),
+        ],
     )
     def test_a_tangent_at_the_left_of_a_bracket(
         self, most: float, left: float, width: float, monkeypatch: pytest.MonkeyPatch
@@ -434,7 +458,7 @@ class TestShared:
         near(float(shared_bets.log_most(Decimal(0), 1.0, 5)), 1 / 3 + SLACK, 1e-5)
         assert len(asked) == 2 + 22 + 1
 
-    def test_ends_of_a_tangent(self) -> None:
+    def test_ends_of_a_tangent(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for y, level, t, order in ((1.2, 1.0, 0.5, 3), (0.3, 1.0, 1.5, 2), (4.0, 1.0, 0.75, 4)):
             d = (y - level) / t + t / 2
             f0, f1, s0, s1 = (ndtr(at) for at in (d - SLACK, d + SLACK, d - t - SLACK, d - t + SLACK))
@@ -446,6 +470,9 @@ class TestShared:
             near([float(end) for end in (*found.value, *found.slope)], wanted)
         with pytest.raises(InvalidParameter, match="too small for decimals"):
             shared_bets._tangent(Decimal(-40), Decimal(1), Decimal("0.5"), 2)
+        monkeypatch.setattr(shared_bets, "_around", lambda _: enclosed(0.0, 0.0))
+        with pytest.raises(InvalidParameter, match="too small for decimals"):
+            shared_bets._tangent(Decimal(1), Decimal(1), Decimal(1), 2)
 
     def test_limits(self) -> None:
         for spread, level in ((2.0**-5, 0.0), (30.0, 0.0), (1.0, 1000.0), (1.0, -1000.0)):
@@ -453,6 +480,10 @@ class TestShared:
         for spread, level in ((0.03124, 0.0), (30.001, 0.0), (1.0, 1000.1), (1.0, -1000.1), (math.nan, 0.0)):
             with pytest.raises(InvalidParameter, match="beyond the limits"):
                 shared_bets._check_limits(spread, level)
+        for epsilon, shared in ((2000.0, 0.04), (0.5, 0.0009)):
+            for weights in (shared_bets.removal_of, shared_bets.shared_addition):
+                with pytest.raises(InvalidParameter, match="beyond the limits"):
+                    weights(SMALL, 1.0, epsilon, 2, shared)  # type: ignore[operator]
 
     @pytest.mark.parametrize("order", [2, 3])
     def test_constants_of_what_is_taken_out(self, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,7 +571,33 @@ class TestShared:
         near(shared_bets.log_call(y, 0.5, 0.5), wanted, 1e-10)
 
 
+class TestNormals:
+    def test_words_far_out(self) -> None:
+        """Half a unit of 2^-64 above what is left of a word without its sign."""
+        words = np.array([1, 0, 3, 2**64 - 1, 2**63 + 1, 2**63], dtype=np.uint64)
+        tails = [2.0**-65, 2.0**-65, 1.5 * 2.0**-64, 0.5, 0.25, 0.25]
+        signs = [1, -1, 1, 1, 1, -1]
+        found = bets.normals(words)
+        assert found == pytest.approx([-s * ndtri(q) for s, q in zip(signs, tails, strict=True)], rel=1e-13, abs=1e-15)
+
+
 class TestThinned:
+    def test_a_coin_that_is_its_chance_drops(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A coin is a multiple of 2^-53: as many of them are below a chance as it has of them."""
+        monkeypatch.setattr(thinned_bets, "CANDIDATES", 3)
+        monkeypatch.setattr(shared_bets, "slack", lambda *_: 0.005)
+        monkeypatch.setattr(shared_bets, "log_most", lambda *_: Decimal("-0.3"))
+        found = shared_bets.removal_of(KERNEL, 1.0, 0.25, 2, 0.04)
+        weights = thinned_bets.thinned_removal(KERNEL, 1.0, 0.25, 2, 0.04)
+        half = math.log(0.5)
+        assert np.exp(np.array([half])) == 0.5
+        monkeypatch.setattr(
+            thinned_bets, "star_picks", lambda *_: (np.zeros((3, 2), dtype=int), np.array([half, half, 0.0]))
+        )
+        for coin, kept in ((0.5, 1), (math.nextafter(0.5, 0), 3)):
+            monkeypatch.setattr(thinned_bets, "uniforms", lambda words, coin=coin: np.full(len(words), coin))
+            assert (weights.draw(STREAM) > found.added).sum() == kept
+
     def test_kept_candidates_have_the_weights_of_all_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A candidate is kept if its coin is below exp(mean A) / mean exp A; the rest weigh V alone."""
         monkeypatch.setattr(thinned_bets, "CANDIDATES", 40)

@@ -1,0 +1,255 @@
+"""Claims of every protocol as the exact checker reads them: one that is sound of each, and each way to spoil it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from typing import Any
+
+import pytest
+
+from factorize.exact.sampling import star_claim
+from factorize.exact.sampling.star_claim import ClaimRefused, integer, read_claim, real
+
+MISSING = object()
+BET = {"rule": "bet", "lambda": (2.0).hex(), "m": 3, "samples": 4096}
+SHARED = BET | {"rule": "shared_bet", "shared": (0.5).hex()}
+OTHER = {"rule": "bet", "lambda": (2.0).hex(), "eta": (1.5).hex(), "samples": 4096}
+
+
+def sound(protocol: str = "star-1") -> dict[str, Any]:
+    first = {
+        "star-1": BET,
+        "star-2": SHARED,
+        "star-3": SHARED | {"rule": "thinned_bet"},
+        "redrawn-1": {"rule": "star_bound", "m": 3},
+        "allocation-1": {"rule": "moment", "m": 3},
+    }[protocol]
+    return {
+        "adjacency": "zero_out",
+        "attempt": 1,
+        "beta_log2": -128,
+        "clip_norm": (0.5).hex(),
+        "delta": (1e-5).hex(),
+        "divisor": 64,
+        "epsilon": (2.0).hex(),
+        "mechanism": {"bins": 3, "epochs": 2, "factors": "f", "gram": "g", "n": 6},
+        "protocol": protocol,
+        "sampling": star_claim.SAMPLINGS[protocol],
+        "sigma": (0.75).hex(),
+        "unamplified": {"epsilon_at_delta": (3.0).hex()},
+        "pq": dict(first),
+        "qp": {"rule": "gaussian"},
+    }
+
+
+def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    whole = copy.deepcopy(document)
+    place = whole
+    *outer, last = path.split("/")
+    for name in outer:
+        place = place[name]
+    if value is MISSING:
+        del place[last]
+    else:
+        place[last] = value
+    return whole
+
+
+def refused(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(ClaimRefused) as reason:
+        read_claim(document)
+    assert words in str(reason.value)
+
+
+@pytest.mark.parametrize("protocol", star_claim.SAMPLINGS)
+def test_sound_ones(protocol: str) -> None:
+    found = read_claim(sound(protocol))
+    assert found == (sound(protocol), 2.0, 1e-5, 0.75, 0.75 * 64 / 0.5, 6, 3, 3.0)
+    text = json.dumps(sound(protocol), sort_keys=True, separators=(",", ":")).encode()
+    assert found.canonical == text
+    for direction in ("pq", "qp"):
+        digest = hashlib.sha256(f"factorize {protocol} {direction}\n".encode() + text).digest()
+        words = [int.from_bytes(digest[start : start + 8], "little") for start in (0, 8)]
+        assert found.key(direction) == tuple(words)
+
+
+def test_text_beyond_ascii_is_escaped() -> None:
+    found = read_claim(changed(sound(), "mechanism/gram", "é"))
+    assert b'"gram":"\\u00e9"' in found.canonical
+
+
+def test_what_json_does_not_hold() -> None:
+    for path in ("pq/m", "pq/samples", "mechanism/epochs", "mechanism/gram"):
+        for value in (math.nan, math.inf, {1, 2}):
+            refused(changed(sound(), path, value), "the claim holds something that JSON does not")
+
+
+RIGHT: list[tuple[str, Any]] = [
+    ("attempt", 16),
+    ("divisor", 1),
+    ("divisor", 1 << 53),
+    ("mechanism/n", 1),
+    ("mechanism/n", 1 << 53),
+    ("mechanism/bins", 1),
+    ("mechanism/bins", 1 << 53),
+    ("epsilon", (0.0).hex()),
+    ("epsilon", (1e6).hex()),
+    ("unamplified/epsilon_at_delta", (0.0).hex()),
+    ("unamplified/epsilon_at_delta", (1e6).hex()),
+    ("delta", math.nextafter(1.0, 0.0).hex()),
+    ("qp", OTHER),
+    ("qp", {"rule": "closed_form"}),
+    ("pq", {"rule": "gaussian"}),
+    ("pq", {"rule": "star_bound", "m": 2}),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), RIGHT)
+def test_what_else_is_sound(path: str, value: Any) -> None:
+    assert read_claim(changed(sound(), path, value)).document == changed(sound(), path, value)
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("protocol", "star-4", "the protocol 'star-4' is none"),
+    ("protocol", MISSING, "the protocol 'None' is none"),
+    ("protocol", 1, "the protocol '1' is none"),
+    ("protocol", ["star-1"], "is none of those known here"),
+    ("protocol", "star-2", "a claim without a shared_bet is of star-1"),
+    ("protocol", "star-3", "a claim without a thinned_bet is of star-1 or star-2"),
+    ("protocol", "redrawn-1", "pq.rule is 'bet'; redrawn-1 has"),
+    ("more", 1, "the claim has the keys"),
+    ("attempt", MISSING, "the claim has the keys"),
+    ("mechanism", 3, "mechanism is not a JSON object"),
+    ("mechanism/more", 3, "mechanism has the keys"),
+    ("mechanism/gram", MISSING, "mechanism has the keys"),
+    ("unamplified", [], "unamplified is not a JSON object"),
+    ("unamplified/more", 1, "unamplified has the keys"),
+    ("pq", "bet", "pq is not a JSON object"),
+    ("pq/rule", MISSING, "pq.rule is 'None'"),
+    ("pq/rule", ["bet"], "pq.rule is"),
+    ("pq/rule", "closed_form", "pq.rule is 'closed_form'; known are"),
+    ("pq/rule", "moment", "pq.rule is 'moment'; star-1 has"),
+    ("pq/rule", "shared_bet", "pq.rule is 'shared_bet'; star-1 has"),
+    ("qp/rule", "star_bound", "qp.rule is 'star_bound'; known are"),
+    ("pq/more", 1, "pq has the keys"),
+    ("pq/m", MISSING, "pq has the keys"),
+    ("qp/m", 2, "qp has the keys"),
+    ("adjacency", "replace_one", "the adjacency 'replace_one' is not 'zero_out'"),
+    ("sampling", "redrawn_bins", "the sampling 'redrawn_bins' is not balls_in_bins"),
+    ("beta_log2", -127, "beta_log2 is -127"),
+    ("beta_log2", -129, "beta_log2 is -129"),
+    ("attempt", 0, "attempt is 0"),
+    ("attempt", 17, "attempt is 17"),
+    ("attempt", True, "attempt is True"),
+    ("divisor", 0, "divisor is 0"),
+    ("divisor", (1 << 53) + 1, "divisor is"),
+    ("divisor", 2.0, "divisor is 2.0"),
+    ("mechanism/n", 0, "n is 0"),
+    ("mechanism/n", (1 << 53) + 1, "n is"),
+    ("mechanism/bins", 0, "bins is 0"),
+    ("mechanism/bins", (1 << 53) + 1, "bins is"),
+    ("delta", (1.0).hex(), "delta 1.0 is not below 1"),
+    ("delta", (0.0).hex(), "delta is"),
+    ("sigma", (0.0).hex(), "sigma is"),
+    ("sigma", 0.75, "sigma is '0.75', no double in the form"),
+    ("clip_norm", "0.5", "clip_norm is '0.5'; it is a positive finite double"),
+    ("clip_norm", (-0.5).hex(), "clip_norm is"),
+    ("epsilon", (-0.5).hex(), "epsilon is"),
+    ("epsilon", "inf", "epsilon is 'inf'"),
+    ("epsilon", "nan", "epsilon is 'nan'"),
+    ("epsilon", "words", "epsilon is 'words', no double"),
+    ("epsilon", "0x1p+99999", "no double in the form"),
+    ("epsilon", math.nextafter(1e6, 2e6).hex(), "an epsilon of 1e+06 is above 1e+06"),
+    ("unamplified/epsilon_at_delta", math.nextafter(1e6, 2e6).hex(), "an epsilon of 1e+06 is above 1e+06"),
+    ("unamplified/epsilon_at_delta", (-1.0).hex(), "epsilon_at_delta is"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "words"), WRONG)
+def test_what_is_not(path: str, value: Any, words: str) -> None:
+    refused(changed(sound(), path, value), words)
+
+
+def test_a_star_2_claim_may_share_in_either_direction() -> None:
+    other = changed(sound("star-2"), "pq", BET)
+    refused(other, "without a shared_bet")
+    both = OTHER | {"rule": "shared_bet", "shared": (0.5).hex()}
+    assert read_claim(changed(other, "qp", both)).document["qp"] == both
+    assert read_claim(changed(sound("star-3"), "qp", both)).document["qp"] == both
+    refused(changed(sound("star-3"), "pq", SHARED), "without a thinned_bet")
+
+
+def test_the_unit_noise_is_rounded_down() -> None:
+    """sigma divisor / clip_norm as a fraction: 3/5 of a third is no double, and 64 / 0.5 is one."""
+    for sigma, clip in ((1 / 3, 0.6), (0.7, 0.3), (0.9, 0.7), (0.1, 0.3), (0.75, 0.5)):
+        found = read_claim(changed(changed(sound(), "sigma", sigma.hex()), "clip_norm", clip.hex())).scale
+        n, d = sigma.as_integer_ratio()
+        m, e = clip.as_integer_ratio()
+        true_n, true_d = n * 64 * e, d * m
+        a, b = found.as_integer_ratio()
+        above, c = math.nextafter(found, math.inf).as_integer_ratio()
+        assert a * true_d <= true_n * b and above * true_d > true_n * c
+    huge = changed(changed(sound(), "sigma", (1e300).hex()), "clip_norm", (1e-300).hex())
+    refused(huge, "beyond the range of doubles")
+
+
+class TestBeside:
+    """A claim within a calibration that states other numbers of it, and the digest."""
+
+    GIVEN = sound()
+    DIGEST = hashlib.sha256(json.dumps(GIVEN, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    STATED: dict[str, Any] = {
+        "sigma": 0.75,
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "bins": 3,
+        "epochs": 2,
+        "sampling": "balls_in_bins",
+        "clip_norm": 0.5,
+        "adjacency": "zero_out",
+        "batch_size": 64,
+    }
+
+    def test_all_agree(self) -> None:
+        for digest in (self.DIGEST, "sha256:" + self.DIGEST, None):
+            held = {"claim": self.GIVEN, "claim_digest": digest} | self.STATED
+            assert read_claim(held) == read_claim(self.GIVEN)
+        assert read_claim({"claim": self.GIVEN}) == read_claim(self.GIVEN)
+        one = changed(self.GIVEN, "divisor", 1)
+        assert read_claim({"claim": one, "batch_size": None}) == read_claim(one)
+
+    @pytest.mark.parametrize("name", STATED)
+    def test_one_differs(self, name: str) -> None:
+        for other in (5, "words", None):
+            words = "for a batch size of" if name == "batch_size" else f"the calibration states {name}"
+            refused({"claim": self.GIVEN, name: other}, words)
+
+    def test_words_of_a_batch_size(self) -> None:
+        refused({"claim": self.GIVEN, "batch_size": "x" * 99}, f"for a batch size of {'x' * 40}, and its claim for 64")
+
+    def test_another_digest(self) -> None:
+        for other in (self.DIGEST[1:], "sha256:" + self.DIGEST[::-1], self.DIGEST.upper(), 5):
+            refused({"claim": self.GIVEN, "claim_digest": other}, "the claim hashes to sha256:")
+
+    def test_what_stands_beside_a_claim_that_is_not_held(self) -> None:
+        """A document with a protocol is the claim: what it holds under `claim` is a key too many."""
+        refused(self.GIVEN | {"claim": self.GIVEN}, "the claim has the keys")
+        refused({"claim": [1]}, "the protocol 'None'")
+
+
+def test_numbers_on_their_own() -> None:
+    assert integer({"m": 2}, "m", 2, 2) == 2 and real({"x": (0.0).hex()}, "x", zero=True) == 0.0
+    for value in (1, 3, True, "2", 2.0, None):
+        with pytest.raises(ClaimRefused, match="it is an integer from 2 to 2"):
+            integer({"m": value}, "m", 2, 2)
+    for value in ("-0x0.0p+0", (-1.0).hex(), (0.0).hex()):
+        with pytest.raises(ClaimRefused, match="positive finite double"):
+            real({"x": value}, "x")
+    with pytest.raises(ClaimRefused, match="positive finite double"):
+        real({"x": (-1.0).hex()}, "x", zero=True)
+    assert integer({"m": 1}, "m", 0, 1) == 1
+    with pytest.raises(ClaimRefused, match="is True"):
+        integer({"m": True}, "m", 0, 1)
