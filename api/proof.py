@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from factorize.exact import Report
+    from factorize.factorization import Factorization
 
-SEARCHES = ("buffered_linear", "blt", "toeplitz", "banded_toeplitz")
-"""Mechanisms whose class has no bound that a checker knows."""
 INTEGERS = 1024
 """Longest n for which integers decide before publication what recursions and doubles leave open: 4 s there."""
 
@@ -109,11 +108,12 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     with ThreadPoolExecutor(1, "reading") as beside, one_blas_thread(0 if steps == ENDLESS else steps):
         # To hash a large file takes as long as a matrix product, on a core that the products leave idle.
         reading, hashing = beside.submit(from_bytes, data, matrices=user), beside.submit(sha256, data)
-        verifying = beside.submit(lambda: reading.result().verify()) if _rests_on_its_solver(manifest) else None
+        verifying = beside.submit(_verified_early, reading)
         report = _exactly(data, user, strict)
         again = reading.result()
     if report.unseen or not report.supported:  # else each of its numbers is proved, and double precision says less
-        again.verify() if verifying is None else verifying.result()
+        if not verifying.result():
+            again.verify()
         report.checked.append(
             "the certificate agrees with one that was computed anew in double precision from the file"
         )
@@ -129,12 +129,15 @@ def inspect(path: Path, store: str, *, strict: bool) -> dict[str, Any]:
     }
 
 
-def _rests_on_its_solver(manifest: Document) -> bool:
-    """Whether `converged` is what a search says of its own class: double precision is asked then in any case."""
-    spec, certificate = manifest["spec"], manifest["certificate"]
-    gap = certificate["relative_gap"]
-    met = gap is not None and gap <= spec["tolerance"]
-    return spec["mechanism"]["kind"] in SEARCHES and certificate["converged"] and not met
+def _verified_early(reading: Future[Factorization]) -> bool:
+    """Verify beside the proof what will need it in any case, as only its search says that it has converged."""
+    read = reading.result()
+    gap = read.certificate.relative_gap
+    met = gap is not None and gap <= read.spec.tolerance
+    if met or not (read.spec.mechanism.searched and read.certificate.converged):
+        return False
+    read.verify()
+    return True
 
 
 def _exactly(data: bytes, user: dict[str, np.ndarray], strict: bool) -> Report:

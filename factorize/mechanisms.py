@@ -22,9 +22,12 @@ class Mechanism(Frozen):
     Attributes:
         unrestricted: whether the family is all lower-triangular matrices, so that the tolerance bounds the gap to the
             certified lower bound; a restricted family is judged within its own class.
+        searched: whether its parameters are searched for in a class of which no checker knows a bound, so that only
+            double precision can say that the search has converged.
     """
 
     unrestricted: ClassVar[bool] = False
+    searched: ClassVar[bool] = False
 
     @property
     def fitted(self) -> bool:
@@ -59,6 +62,8 @@ class BufferedLinear(Mechanism):
     Under fixed epochs, `redraws` lets a step make again the draws of its class in that many earlier epochs.
     """
 
+    searched: ClassVar[bool] = True
+
     kind: Literal["buffered_linear"]
     buffers: Count
     redraws: Count | None = None
@@ -67,12 +72,16 @@ class BufferedLinear(Mechanism):
 class Toeplitz(Mechanism):
     """The best Toeplitz matrix."""
 
+    searched: ClassVar[bool] = True
+
     kind: Literal["toeplitz"]
     normalization: Fitting = "none"
 
 
 class BandedToeplitz(Mechanism):
     """The best Toeplitz matrix with `bands` diagonals."""
+
+    searched: ClassVar[bool] = True
 
     kind: Literal["banded_toeplitz"]
     bands: Count
@@ -99,6 +108,8 @@ class Spectral(Mechanism):
 
 class Blt(Mechanism):
     """Buffered linear Toeplitz."""
+
+    searched: ClassVar[bool] = True
 
     kind: Literal["blt"]
     buffers: Count
