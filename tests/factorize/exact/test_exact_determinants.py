@@ -144,6 +144,17 @@ def test_restarted_recursions_are_the_workloads_differences(name: str, objective
     assert np.allclose(np.array(rows, dtype=float), matrix, rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.parametrize("tau", [1, 2, 5, 8, 9])
+@pytest.mark.parametrize("name", ["prefix", "nesterov", "mu2 q", "mu2 w"])
+def test_restarts_at_other_distances(name: str, tau: int) -> None:
+    """At every step, at the last one, and at none."""
+    spec = document(name, "mean", 8)
+    whole = np.array(rational_workload(spec))
+    rows = np.array(rational_workload(spec | {"objective": {"kind": "lambda_tau", "tau": tau}}))
+    before = np.array([whole[t // tau * tau - 1] if t >= tau else np.full(8, Fraction(0)) for t in range(8)])
+    assert (rows == whole - before).all()
+
+
 @pytest.mark.parametrize("objective", ["mean", "lambda_tau"])
 @pytest.mark.parametrize("name", NAMES)
 def test_determinants_are_below_fractions_and_within_22_digits(name: str, objective: str) -> None:
@@ -398,3 +409,25 @@ def test_weights_that_leave_nothing_prove_nothing() -> None:
     assert whole is not None and 0 < whole < 1e-110
     found = determinants.lower_bound(spec, dual)
     assert found is not None and found <= whole
+
+
+def test_what_logarithms_are_off_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the identity, four steps: log det(I + I) = 4 log 2 less 4 times what a step loses, and a product of pivots 1."""
+    monkeypatch.setattr(determinants, "_LOST", 2.0**-10)
+    monkeypatch.setattr(determinants, "_LOST_IN_PIVOTS", 2.0**-5)
+    seen: list[tuple[Any, Any, int]] = []
+
+    def right(measure: Any, saturated: Any, n: int) -> Fraction:
+        seen.append((measure(0), saturated, n))
+        return Fraction(2)
+
+    monkeypatch.setattr(determinants, "_left", lambda measure: measure(0))
+    monkeypatch.setattr(determinants, "_right", right)
+    given_ = determinants.Recursion(np.ones(4), np.ones(4), 0, *Program([], X).arrays(), X)
+    found = determinants._norm(given_)
+    ((value, saturated, n),) = seen
+    assert n == 4 and 0 <= -saturated - Fraction(4, 32) <= Fraction(1, 2**42)
+    assert abs(value - 4 * determinants._LN2_BELOW + Fraction(4, 1024)) <= Fraction(1, 2**90)
+    assert found == (value + 2) * determinants._LN2_BELOW / (2 * determinants._PI_ABOVE * (1 + determinants._ALIASING))
+    assert determinants._ALIASING >= Fraction(1, 10**13)
+    assert determinants._LN2_BELOW < determinants._LN2_ABOVE

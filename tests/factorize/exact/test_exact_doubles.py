@@ -385,7 +385,7 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (polar_bound._whole_gram(rows) == rows.T @ rows).all()
 
 
-@pytest.mark.parametrize(("n", "together"), [(12, 3), (pairs.LONGEST_IN_PAIRS + 1, 1)])
+@pytest.mark.parametrize(("n", "together"), [(12, 3), (pairs.LONGEST_IN_PAIRS, 3), (pairs.LONGEST_IN_PAIRS + 1, 1)])
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(
     count: int, n: int, together: int
@@ -399,9 +399,18 @@ def test_blocks_two_at_a_time_come_in_order_and_say_nothing_of_what_overflows(
 
     found = []
     for block, value in pairs.in_pairs(lambda block: np.float64(1e300) * 1e300 + block, given(), n):
-        assert len(held) <= block + together, "no more blocks are in memory"
+        assert len(held) == min(block + together, count), "so many blocks are in memory"
         found.append((block, float(value)))
     assert found == [(block, float("inf")) for block in range(count)]
+
+
+def test_blocks_are_made_in_two_threads_or_in_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    pool = pairs.ThreadPoolExecutor
+    monkeypatch.setattr(pairs, "ThreadPoolExecutor", lambda *given: asked.append(given) or pool(*given))
+    for n in (12, pairs.LONGEST_IN_PAIRS + 1):
+        assert [value for _, value in pairs.in_pairs(lambda block: block + 1, range(3), n)] == [1, 2, 3]
+    assert [most for most, *_ in asked] == [2]
 
 
 def test_a_guess_is_brought_nearer_in_single_precision() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.errors import CertificateError, TooLarge
-from factorize.exact.arithmetic import integers
+from factorize.exact.arithmetic import integers, intervals
 from factorize.exact.arithmetic.integers import Limbs, Numbers, limbs, mantissas, product, split, squares
 from factorize.exact.arithmetic.intervals import PLACES, Dyadic, Interval, dyadic
 
@@ -233,3 +233,13 @@ def test_sums_of_intervals_and_their_midpoints() -> None:
     both = Interval(np.array([7, 0], dtype=object), np.array([24, 1], dtype=object)).numbers()
     assert same(both, [15, 0], -PLACES, 9)  # 15 - 9 <= 7 and 24 <= 15 + 9
     assert same(interval(2, 4).numbers(), [3], -PLACES, 1)
+
+
+def test_numbers_as_pairs_of_doubles() -> None:
+    """The second double is the nearest to what the first one leaves: 1 / 3 is off by less than 2^-108 of it."""
+    third = intervals.pair(Fraction(1, 3))
+    assert third == (1 / 3, float(Fraction(1, 3) - Fraction(1 / 3)))
+    assert abs(Fraction(third[0]) + Fraction(third[1]) - Fraction(1, 3)) < Fraction(1, 3 * 2**106)
+    found = intervals.reciprocals(np.array([3.0, -0.5, 7.0]))
+    assert found.tolist() == [list(third), [-2.0, 0.0], list(intervals.pair(Fraction(1, 7)))]
+    assert intervals.reciprocals(np.zeros(0)).shape == (0, 2)

@@ -366,3 +366,52 @@ def test_the_last_column_of_scaled_decays_is_its_factor(scale: tuple[float, floa
     assert found.lower <= square <= found.upper
     assert (found.lower == found.upper == 1) == (scale[1] == 1.0)
     assert found.upper - found.lower < Fraction(1, 2**100)
+
+
+@pytest.mark.parametrize(
+    ("scale", "square", "worst"),
+    [
+        ((0.5, 0.25, 2.0), Fraction(4), 2),
+        ((2.0, 0.5, 2.0), Fraction(5), 0),
+        ((0.5, 2.0, 2.0), Fraction(5), 1),
+        ((0.5,), Fraction(1, 4), 0),
+    ],
+)
+def test_the_worst_of_several_columns_with_factors(scale: tuple[float, ...], square: Fraction, worst: int) -> None:
+    """Squared norms 5/4, ..., 5/4 and 1 times the squares of the factors: only the last is known without a radius."""
+    parts = {"theta": np.array([0.0]), "omega": np.array([0.5]), "column_scale": np.array(scale)}
+    n = len(scale)
+    found = squared_sensitivity(Strategy("scaled", parts, n), {"kind": "single"})
+    assert (found.pattern, found.signs) == ((worst,), (1,))
+    if worst == n - 1:
+        assert found.lower == found.upper == square
+    else:
+        assert found.lower <= square < found.upper < square * (1 + Fraction(1, 2**100))
+
+
+def test_patterns_are_tried_from_the_largest_sum_on() -> None:
+    """Of columns with squares 1, 1, 4 and 4, 4, 4 the third pattern has 8; two others have 5, the first of which stays."""
+    found = sensitivity._periodic(Strategy("dense", {"": np.diag([1.0, 1, 2, 2, 2, 2])}, 6), Allowed(3, 2, True))
+    assert (found.lower, found.upper, found.pattern) == (8, 8, (2, 5))
+    equal = sensitivity._periodic(Strategy("dense", {"": np.eye(6)}, 6), Allowed(3, 2, True))
+    assert (equal.lower, equal.upper, equal.pattern) == (2, 2, (0, 3))
+
+
+def test_series_that_are_told_by_their_majorant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Falling coefficients: nothing else is asked. Rising ones: Gram entries too, as long as they are within reach."""
+    monkeypatch.setattr(sensitivity, "LARGEST_WHOLE", 4)
+    asked: list[str] = []
+    two_stage = sensitivity._two_stage
+    monkeypatch.setattr(sensitivity, "_two_stage", lambda *given: asked.append("") or two_stage(*given))
+
+    def strategy(weights: list[float], n: int) -> Strategy:
+        return Strategy("inverse_banded_toeplitz", {"inverse_coefficients": np.array(weights)}, n)
+
+    falling, rising = [1.0, -0.5, -0.25], [1.0, 0.0, -0.9]
+    for weights, n, times in ((falling, 4, 0), (falling, 5, 0), (rising, 4, 1), (rising, 5, 0)):
+        asked.clear()
+        squared_sensitivity(strategy(weights, n), separated(1, 2))
+        assert len(asked) == times, (weights, n)
+    asked.clear()
+    squared_sensitivity(Strategy("toeplitz", {"coefficients": np.array([1.0, 0.5, 0.75, 0.25])}, 4), separated(1, 2))
+    assert len(asked) == 1

@@ -167,3 +167,32 @@ def test_a_residual_at_the_limit_and_above() -> None:
     for workload, stored, limit in ((ONES, off, Fraction(1, 17)), (rounded, np.ones(3), Fraction(1, 52))):
         with pytest.raises(CertificateError, match="above the limit"):
             series.losses(identity, workload, mean, stored, limit)
+
+
+def test_products_of_doubles_do_not_wrap_around() -> None:
+    for n in (1, 2, 3, 5, 8):
+        assert np.allclose(
+            series.approximate_product(np.ones(n), np.arange(1.0, n + 1)), np.cumsum(np.arange(1, n + 1))
+        )
+
+
+def test_what_a_residual_moves_is_raised_by_the_slack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The residual 1/16 times the sum 1 of the inverse of C = 1, each raised by a slack of 1 / 100."""
+    slack = 1 / 100
+    monkeypatch.setattr(series, "_SLACK", slack)
+    monkeypatch.setattr(series, "sum_of_inverse", lambda guess, given: 1.5)
+    off = np.array([1.0, 1.0, 1.0 + 1 / 16])
+    found = series.losses(integers(np.array([1.0, 0.0, 0.0])), ONES, {"kind": "mean"}, off, Fraction(1, 8))
+    error = 1.5 / 16 * (1 + slack)
+    low, high = (np.array([1.0, 1.0, 17 / 16]) - error) ** 2, (np.array([1.0, 1.0, 17 / 16]) + error) ** 2
+    assert found.last == found.largest == pytest.approx((low.sum() * (1 - slack), high.sum() * (1 + slack)), rel=1e-12)
+    total = np.array([3, 2, 1]) @ low * (1 - slack), np.array([3, 2, 1]) @ high * (1 + slack)
+    assert found.total == pytest.approx(total, rel=1e-12)
+    mean = total[0] / 3 * (1 - slack), total[1] / 3 * (1 + slack)
+    assert found.objective == pytest.approx(mean, rel=1e-12)
+    monkeypatch.undo()
+    monkeypatch.setattr(series, "_SLACK", slack)
+    exact = series.sum_of_inverse(np.array([1.0, 0.25]), numbers([4, -1], -2))
+    assert exact == pytest.approx(1.25 * (1 + slack), rel=1e-12)
+    near = series.sum_of_inverse(np.array([1.0, 0.0]), numbers([16, -2], -4, 1))
+    assert near == pytest.approx(1 / (1 - (1 / 8 + 2 / 16) * (1 + slack)) * (1 + slack), rel=1e-12)

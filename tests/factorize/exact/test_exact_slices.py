@@ -96,6 +96,16 @@ def test_what_slices_lose_by_hand() -> None:
     assert [slices.sliced(np.ones((1, 1)), rows).bits for rows in (1, 2, 3, 2048, 2049)] == [26, 26, 25, 21, 20]
 
 
+@pytest.mark.parametrize(("rows", "count"), [(1, 4), (64, 4), (65, 5), (2048, 5), (1 << 31, 11)])
+def test_so_many_slices_hold_86_places_beside_those_of_the_rows(rows: int, count: int) -> None:
+    """86 + 6 places are 4 slices of 23 bits for 64 rows, and 86 + 7 are 5 of them."""
+    cut = slices.sliced(np.array([[1.0], [2.0**-300]])[: min(rows, 2)] * np.pi, rows)
+    assert rows * 4**cut.bits <= 2**53 < rows * 4 ** (cut.bits + 1)
+    if rows > 1:
+        assert not cut.whole and len(cut.parts) == count
+        assert (count - 1) * cut.bits < slices.KEPT + (rows - 1).bit_length() <= count * cut.bits
+
+
 def test_blocks_of_different_sizes_share_the_largest_radius(monkeypatch: pytest.MonkeyPatch) -> None:
     """A column of size 2^40 loses 2^80 times what one of size 1 does, in the unit of the smaller; a whole one nothing."""
     array = np.array([[2.0**40, 1.0, 1.0], [2.0**-160, 2.0**-200, 0.0]])
@@ -129,3 +139,13 @@ def test_gram_matrices_of_arrays_are_afforded_to_the_longest_that_is_proved() ->
     reading = object.__new__(DenseReading)
     reading.n = 16384
     assert reading.affords_patterns(16) and not reading.affords_patterns(17)
+
+
+def test_entries_are_brought_to_the_finest_unit_of_those_that_are_not_zero() -> None:
+    ones, none = np.array([1, 0, 3], dtype=object), np.array([0], dtype=object)
+    found = slices._aligned([(ones, np.array([-5, -99, 2]), 0), (none, np.array([-200]), 0)])
+    assert (found.values.tolist(), found.exponent, found.radius) == ([1, 0, 3 << 7, 0], -5, 0)
+    lost = slices._aligned([(ones, np.array([-5, -99, 2]), 7), (none, np.array([-200]), 1 << 9)])
+    assert lost.radius == max(7 << 7, 1 << 9)
+    nothing = slices._aligned([(none, np.array([-200]), 0)])
+    assert (nothing.values.tolist(), nothing.exponent, nothing.radius) == ([0], 0, 0)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
+from factorize.exact import strategy as strategies
 from factorize.exact.arithmetic.integers import Numbers
+from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import integers_only
 from factorize.exact.strategy import Strategy
 from factorize.exact.structures import base
@@ -249,3 +251,40 @@ def test_whole_matrices_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(base, "LARGEST_WHOLE", N - 1)
     with pytest.raises(TooLarge, match="got n=4"):
         _ = Strategy("dense", dense(SIGNED), N).whole
+
+
+def test_gram_matrices_with_factors_are_those_of_what_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices are for stored doubles without factors; where they say nothing, integers do."""
+    array = np.tril(np.arange(1.0, 17.0).reshape(4, 4))
+    scale, patterns = np.array([1.0, 0.5, 4.0, 2.0]), np.array([[0, 2], [1, 3]])
+    plain = Strategy("dense", {"": array}, 4)
+    scaled = Strategy("scaled", {"": array, "column_scale": scale}, 4)
+    asked: list[int] = []
+    blocks = strategies.gram_blocks
+
+    def counted(*given: Any) -> Numbers:
+        asked.append(len(asked))
+        return blocks(*given)
+
+    def refused(*given: Any) -> Numbers:
+        raise NotEnclosed("entries are too far apart")
+
+    for way, times in ((counted, 1), (refused, 1)):
+        monkeypatch.setattr(strategies, "gram_blocks", way)
+        for c, whole in ((plain, array), (scaled, array * scale)):
+            for pattern, gram in zip(patterns, c.grams(patterns), strict=True):
+                true = whole[:, pattern].T @ whole[:, pattern]
+                assert gram.radius == 0
+                assert [[gram.fraction(int(v)) for v in row] for row in gram.values] == true.tolist()
+        assert len(asked) == times
+
+
+def test_what_is_stored_as_doubles_is_all_of_c_without_factors_alone() -> None:
+    array, column = np.tril(np.arange(1.0, 10.0).reshape(3, 3)), np.array([1.0, 0.5, 0.25])
+    assert Strategy("dense", {"": array}, 3).doubles is array
+    scaled = Strategy("scaled", {"": array, "column_scale": np.ones(3)}, 3)
+    assert scaled.doubles is None and scaled.array is array and scaled.column is None
+    toeplitz = Strategy("toeplitz", {"coefficients": column}, 3)
+    assert toeplitz.column is not None and toeplitz.column.tolist() == column.tolist()
+    assert toeplitz.toeplitz is not None
+    assert Strategy("scaled", {"coefficients": column, "column_scale": np.ones(3)}, 3).toeplitz is None
