@@ -205,7 +205,7 @@ def _standing(
             bind()
             os.dup2(theirs.fileno(), ASKING, inheritable=False)
             _close_all_but(ASKING)
-            warmth.copy_ahead()
+            warmth.copy_ahead(child=child)
             status = _carry_out(socket.socket(fileno=ASKING), warmth, child=child)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from factorize.api.isolated import ANSWER, CALIBRATE, COMPARE, EXPAND, PROVE, RECOMMEND, SOLVE
-from factorize.api.processes.pages import Range, copy_ahead, written
+from factorize.api.processes.pages import Range, copy_ahead, gather, written
+
+if TYPE_CHECKING:
+    from factorize.storage.incoming import Check
 
 _FIRST = (SOLVE, PROVE, "scipy.linalg", "numba")
 _ANSWERS = ("factorize.predict", "factorize.plan")
@@ -45,6 +48,8 @@ _SPECS: tuple[dict[str, Any], ...] = (
     {"workload": {**_PREFIX, "n": 258}, "participation": {"kind": "fixed_epochs", "epochs": 2}},
     {"workload": {**_PREFIX, "n": 642}},
 )
+_USUAL: dict[str, Any] = {"workload": {**_PREFIX, "n": 144}, "mechanism": {"kind": "square_root"}}
+"""What writes to pages that nearly all small solves write to, and to few others."""
 
 
 class Warmth:
@@ -54,7 +59,7 @@ class Warmth:
         self._pieces = self._all_pieces()
         self._needed = len(_FIRST) + 2  # and the thread pools, and one solve
         self._pools: Any = None
-        self._pages: list[Range] = []
+        self._pages: dict[bool, list[Range]] = {}
 
     def next(self) -> bool:
         """Load one more piece; False where everything is loaded."""
@@ -76,9 +81,9 @@ class Warmth:
         if self._pools is not None and threads != 1:
             self._pools.limit(limits=threads)
 
-    def copy_ahead(self) -> None:
-        """Have the pages copied that a small solve or its proof writes to; in a child that waits."""
-        copy_ahead(self._pages)
+    def copy_ahead(self, *, child: bool) -> None:
+        """Have the pages copied that a small solve writes to, or its proof; in a process that waits."""
+        copy_ahead(self._pages.get(child, ()))
 
     def _all_pieces(self) -> Iterator[Callable[[], object]]:
         for name in _FIRST:
@@ -89,10 +94,15 @@ class Warmth:
         for name in (CALIBRATE, COMPARE, RECOMMEND, ANSWER, EXPAND, *_ANSWERS):
             yield partial(importlib.import_module, name)
         yield _settle
+        yield gather
         yield self._look_at_pages
 
     def _look_at_pages(self) -> None:
-        self._pages = written(partial(_rehearse, _SPECS[0]))
+        with tempfile.TemporaryDirectory(prefix="factorize-nursery-") as folder:
+            file = Path(folder) / "file"
+            digest: str = _rehearse(_USUAL, partial(_proved, kept=file))["digest"]
+            solves = written(partial(_rehearse, _USUAL, lambda _file: {"digest": digest}))
+            self._pages = {True: solves, False: written(partial(_proved, file))}
 
     def _look_for_pools(self) -> None:
         from threadpoolctl import ThreadpoolController
@@ -105,17 +115,22 @@ def one_thread() -> bool:
     return len(os.listdir("/proc/self/task")) == 1
 
 
-def _rehearse(document: dict[str, Any]) -> None:
-    """Solve, write and check one small spec as a child does, in a store that nobody sees."""
-    solving, proof = importlib.import_module(SOLVE), importlib.import_module(PROVE)
-
+def _rehearse(document: dict[str, Any], check: Check | None = None) -> dict[str, Any]:
+    """Solve, write and check one small spec as a child does, in a store that nobody sees; returns its last word."""
+    solving = importlib.import_module(SOLVE)
     with tempfile.TemporaryDirectory(prefix="factorize-nursery-") as folder:
+        found: dict[str, Any] = solving.solve(
+            {"spec": document, "store": folder}, lambda **_: None, check=check or _proved
+        )
+    return found
 
-        def check(path: Path) -> dict[str, Any]:
-            found = proof.inspect(path, folder, strict=False)
-            return {name: found[name] for name in ("digest", "sha256")}
 
-        solving.solve({"spec": document, "store": folder}, lambda **_: None, check=check)
+def _proved(path: Path, kept: Path | None = None) -> dict[str, Any]:
+    """Check a written file as the proof's process does, and keep a copy of it where one is wanted."""
+    found = importlib.import_module(PROVE).inspect(path, os.fspath(path.parent), strict=False)
+    if kept is not None:
+        kept.write_bytes(path.read_bytes())
+    return {name: found[name] for name in ("digest", "sha256")}
 
 
 def _settle() -> None:

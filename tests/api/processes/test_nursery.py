@@ -372,6 +372,41 @@ def test_a_range_that_is_gone_keeps_no_other_from_being_copied(tmp_path):
     assert lines_of(tmp_path / "found", value, before=fill).startswith("[true"), (tmp_path / "found").read_text()
 
 
+def test_memory_is_gathered_into_large_pages_and_what_is_in_it_stays(tmp_path):
+    fill = """
+        import numpy as np
+        from factorize.api.processes.pages import gather
+
+        def large():
+            with open("/proc/self/smaps_rollup") as rolled:
+                return next(int(line.split()[1]) for line in rolled if line.startswith("AnonHugePages:"))
+
+        held = np.arange(2_000_000.0)
+        before = large()
+        gather()
+        gathers = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (6, 1)
+        switch = "/sys/kernel/mm/transparent_hugepage/enabled"
+        gathers &= os.path.exists(switch) and "[never]" not in open(switch).read()
+    """
+    value = (
+        "[bool((held == np.arange(2_000_000.0)).all()), not gathers or large() - before >= 12 << 10, before, large()]"
+    )
+    found = lines_of(tmp_path / "found", value, before=fill)
+    assert found.startswith("[true, true"), found
+
+
+def test_the_solve_and_the_proof_have_pages_of_their_own_copied_ahead(tmp_path):
+    look = """
+        from factorize.api.processes.warming import Warmth
+        warmth = Warmth()
+        for piece in warmth._all_pieces(): piece()
+        told = [sum(size for _, size in warmth._pages[child]) for child in (True, False)]
+        tells = any(told)
+    """
+    found = lines_of(tmp_path / "found", "[not tells or min(told) > 1 << 20, told]", before=look)
+    assert found.startswith("[true"), found
+
+
 def test_a_nursery_ends_with_its_last_holder_and_starts_at_the_next_request():
     own = Nursery()
     own.hold()
