@@ -226,12 +226,11 @@ def _banded_square_root(named: Named) -> str:
 
 
 def _few_of_inverse(named: Named) -> np.ndarray:
-    """The first `bands` coefficients of C^-1, the first of them 1, where the others are nearly 0."""
+    """The first `bands` coefficients of C[0, 0] C^-1, the first of them 1, where the others are nearly 0."""
     if named.strategy.structure == "inverse_banded_toeplitz":
         noising = np.asarray(named.parts["inverse_coefficients"], dtype=np.float64)
     else:
         noising = series.approximate_inverse(named.ratios)
-    noising = noising / noising[0]
     if (np.abs(noising[named.bands :]) > named.near).any():
         raise NotEnclosed("more diagonals of C^-1 than the mechanism has are not nearly 0 in double precision")
     return np.asarray(np.concatenate([noising, np.zeros(named.bands)])[: named.bands])

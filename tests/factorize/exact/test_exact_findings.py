@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from factorize import parse_spec, solvers
 from factorize.errors import InvalidStrategy
 from factorize.exact import check, claims
 from factorize.exact.arithmetic.integers import Numbers
-from factorize.exact.convergence import check_convergence
+from factorize.exact.arithmetic.intervals import NotEnclosed
+from factorize.exact.convergence import check_convergence, is_formula
 from factorize.exact.file import FactorFile
 from factorize.exact.losses.residual import Losses
 from factorize.exact.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
@@ -134,6 +136,73 @@ def test_lower_bounds_within_a_class(claimed: float, holds: bool, monkeypatch: p
     assert columns[1] is None
     claims.check_class_bound(report, file_with(), Strategy("dense", {"": np.eye(2)}, 2), None)
     assert len(columns) == 2  # no claim, nothing to prove
+
+
+def test_a_class_bound_that_is_not_above_the_general_one_is_proved_with_it() -> None:
+    eye = Strategy("dense", {"": np.eye(2)}, 2)
+
+    def of_class(claimed: float, general: float | None, *, proved: bool, evaluate: Any) -> Report:
+        report = Report()
+        if proved:
+            report.prove("", of=LOWER_BOUND)
+        bounds = {"lower_bound": None if general is None else {"objective": general, "rule": ""}}
+        file = file_with(class_lower_bound={"objective": claimed, "rule": ""}, **bounds)
+        file.manifest["spec"]["workload"] = {"kind": "prefix", "n": 2}
+        claims.check_class_bound(report, file, eye, None, evaluate)
+        return report
+
+    def never() -> Fraction:
+        raise AssertionError("it is proved already")
+
+    def nothing() -> Fraction:
+        raise NotEnclosed("of some reason")
+
+    for claimed in (9.0, 10.0):
+        report = of_class(claimed, 10.0, proved=True, evaluate=never)
+        text = f"the class_lower_bound {claimed!r} is not above the lower bound over all matrices"
+        assert report.findings[CLASS_BOUND] == [(Status.PROVED, text)]
+    for claimed, general, proved in ((10.5, 10.0, True), (9.0, 10.0, False), (9.0, None, True)):
+        report = of_class(claimed, general, proved=proved, evaluate=lambda: Fraction(11))
+        assert report.checked[-1].startswith("no strategy matrix of the mechanism's class has an objective below 10.99")
+        assert report.status(CLASS_BOUND) is Status.PROVED
+        report = of_class(claimed, general, proved=proved, evaluate=nothing)
+        assert report.findings[CLASS_BOUND][0][0] is Status.NOT_LOOKED_AT
+        assert report.not_checked == [
+            "the lower bound within the mechanism's class, but that the objective is not below it: of some reason"
+        ]
+
+
+def test_losses_of_a_decoder_that_was_made_in_doubles() -> None:
+    found = SimpleNamespace(residual=0.25, ends=FOUND)
+    report = Report()
+    claims.check_dense_losses(report, file_with(), found, 4)  # type: ignore[arg-type]
+    assert report.checked[0] == "B C = A up to 0.25 per entry, rounding bounded in advance, for a B recomputed here"
+    assert len(report.checked) == 2 and report.supported and list(report.findings) == [LOSSES]
+    claims.check_dense_losses(report, file_with(loss=LOSS | {"rmse": 9.0}), found, 4)  # type: ignore[arg-type]
+    assert not report.supported
+
+
+def test_a_gap_that_differs_by_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.exact.convergence.TOLERANCE", 0.0625)
+    eight = {"objective": 9.6, "rule": ""}
+    gap = 12.0 / 9.6 - 1
+    assert gap == 0.25
+    for stated, holds in ((0.3125, True), (0.1875, True), (0.3126, False), (0.1874, False)):
+        assert convergence("toeplitz", lower_bound=eight, relative_gap=stated).supported is holds
+
+
+def test_which_mechanisms_are_formulas() -> None:
+    for mechanism, formula in (
+        ({"kind": "square_root"}, True),
+        ({"kind": "square_root", "normalization": "columns"}, True),
+        ({"kind": "square_root", "normalization": "auto"}, False),
+        ({"kind": "nu_toeplitz", "nu": 0.5}, True),
+        ({"kind": "nu_toeplitz", "nu": "tune"}, False),
+        ({"kind": "nu_toeplitz", "nu": 0.5, "normalization": "auto"}, False),
+        ({"kind": "toeplitz"}, False),
+        ({"kind": "dense", "nu": 0.5}, False),
+    ):
+        assert is_formula(mechanism) is formula
 
 
 def added_noise(claim: dict[str, Any] | None, encoder: float | str | None) -> Report:

@@ -202,19 +202,40 @@ def test_columns_by_a_formula(named: dict[str, Any], values: np.ndarray, words: 
 
 
 def test_correlations_within_zero_and_one() -> None:
-    for ratio, holds in ((1 + NEAR * 0.99, True), (1 + NEAR * 1.01, False), (-1e-12, False)):
+    for ratio, holds in ((1 + NEAR, True), (1 + NEAR * 0.99, True), (1 + NEAR * 1.01, False), (-1e-12, False)):
         for kept in (ratio, "tune"):
             made = column([ratio**k for k in range(N)], "lambda_cgd", correlation=kept)
             if holds:
-                assert "its coefficients are powers of 1.00000000099" in belongs(made)
+                assert "its coefficients are powers of 1.0000000" in belongs(made)
             else:
                 refused(made, "outside [0, 1]")
 
 
+def short(kind: str, *values: float, **more: Any) -> Named:
+    """A Toeplitz C of as many steps as it has coefficients."""
+    n, parts = len(values), {"coefficients": np.array(values)}
+    spec = {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": kind, **more}}
+    return Named(spec, Strategy("toeplitz", parts, n), "float64", parts)
+
+
 def one_step(kind: str, **more: Any) -> Named:
-    parts = {"coefficients": np.array([2.0])}
-    spec = {"workload": {"kind": "prefix", "n": 1}, "mechanism": {"kind": kind, **more}}
-    return Named(spec, Strategy("toeplitz", parts, 1), "float64", parts)
+    return short(kind, 2.0, **more)
+
+
+def test_two_steps_tell_a_parameter() -> None:
+    assert "nu = 0.25" in belongs(short("nu_toeplitz", 2.0, 0.75, nu="tune"))
+    assert "powers of 0.375" in belongs(short("lambda_cgd", 2.0, 0.75, correlation="tune")).replace("np.float64(", "")
+    assert "power -0.375" in belongs(short("banded_inverse_fractional_root", 2.0, 0.75, bands=2, gamma="tune"))
+
+
+def test_norms_that_differ_by_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Squares of 4 and 1, and twice 3/8 of the largest."""
+    monkeypatch.setattr(mechanism, "_NEAR", 0.375 - 4 * N * 2.0**-53)
+    scale = np.array([2.0, *[1.0] * (N - 1)])
+    parts = {"coefficients": np.eye(N)[0], "column_scale": scale}
+    proved(given("scaled", parts, "toeplitz", normalization="columns"), "it is Toeplitz, its columns of equal norm")
+    scale[1] = 0.99
+    refused(given("scaled", parts, "toeplitz", normalization="columns"), "its columns have different norms")
 
 
 def test_one_step_fits_every_formula() -> None:
@@ -245,6 +266,25 @@ def test_banded_square_roots() -> None:
             proved(made, words)
         else:
             refused(made, "its coefficients differ from the formula by 1.02e-09")
+
+
+def test_differences_of_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanism, "_NEAR", 0.0625 - 4 * N * 2.0**-53)
+    mechanism._same(column(ROOT, "x"), np.array([0.5625]), np.array([0.5]))
+    with pytest.raises(Contradiction, match="differ from the formula by 0.0635"):
+        mechanism._same(column(ROOT, "x"), np.array([0.5635]), np.array([0.5]))
+    words = "C^-1 has at most 3 diagonals, and their square is the inverse of the workload's series"
+    proved(inverse([1.0, -0.5, -0.125, -0.0625], "banded_inverse_square_root", bands=3), words)
+    undecided(inverse([1.0, -0.5, -0.125, -0.0626], "banded_inverse_square_root", bands=3), "more diagonals of C^-1")
+    monkeypatch.setattr(mechanism, "_TINY", 0.0)
+    proved(column([1, 1, 1, 1, 1.0625, 1], "anti_pgd"), "its coefficients are powers of 1.0")
+    refused(column([1, 1.0625, 1, 1, 1.07, 1], "anti_pgd"), "its coefficient 4 differs from the formula")
+    for off, holds in ((4.0, True), (4.03, False)):  # 64 times as much
+        nodes = np.array(TestTrees.ONLINE) + off * np.eye(3, N)
+        if holds:
+            assert belongs(tree(nodes, 4, "online", restart_every=4))
+        else:
+            refused(tree(nodes, 4, "online", restart_every=4), "it differs from the decoder online by 4.03")
 
 
 def test_formulas_of_large_coefficients_are_compared_by_the_largest() -> None:
@@ -305,6 +345,9 @@ def test_banded_inverse_fractional_roots() -> None:
     proved(inverse([1.0], kind, bands=4, gamma=0.0), f"{words}0")
     refused(inverse(power(0.7)[:4], kind, bands=4, gamma=0.7 + 1e-6), "differ from the formula")
     refused(inverse(power(0.7)[:3], kind, bands=4, gamma=0.7), "differ from the formula")
+    refused(inverse(power(0.7)[:2], kind, bands=2, gamma=0.5), "differ from the formula by 0.2")
+    for gamma in (1 + NEAR, -NEAR):
+        assert "to the power" in belongs(column(inverse_column(power(gamma)[:4]), kind, bands=4, gamma=gamma))
     for gamma, holds in ((1 + NEAR * 0.9, True), (1 + NEAR * 1.1, False), (-NEAR * 0.9, True), (-NEAR * 1.1, False)):
         for stated in (gamma, "tune"):
             made = column(inverse_column(power(gamma)[:4]), kind, bands=4, gamma=stated)
@@ -317,6 +360,39 @@ def test_banded_inverse_fractional_roots() -> None:
         column([2.0], kind, bands=3, gamma="tune", spec=none),
         "C^-1 has at most 3 diagonals, those of the workload's series to the power -0",
     )
+
+
+def series_power(a: Any, gamma: float) -> np.ndarray:
+    """a^gamma for a_0 = 1: t m_t = sum_k (gamma k - (t - k)) a_k m_(t-k), k >= 1."""
+    found = [1.0]
+    for t in range(1, len(a)):
+        found.append(sum((gamma * k - (t - k)) * a[k] * found[t - k] for k in range(1, t + 1)) / t)
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("workload", "first"),
+    [
+        ({"kind": "momentum", "n": N, "momentum": 0.5, "nesterov": True}, [1.5, 1.75, 1.875]),
+        ({"kind": "window", "n": N, "width": 2}, [1.0, 1.0, 0.0]),
+    ],
+)
+def test_roots_of_another_workload(workload: dict[str, Any], first: list[float]) -> None:
+    spec = {"workload": workload}
+    a = column(ROOT, "x", spec=spec).workload
+    assert a[:3].tolist() == first
+    a = a / a[0]
+    few = np.concatenate([series_power(a, 0.5)[:3], np.zeros(3)])
+    words = "it has at most 3 diagonals, and their square is the workload's series"
+    proved(column(few, "banded_square_root", bands=3, spec=spec), words)
+    made = inverse_column(series_power(a, -0.5)[:3])
+    words = "C^-1 has at most 3 diagonals, and their square is the inverse of the workload's series"
+    proved(column(7 * made, "banded_inverse_square_root", bands=3, spec=spec), words)
+    for gamma in (0.3, "tune"):
+        for bands in (2, 3):
+            made = inverse_column(series_power(a, -0.3)[:bands])
+            words = f"C^-1 has at most {bands} diagonals, those of the workload's series to the power -0.3"
+            proved(column(7 * made, "banded_inverse_fractional_root", bands=bands, gamma=gamma, spec=spec), words)
 
 
 def test_powers_of_a_workload_that_is_no_prefix() -> None:
@@ -379,7 +455,12 @@ class TestTrees:
                 tree(whole, 6, "online", restart_every=every),
                 "it is that of the decoder online, with trees of 6 leaves",
             )
-        refused(column(ROOT, "tree", decoder="online"), "it is no tree of that many leaves")
+        for every in (None, 1, 6):
+            refused(column(ROOT, "tree", decoder="online", restart_every=every), "it is no tree of that many leaves")
+
+    def test_five_leaves(self) -> None:
+        nodes = [[1] * N, [0, 1, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0], [0] * N]
+        proved(tree(nodes, 5, "online", restart_every=5), "it is that of the decoder online, with trees of 5 leaves")
 
     def test_best_estimates_from_the_subtree(self) -> None:
         """A node of two leaves has its own sum with the weight 2/3 and its leaves' with 1/3; then 4/7 and 3/7 of these.
@@ -420,9 +501,9 @@ class TestTrees:
 
 class TestFourier:
     @staticmethod
-    def covariance() -> np.ndarray:
-        """r_k = 1 / 2n times the sum of |F_j| cos(pi j k / n), F the transform of six ones and six zeros."""
-        sizes = [abs(sum(np.exp(-2j * np.pi * j * t / 12) for t in range(N))) for j in range(12)]
+    def covariance(rate: float = 1.0) -> np.ndarray:
+        """r_k = 1 / 2n times the sum of |F_j| cos(pi j k / n), F the transform of six powers of a rate and six zeros."""
+        sizes = [abs(sum(rate**t * np.exp(-2j * np.pi * j * t / 12) for t in range(N))) for j in range(12)]
         r = [sum(size * math.cos(2 * math.pi * j * k / 12) for j, size in enumerate(sizes)) / 12 for k in range(N)]
         return np.array([[r[abs(i - j)] for j in range(N)] for i in range(N)])
 
@@ -447,6 +528,12 @@ class TestFourier:
                         proved(dense(array, "fft", **more), words)
                     else:
                         refused(dense(array, "fft", **more), "the covariance of its noise differs")
+
+    def test_another_workload(self) -> None:
+        spec = {"workload": {"kind": "decay", "n": N, "rate": 0.5}}
+        circulant = np.linalg.solve(np.linalg.cholesky(self.covariance(0.5)), lower(0.5 ** np.arange(N)))
+        proved(dense(circulant, "fft", spec=spec), "the covariance of its noise is the transform's")
+        refused(dense(circulant, "fft"), "the covariance of its noise differs")
 
     def test_long_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mechanism, "LARGEST_WHOLE", N)
