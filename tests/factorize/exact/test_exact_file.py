@@ -64,6 +64,28 @@ NO_FILES = {
     "sides below 0": (raw({"C": entry([-1, -1], 0, 8)}, bytes(8)), "-1 is no size"),
     "a type of no width": (raw({"C": entry([3], 0, 3, "X8")}, bytes(3)), "does not follow"),
     "whole numbers": (raw({"C": entry([1], 0, 8, "I64")}, bytes(8)), "is I64; this checker reads F64, F32 and F16"),
+    "metadata that are no texts": (
+        raw({"__metadata__": {"words": "x", "number": 5}}),
+        "metadata of the file are not texts",
+    ),
+    "a side that is no integer": (
+        raw({"C": entry([2, 1.0], 0, 16)}, bytes(16)),
+        "by its type, shape and offsets alone",
+    ),  # type: ignore[list-item]
+    "a beginning that is no integer": (
+        raw({"C": entry([1], 0.0, 8)}, bytes(8)),  # type: ignore[arg-type]
+        "by its type, shape and offsets alone",
+    ),
+    "an end that is no integer": (
+        raw({"C": entry([1], 0, True)}, bytes(8)),
+        "by its type, shape and offsets alone",
+    ),
+    "an entry with more": (
+        raw({"C": entry([1], 0, 8) | {"more": 1}}, bytes(8)),
+        "by its type, shape and offsets alone",
+    ),
+    "a header in another encoding": (raw("{}".encode("utf-16-le")), "the header is not JSON"),
+    "a name that is given twice": (raw(b'{"C": 1, "C": 1}'), "is given twice"),
     "more bytes than tensors": (raw({"C": entry([1], 0, 8)}, bytes(9)), "1 bytes of the file belong to no tensor"),
     "fewer bytes than tensors": (raw({"C": entry([1], 0, 8)}, bytes(7)), "not a safetensors file: ValueError"),
 }
@@ -124,6 +146,29 @@ def test_manifests_are_read_strictly() -> None:
     for text in ('{"schema": NaN}', '{"schema": 1, "schema": 1}'):
         with pytest.raises(CorruptObject, match="the manifest is not JSON"):
             read_factor_file(save(tensors, {"manifest": text}))
+
+
+def test_metadata_hold_the_manifest_alone() -> None:
+    manifest, tensors = small()
+    sealed(manifest, tensors)
+    text = json.dumps(manifest)
+    assert read_factor_file(save(tensors, {"manifest": text})).manifest == manifest
+    for metadata in ({"manifest": text, "more": "x"}, {"more": "x"}, {}):
+        with pytest.raises(CorruptObject, match="and not the manifest alone"):
+            read_factor_file(save(tensors, metadata))
+    with pytest.raises(CorruptObject, match="the manifest is not a JSON object"):
+        read_factor_file(save(tensors, {"manifest": "[]"}))
+
+
+def test_numbers_of_a_structure_are_looked_at() -> None:
+    manifest, tensors = small()
+    tensors |= {"C.theta": np.array([0.5]), "C.omega": np.array([0.25])}
+    del tensors["C"]
+    manifest["matrices"]["C"] |= {"structure": "blt", "tensors": ["C.theta", "C.omega"]}
+    assert set(read_factor_file(sealed(manifest, tensors)).matrices["C"]) == {"theta", "omega"}
+    tensors["C.omega"] = np.array([-0.25])
+    with pytest.raises(CorruptObject, match="decays and scales of a blt are not negative"):
+        read_factor_file(sealed(manifest, tensors))
 
 
 def test_a_manifest_that_is_not_its_digest() -> None:

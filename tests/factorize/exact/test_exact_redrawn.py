@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -378,6 +379,16 @@ class TestByColumns:
         given = redrawn.RedrawnInverse(ones, ones * 2.0**60, inputs, direct, 4)
         with pytest.raises(TooLarge, match="entries above 1e100"):
             redrawn.ByColumns(given).gram(np.array([0]))
+
+
+def test_matrices_up_to_the_limit_are_whole(monkeypatch):
+    """Columns are solved for beyond it."""
+    for limit, solved in ((N, False), (N - 1, True)):
+        monkeypatch.setattr("factorize.exact.structures.base.LARGEST_WHOLE", limit)
+        reading = strategy(cases.likely(N)).reading
+        reading.__dict__["by_columns"] = SimpleNamespace(column_norms=lambda: "solved", gram=lambda _: "solved")
+        assert (reading.column_norms() == "solved") is solved
+        assert (reading.gram(np.array([0, 3])) == "solved") is solved
 
 
 class TestBoundsOfColumns:
