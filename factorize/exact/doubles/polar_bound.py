@@ -30,11 +30,11 @@ from factorize.exact.doubles.triangles import TERMS, blocks_of, roundings_of
 from factorize.exact.doubles.weighted_targets import Factor, TargetBlock, TargetSource, WeightedTarget
 
 _FARTHEST = 0.5  # norm of P^T P - I above which nothing is to be won
-_NEAR = 3e-11  # of its square over the columns: what another step would win is below that
+_NEAR = 1e-10  # of its square over the columns: what another step would win is below that
 _MOST_STEPS = 3
 _TOO_FAR = "the guess of the polar factor is too far from one with orthonormal columns"
 _WHOLE_GRAM = 4096  # columns up to which P^T P is held whole, as a symmetric product of half the work
-_SIDE = 256  # columns of P^T P that are made at one time
+_SIDE = 128  # rows of P^T P that are made at one time: long ones, which BLAS makes sooner than long columns
 _SAMPLES = 16  # vectors by which it is estimated how far P is from one with orthonormal columns
 
 
@@ -289,17 +289,22 @@ def _gram(guess: np.ndarray, columns: slice) -> np.ndarray:
 
 
 def _whole_gram(guess: np.ndarray) -> np.ndarray:
-    """P^T P in the same sums: what is below the blocks of its diagonal, and the same beside them."""
+    """P^T P in the same sums: some rows up to the diagonal at one time, and the same above it."""
     n = guess.shape[1]
     found = np.empty((n, n), guess.dtype)
 
     def fill(start: int) -> None:
         stop = min(start + _SIDE, n)
-        below = _gram(guess[:, start:], slice(0, stop - start))
-        found[start:, start:stop] = below
-        found[start:stop, stop:] = below[stop - start :].T
+        own = found[start:stop, :stop]
+        for first in range(0, len(guess), TERMS):
+            some = guess[first : first + TERMS]
+            if first:
+                own += some[:, start:stop].T @ some[:, :stop]
+            else:
+                np.matmul(some[:, start:stop].T, some[:, :stop], out=own)
+        found[:start, start:stop] = own[:, :start].T
 
-    for _ in in_pairs(fill, range(0, n, _SIDE), n):
+    for _ in in_pairs(fill, reversed(range(0, n, _SIDE)), n):  # the longest first
         pass
     return found
 
