@@ -197,6 +197,7 @@ def maximise(
     ring: Folded,
     *,
     tolerance: float,
+    beyond: float = math.inf,
     callback: Progress | None = None,
     start: Array | None = None,
     proven: bool = False,
@@ -208,6 +209,7 @@ def maximise(
     Args:
         ring: the workload.
         tolerance: relative gap.
+        beyond: a smaller gap, to which it goes on as long as every step wins a tenth.
         callback: called with (step, gap); what it raises ends the ascent.
         start: W to start from, shape (b, k, k), its diagonal constant within classes.
         proven: whether to go by the gap that is proven without C, which takes twice the digits in W.
@@ -237,7 +239,7 @@ def maximise(
             best = point
         if step >= min(_MOST_STEPS, best_step + patience * (_FAR_STALLS if gap(best) > _FAR else 1)):
             return BlockAscent(best, step, gap(best) <= tolerance)
-        if gap(best) > tolerance:
+        if gap(best) > tolerance or (gap(best) > beyond and best_step == step):
             wide = min(gap(point), 0.01)
             point = _advance(ring, point, mixer, max(error, _COARSE * (wide if proven else math.sqrt(wide))))
         elif best.poles.delta <= 2 * error:

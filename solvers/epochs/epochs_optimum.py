@@ -6,6 +6,7 @@ of `decompositions`, to the same certificate.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,9 @@ SHORTEST_EPOCH = 4
 """With fewer steps per epoch the blocks are nearly the whole matrix."""
 
 _SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
+_BEYOND, _FARTHEST = 0.01, 1e-11
+"""A part of the tolerance, and the least gap, to which steps go on: each is cheap beside a product of whole matrices,
+of which the proof makes two less where its guess is as near to a polar factor as the root of that gap."""
 _POLES = 32
 
 
@@ -66,7 +70,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     tolerance = _SAFETY * problem.tolerance
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, tolerance, report, problem.start, problem.loop("dual blocks"))
+        beyond = max(_BEYOND * problem.tolerance, _FARTHEST)
+        ascent = ascend(ring, tolerance, report, problem.start, problem.loop("dual blocks"), beyond=beyond)
         gram = whole_gram(ring, ascent.point)
         masked(gram, ring.epochs)
         strategy = reverse_cholesky(gram)
@@ -118,12 +123,18 @@ def ring_of(problem: Problem) -> Ring:
 
 
 def ascend(
-    ring: Ring, tolerance: float, report: StepReport, start: np.ndarray | None = None, loop: Loop = UNKEPT
+    ring: Ring,
+    tolerance: float,
+    report: StepReport,
+    start: np.ndarray | None = None,
+    loop: Loop = UNKEPT,
+    *,
+    beyond: float = math.inf,
 ) -> BlockAscent:
-    """Return dual blocks whose gap is below the tolerance, or as good as rounding allows."""
+    """Return dual blocks whose gap is below the tolerance, or as good as rounding allows; see `maximise`."""
     from factorize.solvers.epochs.blocks import maximise
 
-    return maximise(ring, tolerance=tolerance, callback=report, start=start, loop=loop)
+    return maximise(ring, tolerance=tolerance, beyond=beyond, callback=report, start=start, loop=loop)
 
 
 def _inverse(spec: Spec, workload: Workload) -> BidiagonalInverse | None:

@@ -203,7 +203,7 @@ def steps_of(guess: np.ndarray, monkeypatch: pytest.MonkeyPatch, **asked: Any) -
 
 
 def test_steps_are_taken_until_a_guess_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """|E|^2 up to 3e-11 of the columns is near; a step squares what is left, and three are the most."""
+    """|E|^2 up to 1e-10 of the columns is near; a step squares what is left, and three are the most."""
     orthonormal = np.eye(5, 3)
     for apart, steps in ((5e-6, 1), (1e-4, 2), (0.1, 3), (0.4, 3)):
         found, below = steps_of(orthonormal * np.sqrt(1 + apart / np.sqrt(3)), monkeypatch)
@@ -215,7 +215,7 @@ def test_steps_are_taken_until_a_guess_is_near(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_which_guesses_are_brought_nearer_in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those from 3e-11 of the columns to a quarter, of no more columns than a whole P^T P has, and while it helps."""
+    """Those from 1e-10 of the columns to a quarter, of no more columns than a whole P^T P has, and while it helps."""
     guess = np.linalg.qr(some(13, 40, 12))[0] + 1e-3 * some(14, 40, 12)
     monkeypatch.setattr(polar_bound, "_WHOLE_GRAM", 11)
     assert polar_bound._nearer(guess) is guess

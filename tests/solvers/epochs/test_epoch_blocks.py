@@ -269,6 +269,26 @@ def test_the_poles_of_the_result_are_as_good_as_the_tolerance_asks(tolerance):
     assert ascent.point.poles.delta <= 0.02 * math.sqrt(tolerance)
 
 
+def test_an_ascent_goes_on_beyond_its_tolerance_while_steps_win():
+    """To the gap that is asked for, or until rounding is what is missing: whether it has converged is as before."""
+    ring = prefix_ring(4, 16)
+    met = maximise(ring, tolerance=1e-6)
+    further = maximise(ring, tolerance=1e-6, beyond=1e-10)
+    assert met.converged and further.converged
+    assert further.point.gap <= 1e-10 < met.point.gap
+    assert met.iterations < further.iterations < 2 * met.iterations
+    last = maximise(ring, tolerance=1e-6, beyond=0.0)
+    assert last.converged and last.point.gap < 1e-11
+    assert last.iterations < further.iterations + 12
+
+
+@pytest.mark.parametrize(("tolerance", "most"), [(1e-9, 1e-11), (1e-6, 1e-8), (1e-11, 3e-12)])
+def test_a_solve_goes_on_beyond_its_tolerance(tolerance, most):
+    seen = []
+    solvers.solve(spec_of(128, "dense", 4, tolerance=tolerance), progress=lambda step: seen.append(step.relative_gap))
+    assert min(gap for gap in seen if gap is not None) <= most
+
+
 def test_a_start_near_the_optimum_saves_steps():
     ring = prefix_ring(4, 16)
     cold = maximise(ring, tolerance=1e-9)
