@@ -193,10 +193,20 @@ def _majorant(column: Numbers, form: Allowed, leading: Bracket) -> Bracket:
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
     """Absolute sums of the Gram blocks; an upper end for vectors of every dimension, exact where signs can balance."""
     patterns = np.arange(strategy.n).reshape(form.most, form.separation).T
+    largest = strategy.largest_patterns(form.most)
+    if largest is not None:
+        found = _of_patterns(strategy, patterns[largest.chosen])
+        if largest.others <= found.lower:  # else other patterns may tell more of the lower end
+            return found
+    return _of_patterns(strategy, patterns)
+
+
+def _of_patterns(strategy: Strategy, patterns: np.ndarray) -> Bracket:
+    """The largest absolute sum of the Gram matrices of some patterns, and what signs attain."""
     grams = strategy.grams(patterns)
-    sums = [gram.fraction(int(abs(gram.values).sum()) + gram.radius * form.most**2) for gram in grams]
+    sums = [gram.fraction(int(abs(gram.values).sum()) + gram.radius * patterns.shape[1] ** 2) for gram in grams]
     lower: Bracket | None = None
-    for j in sorted(range(form.separation), key=sums.__getitem__, reverse=True):
+    for j in sorted(range(len(patterns)), key=sums.__getitem__, reverse=True):
         if lower is not None and sums[j] <= lower.lower:
             break  # no signs of the patterns that are left attain more
         found = _signed(grams[j], tuple(patterns[j].tolist()))

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
+from factorize.exact.arithmetic.epoch_sums import LargestPatterns, largest_patterns
 from factorize.exact.arithmetic.integers import Limbs, Numbers, integers, product
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.slices import gram_blocks
@@ -131,6 +132,11 @@ class Strategy:
         """Return the Gram matrix of some columns."""
         found = self.reading.gram(indices)
         return found if self.factors is None else found.scaled(self._pairs(indices, indices))
+
+    def largest_patterns(self, epochs: int) -> LargestPatterns | None:
+        """Return which patterns of fixed epochs may have the largest sum of Gram entries; None if not told."""
+        stored = self.array if self.scale is None else None
+        return None if stored is None else largest_patterns(stored, epochs)
 
     def grams(self, patterns: np.ndarray) -> list[Numbers]:
         """Return the Gram matrices of patterns of columns, shape (patterns, k): by slices where C is stored doubles."""
