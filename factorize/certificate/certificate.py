@@ -17,12 +17,13 @@ from factorize.certificate.lower_bounds.separated_bounds import separated_lower_
 from factorize.certificate.sensitivity import Sensitivity, certified_sensitivity, sensitivity_of
 from factorize.errors import CertificateError, extras_named
 from factorize.mechanisms import Banded
+from factorize.numbers.blas_threads import LARGEST
 from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
 _ENDLESS_CHECK = 4096  # steps of a strategy without end
-_BOUND_BESIDE = 128  # steps from which a lower bound under min_sep pays for a thread
+_BOUND_BESIDE = 128  # steps from which a lower bound pays for a thread
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,10 @@ def certify(spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], *
     if strategy.n != spec.workload.n:
         raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
     with ThreadPoolExecutor(1, "bound") as beside:
-        # Singular values take one core, and as long as all the rest where columns are apart from each other.
-        together = spec.participation.free and "factors" in dual and strategy.n >= _BOUND_BESIDE
+        # Singular values take one core, and as long as all the rest where columns are apart from each other; traces
+        # leave a core idle in part. Above the limit the rest has both cores, and memory for large products.
+        many = spec.participation.free and "factors" in dual
+        together = bool(dual) and _BOUND_BESIDE <= strategy.n <= (math.inf if many else LARGEST)
         bounding = beside.submit(_lower_bound, spec, dual) if together else None
         sensitivity = certified_sensitivity(strategy, spec.participation)
         decoder = decode(spec, strategy)

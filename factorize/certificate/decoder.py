@@ -18,7 +18,7 @@ from factorize.structures.base import MAX_DENSE, Matrix, check_dense
 RESIDUAL_LIMIT = 2.0**-40
 _BLOCK_BYTES = 2**26
 _BLOCK_ROWS = 256  # few enough that the zeros to the right of a triangle's rows are left out
-_BLOCK_COLUMNS = 512
+_BLOCK_COLUMNS = 256
 _WHOLE_CHECK = 2048  # up to here every row of B counts, whatever the structure of C
 
 
@@ -114,25 +114,28 @@ def _sampled_residual(spec: Spec, strategy: Matrix) -> float:
 def _decode_dense(spec: Spec, strategy: Matrix) -> Decoded:
     workload, n = spec.workload, strategy.n
     whole = None if strategy.multiplied_by_recurrence else strategy.whole()
-    decoder = np.empty((workload.m, n))
+    decoder = np.empty((workload.m, n)) if spec.objective.quadratic else None  # else no row is asked for again
+    errors = np.empty(workload.m)
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * n)))
 
     def solved(start: int) -> float:
         stop = min(start + step, workload.m)
         rows = workload.row_block(start, stop)
         with np.errstate(over="ignore", invalid="ignore"):
-            decoder[start:stop] = strategy.right_solve(rows)
+            found = strategy.right_solve(rows)
+            errors[start:stop] = np.einsum("ij,ij->i", found, found)
+            if decoder is not None:
+                decoder[start:stop] = found
             if whole is None:
-                return float(np.abs(strategy.left_multiply(decoder[start:stop]) - rows).max())
-            used = max(_width(rows), _width(decoder[start:stop]))  # C is triangular: zeros on the right stay zeros
-            return _residual(decoder[start:stop, :used], whole, rows)
+                return float(np.abs(strategy.left_multiply(found) - rows).max())
+            used = max(_width(rows), _width(found))  # C is triangular: zeros on the right stay zeros
+            return _residual(found[:, :used], whole, rows)
 
     starts = range(0, workload.m, step)
     # Not Python's max, which would drop a NaN and with it the evidence that the solve failed.
     residual = float(np.max(_each(solved, starts, together=n <= LARGEST)))
     _check_residual(residual, spec)
-    errors = np.einsum("ij,ij->i", decoder, decoder)
-    if not spec.objective.quadratic:
+    if decoder is None:
         return Decoded(errors, spec.objective.of_row_errors(errors), residual)
     weighted = spec.objective.weigh(decoder)
     return Decoded(errors, spec.objective.scale(workload.m) * float(np.vdot(weighted, weighted)), residual)
@@ -145,7 +148,7 @@ def _residual(decoded: np.ndarray, whole: np.ndarray, rows: np.ndarray) -> float
         last = min(first + _BLOCK_COLUMNS, used)
         product = decoded[:, first:] @ whole[first:used, first:last]
         product -= rows[:, first:last]
-        found.append(float(np.abs(product).max()))
+        found += [float(product.max()), -float(product.min())]
     return float(np.max(found))
 
 
