@@ -127,12 +127,12 @@ class Problem:
         """Return C scaled so that its certified sensitivity is at most 1, and within a few roundings of it.
 
         Args:
-            strategy: lower-triangular, shape (n, n).
+            strategy: lower-triangular, shape (n, n); given away, it may be scaled in place.
         """
         patterns = self.participation.patterns(len(strategy))
         near = None if patterns is None else near_gram_blocks(strategy, patterns)
         if near is not None and 0.0 < near < np.inf:  # which leaves the last units to one sum in wide numbers
-            strategy = strategy * ((1 - _NEAR_ULPS * _ULP) / math.sqrt(near))
+            strategy *= (1 - _NEAR_ULPS * _ULP) / math.sqrt(near)
             strategy.setflags(write=False)
         matrix = DenseMatrix(strategy)
         for ulps in (2, 4, 8):

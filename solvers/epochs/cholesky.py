@@ -21,7 +21,7 @@ _TOGETHER = 512
 """Steps from which a second thread pays."""
 
 
-def reverse_cholesky(gram: Array) -> Array:
+def reverse_cholesky(gram: Array, *, overwrite: bool = False) -> Array:
     """Return lower-triangular C with C^T C = X, shape (n, n).
 
     One thread of BLAS up to n = 4096, in each of two of ours: those of BLAS wait in loops, and were seen to take ten
@@ -29,12 +29,13 @@ def reverse_cholesky(gram: Array) -> Array:
 
     Args:
         gram: X, symmetric positive definite, shape (n, n); only entries on and below the diagonal are read.
+        overwrite: whether C may take the place of X.
 
     Raises:
         FloatingPointError: X is not definite in double precision.
     """
     n = len(gram)
-    out = _lower(gram)
+    out = gram if overwrite else gram.copy()
     with one_blas_thread(n), ThreadPoolExecutor(2, "rows") as pool:
 
         def each(step: Callable[[slice], None], parts: Iterable[slice]) -> None:
@@ -56,6 +57,7 @@ def _factor(out: Array, own: slice, each: Callable[[Callable[[slice], None], Ite
 
     root = _last_factor(out[own, own], own.stop)
     out[own, own] = root.T[::-1, ::-1]
+    out[own, own.stop :] = 0.0
 
     def solve(columns: slice) -> None:
         reverse = out[own, columns][::-1].copy()
@@ -80,14 +82,3 @@ def _last_factor(block: Array, stop: int) -> Array:
     if failed:
         raise FloatingPointError(f"the Gram matrix is not definite in double precision (step {stop - failed})")
     return np.asarray(root)
-
-
-def _lower(array: Array) -> Array:
-    """Return a copy of what is on and below the diagonal."""
-    n = len(array)
-    out = np.zeros((n, n))
-    for start in range(0, n, _ROWS):
-        stop = min(start + _ROWS, n)
-        out[start:stop, :start] = array[start:stop, :start]
-        out[start:stop, start:stop] = np.tril(array[start:stop, start:stop])
-    return out

@@ -74,7 +74,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         ascent = ascend(ring, tolerance, report, problem.start, problem.loop("dual blocks"), beyond=beyond)
         gram = whole_gram(ring, ascent.point)
         masked(gram, ring.epochs)
-        strategy = reverse_cholesky(gram)
+        strategy = reverse_cholesky(gram, overwrite=True)
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
     dual = np.empty_like(ascent.point.dual)

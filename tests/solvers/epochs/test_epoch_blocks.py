@@ -335,27 +335,35 @@ def test_what_is_outside_says_why():
     assert "decompositions" in reason({"kind": "prefix", "n": 256}, 128)
 
 
-@pytest.mark.parametrize("n", [1, 2, 31, 64, 65, 200])
-def test_cholesky_from_the_end(n):
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 31, 64, 65, 128, 129, 200, 700])
+def test_cholesky_from_the_end(n, overwrite):
+    """In one block of rows, in several, and in two threads; what is above the diagonal of X is not read."""
     root = np.random.default_rng(n).standard_normal((n, n))
     gram = root @ root.T + np.eye(n)
-    strategy = reverse_cholesky(gram)
+    given = np.tril(gram) + np.triu(root, 1)
+    kept = given.copy()
+    strategy = reverse_cholesky(given, overwrite=overwrite)
+    assert (strategy is given) == overwrite
+    assert overwrite or (given == kept).all()
     assert not np.triu(strategy, 1).any()
     assert np.abs(strategy.T @ strategy - gram).max() < 1e-13 * gram.max() * math.sqrt(n)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 0.0, math.nan, -math.inf])
-def test_cholesky_refuses_what_is_not_definite(wrong):
-    gram = np.eye(100)
+@pytest.mark.parametrize("n", [100, 300])
+def test_cholesky_refuses_what_is_not_definite(wrong, n):
+    gram = np.eye(n)
     gram[70, 70] = wrong
     with pytest.raises(FloatingPointError, match="step 70"):
         reverse_cholesky(gram)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_cholesky_refuses_what_is_no_number_beside_the_diagonal(wrong):
-    gram = np.eye(100)
-    gram[70, 40] = gram[40, 70] = wrong
+@pytest.mark.parametrize("row", [70, 170])
+def test_cholesky_refuses_what_is_no_number_beside_the_diagonal(wrong, row):
+    gram = np.eye(row + 30)
+    gram[row, 40] = gram[40, row] = wrong
     with pytest.raises(FloatingPointError, match="not definite"):
         reverse_cholesky(gram)
 
