@@ -263,6 +263,9 @@ class Blurred:
     def grams(self, patterns: np.ndarray) -> list[Numbers]:
         return [self.gram(pattern) for pattern in patterns]
 
+    def largest_patterns(self, _epochs: int) -> None:
+        """Nothing is told of them."""
+
     def gram_rows(self, start: int, stop: int) -> Numbers:
         return Numbers(np.full((stop - start, self.n), 1, dtype=object), 0, 1)
 
