@@ -9,7 +9,7 @@ import __future__
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -53,14 +53,14 @@ class Mutant(NamedTuple):
         return f"{self.module}:{self.line} {self.function}: {self.text}"
 
 
-def mutants(module: ModuleType) -> Iterator[Mutant]:
-    """Iterate over all changes of a module's functions that make another program."""
+def mutants(module: ModuleType, only: Container[str] | None = None) -> Iterator[Mutant]:
+    """Iterate over all changes of a module's functions, or of some by qualified name, that make another program."""
     assert module.__file__
     known = {(f.__qualname__, f.__code__.co_firstlineno): f for f in _functions(module)}
     for path, definition in _definitions(ast.parse(Path(module.__file__).read_text())):
         first = min(node.lineno for node in (definition, *definition.decorator_list))
         target = known.get((path, first))
-        if target is None:
+        if target is None or (only is not None and path not in only):
             continue
         for index, (node, statement) in enumerate(_nodes(definition)):
             for which in range(len(list(_changes(node)))):
