@@ -431,3 +431,42 @@ def test_what_logarithms_are_off_by(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == (value + 2) * determinants._LN2_BELOW / (2 * determinants._PI_ABOVE * (1 + determinants._ALIASING))
     assert determinants._ALIASING >= Fraction(1, 10**13)
     assert determinants._LN2_BELOW < determinants._LN2_ABOVE
+
+
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [([1.0, 0.25, 1.0], 2), ([1.0, 0.75, 0.25], 3), ([100.0, 20.0, 1.0], 2), ([100.0, 30.0, 1.0], 3)],
+)
+def test_where_the_left_sum_ends(values: list[float], asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a term, and what is missing of it, are below a quarter of the sum: from 2^(1/2) v_1 + 2 v_2 on."""
+    monkeypatch.setattr(determinants, "_CUTOFF", 0.25)
+    seen: list[int] = []
+
+    def measure(k: int) -> Fraction:
+        seen.append(k)
+        return Fraction(values[-k - 1]) if -k <= len(values) else Fraction(0)
+
+    found, r = determinants._left(measure), determinants._RATIO
+    assert seen == list(range(-1, -asked - 1, -1))
+    terms = [factor * Fraction(value) for factor, value in zip((2 * r, 2, 4 * r), values[:asked], strict=False)]
+    assert found == sum(terms) + terms[-1] * r / (1 - r)
+
+
+def test_where_the_right_sum_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once where L(1) is its own line already; else its tail is the larger of both."""
+    seen: list[int] = []
+
+    def measure(k: int) -> Fraction:
+        seen.append(k)
+        return Fraction(5) + 3 * k * determinants._LN2_BELOW
+
+    r = determinants._RATIO
+    steps = 3 * determinants._LN2_BELOW * r / (1 - r) ** 2
+    assert determinants._right(measure, Fraction(5), 3) == 5 + 5 * r / (1 - r) + steps
+    assert seen == [0]
+    monkeypatch.setattr(determinants, "_FARTHEST", 2)
+    line = -1 + 3 * determinants._LN2_BELOW
+    found = determinants._right(lambda k: Fraction(1), Fraction(-1), 3)
+    assert found == 1 + r + r * (line * r / (1 - r) + steps)
+    low = determinants._right(lambda k: Fraction(1), Fraction(-100), 3)
+    assert low == 1 + r + r * r / (1 - r)

@@ -202,3 +202,10 @@ def test_claims_without_end_that_cannot_be() -> None:
 def test_what_is_optimised_without_end_has_not_converged() -> None:
     report = told(*endless("blt", buffers=1))
     assert report.status(MECHANISM) == "proved" and report.status(CONVERGED) == "not_looked_at"
+
+
+def test_a_limit_allows_for_the_rounding_of_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(check_endless, "check_claim", lambda *given, **more: seen.append({"claim": given[2], **more}))
+    told(*endless(nu=0.5))
+    assert seen == [{"claim": 2.0, "n": 1, "kind": "upper_bound"}]

@@ -14,6 +14,7 @@ import pytest
 from exact_files import parts, sealed
 
 from factorize import parse_spec, solvers
+from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import Piece
 from factorize.exact.doubles import (
@@ -322,3 +323,20 @@ def test_no_inverse_of_what_has_a_zero_on_its_diagonal(place: int) -> None:
         alone[place, place], alone[place + 5, place] = 1e-200, 1e200
         with pytest.raises(NotEnclosed, match="ill-conditioned"):
             triangles.inverse_of(alone)
+
+
+def test_evidence_of_which_one_factor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Square blocks of one side, not all zero."""
+    proof: Any = SimpleNamespace(_spec={"participation": {}}, _dual={}, _strategy=SimpleNamespace(n=4))
+
+    def made(*blocks: Any) -> Factor | None:
+        pieces = [Piece(np.arange(len(block)), np.array(block)) for block in blocks]
+        monkeypatch.setattr(dense_proof, "pieces_of", lambda *given: pieces or None)
+        return DenseProof._evidence(proof)
+
+    both = made(np.eye(2), 2 * np.eye(2))
+    assert both is not None and both.blocks.tolist() == [np.eye(2).tolist(), (2 * np.eye(2)).tolist()]
+    assert both.patterns.tolist() == [[0, 1], [0, 1]]
+    assert made() is None and made(np.eye(2), np.eye(1)) is None and made(np.ones((2, 3))) is None
+    with pytest.raises(CertificateError, match="all zero"):
+        made(np.zeros((2, 2)))

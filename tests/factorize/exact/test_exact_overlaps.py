@@ -176,6 +176,8 @@ def test_evidence_that_is_none() -> None:
         assert any("class_column" in text or "tensor" in text or "evidence" in text for text in failed), (name, failed)
     with pytest.raises(CertificateError, match="cannot be scaled"):
         overlaps._correlations(np.array([[0.1] * 4, [0.6] * 4]))
+    one = overlaps._correlations(np.array([[1 / overlaps._SHRUNK]]))
+    assert one.values.tolist() == [[1 << 100]] and one.exponent == -100  # 1 itself is at most 1
     manifest, tensors = parts(result)
     manifest["dual"]["tensors"].remove("dual.class_signs")
     del tensors["dual.class_signs"]

@@ -181,6 +181,19 @@ def test_work_that_would_take_too_long(
     assert row_products.residual(np.eye(4), strategy, workload) is None
 
 
+def test_the_norm_of_a_residual_is_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root of a sum of squares that compiled code bounds; the largest of the sums that it fills in."""
+
+    def rows(*given: Any) -> tuple[float, float]:
+        given[-1][:] = [3.0, 5.0]
+        return 0.5, 2.0
+
+    monkeypatch.setattr("factorize.exact.losses.row_kernels.residual", rows)
+    full = Strategy("banded", {"bands": np.array([[1.0, 1.0], [0.5, 0.0]])}, 2)  # as many diagonals as steps
+    found = row_products.residual(np.eye(2), full, {"kind": "prefix", "n": 2})
+    assert found == (0.5, math.sqrt(2.0) * (1 + 2.0**-50), 5.0)
+
+
 def file_of(name: str) -> Any:
     manifest = {"matrices": {name: {"structure": "dense", "dtype": "float64"}}}
     spec = {"workload": {"kind": "prefix", "n": 2}, "participation": {"kind": "single"}}

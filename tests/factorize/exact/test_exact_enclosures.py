@@ -1,0 +1,103 @@
+"""Enclosures of exp, log and the normal law beside other series for the same numbers, and how wide they are."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from factorize.exact.arithmetic import enclosures
+from factorize.exact.arithmetic.enclosures import Enclosed, context, decimal, exponentials, log_mean_exp, normal, pi
+
+PI = Decimal(
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
+)
+
+
+def test_pi_by_its_digits() -> None:
+    for places in (1, 5, 20, 60, 100):
+        with localcontext(context(places)):
+            assert pi(places) == +PI
+
+
+def test_contexts() -> None:
+    found = context(7)
+    assert (found.prec, found.rounding, found.Emin, found.Emax) == (7, ROUND_HALF_EVEN, -(10**9), 10**9)
+    assert context().prec == enclosures.PLACES
+
+
+def test_numbers_as_decimals() -> None:
+    """Doubles and integers as they are; fractions to 60 places."""
+    assert decimal(0.1) == Decimal("0.1000000000000000055511151231257827021181583404541015625")
+    assert decimal(2**300 + 1) == Decimal(2**300 + 1)
+    assert decimal(Fraction(2, 3)) == Decimal("0." + "6" * 59 + "7")
+    assert decimal(Fraction(10**80, 3)) == Decimal("3" * 60 + "E20")
+
+
+@pytest.mark.parametrize("shift", [0, -1000, 10**6])
+def test_logarithms_of_means(shift: int) -> None:
+    """Of 1 and 3, of 1, 1 and 4, and of 1 alone, times e^shift; above by the slack."""
+    for numbers in ([1, 3], [1, 1, 4], [1]):
+        with localcontext(context(80)):
+            mean = Decimal(sum(numbers)) / len(numbers)
+            true = mean.ln() + shift
+            given = [Decimal(number).ln() + shift for number in numbers]
+            found = log_mean_exp(given)
+            assert abs(found - true - enclosures.SLACK) < Decimal(10) ** -50
+
+
+def test_exponentials_are_within_their_slack() -> None:
+    luck = np.random.default_rng(0)
+    x = np.concatenate([[-700.0, 700.0, 0.0, -0.0, 1e-300, 0.3465, -0.3466], luck.uniform(-700, 700, 200)])
+    x = np.concatenate([x, luck.uniform(-1, 1, 100)])
+    with localcontext(context(40)):
+        for given, found in zip(x.tolist(), exponentials(x).tolist(), strict=True):
+            true = Decimal(given).exp()
+            assert abs(Decimal(found) - true) <= true * Decimal(2) ** -48, given
+    assert enclosures.EXP_SLACK >= 2.0**-48
+    assert exponentials(np.zeros((2, 3))).tolist() == np.ones((2, 3)).tolist()
+
+
+def by_powers(x: Decimal) -> Decimal:
+    """Phi by the alternating series of x - x^3 / 6 + x^5 / 40 - ..., with as many digits more as its terms are large."""
+    with localcontext(context(260)):
+        power, total, k = x, x, 0
+        while abs(power) > Decimal(10) ** -250:
+            k += 1
+            power = -power * x * x / (2 * k)
+            total += power / (2 * k + 1)
+        return Decimal("0.5") + total / (2 * PI).sqrt()
+
+
+@pytest.mark.parametrize("digits", [8, 25, 60])
+@pytest.mark.parametrize("x", ["0", "1E-30", "0.3", "0.7", "1", "1.7", "2", "5", "9.5", "13"])
+def test_the_normal_law_is_enclosed_closely(x: str, digits: int) -> None:
+    """On both sides, within 10^-digits of what the tail is of, up to a digit."""
+    for size in (Decimal(x), -Decimal(x)):
+        found, true = normal(size, digits), by_powers(size)
+        places = digits + int(size * size * Decimal("0.2172")) + 5
+        with localcontext(context(200)):
+            known = Decimal(10) ** -100  # digits of pi
+            assert found.low <= true + known and true - known <= found.high
+            assert abs((found.high - found.low) / (2 * Decimal(10) ** (5 - places)) - 1) < Decimal("1E-5")
+            middle = (found.low + found.high) / 2
+            assert places > 95 or abs(middle - true) < Decimal(10) ** (-places - 1)
+
+
+def test_ends_of_the_normal_law_stay_between_0_and_1() -> None:
+    above, below = normal(Decimal(3), 0), normal(Decimal(-3), 0)
+    assert above.high == 1 and above.low < 1 and below.low == 0 and below.high > 0
+
+
+def test_the_normal_law_far_out() -> None:
+    """From 40 on, exclusive: 0 and the leading term with 2.5 in place of the root of 2 pi; or all but 10^-20."""
+    assert normal(Decimal("40.5")) == Enclosed(1 - Decimal(10) ** -20, Decimal(1))
+    with localcontext(context()):
+        tail = (-(Decimal("40.5") ** 2) / 2).exp() / (Decimal("2.5") * Decimal("40.5"))
+        assert tail > (-(Decimal("40.5") ** 2) / 2).exp() / ((2 * PI).sqrt() * Decimal("40.5"))
+    assert normal(Decimal("-40.5")) == Enclosed(Decimal(0), tail)
+    last = normal(Decimal(-40), 10)
+    assert 0 < last.low < last.high < last.low * (1 + Decimal("1E-7"))
+    assert last.low > tail
