@@ -95,7 +95,7 @@ def _squares_in_doubles(
         once = square * v
         diagonal, moved = 1.0 / (once * w), k * k
         below = (moved if same else moved[1:]) / (once[1:] * w[:-1])
-    parts = [e, w, v, square, once, once * w, diagonal, k[k != 0], moved[k != 0], below[below != 0], once[1:] * w[:-1]]
+    parts = [e, w, v, square, once, diagonal, moved[k != 0], below[below != 0], once[1:] * w[:-1]]
     safe = all(((np.abs(part) > _SAFE) & (np.abs(part) < 1 / _SAFE)).all() for part in parts)
     return (diagonal, below) if safe else None
 

@@ -258,6 +258,12 @@ class TestByHand:
             true = Fraction(1, 21) / Fraction(2) ** exponent
             assert true < found <= true * (1 + Fraction(1, 2**85))
 
+    def test_ratios_of_weights_of_many_digits(self) -> None:
+        """1 / 3, the weight a double of 53 bits: the quotient has places of its own."""
+        counts = np.array([7], dtype=object)
+        found = classes._largest_ratio(np.array([1.0]), integers(np.array([3.0])), counts, np.array([1.0]))
+        assert Fraction(1, 21) < found <= Fraction(1, 21) * (1 + Fraction(1, 2**85))
+
     def test_what_is_above_is_not_negative(self) -> None:
         numbers = Numbers(np.array([-5, -1, 0, 3], dtype=object), -2, 1)
         found = classes._above(numbers)

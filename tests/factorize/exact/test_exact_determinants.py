@@ -246,6 +246,14 @@ def test_logarithms_near_one_keep_their_digits() -> None:
     assert determinants._logarithm(0.0, 0.0, 0, relative=0.0) is None
 
 
+def test_the_logarithm_of_one_is_not_above_0() -> None:
+    assert determinants._series(Fraction(1)) == 0 and determinants._logarithm(1.0, 0.0, 0, relative=0.0) == 0
+    for mantissa in (Fraction(3, 2), Fraction(5, 4), Fraction(2)):
+        with decimal.localcontext(prec=70):
+            true = Fraction((decimal.Decimal(mantissa.numerator) / mantissa.denominator).ln())
+        assert true - Fraction(400, 2**160) <= determinants._series(mantissa) < true
+
+
 def short_of_sum(measured: dict[int, Fraction], saturated: Fraction | None, n: int) -> Fraction:
     return determinants._right(measured.get, saturated, n)
 

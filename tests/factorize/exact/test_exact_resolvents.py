@@ -79,6 +79,86 @@ def test_squares_by_hand() -> None:
     assert diagonal.tolist() == [1 / (4 * 1 * 4), 1 / (0.25 * 2 * 8)] and below.tolist() == [9 / (0.25 * 2 * 4)]
 
 
+def in_doubles(k: list[float], e: list[float], rows: list[float], columns: list[float]) -> Any:
+    steps = [(Fraction(a), Fraction(b)) for a, b in zip(k, e, strict=True)]
+    return resolvents._squares_in_doubles(steps, [Fraction(w) for w in rows], [Fraction(v) for v in columns])
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_squares_in_doubles_are_those_of_rationals(zero: bool) -> None:
+    """Of powers of two to the last bit, also where a step forgets what was before; one step may be for all."""
+    k, e = [1.0, 0.0 if zero else 0.5, -2.0, 1.0], [0.5, 1.0, 4.0, -2.0]
+    rows, columns = [2.0, 0.5, 1.0, 8.0], [1.0, 4.0, 0.25, 2.0]
+    found = in_doubles(k, e, rows, columns)
+    steps = [(Fraction(a), Fraction(b)) for a, b in zip(k, e, strict=True)]
+    fractions = [Fraction(w) for w in rows], [Fraction(v) for v in columns]
+    for part, wanted in zip(found, resolvents._squares(steps, *fractions), strict=True):
+        assert part.tolist() == wanted.tolist()
+    same = [steps[2]] * 4
+    once = resolvents._squares_in_doubles(same, *fractions)
+    assert once is not None
+    for part, wanted in zip(once, resolvents._squares(same, *fractions), strict=True):
+        assert part.tolist() == wanted.tolist()
+    alone = in_doubles([1.0], [2.0], [4.0], [1.0])
+    assert alone[0].tolist() == [1 / 16] and alone[1].tolist() == []
+
+
+@pytest.mark.parametrize(
+    "unsafe",
+    [
+        {"k": [1, 1, 1e-70], "columns": [1, 1, 1e-50]},  # k^2 alone
+        {"k": [1, 1, 1e35], "columns": [1, 1, 1e-60]},  # k^2 / (e^2 v w) alone
+        {"k": [1, 1, 1e-50], "columns": [1, 1, 1e-75], "rows": [1, 1e-75, 1]},  # e^2 v w alone
+        {"k": [1, 1, 1e-170]},
+        {"e": [1, 1e-61, 1], "columns": [1, 1e60, 1]},
+        {"e": [1, 1e61, 1], "columns": [1, 1e-60, 1]},
+        {"columns": [1, 1e-121, 1], "rows": [1e60, 1e60, 1]},
+        {"rows": [1, 1, 1e-121]},
+        {"rows": [1, 1, 1e121]},
+        {"rows": [1, 1, 1e-70], "columns": [1, 1, 1e-70]},
+    ],
+    ids=str,
+)
+def test_squares_that_may_lose_digits_are_left_to_rationals(unsafe: dict[str, list[float]]) -> None:
+    given = {name: [1.0] * 3 for name in ("k", "e", "rows", "columns")}
+    assert in_doubles(**given) is not None
+    assert in_doubles(**given | unsafe) is None
+
+
+def test_the_ends_of_the_safe_range_are_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolvents, "_SAFE", 2.0**-10)
+    for weight, safe in ((2.0**-9, True), (2.0**-10, False), (2.0**9, True), (2.0**10, False), (1.5 * 2.0**10, False)):
+        assert (in_doubles([0.0], [1.0], [weight], [1.0]) is not None) == safe
+
+
+def test_which_squares_are_made_in_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many steps as the limit says, and with what these round."""
+    steps, ones = [(Fraction(1), Fraction(1))] * 3, [Fraction(1)] * 3
+    asked: list[int] = []
+    monkeypatch.setattr(resolvents, "_norm", lambda a, b, roundings=1: asked.append(roundings) or 0.5)
+    for limit, unsafe, roundings in ((3, False, 12), (2, False, 1), (3, True, 1)):
+        monkeypatch.setattr(resolvents, "LARGEST_IN_DOUBLES", limit)
+        monkeypatch.setattr(resolvents, "_SAFE", 2.0 if unsafe else 1e-120)
+        assert resolvents._norm_of(steps, ones, ones) == 0.5
+        assert asked.pop() == roundings
+
+
+def test_numbers_that_are_too_uneven() -> None:
+    for diagonal in ([1e-250, 1.0], [1.0, 1e250], [np.nan, 1.0], [np.inf, 1.0]):
+        with pytest.raises(NotEnclosed, match="too uneven"):
+            resolvents._norm(np.array(diagonal), np.ones(1))
+    for below in (np.inf, np.nan):
+        with pytest.raises(NotEnclosed, match="too uneven"):
+            resolvents._norm(np.ones(2), np.array([below]))
+
+
+def test_rationals_that_doubles_round_cost_no_less() -> None:
+    """1 + u and u, less a little: the first is rounded down, and so is the sum."""
+    little = Fraction(1, 2**53) * (1 - Fraction(1, 2**20))
+    numbers = [1 + little, little]
+    assert sum(numbers) <= resolvents._above(numbers) <= 1 + Fraction(1, 2**52)
+
+
 def test_the_cost_of_evidence_is_taken_from_above() -> None:
     weights = [Fraction(1), Fraction(3, 2**55)]
     assert sum(weights) <= resolvents._above(weights) < 1 + Fraction(1, 2**51)
