@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.exact import file, read_array
-from factorize.exact.file import digest_of, read_factor_file, read_tensors
+from factorize.exact.file import digest_of, manifest_of, read_factor_file, read_tensors
 from factorize.format.manifest import manifest_digest
 
 
@@ -198,6 +198,99 @@ def test_one_tensor_of_another_type() -> None:
     manifest["matrices"]["C"] |= {"structure": "blt", "tensors": ["C.theta", "C.omega"]}
     with pytest.raises(CorruptObject, match="C is not stored as 'float64'"):
         read_factor_file(sealed(manifest, tensors))
+
+
+WRONG_MANIFESTS: list[tuple[dict[str, Any], str]] = [
+    ({"schema": 2}, "schema 2 is not 1"),
+    ({"schema": 1.0}, "schema 1.0 is not 1"),
+    ({"schema": True}, "schema True is not 1"),
+    ({"matrices": 5}, "not a factor file: TypeError"),
+    ({"solver": None}, "not a factor file: AttributeError"),
+    ({"matrices": {}}, "the matrices are"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), WRONG_MANIFESTS)
+def test_manifests_whose_digests_agree(changed: dict[str, Any], words: str) -> None:
+    manifest, tensors = small()
+    sealed(manifest, tensors)
+    manifest |= changed
+    if manifest["solver"] is not None:
+        manifest["digest"] = manifest_digest(manifest)
+    for read in (read_factor_file, manifest_of):
+        with pytest.raises(CorruptObject, match=words):
+            read(file_of(manifest, tensors))
+
+
+def test_a_manifest_on_its_own() -> None:
+    """Of the tensors nothing is looked at but their places."""
+    manifest, tensors = small()
+    data = sealed(manifest, tensors)
+    assert manifest_of(data) == manifest
+    tensors["C"] = tensors["C"] * 2
+    assert manifest_of(file_of(manifest, tensors)) == manifest
+    with pytest.raises(CorruptObject, match="not a factor file: KeyError: 'manifest'"):
+        manifest_of(save(tensors, {"more": "x"}))
+    manifest["spec_digest"] = "0" * 64
+    manifest["digest"] = manifest_digest(manifest)
+    for read in (read_factor_file, manifest_of):
+        with pytest.raises(CorruptObject, match="the spec does not hash to its spec digest"):
+            read(file_of(manifest, tensors))
+
+
+def test_tensors_that_nothing_names() -> None:
+    manifest, tensors = small()
+    data = sealed(manifest, tensors)
+    assert set(read_factor_file(data).matrices) == {"C", "B", "C_inv"}
+    tensors["more"] = np.ones(1)
+    with pytest.raises(CorruptObject, match=r"the manifest does not name the tensors \['more'\]"):
+        read_factor_file(sealed(manifest, tensors))
+
+
+def test_how_many_bytes_a_matrix_has() -> None:
+    manifest, tensors = small()
+    sealed(manifest, tensors)
+    manifest["matrices"]["B"]["bytes"] += 8
+    manifest["digest"] = manifest_digest(manifest)
+    with pytest.raises(CorruptObject, match="B does not have the number of bytes"):
+        read_factor_file(file_of(manifest, tensors))
+
+
+def test_only_a_whole_c_lies_where_it_is_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    real = file._doubles
+
+    def recorded(array: np.ndarray, *, copied: bool) -> np.ndarray:
+        asked.append(copied)
+        return real(array, copied=copied)
+
+    monkeypatch.setattr(file, "_doubles", recorded)
+    for structure, wanted in (("dense", [True, False, True]), ("banded", [True, True, True])):
+        asked.clear()
+        manifest, tensors = small(structure)
+        data = sealed(manifest, tensors)
+        assert list(read_factor_file(data).matrices) == ["B", "C", "C_inv"]
+        assert asked == wanted
+    aligned = np.frombuffer(bytes(16), dtype="<f8")
+    apart = np.frombuffer(bytes(17), dtype="<f8", offset=1)
+    assert aligned.flags.aligned and not apart.flags.aligned
+    assert real(aligned, copied=False) is aligned
+    for array, copied in ((aligned, True), (apart, False), (apart, True)):
+        found = real(array, copied=copied)
+        assert not np.shares_memory(found, array) and found.flags.aligned
+
+
+def test_arrays_from_files_of_tensors(tmp_path: Path) -> None:
+    path, one, two = tmp_path / "C.safetensors", np.eye(2), np.ones((2, 2))
+    path.write_bytes(save({"C": one, "D": two}))
+    assert (read_array(path) == one).all() and (read_array(path, "D") == two).all()
+    with pytest.raises(InvalidStrategy, match=r"holds the tensors \['C', 'D'\] and none of them is named 'E'"):
+        read_array(path, "E")
+    path.write_bytes(save({"D": two}))
+    assert (read_array(path) == two).all() and (read_array(path, "D") == two).all()
+    path.write_bytes(raw(b"{}"))
+    with pytest.raises(InvalidStrategy, match=r"holds the tensors \[\] and none"):
+        read_array(path)
 
 
 class Command:

@@ -77,7 +77,9 @@ def test_norms_from_above() -> None:
     assert forms._defect(limbs(np.array([[4.0]])), limbs(np.array([[1.0]]))) == 3
     assert forms._defect(limbs(np.array([[1.5]])), limbs(np.array([[1.0]]))) == Fraction(1, 2)
     assert forms._defect(Limbs(np.array([[[2.0]]]), -1, 1), limbs(np.array([[1.0]]))) >= Fraction(1, 2)
-    assert forms._defect(Limbs(np.array([[[3.0]]]), -1, 1), limbs(np.array([[1.0]]))) >= 1
+    uncertain, one = Limbs(np.array([[[3.0]]]), -1, 1), limbs(np.array([[1.0]]))
+    found = forms.product(uncertain, one)
+    assert forms._defect(uncertain, one) == Fraction(1, 2) + found.fraction(found.radius) > 1
     assert forms._defect(limbs(np.eye(2)), limbs(np.eye(2) + np.array([[0, 3.0], [4.0, 0]]))) == 5
 
 
