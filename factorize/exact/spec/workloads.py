@@ -47,7 +47,6 @@ def workload_numbers(document: Document, user: Mapping[str, np.ndarray]) -> Numb
     Raises:
         CertificateError: the kind has no definition here.
     """
-    check_known(document)
     if document["kind"] == "matrix":
         array = user.get(document["sha256"])
         return None if array is None else integers(array)

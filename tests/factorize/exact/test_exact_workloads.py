@@ -115,7 +115,7 @@ def matrix(definition: Callable[[Vector], Vector]) -> list[Vector]:
     return [[column[i] for column in columns] for i in range(N)]
 
 
-@pytest.mark.parametrize(("document", "definition"), DEFINITIONS, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("document", "definition"), DEFINITIONS, ids=[str(document) for document, _ in DEFINITIONS])
 def test_a_workload_is_its_definition(document: dict[str, Any], definition: Callable[[Vector], Vector]) -> None:
     given, wanted = document | {"n": N}, matrix(definition)
     found = workload_numbers(given, {})
@@ -211,7 +211,9 @@ class TestPrograms:
             assert program is not None
             plain = run(program, self.G)
             wanted = [x - (plain[i // tau * tau - 1] if i >= tau else 0) for i, x in enumerate(plain)]
-            assert run(program.since_reference(N, tau), self.G) == wanted
+            found = program.since_reference(N, tau)
+            assert run(found, self.G) == wanted
+            assert sorted(target for target, _ in found.statements) == list(range(len(found.statements)))
 
     def test_of_another_input(self) -> None:
         program = program_of({"kind": "momentum", "n": N, "momentum": 0.75})
