@@ -110,7 +110,7 @@ def norm_below(
     Args:
         weighted: W A.
         factor: F.
-        guess: P, shape (m, columns of F).
+        guess: P, shape (m, columns of F); it may be overwritten.
         enough: says of such a number whether a larger one would prove no more of what is claimed.
 
     Raises:
@@ -180,8 +180,10 @@ class _Step:
         short = guess.shape[1] <= _WHOLE_GRAM
         self._gram = _whole_gram(guess) if short else None
         self.apart = 0.0
-        if self._gram is not None and not _distance(self._gram) < _FARTHEST:
+        distance = math.inf if self._gram is None else _distance(self._gram)
+        if self._gram is not None and not distance < _FARTHEST:
             raise NotEnclosed(_TOO_FAR)  # as `_spectral` finds, after more products
+        self._last = distance**2 < 0.5 * _NEAR * guess.shape[1]  # so that `norm_below` does not ask for another
 
     def _less_one(self, columns: slice) -> np.ndarray:
         """Some columns of E."""
@@ -223,7 +225,8 @@ class _Step:
         if gram is None or not isinstance(factor, Factor) or not (len(factor.patterns) > 1 and weighted.of_ones):
             self._has_moved = True
             return (share for _, share in in_pairs(self._share, factor.targets(weighted), columns))
-        sums, k = SuffixSums.of(self._guess, self._lengths), factor.patterns.shape[1]
+        sums = SuffixSums.of(self._guess, self._lengths, in_place=self._last)
+        k = factor.patterns.shape[1]
 
         def share(some: slice) -> Traces:
             """E here is the transposed of the computed one, which is off by as much."""
@@ -266,8 +269,12 @@ class _Step:
 
 def _magnitude(guess: np.ndarray) -> float:
     """At least the norm of |P|: the lesser of two bounds."""
-    sizes = np.abs(guess)
-    sums = float(sizes.sum(axis=0).max()) * float(sizes.sum(axis=1).max())
+    columns, rows = np.zeros(guess.shape[1]), np.zeros(len(guess))
+    for start, stop in blocks_of(len(guess)):
+        sizes = np.abs(guess[start:stop])
+        columns += sizes.sum(axis=0)
+        rows[start:stop] = sizes.sum(axis=1)
+    sums = float(columns.max()) * float(rows.max())
     return min(math.sqrt(sums), norm_of(column_norms(guess))) * (1 + gamma(2 * sum(guess.shape)))
 
 

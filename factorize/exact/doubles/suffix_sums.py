@@ -41,14 +41,15 @@ class SuffixSums(NamedTuple):
     sizes: np.ndarray
 
     @classmethod
-    def of(cls, guess: np.ndarray, lengths: np.ndarray) -> Self:
+    def of(cls, guess: np.ndarray, lengths: np.ndarray, *, in_place: bool = False) -> Self:
         """Add the rows of P from the last to the first.
 
         Args:
             guess: P.
             lengths: at least the norms of its columns.
+            in_place: whether U may take the place of P.
         """
-        values = np.empty_like(guess)
+        values = guess if in_place else np.empty_like(guess)
         values[-1] = guess[-1]
         for i in range(len(guess) - 2, -1, -1):  # ten times as quick as a cumulative sum over rows
             np.add(guess[i], values[i + 1], out=values[i])

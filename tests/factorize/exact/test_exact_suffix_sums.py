@@ -79,3 +79,16 @@ def test_both_ways_take_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(quick) == pytest.approx(float(slow), rel=1e-12)
     assert np.allclose(steps[0].moved, steps[1].moved, rtol=0, atol=1e-14)
     assert float(slow) <= np.linalg.svd(whole, compute_uv=False).sum() * (1 + 1e-13)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-8])
+def test_a_guess_that_is_near_is_summed_in_place(size: float) -> None:
+    """No other step is taken from it then; one that is not near is kept for that."""
+    luck = np.random.default_rng(2)
+    weighted, factor = _weighted({"kind": "mean"}), Factor(STEPS, np.tile(np.eye(K), (N // K, 1, 1)))
+    guess = np.linalg.qr(luck.standard_normal((N, N)))[0] + size * luck.standard_normal((N, N))
+    given = guess.copy()
+    polar_bound._Step(given).taken(weighted, factor)
+    near = size == 1e-8
+    assert (given == guess).all() != near
+    assert not near or np.allclose(given, np.cumsum(guess[::-1], axis=0)[::-1], rtol=0, atol=1e-13)
