@@ -20,7 +20,7 @@ from factorize.errors import (
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import integers_only
 from factorize.exact.convergence import check_convergence
-from factorize.exact.doubles.dense_proof import LARGEST
+from factorize.exact.doubles.dense_proof import LARGEST, inverse_ahead
 from factorize.exact.file import FactorFile, read_factor_file
 from factorize.exact.losses import residual
 from factorize.exact.losses.check_endless import check_endless
@@ -125,15 +125,16 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], rea
         of=STRATEGY,
     )
     _check_mechanism(report, Named(spec, strategy, entry["dtype"], file.matrices["C"]))
-    bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
-    report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
-    report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
-    if not integers:
-        Routes(file, strategy, bracket, user, reach).check(report)
-    elif n > reach.integers:
-        check_long(report, file, strategy, bracket, reach.integers)
-    else:
-        check_whole(report, file, strategy, bracket, user)
+    with inverse_ahead(strategy, 0 if integers else reach.doubles) as inverse:
+        bracket = _check_sensitivity(report, strategy, spec, claims["sensitivity"])
+        report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
+        report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
+        if not integers:
+            Routes(file, strategy, bracket, user, reach, inverse).check(report)
+        elif n > reach.integers:
+            check_long(report, file, strategy, bracket, reach.integers)
+        else:
+            check_whole(report, file, strategy, bracket, user)
     check_convergence(report, spec, claims)
 
 

@@ -19,7 +19,7 @@ from factorize.exact.arithmetic.integers import Numbers
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.bounds.bound import lower_bound
 from factorize.exact.claims import TOLERANCE, check_added_noise, check_bound, check_class_bound, check_dense_losses
-from factorize.exact.doubles.dense_proof import DenseProof
+from factorize.exact.doubles.dense_proof import DenseProof, Inverse
 from factorize.exact.file import FactorFile
 from factorize.exact.losses import check_long, check_whole
 from factorize.exact.report import CLASS_BOUND, LOSS, LOWER_BOUND, Report, Status
@@ -48,13 +48,20 @@ class Routes:
         bracket: of its squared sensitivity.
         user: numbers of user-supplied workloads by sha256.
         reach: longest n for which whole matrices are multiplied.
+        inverse: see `DenseProof`.
     """
 
     def __init__(
-        self, file: FactorFile, strategy: Strategy, bracket: Bracket, user: Mapping[str, np.ndarray], reach: Reach
+        self,
+        file: FactorFile,
+        strategy: Strategy,
+        bracket: Bracket,
+        user: Mapping[str, np.ndarray],
+        reach: Reach,
+        inverse: Inverse | None = None,
     ) -> None:
         self._file, self._strategy, self._bracket, self._user, self._reach = file, strategy, bracket, user, reach
-        self._integers = strategy.n <= reach.integers
+        self._integers, self._inverse = strategy.n <= reach.integers, inverse
         self._ahead: Future[Fraction] | None = None
 
     def check(self, report: Report) -> None:
@@ -131,7 +138,7 @@ class Routes:
     def _dense(self) -> DenseProof:
         if self._strategy.n > self._reach.doubles:
             raise NotEnclosed(f"whole matrices are multiplied up to n={self._reach.doubles}")
-        return DenseProof(self._file.manifest["spec"], self._strategy, self._file.dual, self._user)
+        return DenseProof(self._file.manifest["spec"], self._strategy, self._file.dual, self._user, self._inverse)
 
     def _bound_of_recursion(self, report: Report) -> None:
         found = check_long.bound_of_recursion(self._file)

@@ -111,15 +111,17 @@ def squared_norms(array: np.ndarray, *, triangular: bool) -> Numbers:
     """
     check_products()
     rows, columns = array.shape
-    found = []
     step = max(_BLOCK // rows, 1)
-    for start in range(0, columns, step):
+
+    def sums_of(start: int) -> tuple[np.ndarray, np.ndarray, int]:
         cut = sliced(array[start if triangular else 0 :, start : start + step], rows)
         sums = [np.zeros(len(cut.exponents), dtype=np.int64) for _ in range(2 * len(cut.parts) - 1)]
         for s, t in _pairs(len(cut.parts)):
             sums[s + t] += np.einsum("ij,ij->j", cut.parts[s], cut.parts[t]).astype(np.int64) * (2 if s < t else 1)
-        found.append(cut.joined(sums, 2 * cut.exponents))
-    return _aligned(found)
+        return cut.joined(sums, 2 * cut.exponents)
+
+    starts = range(0, columns, step)
+    return _aligned([sums_of(0)] if len(starts) == 1 else [found for _, found in in_pairs(sums_of, starts, rows)])
 
 
 def gram_blocks(array: np.ndarray, patterns: np.ndarray) -> Numbers:

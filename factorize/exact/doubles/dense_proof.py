@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 from factorize.errors import CertificateError
 from factorize.exact.arithmetic.intervals import NotEnclosed
 from factorize.exact.arithmetic.machine import check_products
+from factorize.exact.arithmetic.pairs import LONGEST_IN_PAIRS
 from factorize.exact.bounds.bound import pieces_of, rows_of
 from factorize.exact.doubles.band_bound import band_evidence, cost_in_band
 from factorize.exact.doubles.dense_losses import WIDEST, DenseLosses, enclosed_losses, width_of_losses
@@ -28,6 +31,27 @@ from factorize.exact.strategy import Strategy
 LARGEST = 16384
 """Longest n for which whole matrices are multiplied in doubles: 3 n^2 doubles are 6 GB there."""
 
+Inverse = Callable[[], np.ndarray]
+_AHEAD = 256
+"""Shortest n for which a thread pays."""
+
+
+@contextmanager
+def inverse_ahead(strategy: Strategy, longest: int) -> Iterator[Inverse | None]:
+    """Start on a guess of C^-1 beside what is proved without it; None where it may not be asked for, or takes memory.
+
+    Args:
+        strategy: C.
+        longest: n for which whole matrices are multiplied.
+    """
+    whole = strategy.structure == "dense" and strategy.column is None
+    array = strategy.doubles if whole and _AHEAD <= strategy.n <= min(longest, LONGEST_IN_PAIRS) else None
+    if array is None:
+        yield None
+        return
+    with ThreadPoolExecutor(1, "inverse") as beside:
+        yield beside.submit(inverse_of, array).result
+
 
 class DenseProof:
     """The products of one C, each made when it is first asked for.
@@ -37,6 +61,7 @@ class DenseProof:
         strategy: C.
         dual: evidence.
         user: numbers of user-supplied workloads by sha256.
+        inverse: gives a guess of C^-1 that is made already; see `inverse_ahead`.
 
     Raises:
         NotEnclosed: doubles of this machine cannot be relied on, or C is too long, or no array of stored doubles.
@@ -48,6 +73,7 @@ class DenseProof:
         strategy: Strategy,
         dual: Mapping[str, np.ndarray],
         user: Mapping[str, np.ndarray],
+        inverse: Inverse | None = None,
     ) -> None:
         check_products()
         if strategy.n > LARGEST:
@@ -56,6 +82,7 @@ class DenseProof:
         if array is None:
             raise NotEnclosed("the entries of C are computed from what is stored, and no doubles")
         self._array, self._spec, self._dual, self._strategy = array, spec, dual, strategy
+        self._ahead = inverse
         self._workload = WorkloadRows(spec["workload"], user)
         self._weighing = weighing_of(spec["objective"], self._workload.rows)
 
@@ -85,7 +112,7 @@ class DenseProof:
 
     @cached_property
     def _inverse(self) -> np.ndarray:
-        return inverse_of(self._array)
+        return inverse_of(self._array) if self._ahead is None else self._ahead()
 
     def losses(self) -> DenseLosses:
         """Return the losses.

@@ -284,6 +284,39 @@ def test_losses_that_are_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
         proof.losses()
 
 
+def test_a_guess_of_the_inverse_is_made_ahead_where_it_will_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of stored arrays that are not Toeplitz, neither short nor so long that memory is a limit."""
+    n = dense_proof._AHEAD
+    luck = np.random.default_rng(5)
+    array = np.tril(luck.uniform(0.0, 1.0, (n, n)), -1) / n + np.eye(n)
+    with dense_proof.inverse_ahead(Strategy("dense", {"": array}, n), n) as found:
+        assert found is not None
+        inverse = found()
+        assert np.abs(inverse @ array - np.eye(n)).max() < 1e-12
+    document = {"workload": {"kind": "prefix", "n": n}, "objective": MEAN, "participation": {"kind": "single"}}
+    strategy = Strategy("dense", {"": array}, n)
+    own = DenseProof(document, strategy, {}, {})
+    monkeypatch.setattr(dense_proof, "inverse_of", None)  # not asked again
+    assert DenseProof(document, strategy, {}, {}, lambda: inverse).losses() == own_losses(own, inverse, monkeypatch)
+    for given, longest in (
+        (Strategy("dense", {"": array}, n), n - 1),
+        (Strategy("dense", {"": array[1:, 1:].copy()}, n - 1), n),
+        (Strategy("dense", {"": np.eye(n)}, n), n),
+        (Strategy("scaled", {"": array, "column_scale": np.ones(n)}, n), n),
+        (Strategy("banded", {"bands": np.ones((1, n))}, n), n),
+    ):
+        with dense_proof.inverse_ahead(given, longest) as none:
+            assert none is None
+    monkeypatch.setattr(dense_proof, "LONGEST_IN_PAIRS", n - 1)
+    with dense_proof.inverse_ahead(Strategy("dense", {"": array}, n), n) as none:
+        assert none is None
+
+
+def own_losses(proof: DenseProof, inverse: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(dense_proof, "inverse_of", lambda _: inverse)
+    return proof.losses()
+
+
 def test_what_is_asked_of_the_machine_and_of_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
     file, asked = banded(3, 3), []
     monkeypatch.setattr(dense_proof, "check_products", lambda: asked.append(1))

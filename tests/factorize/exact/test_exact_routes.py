@@ -38,8 +38,13 @@ def file(
     )
 
 
+def made_ahead() -> np.ndarray:
+    return np.eye(N)
+
+
 def routes_of(given: Any = None, *, n: int = N, reach: Reach = WITH_INTEGERS) -> Routes:
-    return Routes(given or file(), SimpleNamespace(n=n), BRACKET, USER, reach)  # type: ignore[arg-type]
+    strategy: Any = SimpleNamespace(n=n)
+    return Routes(given or file(), strategy, BRACKET, USER, reach, made_ahead)
 
 
 def proving(text: str) -> Callable[[Report], None]:
@@ -176,7 +181,7 @@ def test_what_each_route_is_asked(rooms: Rooms) -> None:
         (
             found._bound_in_doubles,
             [
-                ("proof", given.manifest["spec"], strategy, given.dual, USER),
+                ("proof", given.manifest["spec"], strategy, given.dual, USER, made_ahead),
                 ("dense.lower_bound", 10.0 * (1 - routes.TOLERANCE / 2)),
                 ("check_bound", 10),
             ],
